@@ -1,0 +1,14 @@
+//! Frozen weights from (sharded) safetensors: memory-mapped, one tensor at a time.
+
+mod dtype;
+mod index;
+mod open;
+mod parameters;
+mod shard;
+mod tensor;
+
+pub use dtype::TensorDtype;
+pub use open::Checkpoint;
+pub use parameters::parameter_shapes;
+pub(crate) use shard::Shard;
+pub use tensor::HostTensor;

@@ -1,0 +1,284 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use safetensors::tensor::TensorInfo;
+
+use super::{
+    dtype::TensorDtype,
+    index::{self, WeightMap},
+    parameters::{is_ignored, parameter_shapes},
+    shard::Shard,
+    tensor::HostTensor,
+};
+use crate::{config::LlamaConfig, error::ModelError};
+
+const SINGLE_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// The weights of a model directory. Opening reads headers only; the data is memory-mapped and a
+/// tensor's pages are touched when it is read.
+#[derive(Debug)]
+pub struct Checkpoint {
+    directory: PathBuf,
+    shards: Vec<Shard>,
+    /// Which of `shards` has a tensor.
+    places: BTreeMap<String, usize>,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or the files named by `model.safetensors.index.json`, or the only
+    /// `*.safetensors` in `directory`.
+    ///
+    /// # Errors
+    /// If there are no such files, one is damaged or missing, or the index and the files disagree.
+    pub fn open(directory: &Path) -> Result<Self, ModelError> {
+        let single = directory.join(SINGLE_FILE);
+        let index = directory.join(INDEX_FILE);
+        if single.exists() {
+            Self::from_file(directory, &single)
+        } else if index.exists() {
+            Self::from_index(directory, &index::read(&index)?).map_err(|error| error.in_file(index))
+        } else {
+            Self::from_file(directory, &only_safetensors(directory)?)
+        }
+    }
+
+    fn from_file(directory: &Path, path: &Path) -> Result<Self, ModelError> {
+        let shard = Shard::open(path)?;
+        let places = shard.names().into_iter().map(|name| (name, 0)).collect();
+        Ok(Self {
+            directory: directory.into(),
+            shards: vec![shard],
+            places,
+        })
+    }
+
+    fn from_index(directory: &Path, weight_map: &WeightMap) -> Result<Self, ModelError> {
+        let files: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
+        let files: Vec<&str> = files.into_iter().collect();
+        let shards = files
+            .iter()
+            .map(|file| Shard::open(&directory.join(file)))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let mut places = BTreeMap::new();
+        for (tensor, file) in weight_map {
+            let shard = files.partition_point(|other| *other < file.as_str());
+            if shards[shard].info(tensor).is_none() {
+                let path = shards[shard].path().to_owned();
+                return Err(ModelError::NotInShard {
+                    tensor: tensor.clone(),
+                    path,
+                });
+            }
+            places.insert(tensor.clone(), shard);
+        }
+        // transformers loads what the files have, whether or not the index mentions it.
+        for (shard, file) in shards.iter().enumerate() {
+            for tensor in file.names() {
+                if weight_map.contains_key(&tensor) {
+                    continue;
+                }
+                if let Some(first) = places.insert(tensor.clone(), shard) {
+                    let first = shards[first].path().to_owned();
+                    let second = file.path().to_owned();
+                    return Err(ModelError::DuplicateTensor {
+                        tensor,
+                        first,
+                        second,
+                    });
+                }
+            }
+        }
+        Ok(Self {
+            directory: directory.into(),
+            shards,
+            places,
+        })
+    }
+
+    /// The directory opened.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// The tensor `name`.
+    ///
+    /// # Errors
+    /// If it does not exist or is not of a [`TensorDtype`].
+    pub fn tensor<'a>(&'a self, name: &'a str) -> Result<HostTensor<'a>, ModelError> {
+        let (shard, info) = self
+            .find(name)
+            .ok_or_else(|| self.missing(vec![name.to_owned()]))?;
+        shard.tensor(name, info)
+    }
+
+    /// The tensor `name`, which must have this shape.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor), or if the shape is another one.
+    pub fn expect<'a>(
+        &'a self,
+        name: &'a str,
+        shape: &[usize],
+    ) -> Result<HostTensor<'a>, ModelError> {
+        let (shard, info) = self
+            .find(name)
+            .ok_or_else(|| self.missing(vec![name.to_owned()]))?;
+        check(shard, name, info, shape)?;
+        shard.tensor(name, info)
+    }
+
+    /// Checks from the headers alone that every parameter of `config` is there with its shape and a
+    /// readable type, and that nothing else is except what is known to be redundant.
+    ///
+    /// # Errors
+    /// Naming what is missing, unexpected or of another shape or type.
+    pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
+        let parameters = parameter_shapes(config);
+        let missing: Vec<String> = parameters
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| !self.places.contains_key(*name))
+            .cloned()
+            .collect();
+        if !missing.is_empty() {
+            return Err(self.missing(missing));
+        }
+        for (name, shape) in &parameters {
+            if let Some((shard, info)) = self.find(name) {
+                check(shard, name, info, shape)?;
+                shard.tensor(name, info)?;
+            }
+        }
+        let unexpected = self.unexpected(config);
+        if unexpected.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::UnexpectedTensors {
+            directory: self.directory.clone(),
+            names: unexpected.into_iter().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Tensors that a model of `config` has no place for, sorted; a biased projection read as an
+    /// unbiased one would show here. Left out is what is known to be redundant: the rotary tables
+    /// old checkpoints store, and `lm_head.weight` where it is tied to the embedding.
+    pub fn unexpected(&self, config: &LlamaConfig) -> Vec<&str> {
+        let parameters = parameter_shapes(config);
+        let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+        self.names()
+            .filter(|name| !expected.contains(name) && !is_ignored(config, name))
+            .collect()
+    }
+
+    /// The type of most elements, if any is a [`TensorDtype`]: what the checkpoint is, whatever
+    /// `config.json` says.
+    pub fn dtype(&self) -> Option<TensorDtype> {
+        let mut bytes = [
+            (TensorDtype::Float32, 0),
+            (TensorDtype::Float16, 0),
+            (TensorDtype::Bfloat16, 0),
+        ];
+        for name in self.names() {
+            let Some((_, info)) = self.find(name) else {
+                continue;
+            };
+            let dtype = TensorDtype::from_safetensors(info.dtype);
+            if let Some((dtype, sum)) = bytes.iter_mut().find(|(known, _)| Some(*known) == dtype) {
+                *sum += (info.data_offsets.1 - info.data_offsets.0) / dtype.size();
+            }
+        }
+        bytes
+            .into_iter()
+            .filter(|(_, sum)| *sum > 0)
+            .max_by_key(|(_, sum)| *sum)
+            .map(|(d, _)| d)
+    }
+
+    fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
+        let shard = &self.shards[*self.places.get(name)?];
+        Some((shard, shard.info(name)?))
+    }
+
+    fn missing(&self, names: Vec<String>) -> ModelError {
+        ModelError::MissingTensors {
+            directory: self.directory.clone(),
+            names,
+        }
+    }
+}
+
+fn check(shard: &Shard, name: &str, info: &TensorInfo, shape: &[usize]) -> Result<(), ModelError> {
+    if info.shape == shape {
+        return Ok(());
+    }
+    Err(ModelError::TensorShape {
+        tensor: name.to_owned(),
+        path: shard.path().to_owned(),
+        expected: shape.to_vec(),
+        found: info.shape.clone(),
+    })
+}
+
+/// The only safetensors file of a directory that has neither of the usual names.
+fn only_safetensors(directory: &Path) -> Result<PathBuf, ModelError> {
+    let read_error = |error| ModelError::Read {
+        path: directory.into(),
+        error,
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(read_error)? {
+        names.push(
+            entry
+                .map_err(read_error)?
+                .file_name()
+                .to_string_lossy()
+                .into_owned(),
+        );
+    }
+    names.sort();
+    if names.iter().any(|name| name == "adapter_config.json") {
+        return Err(ModelError::AdapterAsBase {
+            directory: directory.into(),
+        });
+    }
+    let has_extension = |name: &str, wanted: &str| {
+        Path::new(name)
+            .extension()
+            .is_some_and(|extension| extension == wanted)
+    };
+    let files: Vec<String> = names
+        .iter()
+        .filter(|name| has_extension(name, "safetensors"))
+        .cloned()
+        .collect();
+    match files.as_slice() {
+        [only] => Ok(directory.join(only)),
+        [] => Err(
+            match names
+                .into_iter()
+                .find(|n| has_extension(n, "bin") || has_extension(n, "pth"))
+            {
+                Some(file) => ModelError::PickleOnly {
+                    directory: directory.into(),
+                    file,
+                },
+                None => ModelError::NoWeights {
+                    directory: directory.into(),
+                },
+            },
+        ),
+        _ => Err(ModelError::AmbiguousWeights {
+            directory: directory.into(),
+            files,
+        }),
+    }
+}

@@ -1,0 +1,45 @@
+use crate::config::LlamaConfig;
+
+/// Hugging Face name and shape of every parameter of a decoder, layer by layer.
+/// Linear weights are `[d_out, d_in]`.
+pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
+    let d_model = config.d_model;
+    let mut shapes = vec![(
+        "model.embed_tokens.weight".to_owned(),
+        vec![config.vocab_size, d_model],
+    )];
+    for layer in 0..config.num_hidden_layers {
+        let mut push = |path: &str, parameter: &str, shape: Vec<usize>| {
+            shapes.push((format!("model.layers.{layer}.{path}.{parameter}"), shape));
+        };
+        push("input_layernorm", "weight", vec![d_model]);
+        for linear in config.linears() {
+            if linear.path == "mlp.gate_proj" {
+                push("post_attention_layernorm", "weight", vec![d_model]);
+            }
+            push(linear.path, "weight", vec![linear.d_out, linear.d_in]);
+            if linear.bias {
+                push(linear.path, "bias", vec![linear.d_out]);
+            }
+        }
+        if config.qk_norm {
+            push("self_attn.q_norm", "weight", vec![config.head_dim]);
+            push("self_attn.k_norm", "weight", vec![config.head_dim]);
+        }
+    }
+    shapes.push(("model.norm.weight".to_owned(), vec![d_model]));
+    if !config.tie_word_embeddings {
+        shapes.push((
+            "lm_head.weight".to_owned(),
+            vec![config.vocab_size, d_model],
+        ));
+    }
+    shapes
+}
+
+/// Tensors that checkpoints are known to have and a decoder does not need: rotary tables, which
+/// follow from the configuration, and the output projection where it is the embedding.
+pub(super) fn is_ignored(config: &LlamaConfig, name: &str) -> bool {
+    name.ends_with(".rotary_emb.inv_freq")
+        || (config.tie_word_embeddings && name == "lm_head.weight")
+}

@@ -1,0 +1,103 @@
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+use safetensors::{
+    SafeTensorError, SafeTensors,
+    tensor::{Metadata, TensorInfo},
+};
+
+use super::{dtype::TensorDtype, tensor::HostTensor};
+use crate::{error::ModelError, files::refuse_lfs_pointer};
+
+/// Bytes of the header's length at the start of the file.
+const LENGTH_BYTES: usize = 8;
+
+/// One memory-mapped safetensors file with its header checked.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    path: PathBuf,
+    map: Mmap,
+    data_start: usize,
+    metadata: Metadata,
+}
+
+impl Shard {
+    /// Maps `path` and checks its header: offsets ascend without gaps or overlaps, agree with the
+    /// shapes, and end where the file ends.
+    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
+        let read_error = |error| ModelError::Read {
+            path: path.into(),
+            error,
+        };
+        let invalid = |error| ModelError::Safetensors {
+            path: path.into(),
+            error,
+        };
+        let file = File::open(path).map_err(read_error)?;
+        if file.metadata().map_err(read_error)?.len() == 0 {
+            // Not every platform can map nothing.
+            return Err(invalid(SafeTensorError::HeaderTooSmall));
+        }
+        let map = map_file(&file).map_err(read_error)?;
+        refuse_lfs_pointer(path, &map)?;
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(invalid)?;
+        Ok(Self {
+            path: path.into(),
+            map,
+            data_start: LENGTH_BYTES + header,
+            metadata,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of the tensors, in the order of the file.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// Shape and type of a tensor, if it is here.
+    pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.metadata.info(name)
+    }
+
+    /// The tensor that `info` describes.
+    pub(crate) fn tensor<'a>(
+        &'a self,
+        name: &'a str,
+        info: &'a TensorInfo,
+    ) -> Result<HostTensor<'a>, ModelError> {
+        let dtype = TensorDtype::from_safetensors(info.dtype).ok_or_else(|| {
+            let found = info.dtype.to_string();
+            ModelError::TensorType {
+                tensor: name.to_owned(),
+                path: self.path.clone(),
+                found,
+            }
+        })?;
+        let (start, end) = info.data_offsets;
+        let bytes = &self.map[self.data_start..][start..end];
+        Ok(HostTensor {
+            name,
+            shape: &info.shape,
+            dtype,
+            bytes,
+        })
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "mapping a file is unsafe because others may change it meanwhile"
+)]
+fn map_file(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the map is read-only and its bytes are only ever read as numbers, for which every
+    // bit pattern is valid. That nobody truncates a model's files while it is being loaded is
+    // assumed, as every reader of safetensors does; the alternative is a copy of the weights.
+    unsafe { Mmap::map(file) }
+}

@@ -1,0 +1,79 @@
+use std::fmt;
+
+use crate::error::ModelError;
+
+/// The decoders that are supported; all are one module with options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Architecture {
+    /// Llama 1, 2, 3, 3.x, `TinyLlama` and everything that reuses the class.
+    Llama,
+    /// Mistral 7B and everything that reuses the class.
+    Mistral,
+    /// Qwen 2 and 2.5.
+    Qwen2,
+    /// Qwen 3, dense.
+    Qwen3,
+}
+
+impl Architecture {
+    /// Every supported architecture.
+    pub const ALL: [Self; 4] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
+
+    /// The class in `architectures`, such as `LlamaForCausalLM`.
+    pub fn class_name(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+
+    /// The `model_type`, such as `llama`.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    /// The architecture that `architectures` and `model_type` agree on; either may be absent.
+    pub(super) fn resolve(
+        architectures: &[String],
+        model_type: Option<&str>,
+    ) -> Result<Self, ModelError> {
+        let unsupported = |found: &str| ModelError::UnsupportedArchitecture {
+            found: found.to_owned(),
+        };
+        let by_type = |name: &str| Self::ALL.into_iter().find(|a| a.model_type() == name);
+        let by_class = |name: &str| Self::ALL.into_iter().find(|a| a.class_name() == name);
+
+        let Some(class) = architectures.first() else {
+            let name = model_type.ok_or(ModelError::MissingKey {
+                key: "architectures",
+            })?;
+            return by_type(name).ok_or_else(|| unsupported(name));
+        };
+        let architecture = by_class(class).ok_or_else(|| unsupported(class))?;
+        if let Some(other) = architectures.iter().find(|other| *other != class) {
+            return Err(unsupported(other));
+        }
+        match model_type {
+            Some(name) if name != architecture.model_type() => {
+                Err(ModelError::ArchitectureMismatch {
+                    architecture: class.clone(),
+                    model_type: name.to_owned(),
+                })
+            }
+            _ => Ok(architecture),
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.class_name())
+    }
+}

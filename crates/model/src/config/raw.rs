@@ -1,0 +1,133 @@
+//! `config.json` as it is written: the keys of transformers 4 and 5, absent and `null` told apart.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{SeqAccess, Visitor},
+};
+
+/// A key that may be absent, `null` or have a value; transformers gives the first two different
+/// meanings, for instance for `sliding_window`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) enum Field<T> {
+    /// Not in the file.
+    #[default]
+    Absent,
+    /// `null`.
+    Null,
+    /// A value.
+    Value(T),
+}
+
+impl<T> Field<T> {
+    /// The value, `default` where the key is absent; `None` is an explicit `null`.
+    pub(super) fn or_default(self, default: T) -> Option<T> {
+        match self {
+            Self::Absent => Some(default),
+            Self::Null => None,
+            Self::Value(value) => Some(value),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::Value))
+    }
+}
+
+/// The keys of `config.json` that matter here; others are tolerated, as transformers does.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawConfig {
+    pub(super) architectures: Option<Vec<String>>,
+    pub(super) model_type: Option<String>,
+    pub(super) vocab_size: Option<usize>,
+    pub(super) hidden_size: Option<usize>,
+    pub(super) intermediate_size: Option<usize>,
+    pub(super) num_hidden_layers: Option<usize>,
+    pub(super) num_attention_heads: Option<usize>,
+    pub(super) num_key_value_heads: Field<usize>,
+    pub(super) head_dim: Option<usize>,
+    pub(super) hidden_act: Option<String>,
+    pub(super) max_position_embeddings: Option<usize>,
+    pub(super) original_max_position_embeddings: Option<usize>,
+    pub(super) rms_norm_eps: Option<f64>,
+    pub(super) tie_word_embeddings: Option<bool>,
+    pub(super) attention_bias: Option<bool>,
+    pub(super) mlp_bias: Option<bool>,
+    pub(super) rope_parameters: Option<RawRope>,
+    pub(super) rope_scaling: Option<RawRope>,
+    pub(super) rope_theta: Option<f64>,
+    pub(super) partial_rotary_factor: Option<f64>,
+    pub(super) sliding_window: Field<usize>,
+    pub(super) use_sliding_window: Option<bool>,
+    pub(super) max_window_layers: Option<usize>,
+    pub(super) layer_types: Option<Vec<String>>,
+    pub(super) bos_token_id: Field<u32>,
+    pub(super) eos_token_id: Field<TokenIds>,
+    pub(super) dtype: Option<String>,
+    pub(super) torch_dtype: Option<String>,
+    pub(super) quantization_config: Option<serde_json::Value>,
+}
+
+/// `rope_parameters` of transformers 5, `rope_scaling` of 4.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct RawRope {
+    pub(super) rope_type: Option<String>,
+    /// The older spelling of `rope_type`.
+    #[serde(rename = "type")]
+    pub(super) legacy_type: Option<String>,
+    pub(super) rope_theta: Option<f64>,
+    pub(super) partial_rotary_factor: Option<f64>,
+    pub(super) factor: Option<f64>,
+    pub(super) original_max_position_embeddings: Option<usize>,
+    pub(super) low_freq_factor: Option<f64>,
+    pub(super) high_freq_factor: Option<f64>,
+    pub(super) attention_factor: Option<f64>,
+    pub(super) beta_fast: Option<f64>,
+    pub(super) beta_slow: Option<f64>,
+    pub(super) mscale: Option<f64>,
+    pub(super) mscale_all_dim: Option<f64>,
+    pub(super) truncate: Option<bool>,
+    /// Present where every layer type has parameters of its own.
+    pub(super) full_attention: Option<serde_json::Value>,
+    /// Likewise.
+    pub(super) sliding_attention: Option<serde_json::Value>,
+}
+
+/// One token id or several.
+#[derive(Debug, PartialEq)]
+pub(super) struct TokenIds(pub(super) Vec<u32>);
+
+impl<'de> Deserialize<'de> for TokenIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IdsVisitor;
+
+        impl<'de> Visitor<'de> for IdsVisitor {
+            type Value = TokenIds;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a token id or a list of token ids")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<TokenIds, E> {
+                let id = u32::try_from(id)
+                    .map_err(|_| E::invalid_value(serde::de::Unexpected::Unsigned(id), &self))?;
+                Ok(TokenIds(vec![id]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut ids: A) -> Result<TokenIds, A::Error> {
+                let mut all = Vec::new();
+                while let Some(id) = ids.next_element()? {
+                    all.push(id);
+                }
+                Ok(TokenIds(all))
+            }
+        }
+
+        deserializer.deserialize_any(IdsVisitor)
+    }
+}

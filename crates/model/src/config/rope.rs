@@ -1,0 +1,226 @@
+use super::raw::{RawConfig, RawRope};
+use crate::error::ModelError;
+
+/// The base period where a configuration names none, as in transformers.
+const DEFAULT_THETA: f64 = 10_000.0;
+
+/// Rotary position embedding: its base period and how it is stretched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Base period.
+    pub theta: f64,
+    /// How the frequencies are changed for contexts longer than those of pretraining.
+    pub scaling: RopeScaling,
+}
+
+/// How rotary frequencies are changed for long contexts, in transformers' words.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// Unchanged.
+    Default,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// NTK-aware: the base grows with the sequence once that is longer than in pretraining.
+    Dynamic {
+        /// How fast the base grows.
+        factor: f64,
+        /// Longest sequence of pretraining, in tokens (`max_position_embeddings`).
+        original_max_position_embeddings: usize,
+    },
+    /// Llama 3.1: low frequencies divided by `factor`, high ones kept, a ramp between.
+    Llama3 {
+        /// The divisor.
+        factor: f64,
+        /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are divided.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are kept.
+        high_freq_factor: f64,
+        /// Longest sequence of pretraining, in tokens.
+        original_max_position_embeddings: usize,
+    },
+    /// `YaRN`: as `Llama3` with the ramp over dimensions, and cosine and sine scaled.
+    Yarn {
+        /// The divisor.
+        factor: f64,
+        /// Rotations within pretraining above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations within pretraining below which a frequency is divided.
+        beta_slow: f64,
+        /// Multiplies cosine and sine; resolved from `attention_factor`, `mscale` and `factor`.
+        attention_factor: f64,
+        /// Round the ends of the ramp outwards to whole dimensions.
+        truncate: bool,
+        /// Longest sequence of pretraining, in tokens.
+        original_max_position_embeddings: usize,
+    },
+}
+
+impl RopeConfig {
+    /// From either dialect; `rope_scaling` wins over `rope_parameters`, as in transformers.
+    pub(super) fn resolve(
+        raw: &RawConfig,
+        head_dim: usize,
+        max_position_embeddings: usize,
+    ) -> Result<Self, ModelError> {
+        let empty = RawRope::default();
+        let written = |rope: &&RawRope| **rope != empty;
+        let rope = (raw.rope_scaling.as_ref().filter(written))
+            .or(raw.rope_parameters.as_ref())
+            .unwrap_or(&empty);
+        if rope.full_attention.is_some() || rope.sliding_attention.is_some() {
+            return Err(ModelError::UnsupportedOption {
+                key: "rope_parameters".to_owned(),
+                value: "one set for each layer type".to_owned(),
+            });
+        }
+        let partial = rope.partial_rotary_factor.or(raw.partial_rotary_factor);
+        if let Some(factor) = partial.filter(|factor| (factor - 1.0).abs() > 0.0) {
+            return Err(ModelError::UnsupportedOption {
+                key: "partial_rotary_factor".to_owned(),
+                value: factor.to_string(),
+            });
+        }
+        let theta = rope.rope_theta.or(raw.rope_theta).unwrap_or(DEFAULT_THETA);
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(invalid(
+                "rope_theta",
+                format!("is {theta}, expected a number above 1"),
+            ));
+        }
+        // A top-level value has priority over the one among the parameters.
+        let original = raw
+            .original_max_position_embeddings
+            .or(rope.original_max_position_embeddings)
+            .unwrap_or(max_position_embeddings);
+        if original == 0 {
+            return Err(invalid(
+                "original_max_position_embeddings",
+                "is 0".to_owned(),
+            ));
+        }
+        let name = rope
+            .rope_type
+            .as_deref()
+            .or(rope.legacy_type.as_deref())
+            .unwrap_or("default");
+        let scaling = match name {
+            "default" => RopeScaling::Default,
+            "linear" => RopeScaling::Linear {
+                factor: required("factor", rope.factor)?,
+            },
+            "dynamic" => dynamic(rope, head_dim, max_position_embeddings)?,
+            "llama3" => llama3(rope, original)?,
+            "yarn" => yarn(rope, original, max_position_embeddings)?,
+            other => {
+                return Err(ModelError::UnsupportedOption {
+                    key: "rope_type".to_owned(),
+                    value: format!("`{other}`"),
+                });
+            }
+        };
+        Ok(Self { theta, scaling })
+    }
+}
+
+fn dynamic(
+    rope: &RawRope,
+    head_dim: usize,
+    max_position_embeddings: usize,
+) -> Result<RopeScaling, ModelError> {
+    if head_dim <= 2 {
+        // The exponent is head_dim / (head_dim - 2).
+        return Err(invalid(
+            "head_dim",
+            format!("is {head_dim}, too small for dynamic RoPE"),
+        ));
+    }
+    Ok(RopeScaling::Dynamic {
+        factor: required("factor", rope.factor)?,
+        original_max_position_embeddings: max_position_embeddings,
+    })
+}
+
+fn llama3(rope: &RawRope, original: usize) -> Result<RopeScaling, ModelError> {
+    let low_freq_factor = required("low_freq_factor", rope.low_freq_factor)?;
+    let high_freq_factor = required("high_freq_factor", rope.high_freq_factor)?;
+    if high_freq_factor <= low_freq_factor {
+        return Err(invalid(
+            "high_freq_factor",
+            format!("is {high_freq_factor}, not above low_freq_factor {low_freq_factor}"),
+        ));
+    }
+    Ok(RopeScaling::Llama3 {
+        factor: required("factor", rope.factor)?,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_position_embeddings: original,
+    })
+}
+
+fn yarn(
+    rope: &RawRope,
+    original: usize,
+    max_position_embeddings: usize,
+) -> Result<RopeScaling, ModelError> {
+    let factor = match rope.factor {
+        Some(_) => required("factor", rope.factor)?,
+        None => max_position_embeddings as f64 / original as f64,
+    };
+    // Zero counts as unset in all of these.
+    let set = |value: Option<f64>| value.filter(|value| value.abs() > 0.0);
+    let attention_factor = match (
+        rope.attention_factor,
+        set(rope.mscale),
+        set(rope.mscale_all_dim),
+    ) {
+        (Some(attention_factor), _, _) => attention_factor,
+        (None, Some(mscale), Some(all_dim)) => {
+            yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim)
+        }
+        _ => yarn_magnitude(factor, 1.0),
+    };
+    if !attention_factor.is_finite() {
+        return Err(invalid(
+            "attention_factor",
+            format!("is {attention_factor}"),
+        ));
+    }
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: required("beta_fast", set(rope.beta_fast).or(Some(32.0)))?,
+        beta_slow: required("beta_slow", set(rope.beta_slow).or(Some(1.0)))?,
+        attention_factor,
+        truncate: rope.truncate.unwrap_or(true),
+        original_max_position_embeddings: original,
+    })
+}
+
+/// The paper's correction of the attention temperature for a context `factor` times longer.
+fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * mscale * factor.ln() + 1.0
+    }
+}
+
+fn required(key: &'static str, value: Option<f64>) -> Result<f64, ModelError> {
+    let value = value.ok_or(ModelError::MissingKey { key })?;
+    if !(value.is_finite() && value > 0.0) {
+        return Err(invalid(
+            key,
+            format!("is {value}, expected a positive number"),
+        ));
+    }
+    Ok(value)
+}
+
+fn invalid(key: &str, problem: String) -> ModelError {
+    ModelError::InvalidValue {
+        key: key.to_owned(),
+        problem,
+    }
+}

@@ -1,0 +1,93 @@
+use super::{architecture::Architecture, raw::RawConfig};
+use crate::error::ModelError;
+
+/// What transformers takes where the key is absent.
+const DEFAULT_WINDOW: usize = 4096;
+const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
+
+/// The window of each layer, `None` for full attention.
+pub(super) fn resolve(
+    raw: &RawConfig,
+    architecture: Architecture,
+    num_hidden_layers: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    let window = match architecture {
+        // Its attention has no window, whatever the file says.
+        Architecture::Llama => None,
+        Architecture::Mistral => raw.sliding_window.clone().or_default(DEFAULT_WINDOW),
+        Architecture::Qwen2 | Architecture::Qwen3 => raw
+            .use_sliding_window
+            .unwrap_or(false)
+            .then(|| raw.sliding_window.clone().or_default(DEFAULT_WINDOW))
+            .flatten(),
+    };
+    if window == Some(0) {
+        return Err(invalid("sliding_window", "is 0".to_owned()));
+    }
+    match architecture {
+        Architecture::Llama => Ok(vec![None; num_hidden_layers]),
+        Architecture::Mistral => {
+            // transformers ignores the list here; a model that alternates would silently be wrong.
+            let kind = if window.is_some() {
+                "sliding_attention"
+            } else {
+                "full_attention"
+            };
+            let other = raw
+                .layer_types
+                .iter()
+                .flatten()
+                .find(|other| *other != kind);
+            if let Some(other) = other {
+                return Err(unsupported_layer_type(other));
+            }
+            Ok(vec![window; num_hidden_layers])
+        }
+        Architecture::Qwen2 | Architecture::Qwen3 => {
+            if let Some(types) = &raw.layer_types {
+                return listed(types, window, num_hidden_layers);
+            }
+            let first = raw.max_window_layers.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+            Ok((0..num_hidden_layers)
+                .map(|i| window.filter(|_| i >= first))
+                .collect())
+        }
+    }
+}
+
+fn listed(
+    types: &[String],
+    window: Option<usize>,
+    num_hidden_layers: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    if types.len() != num_hidden_layers {
+        return Err(invalid(
+            "layer_types",
+            format!("has {} entries for {num_hidden_layers} layers", types.len()),
+        ));
+    }
+    let one = |(layer, kind): (usize, &String)| match (kind.as_str(), window) {
+        ("full_attention", _) => Ok(None),
+        ("sliding_attention", Some(window)) => Ok(Some(window)),
+        ("sliding_attention", None) => Err(invalid(
+            "layer_types",
+            format!("makes layer {layer} `sliding_attention`, but no `sliding_window` is in use"),
+        )),
+        (other, _) => Err(unsupported_layer_type(other)),
+    };
+    types.iter().enumerate().map(one).collect()
+}
+
+fn unsupported_layer_type(name: &str) -> ModelError {
+    ModelError::UnsupportedOption {
+        key: "layer_types".to_owned(),
+        value: format!("`{name}`"),
+    }
+}
+
+fn invalid(key: &str, problem: String) -> ModelError {
+    ModelError::InvalidValue {
+        key: key.to_owned(),
+        problem,
+    }
+}

@@ -1,0 +1,384 @@
+use std::path::PathBuf;
+
+use safetensors::SafeTensorError;
+use thiserror::Error;
+
+use crate::checkpoint::TensorDtype;
+
+/// What can be wrong with a model directory, an adapter directory or a request to this crate.
+///
+/// Every message is complete in itself; what to do about it is in [`hint`](Self::hint).
+#[derive(Debug, Error)]
+pub enum ModelError {
+    // ---- files ----
+    /// A file or directory could not be read.
+    #[error("cannot read `{}`: {error}", path.display())]
+    Read {
+        /// What was read.
+        path: PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// A file or directory could not be written, moved or removed.
+    #[error("cannot write `{}`: {error}", path.display())]
+    Write {
+        /// What was written.
+        path: PathBuf,
+        /// What the operating system said.
+        error: std::io::Error,
+    },
+    /// The contents of a file are wrong; `error` says how.
+    #[error("{}: {error}", path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        error: Box<ModelError>,
+    },
+    /// Not JSON, or JSON of another shape than expected.
+    #[error("invalid JSON: {0}")]
+    Json(serde_json::Error),
+    /// A Git LFS pointer lies where the file itself should be.
+    #[error("`{}` is a Git LFS pointer, not the file itself", path.display())]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory has weights as Python pickles only.
+    #[error("`{}` has no safetensors weights, only the pickle `{file}`", directory.display())]
+    PickleOnly {
+        /// The directory.
+        directory: PathBuf,
+        /// The pickle found.
+        file: String,
+    },
+    /// A directory has no weights at all.
+    #[error("no safetensors weights in `{}`", directory.display())]
+    NoWeights {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// A directory has several safetensors files and nothing that says which belong together.
+    #[error("`{}` has {} safetensors files and no `model.safetensors.index.json`: {}",
+        directory.display(), files.len(), files.join(", "))]
+    AmbiguousWeights {
+        /// The directory.
+        directory: PathBuf,
+        /// Names of the files.
+        files: Vec<String>,
+    },
+    /// A PEFT adapter directory was given as a base model.
+    #[error("`{}` is a PEFT adapter, not a base model", directory.display())]
+    AdapterAsBase {
+        /// The directory.
+        directory: PathBuf,
+    },
+
+    // ---- model configuration ----
+    /// An architecture that is not one of the supported decoders.
+    #[error("architecture `{found}` is not supported")]
+    UnsupportedArchitecture {
+        /// The name in `architectures` or `model_type`.
+        found: String,
+    },
+    /// `architectures` and `model_type` name different models.
+    #[error("`architectures` says `{architecture}` but `model_type` says `{model_type}`")]
+    ArchitectureMismatch {
+        /// The class in `architectures`.
+        architecture: String,
+        /// The `model_type`.
+        model_type: String,
+    },
+    /// A key whose value asks for something that is not implemented.
+    #[error("`{key}` = {value} is not supported")]
+    UnsupportedOption {
+        /// The key.
+        key: String,
+        /// Its value, as JSON or a name.
+        value: String,
+    },
+    /// A key that has no default is absent.
+    #[error("`{key}` is missing")]
+    MissingKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// A value that can never work, with the numbers that show it.
+    #[error("`{key}` {problem}")]
+    InvalidValue {
+        /// The key.
+        key: String,
+        /// What is wrong with the value.
+        problem: String,
+    },
+
+    // ---- tensors ----
+    /// A safetensors file whose header or length is wrong.
+    #[error("`{}` is not a valid safetensors file: {error}", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// The invariant that does not hold.
+        error: SafeTensorError,
+    },
+    /// The index names a file that is not a plain name in the same directory.
+    #[error("the index places `{tensor}` in `{file}`, which is not a file name")]
+    IndexFileName {
+        /// The tensor.
+        tensor: String,
+        /// The file named.
+        file: String,
+    },
+    /// The index names a tensor that its file does not have.
+    #[error("the index places `{tensor}` in `{}`, which does not have it", path.display())]
+    NotInShard {
+        /// The tensor.
+        tensor: String,
+        /// The file named.
+        path: PathBuf,
+    },
+    /// Two files have a tensor of the same name and the index does not mention it.
+    #[error("`{tensor}` is both in `{}` and in `{}`", first.display(), second.display())]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+        /// One file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// Tensors the model needs are absent.
+    #[error("`{}` lacks {} of the model's tensors: {}",
+        directory.display(), names.len(), abbreviated(names))]
+    MissingTensors {
+        /// The checkpoint.
+        directory: PathBuf,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Tensors the model would not use are present.
+    #[error("`{}` has {} tensors the model has no place for: {}",
+        directory.display(), names.len(), abbreviated(names))]
+    UnexpectedTensors {
+        /// The checkpoint.
+        directory: PathBuf,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("`{tensor}` in `{}` is {found:?}, the configuration says {expected:?}", path.display())]
+    TensorShape {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        path: PathBuf,
+        /// Shape the configuration asks for.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        found: Vec<usize>,
+    },
+    /// A tensor is not of a floating-point type that can be read.
+    #[error("`{tensor}` in `{}` is {found}, expected one of {}", path.display(), TensorDtype::NAMES)]
+    TensorType {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        path: PathBuf,
+        /// The type in the file.
+        found: String,
+    },
+
+    // ---- adapters ----
+    /// An adapter option that changes the computation in a way that is not implemented.
+    #[error("adapter option `{option}` = {value} is not supported")]
+    UnsupportedAdapter {
+        /// The key in `adapter_config.json`.
+        option: String,
+        /// Its value, as JSON.
+        value: String,
+    },
+    /// A pattern that is not a regular expression this program can run.
+    #[error("`{key}` has the pattern `{pattern}`, which cannot be used: {error}")]
+    Pattern {
+        /// The key in `adapter_config.json`.
+        key: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// Why.
+        error: Box<regex::Error>,
+    },
+    /// A tensor in an adapter that is neither a `lora_A.weight` nor a `lora_B.weight`.
+    #[error("`{tensor}` in `{}` is not a LoRA weight of a linear layer", path.display())]
+    UnexpectedAdapterTensor {
+        /// The tensor.
+        tensor: String,
+        /// Its file.
+        path: PathBuf,
+    },
+    /// A module has one of its two matrices only.
+    #[error("`{module}` in `{}` has no `{missing}.weight`", path.display())]
+    HalfAdapter {
+        /// The module.
+        module: String,
+        /// `lora_A` or `lora_B`.
+        missing: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// An adapter without a single module.
+    #[error("`{}` has no LoRA weights", path.display())]
+    EmptyAdapter {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The two matrices of a module do not fit each other, or their sizes do not fit their data.
+    #[error("`{module}` has lora_A {a:?} and lora_B {b:?}, expected [r, d_in] and [d_out, r]")]
+    AdapterFactors {
+        /// The module.
+        module: String,
+        /// Shape of `lora_A`, or its number of values where it is not a matrix.
+        a: Vec<usize>,
+        /// Shape of `lora_B`, likewise.
+        b: Vec<usize>,
+    },
+    /// The rank of a module's matrices is not what the configuration says.
+    #[error("`{module}` has rank {found}, the adapter configuration says {expected}")]
+    AdapterRank {
+        /// The module.
+        module: String,
+        /// Rank by `r` and `rank_pattern`.
+        expected: usize,
+        /// Rank of the matrices.
+        found: usize,
+    },
+    /// The scale of a module is not what its rank and `lora_alpha` give.
+    #[error("`{module}` has scale {found}, its rank and `lora_alpha` give {expected}")]
+    AdapterScale {
+        /// The module.
+        module: String,
+        /// Scale by rank and `lora_alpha`.
+        expected: f64,
+        /// Scale held.
+        found: f64,
+    },
+    /// An adapter weight that is not a finite number.
+    #[error("`{module}` has the value {value} in `{factor}` at element {element}")]
+    NotFinite {
+        /// The module.
+        module: String,
+        /// `lora_A` or `lora_B`.
+        factor: &'static str,
+        /// Index into the row-major matrix.
+        element: usize,
+        /// The value.
+        value: f32,
+    },
+    /// A module has weights that the adapter's own configuration does not target.
+    #[error("`{module}` has weights, but `target_modules` does not match it")]
+    NotTargeted {
+        /// The module.
+        module: String,
+    },
+    /// A module of the base is targeted and has no weights.
+    #[error("`target_modules` matches {} modules without weights: {}",
+        modules.len(), abbreviated(modules))]
+    MissingAdapterModules {
+        /// The modules.
+        modules: Vec<String>,
+    },
+    /// An adapted module that the base does not have, or that cannot be adapted.
+    #[error("the base has no linear layer `{module}` that can be adapted")]
+    NoSuchModule {
+        /// The module.
+        module: String,
+    },
+    /// An adapter made for a base of another size.
+    #[error("`{module}` adapts {found:?}, the base has {expected:?} ([d_out, d_in])")]
+    AdapterSize {
+        /// The module.
+        module: String,
+        /// `[d_out, d_in]` of the base.
+        expected: [usize; 2],
+        /// `[d_out, d_in]` of the adapter.
+        found: [usize; 2],
+    },
+    /// A save was cut off between moving the old adapter away and the new one in.
+    #[error("`{}` does not exist; an interrupted save left `{}`", path.display(), kept.display())]
+    InterruptedSave {
+        /// The adapter asked for.
+        path: PathBuf,
+        /// Where the previous adapter is.
+        kept: PathBuf,
+    },
+}
+
+impl ModelError {
+    /// What the user can do about it, for a `hint:` line.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::InFile { error, .. } => return error.hint(),
+            Self::Read { path, error } if error.kind() == std::io::ErrorKind::NotFound => {
+                return path.file_name().map(|name| {
+                    format!(
+                        "a model directory has `config.json` and `*.safetensors`, an adapter \
+                         directory `adapter_config.json` and `adapter_model.safetensors`; \
+                         check where `{}` should be",
+                        name.display()
+                    )
+                });
+            }
+            Self::LfsPointer { .. } => "fetch the file itself with `git lfs pull`",
+            Self::PickleOnly { .. } => {
+                "convert it in Python: load with transformers or PEFT and call \
+                 `save_pretrained`, which writes safetensors"
+            }
+            Self::AdapterAsBase { .. } => {
+                "name the base model here and the adapter as an adapter's `init_from`"
+            }
+            Self::UnsupportedArchitecture { .. } => {
+                return Some(format!(
+                    "supported: {}",
+                    crate::config::Architecture::ALL
+                        .map(crate::config::Architecture::class_name)
+                        .join(", ")
+                ));
+            }
+            Self::Safetensors { .. } => "the file is cut off or damaged; download or copy it again",
+            Self::NotInShard { .. } | Self::MissingTensors { .. } => {
+                "the checkpoint is incomplete or of another configuration"
+            }
+            Self::TensorType { .. } => {
+                "quantised checkpoints are not supported; use the original one"
+            }
+            Self::UnsupportedAdapter { .. } => {
+                "only plain LoRA (and rsLoRA) adapters are supported"
+            }
+            Self::AdapterSize { .. } | Self::NoSuchModule { .. } => {
+                "the adapter was made for another base model"
+            }
+            Self::InterruptedSave { kept, path } => {
+                return Some(format!("move `{}` to `{}`", kept.display(), path.display()));
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Says which file this is about.
+    pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
+        Self::InFile {
+            path: path.into(),
+            error: Box::new(self),
+        }
+    }
+}
+
+/// The first few names and how many more there are.
+fn abbreviated(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

@@ -1,0 +1,26 @@
+//! Reading small text files, with what goes wrong in model directories told apart.
+
+use std::path::Path;
+
+use crate::error::ModelError;
+
+/// How every Git LFS pointer file begins.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// Whole text of `path`.
+pub(crate) fn read_text(path: &Path) -> Result<String, ModelError> {
+    let text = std::fs::read_to_string(path).map_err(|error| ModelError::Read {
+        path: path.into(),
+        error,
+    })?;
+    refuse_lfs_pointer(path, text.as_bytes())?;
+    Ok(text)
+}
+
+/// An error if `contents` is a Git LFS pointer.
+pub(crate) fn refuse_lfs_pointer(path: &Path, contents: &[u8]) -> Result<(), ModelError> {
+    if contents.starts_with(LFS_POINTER) {
+        return Err(ModelError::LfsPointer { path: path.into() });
+    }
+    Ok(())
+}

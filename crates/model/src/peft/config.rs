@@ -1,0 +1,133 @@
+use super::raw::RawPeftConfig;
+use crate::error::ModelError;
+
+/// PEFT's `LoraConfig`: what of it determines the computation, and what it was made for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeftLoraConfig {
+    /// Where the base model came from; not resolved.
+    pub base_model_name_or_path: Option<String>,
+    /// Rank of every module that `rank_pattern` does not match.
+    pub r: usize,
+    /// Numerator of the scale of every module that `alpha_pattern` does not match.
+    pub lora_alpha: f64,
+    /// Probability of dropping an element of the adapter's input in training.
+    pub lora_dropout: f64,
+    /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
+    pub use_rslora: bool,
+    /// Which linear layers are adapted.
+    pub target_modules: TargetModules,
+    /// Which of them are not after all.
+    pub exclude_modules: Option<TargetModules>,
+    /// With [`TargetModules::Names`], adapt these layers only; empty is all.
+    pub layers_to_transform: Vec<usize>,
+    /// Names of the list of layers that `layers_to_transform` counts in; empty is any.
+    pub layers_pattern: Vec<String>,
+    /// Ranks by pattern of the module path; the first match counts.
+    pub rank_pattern: Vec<(String, usize)>,
+    /// `lora_alpha` by pattern of the module path; the first match counts.
+    pub alpha_pattern: Vec<(String, f64)>,
+}
+
+/// Which modules an adapter adapts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetModules {
+    /// Modules whose path is one of these or ends in `.` and one of these.
+    Names(Vec<String>),
+    /// Modules whose whole path matches this regular expression.
+    Pattern(String),
+    /// Every linear layer except the output projection.
+    AllLinear,
+}
+
+impl PeftLoraConfig {
+    /// A configuration with one rank and one `lora_alpha` for all of `target_modules`, PEFT's
+    /// defaults elsewhere.
+    pub fn new(r: usize, lora_alpha: f64, target_modules: Vec<String>) -> Self {
+        Self {
+            base_model_name_or_path: None,
+            r,
+            lora_alpha,
+            lora_dropout: 0.0,
+            use_rslora: false,
+            target_modules: TargetModules::Names(target_modules),
+            exclude_modules: None,
+            layers_to_transform: Vec::new(),
+            layers_pattern: Vec::new(),
+            rank_pattern: Vec::new(),
+            alpha_pattern: Vec::new(),
+        }
+    }
+
+    /// Resolves the text of an `adapter_config.json`.
+    ///
+    /// # Errors
+    /// If it is not that of a plain `LoRA` adapter of a causal language model, or a value is missing
+    /// or impossible.
+    pub fn from_json(text: &str) -> Result<Self, ModelError> {
+        let raw = RawPeftConfig::parse(text)?;
+        let target_modules = raw.target_modules.ok_or(ModelError::MissingKey {
+            key: "target_modules",
+        })?;
+        let config = Self {
+            base_model_name_or_path: raw.base_model_name_or_path,
+            r: raw.r.ok_or(ModelError::MissingKey { key: "r" })?,
+            lora_alpha: raw
+                .lora_alpha
+                .ok_or(ModelError::MissingKey { key: "lora_alpha" })?,
+            lora_dropout: raw.lora_dropout.unwrap_or(0.0),
+            use_rslora: raw.use_rslora.unwrap_or(false),
+            target_modules,
+            exclude_modules: raw.exclude_modules,
+            layers_to_transform: raw.layers_to_transform.map(|l| l.0).unwrap_or_default(),
+            layers_pattern: raw.layers_pattern.map(|l| l.0).unwrap_or_default(),
+            rank_pattern: raw.rank_pattern.map(|p| p.0).unwrap_or_default(),
+            alpha_pattern: raw.alpha_pattern.map(|p| p.0).unwrap_or_default(),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What `lora_alpha` and a rank give: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
+    pub fn scale(&self, r: usize, lora_alpha: f64) -> f64 {
+        let r = r as f64;
+        lora_alpha / if self.use_rslora { r.sqrt() } else { r }
+    }
+
+    /// An error if a number is impossible.
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        let invalid = |key: &str, problem: String| {
+            Err(ModelError::InvalidValue {
+                key: key.to_owned(),
+                problem,
+            })
+        };
+        let ranks = self
+            .rank_pattern
+            .iter()
+            .map(|(pattern, r)| (pattern.as_str(), *r));
+        if let Some((key, _)) = ranks.chain([("r", self.r)]).find(|(_, r)| *r == 0) {
+            return invalid(key, "is 0, expected a rank of at least 1".to_owned());
+        }
+        let alphas = self
+            .alpha_pattern
+            .iter()
+            .map(|(pattern, alpha)| (pattern.as_str(), *alpha));
+        let mut alphas = alphas.chain([("lora_alpha", self.lora_alpha)]);
+        if let Some((key, alpha)) = alphas.find(|(_, alpha)| !alpha.is_finite()) {
+            return invalid(key, format!("is {alpha}"));
+        }
+        if !(0.0..1.0).contains(&self.lora_dropout) {
+            let problem = format!("is {}, expected a probability below 1", self.lora_dropout);
+            return invalid("lora_dropout", problem);
+        }
+        if !self.layers_to_transform.is_empty()
+            && !matches!(self.target_modules, TargetModules::Names(_))
+        {
+            return invalid(
+                "layers_to_transform",
+                "needs `target_modules` to be a list of names".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}

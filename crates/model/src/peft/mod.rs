@@ -1,0 +1,20 @@
+//! PEFT adapter directories: `adapter_config.json` and `adapter_model.safetensors`, in and out.
+
+mod adapter;
+mod config;
+mod load;
+mod modules;
+mod raw;
+mod replace;
+mod save;
+mod weights;
+mod written;
+
+pub use adapter::PeftAdapter;
+pub use config::{PeftLoraConfig, TargetModules};
+pub use weights::LoraWeights;
+
+const CONFIG_FILE: &str = "adapter_config.json";
+const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+/// What PEFT puts before the path of a module: its own two wrappers.
+const KEY_PREFIX: &str = "base_model.model.";

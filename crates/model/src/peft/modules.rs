@@ -1,0 +1,144 @@
+//! PEFT's rules for which modules an adapter touches and with what rank and `lora_alpha`.
+
+use regex::Regex;
+
+use super::config::{PeftLoraConfig, TargetModules};
+use crate::error::ModelError;
+
+/// The patterns of a [`PeftLoraConfig`], compiled.
+#[derive(Debug)]
+pub(super) struct ModuleRules<'a> {
+    config: &'a PeftLoraConfig,
+    target: Selection<'a>,
+    exclude: Option<Selection<'a>>,
+    /// Captures the layer index of a module path, one for each of `layers_pattern`.
+    layer_index: Vec<Regex>,
+    rank: Vec<(Regex, usize)>,
+    alpha: Vec<(Regex, f64)>,
+}
+
+#[derive(Debug)]
+enum Selection<'a> {
+    Names(&'a [String]),
+    Pattern(Regex),
+    AllLinear,
+}
+
+impl<'a> ModuleRules<'a> {
+    pub(super) fn new(config: &'a PeftLoraConfig) -> Result<Self, ModelError> {
+        let exclude = config.exclude_modules.as_ref();
+        Ok(Self {
+            config,
+            target: Selection::new("target_modules", &config.target_modules)?,
+            exclude: exclude
+                .map(|e| Selection::new("exclude_modules", e))
+                .transpose()?,
+            layer_index: layer_index(&config.layers_pattern)?,
+            rank: compiled("rank_pattern", &config.rank_pattern)?,
+            alpha: compiled("alpha_pattern", &config.alpha_pattern)?,
+        })
+    }
+
+    /// Whether the adapter adapts `module`.
+    pub(super) fn targets(&self, module: &str) -> bool {
+        self.target.matches(module)
+            && !self
+                .exclude
+                .as_ref()
+                .is_some_and(|exclude| exclude.matches(module))
+            && self.in_transformed_layer(module)
+    }
+
+    /// Rank of `module`.
+    pub(super) fn rank(&self, module: &str) -> usize {
+        first_match(&self.rank, module).unwrap_or(self.config.r)
+    }
+
+    /// `lora_alpha` of `module`.
+    pub(super) fn alpha(&self, module: &str) -> f64 {
+        first_match(&self.alpha, module).unwrap_or(self.config.lora_alpha)
+    }
+
+    fn in_transformed_layer(&self, module: &str) -> bool {
+        let layers = &self.config.layers_to_transform;
+        // PEFT does not apply the list to a module that is targeted by its full path.
+        let by_path = matches!(self.target, Selection::Names(names)
+            if names.iter().any(|name| name == module));
+        if layers.is_empty() || by_path {
+            return true;
+        }
+        let captures = self
+            .layer_index
+            .iter()
+            .find_map(|pattern| pattern.captures(module));
+        let index = captures.and_then(|captures| captures.name("idx")?.as_str().parse().ok());
+        index.is_some_and(|index: usize| layers.contains(&index))
+    }
+}
+
+impl<'a> Selection<'a> {
+    fn new(key: &'static str, modules: &'a TargetModules) -> Result<Self, ModelError> {
+        Ok(match modules {
+            TargetModules::Names(names) => Self::Names(names),
+            TargetModules::Pattern(pattern) => {
+                Self::Pattern(compile(key, pattern, &format!("^(?:{pattern})$"))?)
+            }
+            TargetModules::AllLinear => Self::AllLinear,
+        })
+    }
+
+    fn matches(&self, module: &str) -> bool {
+        match self {
+            Self::Names(names) => names.iter().any(|name| {
+                module
+                    .strip_suffix(name.as_str())
+                    .is_some_and(|p| p.is_empty() || p.ends_with('.'))
+            }),
+            Self::Pattern(pattern) => pattern.is_match(module),
+            Self::AllLinear => module != "lm_head",
+        }
+    }
+}
+
+/// Patterns that find the number of the layer a module is in: the first number that follows one of
+/// `names`, or any name.
+fn layer_index(names: &[String]) -> Result<Vec<Regex>, ModelError> {
+    let key = "layers_pattern";
+    if names.is_empty() {
+        let any = r"^.*?\.[^.]*\.(?P<idx>\d+)\.";
+        return Ok(vec![compile(key, any, any)?]);
+    }
+    let one = |name: &String| compile(key, name, &format!(r"^(?:|.*?\.){name}\.(?P<idx>\d+)\."));
+    names.iter().map(one).collect()
+}
+
+/// Each pattern matches a whole module path, or its end after a `.`.
+fn compiled<T: Copy>(
+    key: &'static str,
+    patterns: &[(String, T)],
+) -> Result<Vec<(Regex, T)>, ModelError> {
+    patterns
+        .iter()
+        .map(|(pattern, value)| {
+            Ok((
+                compile(key, pattern, &format!(r"^(?:.*\.)?(?:{pattern})$"))?,
+                *value,
+            ))
+        })
+        .collect()
+}
+
+fn compile(key: &'static str, pattern: &str, anchored: &str) -> Result<Regex, ModelError> {
+    Regex::new(anchored).map_err(|error| ModelError::Pattern {
+        key,
+        pattern: pattern.to_owned(),
+        error: Box::new(error),
+    })
+}
+
+fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
+    patterns
+        .iter()
+        .find(|(pattern, _)| pattern.is_match(module))
+        .map(|(_, value)| *value)
+}

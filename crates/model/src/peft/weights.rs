@@ -1,0 +1,49 @@
+use crate::error::ModelError;
+
+/// The two matrices of one adapted linear layer: `y = W·x + scale · B·A·x`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraWeights {
+    /// Rank.
+    pub r: usize,
+    /// Numerator of the scale.
+    pub lora_alpha: f64,
+    /// What the product is multiplied by: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
+    pub scale: f64,
+    /// `lora_A`, row-major `[r, d_in]`.
+    pub a: Vec<f32>,
+    /// `lora_B`, row-major `[d_out, r]`.
+    pub b: Vec<f32>,
+    /// Input features of the layer.
+    pub d_in: usize,
+    /// Output features of the layer.
+    pub d_out: usize,
+}
+
+impl LoraWeights {
+    /// An error if the sizes do not fit the data or a value is not finite.
+    pub(super) fn check(&self, module: &str) -> Result<(), ModelError> {
+        let sizes = [(self.r, self.d_in, &self.a), (self.d_out, self.r, &self.b)];
+        if sizes
+            .iter()
+            .any(|(rows, columns, data)| rows.checked_mul(*columns) != Some(data.len()))
+        {
+            return Err(ModelError::AdapterFactors {
+                module: module.to_owned(),
+                a: vec![self.a.len()],
+                b: vec![self.b.len()],
+            });
+        }
+        for (factor, data) in [("lora_A", &self.a), ("lora_B", &self.b)] {
+            if let Some(element) = data.iter().position(|value| !value.is_finite()) {
+                let (module, value) = (module.to_owned(), data[element]);
+                return Err(ModelError::NotFinite {
+                    module,
+                    factor,
+                    element,
+                    value,
+                });
+            }
+        }
+        Ok(())
+    }
+}
