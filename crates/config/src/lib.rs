@@ -1,10 +1,40 @@
 //! The run configuration of loraloom: YAML, TOML or JSON in, resolved and validated values out.
+//!
+//! [`RunConfig::load`] reads a file, applies `--set` overrides, fills in defaults and validates;
+//! everything after it works with plain values. Mistakes in a file are [`ConfigError`]s that name
+//! the key, the line and, where there is one, the key that was probably meant.
 
+mod columns;
+mod defaults;
 mod device;
+mod error;
+mod file;
+mod load;
+mod mlora;
+mod one_or_many;
+mod overrides;
+mod paths;
+mod place;
+mod resolve;
 mod resolved;
+mod schedule;
+mod schema;
+mod starter;
+mod suggest;
+mod tree;
+mod unserved;
+mod validate;
+mod validation;
 
 pub use device::ParseDeviceError;
+pub use error::ConfigError;
+pub use load::{LoadOptions, Loaded};
+pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TrainSettings, Validation,
 };
+pub use schema::json_schema;
+pub use starter::{StarterDataset, starter};
+pub use suggest::Candidates;
+pub use validate::TARGET_MODULES;

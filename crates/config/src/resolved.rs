@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A whole run: one backbone and the adapters trained over it.
@@ -45,7 +46,7 @@ pub enum DeviceChoice {
 }
 
 /// Type of the frozen weights and activations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DtypeChoice {
     /// `float32` on the CPU; otherwise the checkpoint's type if the device has it.
@@ -79,7 +80,7 @@ pub struct DatasetConfig {
 }
 
 /// Rows held out for validation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Validation {
     /// This fraction of the rows, chosen by the dataset's name and the run's seed; 0 holds out none.
@@ -89,15 +90,16 @@ pub enum Validation {
 }
 
 /// Which columns of a row hold what. Each variant is one of the formats of the interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(deny_unknown_fields)]
 pub enum ColumnMap {
     /// Chat messages: a list of `{role, content}`.
     Messages {
         /// Column holding the list.
         messages: String,
     },
-    /// ShareGPT: a list of `{from, value}`.
+    /// `ShareGPT`: a list of `{from, value}`.
     Conversations {
         /// Column holding the list.
         conversations: String,
@@ -189,11 +191,11 @@ pub struct TrainSettings {
     pub warmup_ratio: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// AdamW's first decay rate.
+    /// `AdamW`'s first decay rate.
     pub adam_beta1: f64,
-    /// AdamW's second decay rate.
+    /// `AdamW`'s second decay rate.
     pub adam_beta2: f64,
-    /// AdamW's epsilon, outside the square root.
+    /// `AdamW`'s epsilon, outside the square root.
     pub adam_epsilon: f64,
     /// Gradients of one adapter are scaled down to this global norm; 0 never scales.
     pub max_grad_norm: f64,
@@ -204,7 +206,7 @@ pub struct TrainSettings {
 }
 
 /// Shape of the learning rate over the steps, as in transformers' `get_scheduler`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedulerType {
     /// Constant from the first step; transformers gives it no warm-up.

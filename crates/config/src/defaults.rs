@@ -1,0 +1,63 @@
+//! What an adapter is when the file says nothing.
+
+use crate::{EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TrainSettings};
+
+impl Default for LoraSettings {
+    fn default() -> Self {
+        let target_modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
+        Self {
+            r: 16,
+            lora_alpha: 32.0,
+            lora_dropout: 0.05,
+            target_modules: target_modules.map(str::to_owned).to_vec(),
+            use_rslora: false,
+        }
+    }
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        Self {
+            batch_size: 8,
+            gradient_accumulation_steps: 1,
+            max_seq_len: 512,
+            num_epochs: 10.0,
+            max_steps: None,
+            learning_rate: 3e-4,
+            lr_scheduler_type: LrSchedulerType::Cosine,
+            warmup_steps: 0,
+            warmup_ratio: 0.0,
+            weight_decay: 0.0,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_epsilon: 1e-8,
+            max_grad_norm: 1.0,
+            shuffle: true,
+            train_on_prompt: false,
+        }
+    }
+}
+
+impl Default for EvalSettings {
+    fn default() -> Self {
+        Self {
+            steps: 200,
+            patience: None,
+        }
+    }
+}
+
+impl Default for SaveSettings {
+    fn default() -> Self {
+        Self { steps: 500 }
+    }
+}
+
+impl LoraSettings {
+    /// What the product of the two factors is multiplied by: `lora_alpha / r`, or
+    /// `lora_alpha / sqrt(r)` with `use_rslora`.
+    pub fn scale(&self) -> f64 {
+        let rank = self.r as f64;
+        self.lora_alpha / if self.use_rslora { rank.sqrt() } else { rank }
+    }
+}

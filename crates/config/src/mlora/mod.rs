@@ -1,0 +1,7 @@
+//! Import of mLoRA's configurations (`dispatcher`, `datasets`, `adapters`, `tasks`).
+
+mod file;
+mod import;
+mod rows;
+
+pub(crate) use import::{import, is_mlora};

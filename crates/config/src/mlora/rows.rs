@@ -1,0 +1,40 @@
+//! What an mLoRA configuration leaves in other files: the prompt's template, the number of rows.
+
+use std::{fs::File, io::BufReader, path::Path};
+
+use serde::de::IgnoredAny;
+
+use crate::{
+    ConfigError,
+    paths::input_path,
+    place::Source,
+    tree::{Node, read_file},
+};
+
+/// The `template` of a prompt file.
+///
+/// # Errors
+///
+/// The file cannot be read, is not well formed, or has another shape.
+pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigError> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields, expecting = "a mapping with `template`")]
+    struct Prompt {
+        template: String,
+    }
+    let path = input_path(prompt, config);
+    let source = Source {
+        path: &path,
+        overrides: &[],
+    };
+    let tree: Node = read_file(&source)?;
+    Ok(tree.deserialize::<Prompt>(&source, "")?.template)
+}
+
+/// How many rows a JSON list has; `None` if it cannot be read here, which is reported when the
+/// data is.
+pub(super) fn count(data: &str, config: &Path) -> Option<usize> {
+    let file = File::open(input_path(data, config)).ok()?;
+    let rows: Vec<IgnoredAny> = serde_json::from_reader(BufReader::new(file)).ok()?;
+    Some(rows.len())
+}

@@ -1,0 +1,210 @@
+//! From what the file says to what the run is: defaults filled in, names and paths resolved.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use crate::{
+    AdapterConfig, ConfigError, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings,
+    LoraSettings, RunConfig, SaveSettings, SchedulerConfig, TrainSettings, Validation,
+    file::{
+        AdapterFile, DatasetFile, DefaultsFile, EvalFile, LoraFile, RunFile, SaveFile, TrainFile,
+    },
+    paths::{default_output_dir, input_path},
+    place::Source,
+    suggest::Candidates,
+    tree::Node,
+};
+
+/// Fills in what the file leaves open. Ranges are not checked here.
+///
+/// # Errors
+///
+/// An adapter that names no dataset where there are several, or one that does not exist.
+pub(crate) fn resolve(
+    file: RunFile,
+    tree: &Node,
+    source: &Source<'_>,
+) -> Result<RunConfig, ConfigError> {
+    let seed = file.seed.unwrap_or(0);
+    let defaults = file.defaults.unwrap_or_default();
+    let datasets: BTreeMap<String, DatasetConfig> = file
+        .datasets
+        .into_iter()
+        .map(|(name, written)| (name, dataset(written, source)))
+        .collect();
+    let adapters = file
+        .adapters
+        .into_iter()
+        .enumerate()
+        .map(|(index, written)| {
+            let chosen = Chosen {
+                index,
+                tree,
+                source,
+                datasets: &datasets,
+            };
+            let dataset = chosen.dataset(written.dataset.as_ref().or(defaults.dataset.as_ref()))?;
+            Ok(adapter(written, &defaults, dataset, seed, source))
+        })
+        .collect::<Result<_, ConfigError>>()?;
+    Ok(RunConfig {
+        model: input_path(&file.model, source.path),
+        output_dir: file
+            .output_dir
+            .map_or_else(|| default_output_dir(source.path), PathBuf::from),
+        device: file.device.unwrap_or(DeviceChoice::Auto),
+        dtype: file.dtype.unwrap_or(DtypeChoice::Auto),
+        seed,
+        gradient_checkpointing: file.gradient_checkpointing.unwrap_or(false),
+        scheduler: SchedulerConfig {
+            max_adapters: file.scheduler.unwrap_or_default().max_adapters,
+        },
+        datasets,
+        adapters,
+    })
+}
+
+fn dataset(written: DatasetFile, source: &Source<'_>) -> DatasetConfig {
+    let path = |written: &String| input_path(written, source.path);
+    let validation = match written.validation {
+        None => Validation::Fraction(0.0),
+        Some(Validation::File(file)) => {
+            Validation::File(input_path(&file.to_string_lossy(), source.path))
+        }
+        Some(fraction) => fraction,
+    };
+    DatasetConfig {
+        path: written.path.items().iter().map(path).collect(),
+        columns: written.columns,
+        template: written.template,
+        validation,
+    }
+}
+
+/// Finds the dataset of one adapter.
+struct Chosen<'a> {
+    index: usize,
+    tree: &'a Node,
+    source: &'a Source<'a>,
+    datasets: &'a BTreeMap<String, DatasetConfig>,
+}
+
+impl Chosen<'_> {
+    fn dataset(&self, named: Option<&String>) -> Result<String, ConfigError> {
+        let (location, key) = locate(self.tree, self.index, "dataset");
+        let mut names = self.datasets.keys();
+        match (named, names.next(), names.next()) {
+            (Some(name), ..) if self.datasets.contains_key(name) => Ok(name.clone()),
+            (None, Some(only), None) => Ok(only.clone()),
+            (None, ..) => Err(ConfigError::MissingKey {
+                place: self.source.place(location),
+                key,
+            }),
+            (Some(name), ..) => Err(ConfigError::UnknownName {
+                place: self.source.place(location),
+                key,
+                what: "dataset",
+                name: name.clone(),
+                valid: Candidates::of(name, self.datasets.keys().map(String::as_str)),
+            }),
+        }
+    }
+}
+
+/// Where the value of an adapter's field comes from, and the path of the key that sets it: the
+/// adapter itself, `defaults`, or the adapter as a whole if neither sets it.
+pub(crate) fn locate(tree: &Node, index: usize, field: &str) -> (crate::place::Location, String) {
+    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
+    let adapter = adapters.get(index);
+    let written = |node: Option<&Node>| node.and_then(|node| node.find(field)).map(|n| n.location);
+    let own = format!("adapters[{index}].{field}");
+    if let Some(location) = written(adapter) {
+        (location, own)
+    } else if let Some(location) = written(tree.get("defaults")) {
+        (location, format!("defaults.{field}"))
+    } else {
+        (adapter.unwrap_or(tree).location, own)
+    }
+}
+
+fn adapter(
+    own: AdapterFile,
+    shared: &DefaultsFile,
+    dataset: String,
+    seed: u64,
+    source: &Source<'_>,
+) -> AdapterConfig {
+    AdapterConfig {
+        name: own.name,
+        dataset,
+        priority: own.priority.or(shared.priority).unwrap_or(0),
+        tenant: own
+            .tenant
+            .or_else(|| shared.tenant.clone())
+            .unwrap_or_else(|| "default".to_owned()),
+        init_from: own.init_from.map(|path| input_path(&path, source.path)),
+        seed: own.seed.or(shared.seed).unwrap_or(seed),
+        lora: lora(&[own.lora.as_ref(), shared.lora.as_ref()]),
+        train: train(&[own.train.as_ref(), shared.train.as_ref()]),
+        eval: eval(&[own.eval.as_ref(), shared.eval.as_ref()]),
+        save: save(&[own.save.as_ref(), shared.save.as_ref()]),
+    }
+}
+
+/// The first of the layers that sets the field.
+fn first<L, T: Clone>(layers: &[Option<&L>; 2], field: fn(&L) -> &Option<T>) -> Option<T> {
+    layers
+        .iter()
+        .flatten()
+        .find_map(|&layer| field(layer).clone())
+}
+
+fn lora(layers: &[Option<&LoraFile>; 2]) -> LoraSettings {
+    let base = LoraSettings::default();
+    LoraSettings {
+        r: first(layers, |l| &l.r).unwrap_or(base.r),
+        lora_alpha: first(layers, |l| &l.lora_alpha).unwrap_or(base.lora_alpha),
+        lora_dropout: first(layers, |l| &l.lora_dropout).unwrap_or(base.lora_dropout),
+        target_modules: first(layers, |l| &l.target_modules)
+            .map_or(base.target_modules, |modules| modules.items().to_vec()),
+        use_rslora: first(layers, |l| &l.use_rslora).unwrap_or(base.use_rslora),
+    }
+}
+
+fn train(layers: &[Option<&TrainFile>; 2]) -> TrainSettings {
+    let base = TrainSettings::default();
+    TrainSettings {
+        batch_size: first(layers, |t| &t.batch_size).unwrap_or(base.batch_size),
+        gradient_accumulation_steps: first(layers, |t| &t.gradient_accumulation_steps)
+            .unwrap_or(base.gradient_accumulation_steps),
+        max_seq_len: first(layers, |t| &t.max_seq_len).unwrap_or(base.max_seq_len),
+        num_epochs: first(layers, |t| &t.num_epochs).unwrap_or(base.num_epochs),
+        max_steps: first(layers, |t| &t.max_steps).unwrap_or(base.max_steps),
+        learning_rate: first(layers, |t| &t.learning_rate).unwrap_or(base.learning_rate),
+        lr_scheduler_type: first(layers, |t| &t.lr_scheduler_type)
+            .unwrap_or(base.lr_scheduler_type),
+        warmup_steps: first(layers, |t| &t.warmup_steps).unwrap_or(base.warmup_steps),
+        warmup_ratio: first(layers, |t| &t.warmup_ratio).unwrap_or(base.warmup_ratio),
+        weight_decay: first(layers, |t| &t.weight_decay).unwrap_or(base.weight_decay),
+        adam_beta1: first(layers, |t| &t.adam_beta1).unwrap_or(base.adam_beta1),
+        adam_beta2: first(layers, |t| &t.adam_beta2).unwrap_or(base.adam_beta2),
+        adam_epsilon: first(layers, |t| &t.adam_epsilon).unwrap_or(base.adam_epsilon),
+        max_grad_norm: first(layers, |t| &t.max_grad_norm).unwrap_or(base.max_grad_norm),
+        shuffle: first(layers, |t| &t.shuffle).unwrap_or(base.shuffle),
+        train_on_prompt: first(layers, |t| &t.train_on_prompt).unwrap_or(base.train_on_prompt),
+    }
+}
+
+fn eval(layers: &[Option<&EvalFile>; 2]) -> EvalSettings {
+    let base = EvalSettings::default();
+    EvalSettings {
+        steps: first(layers, |e| &e.steps).unwrap_or(base.steps),
+        patience: first(layers, |e| &e.patience).unwrap_or(base.patience),
+    }
+}
+
+fn save(layers: &[Option<&SaveFile>; 2]) -> SaveSettings {
+    let base = SaveSettings::default();
+    SaveSettings {
+        steps: first(layers, |s| &s.steps).unwrap_or(base.steps),
+    }
+}

@@ -1,0 +1,99 @@
+//! The valid word that was probably meant.
+
+/// The words that are valid at some place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidates {
+    /// The one that was probably meant, if one is close.
+    pub nearest: Option<String>,
+    /// All of them.
+    pub all: Vec<String>,
+}
+
+impl Candidates {
+    /// The words valid where `word` was written.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "every error holds it boxed, to stay small"
+    )]
+    pub(crate) fn of<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> Box<Self> {
+        let all: Vec<&str> = valid.into_iter().collect();
+        Box::new(Self {
+            nearest: nearest(word, all.iter().copied()),
+            all: all.into_iter().map(str::to_owned).collect(),
+        })
+    }
+}
+
+/// Words of other trainers for keys of this one.
+const SYNONYMS: [(&str, &str); 20] = [
+    ("rank", "r"),
+    ("lora_r", "r"),
+    ("alpha", "lora_alpha"),
+    ("dropout", "lora_dropout"),
+    ("lora_target_modules", "target_modules"),
+    ("rslora", "use_rslora"),
+    ("lr", "learning_rate"),
+    ("lr_scheduler", "lr_scheduler_type"),
+    ("micro_batch_size", "batch_size"),
+    ("per_device_train_batch_size", "batch_size"),
+    ("grad_accum", "gradient_accumulation_steps"),
+    ("num_train_epochs", "num_epochs"),
+    ("epochs", "num_epochs"),
+    ("cutoff_len", "max_seq_len"),
+    ("sequence_len", "max_seq_len"),
+    ("max_length", "max_seq_len"),
+    ("beta1", "adam_beta1"),
+    ("beta2", "adam_beta2"),
+    ("base_model", "model"),
+    ("val_set_size", "validation"),
+];
+
+/// The word of `valid` closest to `word`, if one is close enough to be a misspelling of it or is
+/// what another trainer's word of that name is called here.
+fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str> + Clone) -> Option<String> {
+    let lowered = word.to_lowercase().replace('-', "_");
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(other, _)| *other == lowered)
+        .map(|(_, ours)| *ours);
+    if let Some(ours) = synonym
+        && valid.clone().into_iter().any(|word| word == ours)
+    {
+        return Some(ours.to_owned());
+    }
+    let most_edits = (word.chars().count() / 3).clamp(1, 4);
+    valid
+        .into_iter()
+        .map(|candidate| {
+            let comparable = candidate.to_lowercase().replace('-', "_");
+            (
+                strsim::damerau_levenshtein(&lowered, &comparable),
+                candidate,
+            )
+        })
+        .filter(|(edits, _)| *edits <= most_edits)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn finds_misspellings_and_synonyms_only() {
+        let keys = ["learning_rate", "batch_size", "r", "lora_alpha"];
+        assert_eq!(
+            nearest("lerning_rate", keys).as_deref(),
+            Some("learning_rate")
+        );
+        assert_eq!(
+            nearest("learning-rate", keys).as_deref(),
+            Some("learning_rate")
+        );
+        assert_eq!(nearest("lr", keys).as_deref(), Some("learning_rate"));
+        assert_eq!(nearest("rank", keys).as_deref(), Some("r"));
+        assert_eq!(nearest("rank", ["batch_size"]), None);
+        assert_eq!(nearest("wibble", keys), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! A configuration as written: values of any format, each with its place, and serde on top.
+
+mod de;
+mod de_error;
+mod node;
+mod read;
+mod yaml;
+
+pub(crate) use node::{Key, Node, Value};
+pub(crate) use read::{read_file, read_fragment};

@@ -1,0 +1,197 @@
+//! A value of any of the formats, with the place it was written at.
+
+use crate::{ConfigError, place::Location, place::Source};
+
+/// A value and where it is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) location: Location,
+}
+
+/// A key of a mapping and where it is written.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) location: Location,
+}
+
+/// What YAML, TOML and JSON have in common.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Integer(i128),
+    Float(f64),
+    String(String),
+    Sequence(Vec<Node>),
+    Mapping(Vec<(Key, Node)>),
+}
+
+impl Node {
+    /// A node that nobody wrote.
+    pub(crate) fn new(value: Value) -> Self {
+        Self {
+            value,
+            location: Location::Unknown,
+        }
+    }
+
+    /// A string that nobody wrote.
+    pub(crate) fn string(text: impl Into<String>) -> Self {
+        Self::new(Value::String(text.into()))
+    }
+
+    /// A mapping that nobody wrote.
+    pub(crate) fn mapping(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
+        let entry = |(name, node): (&str, Self)| {
+            (
+                Key {
+                    name: name.to_owned(),
+                    location: node.location,
+                },
+                node,
+            )
+        };
+        Self::new(Value::Mapping(entries.into_iter().map(entry).collect()))
+    }
+
+    /// The same value at another place.
+    pub(crate) fn at(mut self, location: Location) -> Self {
+        self.location = location;
+        self
+    }
+
+    /// Gives this node and all below it one location.
+    pub(crate) fn relocate(&mut self, location: Location) {
+        self.location = location;
+        match &mut self.value {
+            Value::Sequence(items) => items.iter_mut().for_each(|item| item.relocate(location)),
+            Value::Mapping(entries) => {
+                for (key, node) in entries {
+                    key.location = location;
+                    node.relocate(location);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The value under a key, if this is a mapping that has it.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        let Value::Mapping(entries) = &self.value else {
+            return None;
+        };
+        entries
+            .iter()
+            .find(|(key, _)| key.name == name)
+            .map(|(_, node)| node)
+    }
+
+    /// As [`Node::get`], to change it.
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
+        let Value::Mapping(entries) = &mut self.value else {
+            return None;
+        };
+        entries
+            .iter_mut()
+            .find(|(key, _)| key.name == name)
+            .map(|(_, node)| node)
+    }
+
+    /// The value at a path of keys; `lora.r` is `r` in `lora`.
+    pub(crate) fn find(&self, path: &str) -> Option<&Self> {
+        path.split('.').try_fold(self, Self::get)
+    }
+
+    /// Takes a key out of a mapping. `null` counts as absent.
+    pub(crate) fn take(&mut self, name: &str) -> Option<(Key, Self)> {
+        let Value::Mapping(entries) = &mut self.value else {
+            return None;
+        };
+        let index = entries.iter().position(|(key, _)| key.name == name)?;
+        let taken = entries.remove(index);
+        (!matches!(taken.1.value, Value::Null)).then_some(taken)
+    }
+
+    /// Sets a key of a mapping, replacing its value. A `null` becomes a mapping first; any other
+    /// value is left alone and `false` returned.
+    pub(crate) fn set(&mut self, name: &str, node: Self) -> bool {
+        if matches!(self.value, Value::Null) {
+            self.value = Value::Mapping(Vec::new());
+        }
+        let Value::Mapping(entries) = &mut self.value else {
+            return false;
+        };
+        let key = Key {
+            name: name.to_owned(),
+            location: node.location,
+        };
+        match entries.iter_mut().find(|(key, _)| key.name == name) {
+            Some(entry) => *entry = (key, node),
+            None => entries.push((key, node)),
+        }
+        true
+    }
+
+    /// The items of a sequence; nothing for any other value.
+    pub(crate) fn items(&self) -> &[Self] {
+        if let Value::Sequence(items) = &self.value {
+            items
+        } else {
+            &[]
+        }
+    }
+
+    /// As [`Node::items`], to change them.
+    pub(crate) fn items_mut(&mut self) -> &mut [Self] {
+        if let Value::Sequence(items) = &mut self.value {
+            items
+        } else {
+            &mut []
+        }
+    }
+
+    /// The names of a mapping's keys; nothing for any other value.
+    pub(crate) fn keys(&self) -> Vec<&str> {
+        match &self.value {
+            Value::Mapping(entries) => entries.iter().map(|(key, _)| key.name.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The text of a string; nothing for any other value.
+    pub(crate) fn text(&self) -> Option<&str> {
+        if let Value::String(text) = &self.value {
+            Some(text)
+        } else {
+            None
+        }
+    }
+
+    /// The value in words, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool(value) => format!("`{value}`"),
+            Value::Integer(value) => format!("`{value}`"),
+            Value::Float(value) => format!("`{value:?}`"),
+            Value::String(text) => format!("the string `{text}`"),
+            Value::Sequence(_) => "a list".to_owned(),
+            Value::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+
+    /// Deserializes the tree.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake, with the path of its key and its place.
+    pub(crate) fn deserialize<T: serde::de::DeserializeOwned>(
+        &self,
+        source: &Source<'_>,
+        parent: &str,
+    ) -> Result<T, ConfigError> {
+        T::deserialize(self).map_err(|error| error.at(self.location).into_config(source, parent))
+    }
+}

@@ -1,0 +1,166 @@
+//! From text to a tree, by the file's extension.
+
+use std::fs;
+
+use serde::de::IgnoredAny;
+use serde_saphyr::Error as YamlError;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{Key, Node, Value};
+use crate::{
+    ConfigError,
+    place::{Location, Source},
+};
+
+/// Reads a file as YAML, TOML or JSON, whichever its extension says.
+///
+/// # Errors
+///
+/// The file cannot be read, its extension is none of those, or it is not well formed.
+pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
+    let path = source.path;
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let parse = match extension.map(str::to_ascii_lowercase).as_deref() {
+        Some("yaml" | "yml") => read_yaml,
+        Some("json") => read_json,
+        Some("toml") => read_toml,
+        _ => {
+            return Err(ConfigError::UnknownFormat {
+                path: path.to_owned(),
+            });
+        }
+    };
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse(&text).map_err(|(location, problem)| ConfigError::Syntax {
+        place: source.place(location),
+        problem,
+    })
+}
+
+/// Reads the value of an override, a YAML scalar, list or mapping.
+///
+/// # Errors
+///
+/// The text is not well formed.
+pub(crate) fn read_fragment(text: &str, location: Location) -> Result<Node, String> {
+    let mut node = read_yaml(text).map_err(|(_, problem)| problem)?;
+    node.relocate(location);
+    Ok(node)
+}
+
+/// A tree, or where the text is not well formed and why.
+type Parsed = Result<Node, (Location, String)>;
+
+fn read_yaml(text: &str) -> Parsed {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let location = error
+            .location()
+            .map_or(Location::Unknown, |at| Location::At(at.line(), at.column()));
+        (location, yaml_problem(error.without_snippet()))
+    })
+}
+
+/// The parser's words without its API's: it repeats the position and names Rust options.
+fn yaml_problem(error: &YamlError) -> String {
+    match error {
+        YamlError::DuplicateMappingKey { key, .. } => match key {
+            Some(key) => format!("key `{key}` is written twice in one mapping"),
+            None => "a key is written twice in one mapping".to_owned(),
+        },
+        YamlError::MultipleDocuments { .. } => {
+            "a second YAML document starts here; a configuration is one document".to_owned()
+        }
+        other => {
+            let text = other.to_string();
+            match text.rfind(" at line ") {
+                Some(end) => text[..end].to_owned(),
+                None => text,
+            }
+        }
+    }
+}
+
+fn read_json(text: &str) -> Parsed {
+    // YAML's grammar finds the positions, JSON's decides what is allowed.
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
+        let text = error.to_string();
+        let problem = text.split(" at line ").next().unwrap_or(&text).to_owned();
+        (
+            Location::At(error.line() as u64, error.column() as u64),
+            problem,
+        )
+    })?;
+    read_yaml(text)
+}
+
+fn read_toml(text: &str) -> Parsed {
+    let lines = Lines { text };
+    let table = DeTable::parse(text).map_err(|error| {
+        let location = error
+            .span()
+            .map_or(Location::Unknown, |span| lines.location(span.start));
+        (location, error.message().to_owned())
+    })?;
+    let entries = lines.entries(table.into_inner())?;
+    Ok(Node {
+        value: Value::Mapping(entries),
+        location: Location::At(1, 1),
+    })
+}
+
+/// Turns byte offsets into lines and columns.
+struct Lines<'a> {
+    text: &'a str,
+}
+
+impl Lines<'_> {
+    fn location(&self, offset: usize) -> Location {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        Location::At(line as u64, column as u64)
+    }
+
+    fn entries(&self, table: DeTable<'_>) -> Result<Vec<(Key, Node)>, (Location, String)> {
+        let entry = |(key, value): (Spanned<_>, Spanned<DeValue<'_>>)| {
+            let location = self.location(key.span().start);
+            let name = std::borrow::Cow::into_owned(key.into_inner());
+            Ok((Key { name, location }, self.node(value)?))
+        };
+        table.into_iter().map(entry).collect()
+    }
+
+    fn node(&self, spanned: Spanned<DeValue<'_>>) -> Parsed {
+        let location = self.location(spanned.span().start);
+        let value = match spanned.into_inner() {
+            DeValue::String(text) => Value::String(text.into_owned()),
+            DeValue::Boolean(value) => Value::Bool(value),
+            DeValue::Integer(value) => i128::from_str_radix(value.as_str(), value.radix())
+                .map(Value::Integer)
+                .map_err(|error| (location, error.to_string()))?,
+            DeValue::Float(value) => value
+                .as_str()
+                .parse()
+                .map(Value::Float)
+                .map_err(|_| (location, format!("not a number: `{}`", value.as_str())))?,
+            DeValue::Datetime(value) => {
+                return Err((location, format!("a date has no meaning here: `{value}`")));
+            }
+            DeValue::Array(items) => Value::Sequence(
+                items
+                    .into_iter()
+                    .map(|item| self.node(item))
+                    .collect::<Result<_, _>>()?,
+            ),
+            DeValue::Table(table) => Value::Mapping(self.entries(table)?),
+        };
+        Ok(Node { value, location })
+    }
+}

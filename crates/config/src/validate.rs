@@ -1,0 +1,343 @@
+//! Ranges and names: what types cannot say.
+
+use crate::{
+    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation,
+    place::{Location, Source},
+    resolve::locate,
+    suggest::Candidates,
+    tree::Node,
+};
+
+/// The linear layers that can be adapted, by the name each has in a Hugging Face model.
+pub const TARGET_MODULES: [&str; 7] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+];
+
+/// PEFT's word for every linear layer.
+const ALL_LINEAR: &str = "all-linear";
+
+/// Ranks above this are legal, but no longer low.
+const LARGE_RANK: usize = 4096;
+
+/// Checks a resolved configuration against the tree it came from. Returns warnings.
+///
+/// # Errors
+///
+/// The first value out of its range, with the key that sets it and its place.
+pub(crate) fn validate(
+    config: &RunConfig,
+    tree: &Node,
+    source: &Source<'_>,
+) -> Result<Vec<String>, ConfigError> {
+    let mut warnings = Vec::new();
+    let run = Run {
+        config,
+        tree,
+        source,
+    };
+    run.scalars()?;
+    run.datasets()?;
+    run.names()?;
+    for (index, adapter) in config.adapters.iter().enumerate() {
+        let check = Check {
+            index,
+            tree,
+            source,
+        };
+        check.lora(adapter)?;
+        check.train(adapter)?;
+        check.intervals(adapter)?;
+        warn(adapter, &mut warnings);
+    }
+    for name in config.datasets.keys() {
+        if !config
+            .adapters
+            .iter()
+            .any(|adapter| adapter.dataset == *name)
+        {
+            warnings.push(format!("dataset `{name}` is used by no adapter"));
+        }
+    }
+    Ok(warnings)
+}
+
+struct Run<'a> {
+    config: &'a RunConfig,
+    tree: &'a Node,
+    source: &'a Source<'a>,
+}
+
+impl Run<'_> {
+    fn invalid(&self, location: Location, key: String, problem: String) -> ConfigError {
+        ConfigError::Invalid {
+            place: self.source.place(location),
+            key,
+            problem,
+        }
+    }
+
+    fn location(&self, path: &str) -> Location {
+        self.tree.find(path).unwrap_or(self.tree).location
+    }
+
+    fn scalars(&self) -> Result<(), ConfigError> {
+        let empty = |key: &str| {
+            let problem = "must not be empty".to_owned();
+            Err(self.invalid(self.location(key), key.to_owned(), problem))
+        };
+        if self.config.model.as_os_str().is_empty() {
+            return empty("model");
+        }
+        if self.config.output_dir.as_os_str().is_empty() {
+            return empty("output_dir");
+        }
+        if self.config.adapters.is_empty() {
+            return empty("adapters");
+        }
+        if self.config.scheduler.max_adapters == Some(0) {
+            let key = "scheduler.max_adapters";
+            let problem = "must be at least 1, got 0; leave it out for no cap".to_owned();
+            return Err(self.invalid(self.location(key), key.to_owned(), problem));
+        }
+        Ok(())
+    }
+
+    fn datasets(&self) -> Result<(), ConfigError> {
+        let nodes = self.tree.get("datasets").unwrap_or(self.tree);
+        for (name, dataset) in &self.config.datasets {
+            let node = nodes.get(name).unwrap_or(nodes);
+            let at = |key: &str| node.get(key).unwrap_or(node).location;
+            if dataset.path.is_empty() || dataset.path.iter().any(|p| p.as_os_str().is_empty()) {
+                let problem = "must name at least one file".to_owned();
+                return Err(self.invalid(at("path"), format!("datasets.{name}.path"), problem));
+            }
+            if let Validation::Fraction(fraction) = dataset.validation
+                && !(0.0..1.0).contains(&fraction)
+            {
+                let key = format!("datasets.{name}.validation");
+                let problem = format!("must be at least 0 and below 1, got {fraction}");
+                return Err(self.invalid(at("validation"), key, problem));
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Result<(), ConfigError> {
+        for (index, adapter) in self.config.adapters.iter().enumerate() {
+            let (location, key) = locate(self.tree, index, "name");
+            if let Some(problem) = unsafe_name(&adapter.name) {
+                return Err(self.invalid(location, key, problem));
+            }
+            // Directories differing only in case are one directory on some file systems.
+            let taken = |other: &AdapterConfig| other.name.eq_ignore_ascii_case(&adapter.name);
+            if let Some(first) = self.config.adapters[..index].iter().position(taken) {
+                return Err(ConfigError::DuplicateAdapter {
+                    place: self.source.place(location),
+                    name: adapter.name.clone(),
+                    first: self.source.place(locate(self.tree, first, "name").0),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a name cannot be a directory's everywhere, if it cannot.
+fn unsafe_name(name: &str) -> Option<String> {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() {
+        Some("must not be empty".to_owned())
+    } else if name.len() > 100 {
+        Some(format!(
+            "must have at most 100 characters, got {}",
+            name.len()
+        ))
+    } else if let Some(bad) = name.chars().find(|c| !safe(*c)) {
+        Some(format!(
+            "`{name}` names a directory: letters, digits, `.`, `_` and `-` only, found {bad:?}"
+        ))
+    } else if name.starts_with(['.', '-']) || name.ends_with('.') {
+        Some(format!(
+            "`{name}` names a directory: it cannot start with `.` or `-` or end with `.`"
+        ))
+    } else {
+        None
+    }
+}
+
+struct Check<'a> {
+    index: usize,
+    tree: &'a Node,
+    source: &'a Source<'a>,
+}
+
+impl Check<'_> {
+    fn invalid(&self, field: &str, problem: String) -> ConfigError {
+        let (location, key) = locate(self.tree, self.index, field);
+        ConfigError::Invalid {
+            place: self.source.place(location),
+            key,
+            problem,
+        }
+    }
+
+    fn number(
+        &self,
+        field: &str,
+        value: f64,
+        range: impl Fn(f64) -> bool,
+        words: &str,
+    ) -> Result<(), ConfigError> {
+        if value.is_finite() && range(value) {
+            Ok(())
+        } else {
+            Err(self.invalid(field, format!("must be {words}, got {value}")))
+        }
+    }
+
+    fn at_least(&self, field: &str, value: usize, least: usize) -> Result<(), ConfigError> {
+        if value >= least {
+            Ok(())
+        } else {
+            Err(self.invalid(field, format!("must be at least {least}, got {value}")))
+        }
+    }
+
+    fn lora(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
+        let lora = &adapter.lora;
+        self.at_least("lora.r", lora.r, 1)?;
+        self.number(
+            "lora.lora_alpha",
+            lora.lora_alpha,
+            |x| x > 0.0,
+            "finite and above 0",
+        )?;
+        let dropout = |x: f64| (0.0..1.0).contains(&x);
+        self.number(
+            "lora.lora_dropout",
+            lora.lora_dropout,
+            dropout,
+            "at least 0 and below 1",
+        )?;
+        self.target_modules(&lora.target_modules)
+    }
+
+    fn target_modules(&self, modules: &[String]) -> Result<(), ConfigError> {
+        let field = "lora.target_modules";
+        if modules.is_empty() {
+            return Err(self.invalid(field, "must name at least one module".to_owned()));
+        }
+        let valid = TARGET_MODULES.into_iter().chain([ALL_LINEAR]);
+        for (position, module) in modules.iter().enumerate() {
+            if module == ALL_LINEAR && modules.len() > 1 {
+                let problem = format!("`{ALL_LINEAR}` is every module and stands alone");
+                return Err(self.invalid(field, problem));
+            }
+            if !valid.clone().any(|known| known == module) {
+                let (location, key) = locate(self.tree, self.index, field);
+                return Err(ConfigError::UnknownName {
+                    place: self.source.place(location),
+                    key,
+                    what: "module",
+                    name: module.clone(),
+                    valid: Candidates::of(module, valid),
+                });
+            }
+            if modules[..position].contains(module) {
+                return Err(self.invalid(field, format!("`{module}` is named twice")));
+            }
+        }
+        Ok(())
+    }
+
+    fn train(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
+        let train = &adapter.train;
+        self.at_least("train.batch_size", train.batch_size, 1)?;
+        let accumulation = train.gradient_accumulation_steps;
+        self.at_least("train.gradient_accumulation_steps", accumulation, 1)?;
+        self.at_least("train.max_seq_len", train.max_seq_len, 2)?;
+        self.number(
+            "train.num_epochs",
+            train.num_epochs,
+            |x| x > 0.0,
+            "finite and above 0",
+        )?;
+        self.at_least("train.max_steps", train.max_steps.unwrap_or(1), 1)?;
+        let positive = |x: f64| x >= 0.0;
+        let words = "finite and at least 0";
+        self.number("train.learning_rate", train.learning_rate, positive, words)?;
+        self.number("train.weight_decay", train.weight_decay, positive, words)?;
+        self.number("train.adam_epsilon", train.adam_epsilon, positive, words)?;
+        self.number("train.max_grad_norm", train.max_grad_norm, positive, words)?;
+        let beta = |x: f64| (0.0..1.0).contains(&x);
+        self.number(
+            "train.adam_beta1",
+            train.adam_beta1,
+            beta,
+            "at least 0 and below 1",
+        )?;
+        self.number(
+            "train.adam_beta2",
+            train.adam_beta2,
+            beta,
+            "at least 0 and below 1",
+        )?;
+        let ratio = |x: f64| (0.0..=1.0).contains(&x);
+        self.number(
+            "train.warmup_ratio",
+            train.warmup_ratio,
+            ratio,
+            "between 0 and 1",
+        )
+    }
+
+    fn intervals(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
+        self.at_least("eval.steps", adapter.eval.steps, 1)?;
+        self.at_least("eval.patience", adapter.eval.patience.unwrap_or(1), 1)?;
+        self.at_least("save.steps", adapter.save.steps, 1)
+    }
+}
+
+fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
+    let (name, train) = (&adapter.name, &adapter.train);
+    let warms = train.warmup_steps > 0 || train.warmup_ratio > 0.0;
+    if train.lr_scheduler_type == LrSchedulerType::Constant && warms {
+        warnings.push(format!(
+            "adapter `{name}`: the `constant` schedule has no warm-up, as in transformers; \
+             `constant_with_warmup` has"
+        ));
+    }
+    if train.warmup_steps > 0 && train.warmup_ratio > 0.0 {
+        warnings.push(format!(
+            "adapter `{name}`: warmup_steps {} is used and warmup_ratio {} is not",
+            train.warmup_steps, train.warmup_ratio
+        ));
+    }
+    if let Some(max_steps) = train.max_steps
+        && train.lr_scheduler_type != LrSchedulerType::Constant
+        && train.warmup_steps >= max_steps
+    {
+        warnings.push(format!(
+            "adapter `{name}`: warm-up takes {} of {max_steps} steps, the learning rate never \
+             reaches its peak",
+            train.warmup_steps
+        ));
+    }
+    if adapter.lora.r > LARGE_RANK {
+        warnings.push(format!(
+            "adapter `{name}`: rank {} is above {LARGE_RANK}, the adapter is not low-rank",
+            adapter.lora.r
+        ));
+    }
+    if train.learning_rate == 0.0 {
+        warnings.push(format!(
+            "adapter `{name}`: the learning rate is 0, nothing is learned"
+        ));
+    }
+}
