@@ -5,6 +5,10 @@
     clippy::doc_markdown,
     reason = "editors show these descriptions as plain text"
 )]
+#![expect(
+    clippy::option_option,
+    reason = "absent, null and a number are three answers"
+)]
 
 use std::collections::BTreeMap;
 
@@ -211,10 +215,6 @@ pub(crate) struct SaveFile {
 }
 
 /// Tells a key written as `null` from one that is absent.
-#[expect(
-    clippy::option_option,
-    reason = "absent, null and a number are three answers"
-)]
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<usize>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// written, for whoever opens it to report.
 pub(crate) fn input_path(written: &str, config: &Path) -> PathBuf {
     let written = PathBuf::from(written);
-    if written.is_absolute() || written.exists() {
+    if written.as_os_str().is_empty() || written.is_absolute() || written.exists() {
         return written;
     }
     let beside = config

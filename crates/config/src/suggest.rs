@@ -25,7 +25,7 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 20] = [
+const SYNONYMS: [(&str, &str); 23] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
@@ -46,6 +46,9 @@ const SYNONYMS: [(&str, &str); 20] = [
     ("beta2", "adam_beta2"),
     ("base_model", "model"),
     ("val_set_size", "validation"),
+    ("bf16", "bfloat16"),
+    ("fp16", "float16"),
+    ("fp32", "float32"),
 ];
 
 /// The word of `valid` closest to `word`, if one is close enough to be a misspelling of it or is
@@ -61,7 +64,13 @@ fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str> + Clone) -> 
     {
         return Some(ours.to_owned());
     }
-    let most_edits = (word.chars().count() / 3).clamp(1, 4);
+    // Nothing is close to a single letter, and one slip is close to any longer word.
+    let letters = word.chars().count();
+    let most_edits = if letters < 2 {
+        0
+    } else {
+        (letters / 3).clamp(1, 4)
+    };
     valid
         .into_iter()
         .map(|candidate| {

@@ -3,7 +3,7 @@
 
 use serde::{
     Deserializer,
-    de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor},
     forward_to_deserialize_any,
 };
 
@@ -63,6 +63,20 @@ impl<'de> Deserializer<'de> for &'de Node {
         .map_err(|error| error.at(self.location))
     }
 
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DeError> {
+        // Serde would fill the fields by position.
+        if matches!(self.value, Value::Sequence(_)) {
+            let error = DeError::invalid_type(Unexpected::Seq, &visitor);
+            return Err(error.at(self.location));
+        }
+        self.deserialize_any(visitor)
+    }
+
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -73,7 +87,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+        unit unit_struct seq tuple tuple_struct map identifier ignored_any
     }
 }
 

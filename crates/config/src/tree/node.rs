@@ -177,6 +177,7 @@ impl Node {
             Value::Integer(value) => format!("`{value}`"),
             Value::Float(value) => format!("`{value:?}`"),
             Value::String(text) => format!("the string `{text}`"),
+            Value::Sequence(items) if items.is_empty() => "an empty list".to_owned(),
             Value::Sequence(_) => "a list".to_owned(),
             Value::Mapping(_) => "a mapping".to_owned(),
         }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde::de::IgnoredAny;
-use serde_saphyr::Error as YamlError;
+use serde_saphyr::{Error as YamlError, NonFiniteFloatPolicy};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -58,7 +58,9 @@ pub(crate) fn read_fragment(text: &str, location: Location) -> Result<Node, Stri
 type Parsed = Result<Node, (Location, String)>;
 
 fn read_yaml(text: &str) -> Parsed {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    let options = serde_saphyr::options! { strict_booleans: true,
+    // Validation refuses these with the key's path.
+    non_finite_float_policy: NonFiniteFloatPolicy::PassThrough, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let location = error
             .location()

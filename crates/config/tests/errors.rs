@@ -1,0 +1,304 @@
+//! Every mistake a configuration can have, in the words its author reads.
+
+mod support;
+
+use loraloom_config::{ConfigError, Place};
+use support::{load, load_named, plain};
+
+const GOOD: &str = "\
+model: base
+datasets:
+  rows: {path: rows.jsonl}
+  more: {path: more.jsonl}
+defaults:
+  dataset: rows
+  train:
+    batch_size: 8
+adapters:
+  - name: a
+  - name: b
+    lora:
+      r: 8
+";
+
+/// One line per mistake: the edit of [`GOOD`] that makes it, the message, the hint.
+fn report(edits: &[(&str, &str)]) -> String {
+    let mut lines = Vec::new();
+    for (from, to) in edits {
+        assert!(GOOD.contains(from), "{from:?} is not in the configuration");
+        let text = GOOD.replacen(from, to, 1);
+        let error = match load(&text, &[]) {
+            Ok(loaded) => panic!("accepted {to:?}: {loaded:?}"),
+            Err(error) => error,
+        };
+        lines.push(format!("{to:?}\n  error: {}", plain(&error)));
+        lines.extend(error.hint().map(|hint| format!("  hint: {hint}")));
+    }
+    lines.join("\n")
+}
+
+fn report_overrides(overrides: &[&str]) -> String {
+    let mut lines = Vec::new();
+    for text in overrides {
+        let error = load(GOOD, &[text]).expect_err(text);
+        lines.push(format!("error: {}", plain(&error)));
+        lines.extend(error.hint().map(|hint| format!("  hint: {hint}")));
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_base_of_these_tests_is_good() {
+    let loaded = load(GOOD, &[]).unwrap();
+    assert_eq!(loaded.warnings, ["dataset `more` is used by no adapter"]);
+}
+
+#[test]
+fn unknown_keys() {
+    let text = report(&[
+        ("model: base", "modle: base"),
+        ("    batch_size: 8", "    lerning_rate: 1e-4"),
+        ("    batch_size: 8", "    lr: 1e-4"),
+        ("    batch_size: 8", "    per_device_train_batch_size: 4"),
+        ("      r: 8", "      rank: 8"),
+        ("      r: 8", "      wibble: 8"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validaton: 0.1}"),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {promt: a, completion: b}}",
+        ),
+        ("  - name: a", "  - name: a\n    dropout: 0.1"),
+        ("model: base", "model: base\nscheduler: {max_adapter: 2}"),
+        ("model: base", "model: base\npipeline: {stage: [cpu]}"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn missing_keys() {
+    let text = report(&[
+        ("model: base\n", ""),
+        ("{path: rows.jsonl}", "{validation: 0.1}"),
+        ("- name: a", "- tenant: me"),
+        ("  dataset: rows\n", ""),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn wrong_types() {
+    let text = report(&[
+        ("batch_size: 8", "batch_size: many"),
+        ("batch_size: 8", "batch_size: -8"),
+        ("batch_size: 8", "batch_size: 8.5"),
+        ("batch_size: 8", "batch_size: '8'"),
+        ("batch_size: 8", "learning_rate: fast"),
+        ("batch_size: 8", "shuffle: yes"),
+        ("batch_size: 8", "lr_scheduler_type: cosin"),
+        ("batch_size: 8", "lr_scheduler_type: 3"),
+        ("batch_size: 8", "max_steps: 1e3"),
+        ("model: base", "model: 7"),
+        ("model: base", "model: base\nseed: -1"),
+        ("model: base", "model: base\nseed: 99999999999999999999"),
+        ("model: base", "model: base\ndevice: gpu"),
+        ("model: base", "model: base\ndevice: cuda:x"),
+        ("model: base", "model: base\ndtype: bf16"),
+        ("path: rows.jsonl", "path: {a: b}"),
+        ("path: rows.jsonl", "path: [rows.jsonl, 3]"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: [a]}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, columns: text}"),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {prompt: a}}",
+        ),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {prompt: a, text: b}}",
+        ),
+        ("{path: rows.jsonl}", "rows.jsonl"),
+        ("- name: a", "- a"),
+        ("    lora:\n      r: 8", "    lora: 8"),
+        ("    lora:\n      r: 8", "    lora: [8, 16]"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn values_out_of_range() {
+    let text = report(&[
+        ("r: 8", "r: 0"),
+        ("r: 8", "lora_alpha: 0"),
+        ("r: 8", "lora_alpha: -1"),
+        ("r: 8", "lora_dropout: 1"),
+        ("r: 8", "lora_dropout: -0.1"),
+        ("r: 8", "lora_dropout: .nan"),
+        ("r: 8", "target_modules: []"),
+        ("r: 8", "target_modules: q_prj"),
+        ("r: 8", "target_modules: [q_proj, lm_head]"),
+        ("r: 8", "target_modules: [q_proj, q_proj]"),
+        ("r: 8", "target_modules: [all-linear, q_proj]"),
+        ("batch_size: 8", "batch_size: 0"),
+        ("batch_size: 8", "gradient_accumulation_steps: 0"),
+        ("batch_size: 8", "max_seq_len: 1"),
+        ("batch_size: 8", "num_epochs: 0"),
+        ("batch_size: 8", "max_steps: 0"),
+        ("batch_size: 8", "learning_rate: -1e-4"),
+        ("batch_size: 8", "learning_rate: .inf"),
+        ("batch_size: 8", "learning_rate: 1e999"),
+        ("batch_size: 8", "warmup_ratio: 1.5"),
+        ("batch_size: 8", "weight_decay: -0.1"),
+        ("batch_size: 8", "adam_beta1: 1"),
+        ("batch_size: 8", "adam_beta2: -0.5"),
+        ("batch_size: 8", "adam_epsilon: -1e-8"),
+        ("batch_size: 8", "max_grad_norm: -1"),
+        ("  - name: b", "  - name: b\n    eval: {steps: 0}"),
+        ("  - name: b", "  - name: b\n    eval: {patience: 0}"),
+        ("  - name: b", "  - name: b\n    save: {steps: 0}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: 1}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: -0.1}"),
+        ("{path: rows.jsonl}", "{path: []}"),
+        ("{path: rows.jsonl}", "{path: ''}"),
+        ("model: base", "model: ''"),
+        ("model: base", "model: base\noutput_dir: ''"),
+        ("model: base", "model: base\nscheduler: {max_adapters: 0}"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn names() {
+    let text = report(&[
+        ("- name: b", "- name: a"),
+        ("- name: b", "- name: A"),
+        ("- name: b", "- name: ../b"),
+        ("- name: b", "- name: ..b"),
+        ("- name: b", "- name: ''"),
+        ("- name: b", "- name: two words"),
+        ("- name: b", "- name: b\n    dataset: row"),
+        ("dataset: rows", "dataset: wibble"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn nothing_to_train() {
+    let text = "model: base\ndatasets: {d: {path: p}}\nadapters: []\n";
+    insta::assert_snapshot!(plain(&load(text, &[]).unwrap_err()), @"run.yaml:3:11: `adapters`: must not be empty");
+    let text = "model: base\ndatasets: {}\nadapters: [{name: a, dataset: d}]\n";
+    let error = load(text, &[]).unwrap_err();
+    insta::assert_snapshot!(plain(&error), @"run.yaml:3:31: `adapters[0].dataset`: unknown dataset `d`");
+    assert_eq!(error.hint().as_deref(), Some("no dataset is defined"));
+}
+
+#[test]
+fn what_this_version_does_not_serve_is_refused() {
+    let text = report(&[
+        ("model: base", "model: base\npipeline: {stages: [cpu, cpu]}"),
+        ("model: base", "model: base\npipeline: {stages: []}"),
+        (
+            "model: base",
+            "model: base\npipeline: {stages: ['remote:x@y:1']}",
+        ),
+        ("model: base", "model: base\npipeline: {stages: [gpu]}"),
+        (
+            "model: base",
+            "model: base\ndevice: cpu\npipeline: {stages: ['cuda:0']}",
+        ),
+        ("model: base", "model: base\npipeline: {balance: [11, 11]}"),
+        ("model: base", "model: base\npipeline: {schedule: gpipe}"),
+        ("model: base", "model: base\npipeline: {schedule: gpip}"),
+        ("model: base", "model: base\npipeline: {microbatches: 4}"),
+        ("model: base", "model: base\npipeline: [cpu]"),
+        ("model: base", "model: base\ndevice: remote:x@y:1"),
+        (
+            "model: base",
+            "model: base\nscheduler: {policy: best_effort_fifo}",
+        ),
+        ("model: base", "model: base\nscheduler: {policy: fifo}"),
+        ("model: base", "model: base\nscheduler: {memory_limit: 0.9}"),
+        ("model: base", "model: base\nscheduler: {max_slowdown: 1.2}"),
+        ("model: base", "model: base\nsweep: [{name: lr}]"),
+        ("  - name: b", "  - name: b\n    save: {keep: 2}"),
+        (
+            "  dataset: rows",
+            "  dataset: rows\n  save: {steps: 1, keep: 2}",
+        ),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn overrides() {
+    let text = report_overrides(&[
+        "defaults.train.lerning_rate=1e-4",
+        "defaults.train.batch_size=0",
+        "defaults.train.batch_size=x",
+        "defautls.train.batch_size=4",
+        "adapters.c.lora.r=8",
+        "adapters.7.lora.r=8",
+        "adapters.b.lora.r=0",
+        "datasets.row.path=x",
+        "model.path=x",
+        "defaults.train.batch_size.size=3",
+        "output_dir",
+        "=3",
+        "defaults..train=3",
+        "adapters.b.name=a",
+        "output_dir=[a",
+        "pipeline.stages=[cpu, cpu]",
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn malformed_files() {
+    let report = [
+        ("run.yaml", "model: [base\n"),
+        ("run.yaml", "model: base\nmodel: other\n"),
+        ("run.yaml", "model: base\n---\nmodel: other\n"),
+        ("run.yaml", ""),
+        ("run.yaml", "just text"),
+        ("run.json", "{\"model\": \"base\",}"),
+        ("run.json", "{model: base}"),
+        ("run.json", "{\"model\": \"base\",\n \"modle\": 1}"),
+        ("run.toml", "model = base\n"),
+        (
+            "run.toml",
+            "model = \"base\"\n\n[defaults.train]\nlerning_rate = 1\n",
+        ),
+        ("run.toml", "model = \"base\"\nseed = 2020-01-01\n"),
+        ("run.txt", "model: base\n"),
+    ]
+    .map(|(name, text)| {
+        let error = load_named(name, text, &[]).expect_err(text);
+        format!("{text:?}\n  error: {}", plain(&error))
+    });
+    let text = report.join("\n");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn an_absent_file_is_named() {
+    let error = loraloom_config::RunConfig::load("absent.yaml".as_ref(), &[]).unwrap_err();
+    assert!(
+        error.to_string().starts_with("cannot read absent.yaml: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_mistake_in_defaults_is_reported_where_it_is_written() {
+    let text = GOOD.replace("batch_size: 8", "batch_size: 0");
+    let Err(ConfigError::Invalid {
+        place: Place::At { line, column, .. },
+        key,
+        ..
+    }) = load(&text, &[])
+    else {
+        panic!("accepted")
+    };
+    assert_eq!(
+        (line, column, key.as_str()),
+        (8, 17, "defaults.train.batch_size")
+    );
+}

@@ -1,0 +1,308 @@
+//! Formats, defaults, layering, overrides, and the way back to a file.
+#![expect(
+    clippy::float_cmp,
+    clippy::unwrap_used,
+    reason = "what is read is exactly what is written, and a failure here is a failed test"
+)]
+
+mod support;
+
+use std::{fs, path::PathBuf};
+
+use loraloom_config::{
+    AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoadOptions,
+    LoraSettings, LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TrainSettings,
+    Validation,
+};
+use support::{fixture, load};
+
+fn full(name: &str) -> RunConfig {
+    let loaded = RunConfig::load(&fixture(name), &[]).unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    loaded.config
+}
+
+#[test]
+fn defaults_are_those_of_the_interface() {
+    let config = RunConfig::load(&fixture("minimal.yaml"), &[])
+        .unwrap()
+        .config;
+    let modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
+    let expected = RunConfig {
+        model: "models/base".into(),
+        output_dir: "runs/minimal".into(),
+        device: DeviceChoice::Auto,
+        dtype: DtypeChoice::Auto,
+        seed: 0,
+        gradient_checkpointing: false,
+        scheduler: SchedulerConfig { max_adapters: None },
+        datasets: [(
+            "rows".to_owned(),
+            DatasetConfig {
+                path: vec!["rows.jsonl".into()],
+                columns: None,
+                template: None,
+                validation: Validation::Fraction(0.0),
+            },
+        )]
+        .into(),
+        adapters: vec![AdapterConfig {
+            name: "only".to_owned(),
+            dataset: "rows".to_owned(),
+            priority: 0,
+            tenant: "default".to_owned(),
+            init_from: None,
+            seed: 0,
+            lora: LoraSettings {
+                r: 16,
+                lora_alpha: 32.0,
+                lora_dropout: 0.05,
+                target_modules: modules.map(str::to_owned).to_vec(),
+                use_rslora: false,
+            },
+            train: TrainSettings {
+                batch_size: 8,
+                gradient_accumulation_steps: 1,
+                max_seq_len: 512,
+                num_epochs: 10.0,
+                max_steps: None,
+                learning_rate: 3.0e-4,
+                lr_scheduler_type: LrSchedulerType::Cosine,
+                warmup_steps: 0,
+                warmup_ratio: 0.0,
+                weight_decay: 0.0,
+                adam_beta1: 0.9,
+                adam_beta2: 0.999,
+                adam_epsilon: 1.0e-8,
+                max_grad_norm: 1.0,
+                shuffle: true,
+                train_on_prompt: false,
+            },
+            eval: EvalSettings {
+                steps: 200,
+                patience: None,
+            },
+            save: SaveSettings { steps: 500 },
+        }],
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn every_field_of_a_full_file_arrives() {
+    let config = full("full.yaml");
+    assert_eq!(config.device, DeviceChoice::Cuda(Some(1)));
+    assert_eq!(config.dtype, DtypeChoice::Bfloat16);
+    assert_eq!((config.seed, config.gradient_checkpointing), (7, true));
+    assert_eq!(config.scheduler.max_adapters, Some(2));
+    let gsm8k = &config.datasets["gsm8k"];
+    assert_eq!(
+        gsm8k.path,
+        [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]
+    );
+    assert_eq!(gsm8k.validation, Validation::Fraction(0.02));
+    let chat = &config.datasets["chat"];
+    assert_eq!(chat.validation, Validation::File("held.jsonl".into()));
+    assert_eq!(chat.template.as_deref(), Some("{{ q }}\n{{ a }}"));
+    let columns = ColumnMap::Instruction {
+        instruction: "q".to_owned(),
+        input: Some("i".to_owned()),
+        output: "a".to_owned(),
+    };
+    assert_eq!(chat.columns, Some(columns));
+
+    let [a, _] = config.adapters.as_slice() else {
+        panic!("two adapters")
+    };
+    assert_eq!(
+        (a.dataset.as_str(), a.priority, a.tenant.as_str(), a.seed),
+        ("gsm8k", -1, "lab", 7)
+    );
+    assert_eq!(a.lora.target_modules, ["all-linear"]);
+    assert!(a.lora.use_rslora && a.lora.r == 8 && a.lora.lora_dropout == 0.0);
+    assert_eq!(a.train.max_steps, Some(100));
+    assert_eq!(a.train.learning_rate, 1e-4);
+    assert_eq!(a.train.adam_epsilon, 1e-6);
+    assert_eq!(
+        a.train.lr_scheduler_type,
+        LrSchedulerType::ConstantWithWarmup
+    );
+    assert_eq!(
+        a.eval,
+        EvalSettings {
+            steps: 10,
+            patience: Some(3)
+        }
+    );
+}
+
+#[test]
+fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
+    let config = full("full.yaml");
+    let b = &config.adapters[1];
+    assert_eq!(
+        (b.dataset.as_str(), b.priority, b.tenant.as_str()),
+        ("chat", 5, "me")
+    );
+    assert_eq!(b.seed, u64::MAX);
+    assert_eq!(b.init_from, Some("some/adapter".into()));
+    assert_eq!(b.lora.r, 64);
+    assert_eq!(b.lora.lora_alpha, 16.0, "of the defaults");
+    assert_eq!(b.lora.target_modules, ["q_proj", "down_proj"]);
+    assert_eq!(b.train.max_steps, None);
+    assert_eq!(b.train.batch_size, 4, "of the defaults");
+    assert_eq!(b.train.learning_rate, 1e9, "absurd, but a number");
+    assert_eq!(
+        b.eval,
+        EvalSettings {
+            steps: 10,
+            patience: None
+        }
+    );
+}
+
+#[test]
+fn toml_and_json_say_the_same_as_yaml() {
+    assert_eq!(full("full.toml"), full("full.yaml"));
+    assert_eq!(full("full.json"), full("full.yaml"));
+}
+
+#[test]
+fn a_written_configuration_loads_back_equal() {
+    for name in ["full.yaml", "minimal.yaml"] {
+        let config = RunConfig::load(&fixture(name), &[]).unwrap().config;
+        let yaml = config.to_yaml().unwrap();
+        let back = load(&yaml, &[])
+            .unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+            .config;
+        assert_eq!(back, config, "{yaml}");
+    }
+}
+
+#[test]
+fn odd_strings_and_numbers_survive_the_round_trip() {
+    let mut config = full("full.yaml");
+    config.model = "a: b #c".into();
+    config.adapters[0].name = "1e3".to_owned();
+    config.adapters[1].name = "no".to_owned();
+    config.adapters[0].tenant = "null".to_owned();
+    config.adapters[0].train.learning_rate = 0.1 + 0.2;
+    config.adapters[0].train.num_epochs = 1e300;
+    let odd = "{% if x %}\n  - y: 'z'\n{% endif %}\n\n  \ttail \n".to_owned();
+    config.datasets.get_mut("chat").unwrap().template = Some(odd);
+    let yaml = config.to_yaml().unwrap();
+    let back = load(&yaml, &[])
+        .unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+        .config;
+    assert_eq!(back, config, "{yaml}");
+}
+
+#[test]
+fn overrides_reach_every_part_of_a_file() {
+    let overrides = [
+        "output_dir=elsewhere",
+        "defaults.train.learning_rate=2e-5",
+        "adapters.a.lora.r=4",
+        "adapters.1.train={max_steps: 9}",
+        "datasets.gsm8k.path=[x.jsonl, y.jsonl]",
+        "scheduler.max_adapters=null",
+        "adapters.b.lora.target_modules=all-linear",
+    ]
+    .map(str::to_owned);
+    let config = RunConfig::load(&fixture("full.yaml"), &overrides)
+        .unwrap()
+        .config;
+    assert_eq!(config.output_dir, PathBuf::from("elsewhere"));
+    assert_eq!(config.adapters[0].train.learning_rate, 2e-5);
+    assert_eq!(config.adapters[0].lora.r, 4);
+    assert_eq!(config.adapters[1].train.max_steps, Some(9));
+    assert_eq!(
+        config.adapters[1].train.learning_rate, 2e-5,
+        "its own went with the mapping"
+    );
+    assert_eq!(config.datasets["gsm8k"].path.len(), 2);
+    assert_eq!(config.scheduler.max_adapters, None);
+    assert_eq!(config.adapters[1].lora.target_modules, ["all-linear"]);
+}
+
+#[test]
+fn an_override_makes_the_mappings_it_needs_and_finds_names_with_dots() {
+    let text =
+        "model: m\ndatasets: {d: {path: p}}\nadapters: [{name: llama3.1-r8}, {name: llama3}]";
+    let overrides = [
+        "defaults.train.batch_size=3",
+        "adapters.llama3.1-r8.lora.r=2",
+    ];
+    let config = load(text, &overrides).unwrap().config;
+    assert_eq!(config.adapters[0].train.batch_size, 3);
+    assert_eq!(
+        (config.adapters[0].lora.r, config.adapters[1].lora.r),
+        (2, 16)
+    );
+}
+
+#[test]
+fn options_of_the_caller_replace_the_files() {
+    let options = LoadOptions {
+        base_model: Some("other".into()),
+        output_dir: Some("there".into()),
+        overrides: Vec::new(),
+    };
+    let config = RunConfig::load_with(&fixture("full.yaml"), &options)
+        .unwrap()
+        .config;
+    assert_eq!(config.model, PathBuf::from("other"));
+    assert_eq!(config.output_dir, PathBuf::from("there"));
+}
+
+#[test]
+fn input_paths_fall_back_to_the_files_directory_and_outputs_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.yaml");
+    fs::write(directory.path().join("rows.jsonl"), "").unwrap();
+    fs::write(
+        &path,
+        "model: Cargo.toml\noutput_dir: out\n\
+         datasets: {d: {path: [rows.jsonl, none.jsonl], validation: rows.jsonl}}\n\
+         adapters: [{name: a}]\n",
+    )
+    .unwrap();
+    let config = RunConfig::load(&path, &[]).unwrap().config;
+    let rows = directory.path().join("rows.jsonl");
+    assert_eq!(
+        config.model,
+        PathBuf::from("Cargo.toml"),
+        "exists in the working directory"
+    );
+    assert_eq!(config.output_dir, PathBuf::from("out"));
+    assert_eq!(
+        config.datasets["d"].path,
+        [rows.clone(), PathBuf::from("none.jsonl")]
+    );
+    assert_eq!(config.datasets["d"].validation, Validation::File(rows));
+}
+
+#[test]
+fn a_pipeline_of_one_local_stage_is_the_device() {
+    let text = "model: m\ndatasets: {d: {path: p}}\nadapters: [{name: a}]\n\
+                scheduler: {policy: strict_fifo}\nsweep: null\n\
+                pipeline: {stages: ['wgpu:0'], balance: auto, schedule: lorapp, microbatches: 1}";
+    let config = load(text, &[]).unwrap().config;
+    assert_eq!(config.device, DeviceChoice::Wgpu(Some(0)));
+}
+
+#[test]
+fn legal_but_odd_settings_are_warned_of() {
+    let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\nadapters:\n\
+                - {name: a, dataset: d, lora: {r: 5000}, train: {lr_scheduler_type: constant, warmup_steps: 3, warmup_ratio: 0.1}}\n\
+                - {name: b, dataset: d, train: {max_steps: 5, warmup_steps: 5, learning_rate: 0}}\n";
+    let warnings = load(text, &[]).unwrap().warnings;
+    insta::assert_snapshot!(warnings.join("\n"), @r"
+    adapter `a`: the `constant` schedule has no warm-up, as in transformers; `constant_with_warmup` has
+    adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
+    adapter `a`: rank 5000 is above 4096, the adapter is not low-rank
+    adapter `b`: warm-up takes 5 of 5 steps, the learning rate never reaches its peak
+    adapter `b`: the learning rate is 0, nothing is learned
+    dataset `spare` is used by no adapter
+    ");
+}
