@@ -2,6 +2,7 @@
 
 mod file;
 mod import;
+mod kinds;
 mod rows;
 
 pub(crate) use import::{import, is_mlora};
