@@ -142,3 +142,72 @@ fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
         .find(|(pattern, _)| pattern.is_match(module))
         .map(|(_, value)| *value)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Against PEFT's own `check_target_module_exists` and `get_pattern_key`.
+    #[test]
+    fn rules_are_those_of_peft() {
+        let cases = include_str!("../../tests/fixtures/peft_rules.json");
+        let cases: Vec<serde_json::Value> = serde_json::from_str(cases).unwrap();
+        let mut targeted_modules = 0;
+        for case in cases {
+            let config = PeftLoraConfig::from_json(case["config"].as_str().unwrap()).unwrap();
+            let rules = ModuleRules::new(&config).unwrap();
+            let modules: BTreeMap<String, (bool, usize, f64)> =
+                serde_json::from_value(case["modules"].clone()).unwrap();
+            for (module, expected) in modules {
+                let found = (
+                    rules.targets(&module),
+                    rules.rank(&module),
+                    rules.alpha(&module),
+                );
+                assert_eq!(found, expected, "{module} with {}", case["config"]);
+                targeted_modules += usize::from(expected.0);
+            }
+        }
+        assert!(targeted_modules > 50, "only {targeted_modules}");
+    }
+
+    #[test]
+    fn first_pattern_of_the_file_wins() {
+        let text = |patterns: &str| {
+            format!(
+                r#"{{"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"],
+                    "rank_pattern": {{{patterns}}}}}"#
+            )
+        };
+        for (patterns, rank) in [
+            (r#""z.*|.*q_proj": 2, "a.*|q_proj": 3"#, 2),
+            (r#""a.*|q_proj": 3, "z.*|.*q_proj": 2"#, 3),
+        ] {
+            let config = PeftLoraConfig::from_json(&text(patterns)).unwrap();
+            assert_eq!(
+                ModuleRules::new(&config).unwrap().rank("model.q_proj"),
+                rank
+            );
+        }
+    }
+
+    #[test]
+    fn a_layers_pattern_cannot_lose_the_index() {
+        let mut config = PeftLoraConfig::new(1, 1.0, vec!["q_proj".to_owned()]);
+        config.layers_to_transform = vec![1];
+        config.layers_pattern = vec!["model|layers".to_owned()];
+        // The alternation swallows the group with the index; PEFT then finds none.
+        assert!(
+            !ModuleRules::new(&config)
+                .unwrap()
+                .targets("model.layers.1.q_proj")
+        );
+        config.layers_pattern = vec!["(".to_owned()];
+        assert!(matches!(
+            ModuleRules::new(&config),
+            Err(ModelError::Pattern { .. })
+        ));
+    }
+}

@@ -1,0 +1,458 @@
+//! PEFT adapter directories: what PEFT writes is read, what is written survives a round trip.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use loraloom_model::{
+    LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, TargetModules,
+};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const ADAPTERS: [&str; 5] = ["plain", "rslora-all", "patterns", "one-layer-bf16", "regex"];
+const Q: &str = "model.layers.0.self_attn.q_proj";
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters")
+}
+
+fn base() -> LlamaConfig {
+    let text = fs::read_to_string(fixtures().join("base_config.json")).expect("a fixture");
+    LlamaConfig::from_json(&text).expect("valid")
+}
+
+/// First row of `scale · B·A`.
+fn first_row(weights: &LoraWeights) -> Vec<f64> {
+    let column = |i: usize| -> f64 {
+        (0..weights.r)
+            .map(|k| f64::from(weights.b[k]) * f64::from(weights.a[k * weights.d_in + i]))
+            .sum()
+    };
+    (0..weights.d_in)
+        .map(|i| weights.scale * column(i))
+        .collect()
+}
+
+fn module(r: usize, lora_alpha: f64, d_in: usize, d_out: usize) -> LoraWeights {
+    LoraWeights {
+        r,
+        lora_alpha,
+        scale: lora_alpha / r as f64,
+        a: (0..r * d_in).map(|i| i as f32 / 7.0).collect(),
+        b: (0..d_out * r).map(|i| -(i as f32) / 3.0).collect(),
+        d_in,
+        d_out,
+    }
+}
+
+fn adapter(modules: &[(&str, LoraWeights)]) -> PeftAdapter {
+    let names = modules
+        .iter()
+        .filter_map(|(path, _)| path.rsplit('.').next());
+    PeftAdapter {
+        config: PeftLoraConfig::new(2, 4.0, names.map(str::to_owned).collect()),
+        modules: modules
+            .iter()
+            .map(|(path, w)| ((*path).to_owned(), w.clone()))
+            .collect(),
+    }
+}
+
+#[test]
+fn adapters_saved_by_peft_mean_the_same_here() {
+    let expected = fs::read_to_string(fixtures().join("expected.json")).unwrap();
+    let expected: HashMap<String, HashMap<String, Value>> =
+        serde_json::from_str(&expected).unwrap();
+    assert_eq!(expected.len(), ADAPTERS.len());
+    for name in ADAPTERS {
+        let adapter = PeftAdapter::load(&fixtures().join(name)).unwrap();
+        adapter.verify(&base()).unwrap();
+        let expected = &expected[name];
+        assert_eq!(adapter.modules.len(), expected.len(), "{name}");
+        for (module, weights) in &adapter.modules {
+            let expected = &expected[module];
+            assert_eq!(json!(weights.r), expected["r"], "{name} {module}");
+            assert_eq!(json!([weights.d_out, weights.d_in]), expected["shape"]);
+            let scale = expected["scale"].as_f64().unwrap();
+            assert!(
+                (weights.scale - scale).abs() < 1e-12,
+                "{name} {module}: {}",
+                weights.scale
+            );
+            let row: Vec<f64> = serde_json::from_value(expected["first_row"].clone()).unwrap();
+            for (found, wanted) in first_row(weights).iter().zip(&row) {
+                assert!(
+                    (found - wanted).abs() < 1e-12,
+                    "{name} {module}: {found} {wanted}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded_unchanged() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ADAPTERS {
+        let adapter = PeftAdapter::load(&fixtures().join(name)).unwrap();
+        let saved = directory.path().join(name);
+        adapter.save(&saved).unwrap();
+        assert_eq!(PeftAdapter::load(&saved).unwrap(), adapter, "{name}");
+    }
+}
+
+#[test]
+fn the_files_are_those_of_peft() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut adapter = adapter(&[(Q, module(2, 4.0, 3, 5))]);
+    adapter.config.lora_dropout = 0.05;
+    adapter.config.base_model_name_or_path = Some("some/base".to_owned());
+    adapter.save(&directory.path().join("new/one")).unwrap();
+
+    let read = |file: &str| fs::read(directory.path().join("new/one").join(file)).unwrap();
+    let config: Value = serde_json::from_slice(&read("adapter_config.json")).unwrap();
+    assert_eq!(
+        config,
+        json!({
+            "alpha_pattern": {}, "base_model_name_or_path": "some/base", "bias": "none",
+            "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true,
+            "init_lora_weights": true, "layers_pattern": null, "layers_to_transform": null,
+            "lora_alpha": 4, "lora_dropout": 0.05, "modules_to_save": null, "peft_type": "LORA",
+            "r": 2, "rank_pattern": {}, "revision": null, "target_modules": ["q_proj"],
+            "task_type": "CAUSAL_LM", "use_dora": false, "use_rslora": false
+        })
+    );
+    let weights = read("adapter_model.safetensors");
+    let (_, metadata) = SafeTensors::read_metadata(&weights).unwrap();
+    assert_eq!(metadata.metadata().as_ref().unwrap()["format"], "pt");
+    let tensors = SafeTensors::deserialize(&weights).unwrap();
+    assert_eq!(tensors.len(), 2);
+    for (factor, shape) in [("lora_A", [2, 3]), ("lora_B", [5, 2])] {
+        let tensor = tensors
+            .tensor(&format!("base_model.model.{Q}.{factor}.weight"))
+            .unwrap();
+        assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::F32, &shape[..]));
+    }
+}
+
+#[test]
+fn saving_twice_gives_the_same_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = PeftAdapter::load(&fixtures().join("rslora-all")).unwrap();
+    let bytes = |name: &str| {
+        let path = directory.path().join(name);
+        adapter.save(&path).unwrap();
+        ["adapter_config.json", "adapter_model.safetensors"]
+            .map(|f| fs::read(path.join(f)).unwrap())
+    };
+    assert_eq!(bytes("a"), bytes("b"));
+}
+
+#[test]
+fn modules_that_differ_get_patterns() {
+    let directory = tempfile::tempdir().unwrap();
+    let (k1, k11) = (
+        "model.layers.1.self_attn.k_proj",
+        "model.layers.11.self_attn.k_proj",
+    );
+    let adapter = adapter(&[
+        (Q, module(2, 4.0, 3, 5)),
+        (k1, module(3, 4.0, 3, 5)),
+        (k11, module(2, 1.5, 3, 5)),
+    ]);
+    adapter.save(directory.path()).unwrap();
+    let loaded = PeftAdapter::load(directory.path()).unwrap();
+    assert_eq!(loaded.modules, adapter.modules);
+    assert_eq!(loaded.config.rank_pattern, [(k1.to_owned(), 3)]);
+    assert_eq!(loaded.config.alpha_pattern, [(k11.to_owned(), 1.5)]);
+}
+
+#[test]
+fn replacing_keeps_other_files_and_leaves_nothing_behind() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("last");
+    adapter(&[(Q, module(2, 4.0, 3, 5))]).save(&path).unwrap();
+    fs::write(path.join("README.md"), "mine").unwrap();
+    let second = adapter(&[(Q, module(2, 4.0, 4, 5))]);
+    second.save(&path).unwrap();
+    assert_eq!(PeftAdapter::load(&path).unwrap(), second);
+    assert_eq!(fs::read_to_string(path.join("README.md")).unwrap(), "mine");
+    let names: Vec<_> = fs::read_dir(parent.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["last"]);
+}
+
+#[test]
+fn an_interrupted_save_is_explained() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("last");
+    fs::create_dir(parent.path().join("last.old-17")).unwrap();
+    let error = PeftAdapter::load(&path).unwrap_err();
+    assert!(
+        matches!(error, ModelError::InterruptedSave { .. }),
+        "{error}"
+    );
+    assert!(error.hint().unwrap().contains("last.old-17"));
+}
+
+#[test]
+fn an_adapter_that_contradicts_itself_is_not_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("adapter");
+    let good = adapter(&[(Q, module(2, 4.0, 3, 5))]);
+    let refused = |change: &dyn Fn(&mut PeftAdapter, &mut LoraWeights)| {
+        let mut adapter = good.clone();
+        let mut weights = adapter.modules[Q].clone();
+        change(&mut adapter, &mut weights);
+        adapter.modules.insert(Q.to_owned(), weights);
+        let error = adapter.save(&path).expect_err("written");
+        assert!(!path.exists());
+        error
+    };
+    let error = refused(&|_, w| w.a[4] = f32::NAN);
+    assert!(
+        matches!(error, ModelError::NotFinite { element: 4, .. }),
+        "{error}"
+    );
+    let error = refused(&|_, w| w.b.truncate(3));
+    assert!(
+        matches!(error, ModelError::AdapterFactors { .. }),
+        "{error}"
+    );
+    let error = refused(&|_, w| w.scale = 3.0);
+    assert!(matches!(error, ModelError::AdapterScale { .. }), "{error}");
+    let error = refused(&|a, _| a.config.use_rslora = true);
+    assert!(matches!(error, ModelError::AdapterScale { .. }), "{error}");
+    let error = refused(&|a, _| a.config.target_modules = TargetModules::Names(vec![]));
+    assert!(matches!(error, ModelError::NotTargeted { .. }), "{error}");
+    let empty = PeftAdapter {
+        modules: BTreeMap::new(),
+        ..good
+    };
+    assert!(matches!(
+        empty.save(&path),
+        Err(ModelError::EmptyAdapter { .. })
+    ));
+}
+
+#[test]
+fn an_adapter_must_fit_its_base() {
+    let base = base();
+    let load = || PeftAdapter::load(&fixtures().join("plain")).unwrap();
+    let rename = |from: &str, to: &str| {
+        let mut adapter = load();
+        let weights = adapter.modules.remove(from).unwrap();
+        adapter.modules.insert(to.to_owned(), weights);
+        adapter.verify(&base).unwrap_err()
+    };
+    let error = rename(Q, "model.layers.2.self_attn.q_proj");
+    assert!(matches!(error, ModelError::NoSuchModule { .. }), "{error}");
+    let error = rename(Q, "lm_head");
+    assert!(matches!(error, ModelError::NoSuchModule { .. }), "{error}");
+    let error = rename(Q, "model.layers.0.self_attn.v_proj");
+    assert!(matches!(
+        &error,
+        ModelError::AdapterSize {
+            expected: [8, 16],
+            found: [16, 16],
+            ..
+        }
+    ));
+
+    let mut partial = load();
+    partial.modules.remove(Q);
+    let error = partial.verify(&base).unwrap_err();
+    assert!(matches!(&error, ModelError::MissingAdapterModules { modules } if modules == &[Q]));
+}
+
+/// An adapter directory with these keys changed in its configuration and these tensors.
+fn written(keys: &Value, tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)]) -> TempDir {
+    let mut config = json!({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4,
+        "target_modules": ["q_proj"]});
+    for (key, value) in keys.as_object().expect("an object") {
+        config[key] = value.clone();
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(
+        directory.path().join("adapter_config.json"),
+        config.to_string(),
+    )
+    .expect("written");
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        let view = TensorView::new(*dtype, shape.clone(), bytes).expect("consistent");
+        (format!("base_model.model.{name}"), view)
+    });
+    let weights = safetensors::serialize(views, None::<HashMap<_, _>>).expect("serializable");
+    fs::write(directory.path().join("adapter_model.safetensors"), weights).expect("written");
+    directory
+}
+
+fn zeros(name: &'static str, shape: &[usize]) -> (&'static str, Dtype, Vec<usize>, Vec<u8>) {
+    (
+        name,
+        Dtype::F32,
+        shape.to_vec(),
+        vec![0; 4 * shape.iter().product::<usize>()],
+    )
+}
+
+#[test]
+fn options_that_change_the_computation_are_refused_by_name() {
+    let (a, b) = (
+        zeros("q_proj.lora_A.weight", &[2, 3]),
+        zeros("q_proj.lora_B.weight", &[4, 2]),
+    );
+    let load = |keys: &Value| PeftAdapter::load(written(keys, &[a.clone(), b.clone()]).path());
+    let tolerated = json!({"future_key": {"x": 1}, "bias": "none", "modules_to_save": null,
+        "init_lora_weights": "gaussian", "loftq_config": {}, "use_dora": false,
+        "megatron_core": "megatron.core", "layer_replication": null, "task_type": null});
+    load(&tolerated).unwrap();
+    for (key, value) in [
+        ("use_dora", json!(true)),
+        ("bias", json!("all")),
+        ("bias", json!("lora_only")),
+        ("modules_to_save", json!(["lm_head"])),
+        ("fan_in_fan_out", json!(true)),
+        ("lora_bias", json!(true)),
+        ("layer_replication", json!([[0, 4], [2, 5]])),
+        ("target_parameters", json!(["experts.gate_up_proj"])),
+        ("trainable_token_indices", json!([1, 2])),
+        ("alora_invocation_tokens", json!([5])),
+        ("use_qalora", json!(true)),
+        ("kasa_config", json!({"a": 1})),
+        ("peft_type", json!("VERA")),
+        ("task_type", json!("SEQ_CLS")),
+        ("init_lora_weights", json!("pissa")),
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("init_lora_weights", json!("olora")),
+        ("init_lora_weights", json!("corda")),
+        ("init_lora_weights", json!("loftq")),
+    ] {
+        let error = load(&json!({key: value})).expect_err(key).to_string();
+        assert!(
+            error.contains(key) && error.contains(&value.to_string()),
+            "{key}: {error}"
+        );
+        assert!(error.contains("adapter_config.json"), "{error}");
+    }
+    for (keys, needed) in [
+        (json!({"r": 0}), "`r` is 0"),
+        (json!({"rank_pattern": {"q_proj": 0}}), "`q_proj` is 0"),
+        (
+            json!({"rank_pattern": {"(": 1}}),
+            "`rank_pattern` has the pattern `(`",
+        ),
+        (
+            json!({"target_modules": "(?=x)"}),
+            "`target_modules` has the pattern",
+        ),
+        (
+            json!({"target_modules": null}),
+            "`target_modules` is missing",
+        ),
+        (json!({"target_modules": 3}), "a list of module names"),
+        (json!({"lora_dropout": 1.5}), "lora_dropout"),
+        (
+            json!({"target_modules": ".*", "layers_to_transform": [0]}),
+            "layers_to_transform",
+        ),
+        (json!({"target_modules": ["v_proj"]}), "does not match it"),
+        (
+            json!({"rank_pattern": {"q_proj": 3}}),
+            "has rank 2, the adapter configuration says 3",
+        ),
+    ] {
+        let error = load(&keys).expect_err(needed).to_string();
+        assert!(error.contains(needed), "{keys}: {error}");
+    }
+}
+
+#[test]
+fn tensors_that_are_not_an_adapter_are_errors() {
+    let a = || zeros("q_proj.lora_A.weight", &[2, 3]);
+    let b = || zeros("q_proj.lora_B.weight", &[4, 2]);
+    let named = |factor| match factor {
+        "a" => zeros("q_proj.lora_A.default.weight", &[2, 3]),
+        _ => zeros("q_proj.lora_B.default.weight", &[4, 2]),
+    };
+    let load = |tensors: &[_]| PeftAdapter::load(written(&json!({}), tensors).path());
+    assert_eq!(
+        load(&[a(), b()]).unwrap(),
+        load(&[named("a"), named("b")]).unwrap()
+    );
+
+    let mut nan = b();
+    nan.3[4..8].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    let mut integers = b();
+    integers.1 = Dtype::I32;
+    for (what, tensors) in [
+        ("no `lora_B.weight`", vec![a()]),
+        ("no `lora_A.weight`", vec![b()]),
+        ("no LoRA weights", vec![]),
+        (
+            "lora_B [4, 3]",
+            vec![a(), zeros("q_proj.lora_B.weight", &[4, 3])],
+        ),
+        ("lora_A [6]", vec![zeros("q_proj.lora_A.weight", &[6]), b()]),
+        (
+            "lora_A [0, 3]",
+            vec![
+                zeros("q_proj.lora_A.weight", &[0, 3]),
+                zeros("q_proj.lora_B.weight", &[4, 0]),
+            ],
+        ),
+        ("value inf in `lora_B` at element 1", vec![a(), nan]),
+        ("is I32, expected one of", vec![a(), integers]),
+        (
+            "lora_embedding_A",
+            vec![a(), b(), zeros("embed_tokens.lora_embedding_A", &[2, 3])],
+        ),
+        (
+            "lora_magnitude_vector",
+            vec![a(), b(), zeros("q_proj.lora_magnitude_vector.weight", &[4])],
+        ),
+        (
+            "lora_B.bias",
+            vec![a(), b(), zeros("q_proj.lora_B.bias", &[4])],
+        ),
+        (
+            "lm_head.weight",
+            vec![a(), b(), zeros("lm_head.weight", &[4, 3])],
+        ),
+        ("lora_B.weight", vec![named("a"), b()]),
+    ] {
+        let error = load(&tensors).expect_err(what).to_string();
+        assert!(error.contains(what), "{what}: {error}");
+    }
+}
+
+#[test]
+fn missing_and_damaged_files_are_told_apart() {
+    let directory = written(&json!({}), &[]);
+    let path = |file: &str| directory.path().join(file);
+    fs::write(path("adapter_model.safetensors"), b"junk").unwrap();
+    let error = PeftAdapter::load(directory.path()).unwrap_err();
+    assert!(matches!(error, ModelError::Safetensors { .. }), "{error}");
+    fs::write(
+        path("adapter_model.safetensors"),
+        "version https://git-lfs.github.com/spec/v1\n",
+    )
+    .unwrap();
+    let error = PeftAdapter::load(directory.path()).unwrap_err();
+    assert!(matches!(error, ModelError::LfsPointer { .. }), "{error}");
+    fs::rename(path("adapter_model.safetensors"), path("adapter_model.bin")).unwrap();
+    let error = PeftAdapter::load(directory.path()).unwrap_err();
+    assert!(
+        matches!(error, ModelError::PickleOnly { .. }) && error.hint().is_some(),
+        "{error}"
+    );
+    fs::remove_file(path("adapter_config.json")).unwrap();
+    let error = PeftAdapter::load(directory.path()).unwrap_err();
+    assert!(matches!(error, ModelError::Read { .. }), "{error}");
+}
