@@ -9,9 +9,8 @@ use std::{
 use loraloom_model::{
     LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, TargetModules,
 };
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 const ADAPTERS: [&str; 5] = ["plain", "rslora-all", "patterns", "one-layer-bf16", "regex"];
 const Q: &str = "model.layers.0.self_attn.q_proj";
@@ -189,6 +188,18 @@ fn replacing_keeps_other_files_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_file_is_not_replaced() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("notes");
+    fs::write(&path, "mine").unwrap();
+    let error = adapter(&[(Q, module(2, 4.0, 3, 5))])
+        .save(&path)
+        .unwrap_err();
+    assert!(matches!(error, ModelError::Write { .. }), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+}
+
+#[test]
 fn an_interrupted_save_is_explained() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("last");
@@ -269,190 +280,4 @@ fn an_adapter_must_fit_its_base() {
     partial.modules.remove(Q);
     let error = partial.verify(&base).unwrap_err();
     assert!(matches!(&error, ModelError::MissingAdapterModules { modules } if modules == &[Q]));
-}
-
-/// An adapter directory with these keys changed in its configuration and these tensors.
-fn written(keys: &Value, tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)]) -> TempDir {
-    let mut config = json!({"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4,
-        "target_modules": ["q_proj"]});
-    for (key, value) in keys.as_object().expect("an object") {
-        config[key] = value.clone();
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    fs::write(
-        directory.path().join("adapter_config.json"),
-        config.to_string(),
-    )
-    .expect("written");
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        let view = TensorView::new(*dtype, shape.clone(), bytes).expect("consistent");
-        (format!("base_model.model.{name}"), view)
-    });
-    let weights = safetensors::serialize(views, None::<HashMap<_, _>>).expect("serializable");
-    fs::write(directory.path().join("adapter_model.safetensors"), weights).expect("written");
-    directory
-}
-
-fn zeros(name: &'static str, shape: &[usize]) -> (&'static str, Dtype, Vec<usize>, Vec<u8>) {
-    (
-        name,
-        Dtype::F32,
-        shape.to_vec(),
-        vec![0; 4 * shape.iter().product::<usize>()],
-    )
-}
-
-#[test]
-fn options_that_change_the_computation_are_refused_by_name() {
-    let (a, b) = (
-        zeros("q_proj.lora_A.weight", &[2, 3]),
-        zeros("q_proj.lora_B.weight", &[4, 2]),
-    );
-    let load = |keys: &Value| PeftAdapter::load(written(keys, &[a.clone(), b.clone()]).path());
-    let tolerated = json!({"future_key": {"x": 1}, "bias": "none", "modules_to_save": null,
-        "init_lora_weights": "gaussian", "loftq_config": {}, "use_dora": false,
-        "megatron_core": "megatron.core", "layer_replication": null, "task_type": null});
-    load(&tolerated).unwrap();
-    for (key, value) in [
-        ("use_dora", json!(true)),
-        ("bias", json!("all")),
-        ("bias", json!("lora_only")),
-        ("modules_to_save", json!(["lm_head"])),
-        ("fan_in_fan_out", json!(true)),
-        ("lora_bias", json!(true)),
-        ("layer_replication", json!([[0, 4], [2, 5]])),
-        ("target_parameters", json!(["experts.gate_up_proj"])),
-        ("trainable_token_indices", json!([1, 2])),
-        ("alora_invocation_tokens", json!([5])),
-        ("use_qalora", json!(true)),
-        ("kasa_config", json!({"a": 1})),
-        ("peft_type", json!("VERA")),
-        ("task_type", json!("SEQ_CLS")),
-        ("init_lora_weights", json!("pissa")),
-        ("init_lora_weights", json!("pissa_niter_4")),
-        ("init_lora_weights", json!("olora")),
-        ("init_lora_weights", json!("corda")),
-        ("init_lora_weights", json!("loftq")),
-    ] {
-        let error = load(&json!({key: value})).expect_err(key).to_string();
-        assert!(
-            error.contains(key) && error.contains(&value.to_string()),
-            "{key}: {error}"
-        );
-        assert!(error.contains("adapter_config.json"), "{error}");
-    }
-    for (keys, needed) in [
-        (json!({"r": 0}), "`r` is 0"),
-        (json!({"rank_pattern": {"q_proj": 0}}), "`q_proj` is 0"),
-        (
-            json!({"rank_pattern": {"(": 1}}),
-            "`rank_pattern` has the pattern `(`",
-        ),
-        (
-            json!({"target_modules": "(?=x)"}),
-            "`target_modules` has the pattern",
-        ),
-        (
-            json!({"target_modules": null}),
-            "`target_modules` is missing",
-        ),
-        (json!({"target_modules": 3}), "a list of module names"),
-        (json!({"lora_dropout": 1.5}), "lora_dropout"),
-        (
-            json!({"target_modules": ".*", "layers_to_transform": [0]}),
-            "layers_to_transform",
-        ),
-        (json!({"target_modules": ["v_proj"]}), "does not match it"),
-        (
-            json!({"rank_pattern": {"q_proj": 3}}),
-            "has rank 2, the adapter configuration says 3",
-        ),
-    ] {
-        let error = load(&keys).expect_err(needed).to_string();
-        assert!(error.contains(needed), "{keys}: {error}");
-    }
-}
-
-#[test]
-fn tensors_that_are_not_an_adapter_are_errors() {
-    let a = || zeros("q_proj.lora_A.weight", &[2, 3]);
-    let b = || zeros("q_proj.lora_B.weight", &[4, 2]);
-    let named = |factor| match factor {
-        "a" => zeros("q_proj.lora_A.default.weight", &[2, 3]),
-        _ => zeros("q_proj.lora_B.default.weight", &[4, 2]),
-    };
-    let load = |tensors: &[_]| PeftAdapter::load(written(&json!({}), tensors).path());
-    assert_eq!(
-        load(&[a(), b()]).unwrap(),
-        load(&[named("a"), named("b")]).unwrap()
-    );
-
-    let mut nan = b();
-    nan.3[4..8].copy_from_slice(&f32::INFINITY.to_le_bytes());
-    let mut integers = b();
-    integers.1 = Dtype::I32;
-    for (what, tensors) in [
-        ("no `lora_B.weight`", vec![a()]),
-        ("no `lora_A.weight`", vec![b()]),
-        ("no LoRA weights", vec![]),
-        (
-            "lora_B [4, 3]",
-            vec![a(), zeros("q_proj.lora_B.weight", &[4, 3])],
-        ),
-        ("lora_A [6]", vec![zeros("q_proj.lora_A.weight", &[6]), b()]),
-        (
-            "lora_A [0, 3]",
-            vec![
-                zeros("q_proj.lora_A.weight", &[0, 3]),
-                zeros("q_proj.lora_B.weight", &[4, 0]),
-            ],
-        ),
-        ("value inf in `lora_B` at element 1", vec![a(), nan]),
-        ("is I32, expected one of", vec![a(), integers]),
-        (
-            "lora_embedding_A",
-            vec![a(), b(), zeros("embed_tokens.lora_embedding_A", &[2, 3])],
-        ),
-        (
-            "lora_magnitude_vector",
-            vec![a(), b(), zeros("q_proj.lora_magnitude_vector.weight", &[4])],
-        ),
-        (
-            "lora_B.bias",
-            vec![a(), b(), zeros("q_proj.lora_B.bias", &[4])],
-        ),
-        (
-            "lm_head.weight",
-            vec![a(), b(), zeros("lm_head.weight", &[4, 3])],
-        ),
-        ("lora_B.weight", vec![named("a"), b()]),
-    ] {
-        let error = load(&tensors).expect_err(what).to_string();
-        assert!(error.contains(what), "{what}: {error}");
-    }
-}
-
-#[test]
-fn missing_and_damaged_files_are_told_apart() {
-    let directory = written(&json!({}), &[]);
-    let path = |file: &str| directory.path().join(file);
-    fs::write(path("adapter_model.safetensors"), b"junk").unwrap();
-    let error = PeftAdapter::load(directory.path()).unwrap_err();
-    assert!(matches!(error, ModelError::Safetensors { .. }), "{error}");
-    fs::write(
-        path("adapter_model.safetensors"),
-        "version https://git-lfs.github.com/spec/v1\n",
-    )
-    .unwrap();
-    let error = PeftAdapter::load(directory.path()).unwrap_err();
-    assert!(matches!(error, ModelError::LfsPointer { .. }), "{error}");
-    fs::rename(path("adapter_model.safetensors"), path("adapter_model.bin")).unwrap();
-    let error = PeftAdapter::load(directory.path()).unwrap_err();
-    assert!(
-        matches!(error, ModelError::PickleOnly { .. }) && error.hint().is_some(),
-        "{error}"
-    );
-    fs::remove_file(path("adapter_config.json")).unwrap();
-    let error = PeftAdapter::load(directory.path()).unwrap_err();
-    assert!(matches!(error, ModelError::Read { .. }), "{error}");
 }

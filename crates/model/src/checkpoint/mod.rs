@@ -2,10 +2,12 @@
 
 mod dtype;
 mod index;
+mod locate;
 mod open;
 mod parameters;
 mod shard;
 mod tensor;
+mod verify;
 
 pub use dtype::TensorDtype;
 pub use open::Checkpoint;

@@ -8,11 +8,11 @@ use safetensors::tensor::TensorInfo;
 use super::{
     dtype::TensorDtype,
     index::{self, WeightMap},
-    parameters::{is_ignored, parameter_shapes},
+    locate,
     shard::Shard,
     tensor::HostTensor,
 };
-use crate::{config::LlamaConfig, error::ModelError};
+use crate::error::ModelError;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -41,7 +41,7 @@ impl Checkpoint {
         } else if index.exists() {
             Self::from_index(directory, &index::read(&index)?).map_err(|error| error.in_file(index))
         } else {
-            Self::from_file(directory, &only_safetensors(directory)?)
+            Self::from_file(directory, &locate::only_safetensors(directory)?)
         }
     }
 
@@ -136,49 +136,6 @@ impl Checkpoint {
         shard.tensor(name, info)
     }
 
-    /// Checks from the headers alone that every parameter of `config` is there with its shape and a
-    /// readable type, and that nothing else is except what is known to be redundant.
-    ///
-    /// # Errors
-    /// Naming what is missing, unexpected or of another shape or type.
-    pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
-        let parameters = parameter_shapes(config);
-        let missing: Vec<String> = parameters
-            .iter()
-            .map(|(name, _)| name)
-            .filter(|name| !self.places.contains_key(*name))
-            .cloned()
-            .collect();
-        if !missing.is_empty() {
-            return Err(self.missing(missing));
-        }
-        for (name, shape) in &parameters {
-            if let Some((shard, info)) = self.find(name) {
-                check(shard, name, info, shape)?;
-                shard.tensor(name, info)?;
-            }
-        }
-        let unexpected = self.unexpected(config);
-        if unexpected.is_empty() {
-            return Ok(());
-        }
-        Err(ModelError::UnexpectedTensors {
-            directory: self.directory.clone(),
-            names: unexpected.into_iter().map(str::to_owned).collect(),
-        })
-    }
-
-    /// Tensors that a model of `config` has no place for, sorted; a biased projection read as an
-    /// unbiased one would show here. Left out is what is known to be redundant: the rotary tables
-    /// old checkpoints store, and `lm_head.weight` where it is tied to the embedding.
-    pub fn unexpected(&self, config: &LlamaConfig) -> Vec<&str> {
-        let parameters = parameter_shapes(config);
-        let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
-        self.names()
-            .filter(|name| !expected.contains(name) && !is_ignored(config, name))
-            .collect()
-    }
-
     /// The type of most elements, if any is a [`TensorDtype`]: what the checkpoint is, whatever
     /// `config.json` says.
     pub fn dtype(&self) -> Option<TensorDtype> {
@@ -203,12 +160,12 @@ impl Checkpoint {
             .map(|(d, _)| d)
     }
 
-    fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
+    pub(super) fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
         let shard = &self.shards[*self.places.get(name)?];
         Some((shard, shard.info(name)?))
     }
 
-    fn missing(&self, names: Vec<String>) -> ModelError {
+    pub(super) fn missing(&self, names: Vec<String>) -> ModelError {
         ModelError::MissingTensors {
             directory: self.directory.clone(),
             names,
@@ -216,7 +173,12 @@ impl Checkpoint {
     }
 }
 
-fn check(shard: &Shard, name: &str, info: &TensorInfo, shape: &[usize]) -> Result<(), ModelError> {
+pub(super) fn check(
+    shard: &Shard,
+    name: &str,
+    info: &TensorInfo,
+    shape: &[usize],
+) -> Result<(), ModelError> {
     if info.shape == shape {
         return Ok(());
     }
@@ -226,59 +188,4 @@ fn check(shard: &Shard, name: &str, info: &TensorInfo, shape: &[usize]) -> Resul
         expected: shape.to_vec(),
         found: info.shape.clone(),
     })
-}
-
-/// The only safetensors file of a directory that has neither of the usual names.
-fn only_safetensors(directory: &Path) -> Result<PathBuf, ModelError> {
-    let read_error = |error| ModelError::Read {
-        path: directory.into(),
-        error,
-    };
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(read_error)? {
-        names.push(
-            entry
-                .map_err(read_error)?
-                .file_name()
-                .to_string_lossy()
-                .into_owned(),
-        );
-    }
-    names.sort();
-    if names.iter().any(|name| name == "adapter_config.json") {
-        return Err(ModelError::AdapterAsBase {
-            directory: directory.into(),
-        });
-    }
-    let has_extension = |name: &str, wanted: &str| {
-        Path::new(name)
-            .extension()
-            .is_some_and(|extension| extension == wanted)
-    };
-    let files: Vec<String> = names
-        .iter()
-        .filter(|name| has_extension(name, "safetensors"))
-        .cloned()
-        .collect();
-    match files.as_slice() {
-        [only] => Ok(directory.join(only)),
-        [] => Err(
-            match names
-                .into_iter()
-                .find(|n| has_extension(n, "bin") || has_extension(n, "pth"))
-            {
-                Some(file) => ModelError::PickleOnly {
-                    directory: directory.into(),
-                    file,
-                },
-                None => ModelError::NoWeights {
-                    directory: directory.into(),
-                },
-            },
-        ),
-        _ => Err(ModelError::AmbiguousWeights {
-            directory: directory.into(),
-            files,
-        }),
-    }
 }

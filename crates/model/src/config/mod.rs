@@ -3,6 +3,7 @@
 mod architecture;
 mod llama;
 mod raw;
+mod resolve;
 mod rope;
 mod sliding_window;
 

@@ -27,6 +27,9 @@ pub(super) fn replace_directory(
     };
     let (staged, old) = (sibling("tmp"), sibling("old"));
 
+    if directory.exists() && !directory.is_dir() {
+        return Err(write_error(directory, ErrorKind::NotADirectory.into()));
+    }
     on(parent, fs::create_dir_all(parent))?;
     // Left by a process of the same number that ended in the middle.
     remove_directory(&staged)?;

@@ -1,0 +1,52 @@
+use std::collections::BTreeSet;
+
+use super::{
+    open::{Checkpoint, check},
+    parameters::{is_ignored, parameter_shapes},
+};
+use crate::{config::LlamaConfig, error::ModelError};
+
+impl Checkpoint {
+    /// Checks from the headers alone that every parameter of `config` is there with its shape and a
+    /// readable type, and that nothing else is except what is known to be redundant.
+    ///
+    /// # Errors
+    /// Naming what is missing, unexpected or of another shape or type.
+    pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
+        let parameters = parameter_shapes(config);
+        let missing: Vec<String> = parameters
+            .iter()
+            .map(|(name, _)| name)
+            .filter(|name| self.find(name).is_none())
+            .cloned()
+            .collect();
+        if !missing.is_empty() {
+            return Err(self.missing(missing));
+        }
+        for (name, shape) in &parameters {
+            if let Some((shard, info)) = self.find(name) {
+                check(shard, name, info, shape)?;
+                shard.tensor(name, info)?;
+            }
+        }
+        let unexpected = self.unexpected(config);
+        if unexpected.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::UnexpectedTensors {
+            directory: self.directory().to_owned(),
+            names: unexpected.into_iter().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Tensors that a model of `config` has no place for, sorted; a biased projection read as an
+    /// unbiased one would show here. Left out is what is known to be redundant: the rotary tables
+    /// old checkpoints store, and `lm_head.weight` where it is tied to the embedding.
+    pub fn unexpected(&self, config: &LlamaConfig) -> Vec<&str> {
+        let parameters = parameter_shapes(config);
+        let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+        self.names()
+            .filter(|name| !expected.contains(name) && !is_ignored(config, name))
+            .collect()
+    }
+}
