@@ -1,0 +1,152 @@
+//! Chat templates, rendered as transformers renders them, and which of their text is trained on.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use minijinja::{Environment, Value, context};
+
+use crate::{
+    error::TemplateError,
+    generation,
+    jinja::{chat_environment, render_error, syntax_error},
+    message::{Conversation, Message},
+};
+
+const PLAIN: &str = "chat_template";
+const MARKED: &str = "chat_template with generation marks";
+
+/// A compiled chat template.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// `bos_token`, `eos_token`, … as the template sees them.
+    special_tokens: BTreeMap<String, String>,
+    has_generation: bool,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`; `special_tokens` maps names such as `bos_token` to their text.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError::Syntax`] if it does not compile.
+    pub fn new(
+        source: &str,
+        special_tokens: BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        let mut environment = chat_environment()?;
+        let rewritten = generation::rewrite(source);
+        let has_generation = rewritten.marked.is_some();
+        let sources = [(PLAIN, Some(rewritten.plain)), (MARKED, rewritten.marked)];
+        for (name, source) in sources {
+            if let Some(source) = source {
+                environment
+                    .add_template_owned(name, source)
+                    .map_err(|error| syntax_error(&error))?;
+            }
+        }
+        Ok(Self {
+            environment,
+            special_tokens,
+            has_generation,
+        })
+    }
+
+    /// The same template over another tokenizer's special tokens.
+    pub(crate) fn with_special_tokens(mut self, tokens: BTreeMap<String, String>) -> Self {
+        self.special_tokens = tokens;
+        self
+    }
+
+    /// The text of a chat; `add_generation_prompt` ends it where the assistant would speak next.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError::Render`] if the template fails or raises an exception.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        self.render_named(PLAIN, messages, &Value::from(()), add_generation_prompt)
+    }
+
+    /// The whole text of a row's chat.
+    pub(crate) fn render_conversation(
+        &self,
+        conversation: &Conversation,
+    ) -> Result<String, TemplateError> {
+        self.render_named(PLAIN, &conversation.messages, &conversation.tools, false)
+    }
+
+    /// Byte ranges of `whole`, the conversation's rendering, that are trained on.
+    ///
+    /// These are the template's generation blocks if it has any and no message says itself whether
+    /// it is trained on; otherwise what each trained message adds to the rendering of those before
+    /// it. Messages that begin at or after byte `limit` are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError::NotAPrefix`] if the template renders a message differently once others
+    /// follow; [`TemplateError::Generation`] and [`TemplateError::Render`].
+    pub(crate) fn target_spans(
+        &self,
+        conversation: &Conversation,
+        whole: &str,
+        limit: usize,
+    ) -> Result<Vec<Range<usize>>, TemplateError> {
+        let Conversation { messages, tools } = conversation;
+        if self.has_generation && !messages.iter().any(Message::has_train_flag) {
+            let marked = self.render_named(MARKED, messages, tools, false)?;
+            return generation::spans(&marked, whole);
+        }
+        let prefix = |count: usize, add_generation_prompt, message: usize| {
+            let text =
+                self.render_named(PLAIN, &messages[..count], tools, add_generation_prompt)?;
+            if whole.starts_with(&text) {
+                Ok(text.len())
+            } else {
+                Err(TemplateError::NotAPrefix { message })
+            }
+        };
+        let mut spans = Vec::new();
+        for (index, message) in messages.iter().enumerate() {
+            if !message.is_trained() {
+                continue;
+            }
+            let start = prefix(index, message.is_assistant(), index + 1)?;
+            if start >= limit {
+                break;
+            }
+            let end = prefix(index + 1, false, index + 1)?;
+            if end < start {
+                return Err(TemplateError::NotAPrefix { message: index + 1 });
+            }
+            spans.push(start..end);
+        }
+        Ok(spans)
+    }
+
+    fn render_named(
+        &self,
+        name: &str,
+        messages: &[Message],
+        tools: &Value,
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        let template = self
+            .environment
+            .get_template(name)
+            .map_err(|error| syntax_error(&error))?;
+        let special_tokens = Value::from_pairs(&self.special_tokens);
+        let context = context! {
+            messages => messages.iter().map(Message::fields).collect::<Vec<_>>(),
+            tools => tools.clone(),
+            documents => Value::from(()),
+            add_generation_prompt,
+            ..special_tokens
+        };
+        template
+            .render(context)
+            .map_err(|error| render_error(&error))
+    }
+}

@@ -1,0 +1,262 @@
+//! Text to samples: BOS, prompt, completion, EOS, and which of them are targets.
+
+use std::{borrow::Cow, ops::Range};
+
+use crate::{
+    chat::ChatTemplate,
+    error::{DataError, RowError, TemplateError},
+    message::Conversation,
+    render::{Renderer, RowText},
+    row::Row,
+    sample::Sample,
+    tokenizer::Tokenizer,
+};
+
+/// Everything that decides a row's tokens and mask.
+#[derive(Debug)]
+pub(crate) struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    renderer: &'a Renderer,
+    /// The dataset's own chat template, otherwise the tokenizer's.
+    chat_template: Option<Cow<'a, ChatTemplate>>,
+    eos: u32,
+    max_seq_len: usize,
+    train_on_prompt: bool,
+}
+
+/// A row's sample, perhaps without targets, and its length before it was cut.
+#[derive(Debug)]
+pub(crate) struct EncodedRow {
+    pub(crate) sample: Sample,
+    pub(crate) tokens: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// An encoder for the dataset named `dataset`.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::NoEos`], and [`DataError::NoChatTemplate`] if the rows are messages.
+    pub(crate) fn new(
+        dataset: &str,
+        tokenizer: &'a Tokenizer,
+        renderer: &'a Renderer,
+        max_seq_len: usize,
+        train_on_prompt: bool,
+    ) -> Result<Self, DataError> {
+        let directory = || tokenizer.directory().to_owned();
+        let eos = tokenizer.eos().ok_or_else(|| DataError::NoEos {
+            directory: directory(),
+        })?;
+        let chat_template = match renderer {
+            Renderer::Chat {
+                template: Some(template),
+                ..
+            } => Some(Cow::Owned(
+                template
+                    .clone()
+                    .with_special_tokens(tokenizer.special_tokens().clone()),
+            )),
+            Renderer::Chat { template: None, .. } => {
+                let template =
+                    tokenizer
+                        .chat_template()
+                        .ok_or_else(|| DataError::NoChatTemplate {
+                            dataset: dataset.to_owned(),
+                            directory: directory(),
+                        })?;
+                Some(Cow::Borrowed(template))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            tokenizer,
+            renderer,
+            chat_template,
+            eos,
+            max_seq_len,
+            train_on_prompt,
+        })
+    }
+
+    /// Longer rows are cut to this many tokens.
+    pub(crate) fn max_seq_len(&self) -> usize {
+        self.max_seq_len
+    }
+
+    /// The row's tokens, cut to `max_seq_len`.
+    pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
+        self.tokens(row)
+            .map(|tokens| self.finish(tokens))
+            .map_err(|problem| row.error(problem))
+    }
+
+    fn tokens(&self, row: &Row) -> Result<Tokens, RowError> {
+        let mut tokens = Tokens::default();
+        match self.renderer.render(row)? {
+            RowText::PromptCompletion { prompt, completion } => {
+                tokens.extend(&self.text(&prompt)?, self.train_on_prompt);
+                tokens.extend(&self.text(&completion)?, true);
+                self.end(&mut tokens);
+            }
+            RowText::Text(text) => {
+                tokens.extend(&self.text(&text)?, true);
+                self.end(&mut tokens);
+            }
+            RowText::Chat(conversation) => tokens = self.chat(&conversation)?,
+        }
+        Ok(tokens)
+    }
+
+    fn chat(&self, conversation: &Conversation) -> Result<Tokens, RowError> {
+        let template = self
+            .chat_template
+            .as_deref()
+            .ok_or(TemplateError::Missing)?;
+        let text = template.render_conversation(conversation)?;
+        let (ids, offsets) = self
+            .tokenizer
+            .encode_with_offsets(&text)
+            .map_err(without_row)?;
+        let is_target = if self.train_on_prompt {
+            vec![true; ids.len()]
+        } else {
+            // Turns that are cut away need no mask.
+            let limit = offsets
+                .get(self.max_seq_len)
+                .map_or(text.len(), |offset| offset.start);
+            targets(
+                &offsets,
+                &template.target_spans(conversation, &text, limit)?,
+            )
+        };
+        Ok(Tokens { ids, is_target })
+    }
+
+    fn text(&self, text: &str) -> Result<Vec<u32>, RowError> {
+        self.tokenizer.encode(text).map_err(without_row)
+    }
+
+    /// Ends the row with EOS, unless its text did.
+    fn end(&self, tokens: &mut Tokens) {
+        if tokens.ids.last() != Some(&self.eos) {
+            tokens.extend(&[self.eos], true);
+        }
+    }
+
+    /// Puts BOS first exactly once, cuts, and clears the target that nothing predicts.
+    fn finish(&self, tokens: Tokens) -> EncodedRow {
+        let Tokens {
+            mut ids,
+            mut is_target,
+        } = tokens;
+        let written = self.tokenizer.leading_bos(&ids);
+        ids.splice(..written, self.tokenizer.bos());
+        is_target.splice(..written, self.tokenizer.bos().map(|_| false));
+        let tokens = ids.len();
+        ids.truncate(self.max_seq_len);
+        is_target.truncate(self.max_seq_len);
+        if let Some(first) = is_target.first_mut() {
+            *first = false;
+        }
+        EncodedRow {
+            sample: Sample { ids, is_target },
+            tokens,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    ids: Vec<u32>,
+    is_target: Vec<bool>,
+}
+
+impl Tokens {
+    fn extend(&mut self, ids: &[u32], is_target: bool) {
+        self.ids.extend_from_slice(ids);
+        self.is_target.resize(self.ids.len(), is_target);
+    }
+}
+
+/// Per token, whether any byte of it lies in a span. Both lists are in the order of the text.
+fn targets(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
+    let mut next = 0;
+    let mut previous_end = 0;
+    offsets
+        .iter()
+        .map(|offset| {
+            // A token of white space alone may have had all its bytes trimmed off.
+            let start = if offset.is_empty() {
+                previous_end.min(offset.start)
+            } else {
+                offset.start
+            };
+            previous_end = offset.end;
+            while spans.get(next).is_some_and(|span| span.end <= start) {
+                next += 1;
+            }
+            spans.get(next).is_some_and(|span| span.start < offset.end)
+        })
+        .collect()
+}
+
+/// The tokenizer's complaint, to be given a row's location.
+fn without_row(error: DataError) -> RowError {
+    match error {
+        DataError::Tokenize { reason } => RowError::Tokenize { reason },
+        error => RowError::Tokenize {
+            reason: error.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::targets;
+
+    fn slow_targets(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
+        offsets
+            .iter()
+            .map(|offset| {
+                offset
+                    .clone()
+                    .any(|byte| spans.iter().any(|span| span.contains(&byte)))
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_token_is_a_target_if_one_of_its_bytes_is(
+            cuts in prop::collection::btree_set(0_usize..60, 1..20),
+            edges in prop::collection::btree_set(0_usize..60, 0..10),
+        ) {
+            let cuts: Vec<_> = cuts.into_iter().collect();
+            let offsets: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+            let edges: Vec<_> = edges.into_iter().collect();
+            let spans: Vec<_> = edges.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect();
+            prop_assert_eq!(targets(&offsets, &spans), slow_targets(&offsets, &spans));
+        }
+    }
+
+    #[test]
+    fn a_trimmed_token_stands_for_the_bytes_since_the_last_one() {
+        assert_eq!(
+            targets(&[0..2, 3..3, 3..5], &[2..3, 9..9]),
+            [false, true, false]
+        );
+    }
+
+    #[test]
+    fn tokens_of_one_character_share_its_bytes() {
+        assert_eq!(
+            targets(&[0..4, 0..4, 4..5], &[0..4, 9..9]),
+            [true, true, false]
+        );
+    }
+}

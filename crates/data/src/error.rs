@@ -1,0 +1,344 @@
+//! What can be wrong with data or tokenizer files, and what to do about it.
+
+use std::{io, path::PathBuf};
+
+use crate::row::Location;
+
+/// Everything that can go wrong between a file and its samples.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// A file could not be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Parquet was asked for.
+    #[error("parquet is not supported in this build: {}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The extension names no known format.
+    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv", path.display())]
+    UnknownExtension {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file without rows.
+    #[error("{} has no rows", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A dataset without files.
+    #[error("dataset `{dataset}` has no path")]
+    NoPath {
+        /// The dataset's name.
+        dataset: String,
+    },
+    /// The text of a file does not parse.
+    #[error("{}:{line}{}: {reason}", path.display(), suffix(*column))]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Column in bytes, from 1, if the parser knows it.
+        column: Option<u64>,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A file is not UTF-8.
+    #[error("{}:{line}: invalid UTF-8 at byte {byte} of the line", path.display())]
+    InvalidUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Byte within the line, from 1.
+        byte: usize,
+    },
+    /// A row cannot be used.
+    #[error("{location}: {problem}")]
+    Row {
+        /// Where the row is.
+        location: Location,
+        /// What is wrong with it.
+        problem: RowError,
+    },
+    /// No format fits the first rows.
+    #[error("cannot tell the format of {}: its columns are {}", path.display(), list(columns))]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+        /// Columns of its first row.
+        columns: Vec<String>,
+    },
+    /// Files of one dataset have different formats.
+    #[error("{} is {first_format} but {} is {format}", first.display(), path.display())]
+    MixedFormats {
+        /// The first file.
+        first: PathBuf,
+        /// Its format.
+        first_format: String,
+        /// The file that differs.
+        path: PathBuf,
+        /// Its format.
+        format: String,
+    },
+    /// A dataset's or a tokenizer's template does not compile.
+    #[error("{origin}: {source}")]
+    Template {
+        /// The file or configuration key that holds it.
+        origin: String,
+        /// What is wrong.
+        source: TemplateError,
+    },
+    /// The validation split would leave no row to train on.
+    #[error(
+        "validation = {fraction} holds out {held_out} of {rows} rows of `{dataset}` and leaves none to train on"
+    )]
+    NothingToTrain {
+        /// The dataset's name.
+        dataset: String,
+        /// The fraction asked for.
+        fraction: f64,
+        /// Rows it holds out.
+        held_out: usize,
+        /// Rows there are.
+        rows: usize,
+    },
+    /// A validation fraction outside [0, 1).
+    #[error("validation = {fraction} of dataset `{dataset}` is not a fraction in [0, 1)")]
+    InvalidFraction {
+        /// The dataset's name.
+        dataset: String,
+        /// The value.
+        fraction: f64,
+    },
+    /// Every row lost all its targets.
+    #[error(
+        "none of the {rows} {split} rows of `{dataset}` has a target token within max_seq_len = {max_seq_len} \
+         (longest row: {longest} tokens)"
+    )]
+    NoTargets {
+        /// The dataset's name.
+        dataset: String,
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Rows there are.
+        rows: usize,
+        /// The limit they were cut to.
+        max_seq_len: usize,
+        /// Tokens of the longest row before cutting.
+        longest: usize,
+    },
+    /// Messages without a chat template.
+    #[error("`{dataset}` holds chat messages but the tokenizer in {} has no chat template", directory.display())]
+    NoChatTemplate {
+        /// The dataset's name.
+        dataset: String,
+        /// The model directory.
+        directory: PathBuf,
+    },
+    /// A model directory lacks a file.
+    #[error("{} does not exist", path.display())]
+    MissingModelFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A tokenizer file does not parse.
+    #[error("cannot use {}: {reason}", path.display())]
+    MalformedModelFile {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A special token is not in the vocabulary.
+    #[error("{key} `{token}` named by {} is not in the tokenizer's vocabulary", path.display())]
+    UnknownSpecialToken {
+        /// The file that names it.
+        path: PathBuf,
+        /// Its key, such as `bos_token`.
+        key: &'static str,
+        /// The token.
+        token: String,
+    },
+    /// A tokenizer without an end-of-sequence token cannot prepare training data.
+    #[error("the tokenizer in {} has no EOS token", directory.display())]
+    NoEos {
+        /// The model directory.
+        directory: PathBuf,
+    },
+    /// The tokenizer failed.
+    #[error("tokenizer: {reason}")]
+    Tokenize {
+        /// What it said.
+        reason: String,
+    },
+    /// An order over no samples or of empty steps.
+    #[error("no order over {num_samples} samples in steps of {rows_per_step} rows")]
+    EmptyOrder {
+        /// Samples asked for.
+        num_samples: usize,
+        /// Rows of one step asked for.
+        rows_per_step: usize,
+    },
+}
+
+/// What is wrong with one row.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// Not a JSON object.
+    #[error("expected an object, found {found}")]
+    NotAnObject {
+        /// What it is.
+        found: &'static str,
+    },
+    /// A column is missing.
+    #[error("no column `{column}`; the row has {}", list(available))]
+    MissingColumn {
+        /// The column.
+        column: String,
+        /// The columns there are.
+        available: Vec<String>,
+    },
+    /// A column has another type.
+    #[error("column `{column}` is {found}, expected {expected}")]
+    WrongType {
+        /// The column.
+        column: String,
+        /// What is needed.
+        expected: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A chat message cannot be used.
+    #[error("message {message} of column `{column}`: {reason}")]
+    Message {
+        /// The column.
+        column: String,
+        /// Index of the message, from 1.
+        message: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The template failed on this row.
+    #[error("template: {0}")]
+    Template(#[from] TemplateError),
+    /// The tokenizer failed on this row.
+    #[error("tokenizer: {reason}")]
+    Tokenize {
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// What is wrong with a template, or with what it rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// It does not compile.
+    #[error("syntax: {reason}")]
+    Syntax {
+        /// What the engine said, with the template's line.
+        reason: String,
+    },
+    /// It failed while rendering.
+    #[error("{reason}")]
+    Render {
+        /// What the engine said, with the template's line.
+        reason: String,
+    },
+    /// The rendering of the first messages is not the beginning of the whole rendering.
+    #[error(
+        "the rendering up to message {message} is not a prefix of the whole, so its tokens cannot be masked"
+    )]
+    NotAPrefix {
+        /// Index of the message, from 1.
+        message: usize,
+    },
+    /// There is none.
+    #[error("there is no chat template")]
+    Missing,
+    /// The `{% generation %}` blocks cannot be told apart in the rendering.
+    #[error("its generation blocks are not balanced, or the text holds U+FDD0 or U+FDD1")]
+    Generation,
+}
+
+impl DataError {
+    /// What the user can do about it, where there is something to say.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Parquet { .. } => "convert it to JSONL, one object a line",
+            Self::UnknownFormat { .. } => {
+                "name the columns, for example `columns: {prompt: question, completion: answer}`, \
+                 or give a `template`"
+            }
+            Self::MixedFormats { .. } => "set `columns`, or make one dataset of each file",
+            Self::NothingToTrain { .. } => {
+                "lower `validation`, or name a file with validation rows"
+            }
+            Self::InvalidUtf8 { .. } => "save the file as UTF-8",
+            Self::NoTargets { .. } => "raise train.max_seq_len",
+            Self::NoChatTemplate { .. } => {
+                "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
+                 directory, or set the dataset's `template`"
+            }
+            Self::MissingModelFile { .. } => {
+                "the model directory needs a tokenizer.json; transformers writes one with \
+                 AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            }
+            Self::NoEos { .. } => "name an `eos_token` in tokenizer_config.json",
+            Self::Row { problem, .. } => return problem.hint(),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+impl RowError {
+    /// What the user can do about it, where there is something to say.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::MissingColumn { .. } => "name the columns that hold the data in `columns`",
+            Self::WrongType {
+                expected: "a string",
+                ..
+            } => "only text can be trained on; a `template` can render other types",
+            Self::Template(TemplateError::NotAPrefix { .. }) => {
+                "mark the assistant's text in the chat template with \
+                 {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// `:column`, if there is one.
+fn suffix(column: Option<u64>) -> String {
+    column
+        .map(|column| format!(":{column}"))
+        .unwrap_or_default()
+}
+
+/// `a`, `b`, `c`, cut after twenty names.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut text = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.is_empty() {
+        text.push_str("none");
+    } else if names.len() > SHOWN {
+        text.push_str(", …");
+    }
+    text
+}

@@ -1,0 +1,47 @@
+//! Rows of a file to text, text to tokens and loss masks, tokens to index-addressed samples.
+//!
+//! [`Dataset::load`] reads rows and settles their format, [`Dataset::encode`] makes [`Sample`]s with
+//! a [`Tokenizer`], and [`RowOrder`] says which samples a step takes. Nothing here knows of tensors.
+//!
+//! # Semantics
+//!
+//! - A row is `[BOS if the tokenizer has one] + prompt + completion + [EOS]`; prompt and completion are
+//!   tokenised separately. Completion and EOS are the targets; with `train_on_prompt`, and for plain
+//!   text, everything but BOS is.
+//! - A chat is one rendering of the chat template, tokenised at once. Its targets are what the
+//!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
+//!   token, found by rendering prefixes of the chat; a template whose prefixes differ is refused.
+//! - Rows longer than `max_seq_len` keep their first tokens; rows left without a target are dropped
+//!   and counted.
+
+mod chat;
+mod dataset;
+mod encode;
+mod error;
+mod format;
+mod generation;
+mod jinja;
+mod message;
+mod order;
+mod permutation;
+mod preview;
+mod python_json;
+mod reader;
+mod render;
+mod row;
+mod sample;
+mod special_tokens;
+mod split;
+mod template;
+mod tokenizer;
+
+pub use chat::ChatTemplate;
+pub use dataset::{Dataset, Encoded};
+pub use error::{DataError, RowError, TemplateError};
+pub use format::DetectedFormat;
+pub use message::Message;
+pub use order::RowOrder;
+pub use preview::{Preview, render_masked};
+pub use row::{Location, Place};
+pub use sample::{EncodeReport, EncodedDataset, Sample};
+pub use tokenizer::Tokenizer;

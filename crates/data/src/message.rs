@@ -1,0 +1,172 @@
+//! Chat messages, from `{role, content}` or `ShareGPT`'s `{from, value}`.
+
+use minijinja::{Value, value::ValueKind};
+
+use crate::{
+    error::RowError,
+    row::{Row, type_name, wrong_type},
+};
+
+/// One message of a chat, with all fields the row gave it (`tool_calls` and the like).
+#[derive(Debug, Clone)]
+pub struct Message {
+    role: String,
+    /// Whether its tokens are targets; `None` leaves it to the role.
+    train: Option<bool>,
+    fields: Value,
+}
+
+/// A row's chat.
+#[derive(Debug, Clone)]
+pub(crate) struct Conversation {
+    pub(crate) messages: Vec<Message>,
+    /// The row's `tools`, or none.
+    pub(crate) tools: Value,
+}
+
+impl Message {
+    /// A message of plain text; `role` is `system`, `user`, `assistant` or `tool`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        let role = role.into();
+        let fields = Value::from_pairs([
+            ("role", role.as_str().into()),
+            ("content", content.into().into()),
+        ] as [(&str, Value); 2]);
+        Self {
+            role,
+            train: None,
+            fields,
+        }
+    }
+
+    /// Who speaks.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// Whether its tokens are targets: as the row says, otherwise the assistant's are.
+    pub fn is_trained(&self) -> bool {
+        self.train.unwrap_or_else(|| self.is_assistant())
+    }
+
+    pub(crate) fn is_assistant(&self) -> bool {
+        self.role == "assistant"
+    }
+
+    /// Whether the row itself says if the message is trained on.
+    pub(crate) fn has_train_flag(&self) -> bool {
+        self.train.is_some()
+    }
+
+    /// The fields as a template sees them.
+    pub(crate) fn fields(&self) -> Value {
+        self.fields.clone()
+    }
+
+    fn parse(message: Value) -> Result<Self, String> {
+        if message.kind() != ValueKind::Map {
+            return Err(format!("expected an object, found {}", type_name(&message)));
+        }
+        let field = |name: &str| message.get_item(&name.into()).unwrap_or_default();
+        let train = train_flag(&field("train"), &field("weight"))?;
+        if let Some(role) = field("role").as_str() {
+            return Ok(Self {
+                role: role.to_owned(),
+                train,
+                fields: message.clone(),
+            });
+        }
+        let from = field("from");
+        let Some(from) = from.as_str() else {
+            return Err("has neither `role` nor `from`".to_owned());
+        };
+        let role = share_gpt_role(from)?;
+        let content = field("value");
+        if content.as_str().is_none() {
+            return Err(format!(
+                "`value` is {}, expected a string",
+                type_name(&content)
+            ));
+        }
+        let fields = Value::from_pairs([("role", Value::from(role)), ("content", content)]);
+        Ok(Self {
+            role: role.to_owned(),
+            train,
+            fields,
+        })
+    }
+}
+
+impl Conversation {
+    /// The chat in `column` of `row`, with the row's `tools`.
+    pub(crate) fn parse(row: &Row, column: &str) -> Result<Self, RowError> {
+        let list = row.require(column)?;
+        if list.kind() != ValueKind::Seq {
+            return Err(wrong_type(column, "a list of messages", &list));
+        }
+        let messages = (1..)
+            .zip(list.try_iter().into_iter().flatten())
+            .map(|(message, value)| {
+                Message::parse(value).map_err(|reason| RowError::Message {
+                    column: column.to_owned(),
+                    message,
+                    reason,
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if messages.is_empty() {
+            return Err(wrong_type_empty(column));
+        }
+        let tools = row.get("tools").unwrap_or_else(|| Value::from(()));
+        if !matches!(tools.kind(), ValueKind::None | ValueKind::Seq) {
+            return Err(wrong_type("tools", "a list", &tools));
+        }
+        Ok(Self { messages, tools })
+    }
+}
+
+fn wrong_type_empty(column: &str) -> RowError {
+    RowError::WrongType {
+        column: column.to_owned(),
+        expected: "a list of messages",
+        found: "an empty list",
+    }
+}
+
+fn share_gpt_role(from: &str) -> Result<&'static str, String> {
+    Ok(match from {
+        "human" | "user" => "user",
+        "gpt" | "assistant" => "assistant",
+        "system" => "system",
+        "tool" => "tool",
+        _ => {
+            return Err(format!(
+                "unknown speaker `{from}`: expected human, gpt, system, user, assistant or tool"
+            ));
+        }
+    })
+}
+
+/// `train: bool` or `weight: 0 | 1`.
+fn train_flag(train: &Value, weight: &Value) -> Result<Option<bool>, String> {
+    let flag = match train.kind() {
+        ValueKind::Undefined | ValueKind::None => None,
+        ValueKind::Bool => Some(train.is_true()),
+        _ => {
+            return Err(format!(
+                "`train` is {}, expected a boolean",
+                type_name(train)
+            ));
+        }
+    };
+    let weight = match weight.kind() {
+        ValueKind::Undefined | ValueKind::None => None,
+        ValueKind::Number if *weight == Value::from(0) => Some(false),
+        ValueKind::Number if *weight == Value::from(1) => Some(true),
+        _ => return Err(format!("`weight` is {weight}, expected 0 or 1")),
+    };
+    if flag.is_some() && weight.is_some() && flag != weight {
+        return Err("`train` and `weight` contradict each other".to_owned());
+    }
+    Ok(flag.or(weight))
+}

@@ -1,0 +1,48 @@
+//! Files to rows, by extension; JSON and JSONL also by content.
+
+mod csv;
+mod json;
+
+use std::{fs::File, io, path::Path};
+
+use crate::{error::DataError, row::Row};
+
+/// All rows of a file, at least one.
+pub(crate) fn read(path: &Path) -> Result<Vec<Row>, DataError> {
+    let extension = path
+        .extension()
+        .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let rows = match extension.as_deref() {
+        Some("jsonl" | "ndjson") => json::read(path, json::Extension::Lines)?,
+        Some("json") => json::read(path, json::Extension::Json)?,
+        Some("csv") => csv::read(path, b',')?,
+        Some("tsv") => csv::read(path, b'\t')?,
+        Some("parquet") => {
+            return Err(DataError::Parquet {
+                path: path.to_owned(),
+            });
+        }
+        _ => {
+            return Err(DataError::UnknownExtension {
+                path: path.to_owned(),
+            });
+        }
+    };
+    if rows.is_empty() {
+        return Err(DataError::Empty {
+            path: path.to_owned(),
+        });
+    }
+    Ok(rows)
+}
+
+fn open(path: &Path) -> Result<File, DataError> {
+    File::open(path).map_err(|source| cannot_read(path, source))
+}
+
+fn cannot_read(path: &Path, source: io::Error) -> DataError {
+    DataError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}

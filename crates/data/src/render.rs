@@ -1,0 +1,147 @@
+//! A row to the text that will be tokenised.
+
+use std::collections::BTreeMap;
+
+use loraloom_config::ColumnMap;
+
+use crate::{
+    chat::ChatTemplate,
+    error::{RowError, TemplateError},
+    message::Conversation,
+    row::Row,
+    template::RowTemplate,
+};
+
+/// A row's text, by what is trained on.
+#[derive(Debug)]
+pub(crate) enum RowText {
+    /// The completion is the target.
+    PromptCompletion { prompt: String, completion: String },
+    /// Everything is.
+    Text(String),
+    /// The chat template decides.
+    Chat(Conversation),
+}
+
+/// How the rows of a dataset become text.
+#[derive(Debug)]
+pub(crate) enum Renderer {
+    /// A column, or a template over the whole row.
+    Text(Source),
+    /// A prompt and the column with its completion.
+    PromptCompletion { prompt: Source, completion: String },
+    /// A column of messages and the template that replaces the tokenizer's, if any.
+    Chat {
+        column: String,
+        template: Option<Box<ChatTemplate>>,
+    },
+}
+
+/// Where a text comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Column(String),
+    Instruction {
+        instruction: String,
+        input: Option<String>,
+    },
+    Template(Box<RowTemplate>),
+}
+
+impl Renderer {
+    /// The whole row from a template.
+    pub(crate) fn from_template(template: &str) -> Result<Self, TemplateError> {
+        Ok(Self::Text(Source::from_template(template)?))
+    }
+
+    /// From columns; a template renders the prompt where there is a completion, the chat where there
+    /// are messages, and the whole row of plain text.
+    pub(crate) fn from_columns(
+        columns: &ColumnMap,
+        template: Option<&str>,
+    ) -> Result<Self, TemplateError> {
+        let or_template = |source: Source| match template {
+            Some(template) => Source::from_template(template),
+            None => Ok(source),
+        };
+        Ok(match columns {
+            ColumnMap::Messages { messages: column }
+            | ColumnMap::Conversations {
+                conversations: column,
+            } => Self::Chat {
+                column: column.clone(),
+                template: template
+                    .map(|template| ChatTemplate::new(template, BTreeMap::new()).map(Box::new))
+                    .transpose()?,
+            },
+            ColumnMap::PromptCompletion { prompt, completion } => Self::PromptCompletion {
+                prompt: or_template(Source::Column(prompt.clone()))?,
+                completion: completion.clone(),
+            },
+            ColumnMap::Instruction {
+                instruction,
+                input,
+                output,
+            } => Self::PromptCompletion {
+                prompt: or_template(Source::Instruction {
+                    instruction: instruction.clone(),
+                    input: input.clone(),
+                })?,
+                completion: output.clone(),
+            },
+            ColumnMap::Text { text } => Self::Text(or_template(Source::Column(text.clone()))?),
+        })
+    }
+
+    /// The row's text.
+    ///
+    /// # Errors
+    ///
+    /// A missing column, a column of another type, a template that fails.
+    pub(crate) fn render(&self, row: &Row) -> Result<RowText, RowError> {
+        Ok(match self {
+            Self::Text(source) => RowText::Text(source.render(row)?),
+            Self::PromptCompletion { prompt, completion } => RowText::PromptCompletion {
+                prompt: prompt.render(row)?,
+                completion: row.text(completion)?,
+            },
+            Self::Chat { column, .. } => RowText::Chat(Conversation::parse(row, column)?),
+        })
+    }
+
+    /// The column that rows may lack, but not all of them.
+    pub(crate) fn optional_column(&self) -> Option<&str> {
+        match self {
+            Self::PromptCompletion {
+                prompt: Source::Instruction { input, .. },
+                ..
+            } => input.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl Source {
+    fn from_template(template: &str) -> Result<Self, TemplateError> {
+        RowTemplate::new(template).map(Box::new).map(Self::Template)
+    }
+
+    fn render(&self, row: &Row) -> Result<String, RowError> {
+        match self {
+            Self::Column(column) => row.text(column),
+            Self::Template(template) => Ok(template.render(row)?),
+            // The instruction; after a blank line the input, if there is one; a newline.
+            Self::Instruction { instruction, input } => {
+                let input = input
+                    .as_ref()
+                    .map(|input| row.optional_text(input))
+                    .transpose()?;
+                let instruction = row.text(instruction)?;
+                Ok(match input.flatten().filter(|input| !input.is_empty()) {
+                    Some(input) => format!("{instruction}\n\n{input}\n"),
+                    None => format!("{instruction}\n"),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One row of a table, its columns and where it came from.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use minijinja::{Value, value::ValueKind};
+
+use crate::error::{DataError, RowError};
+
+/// Where a row is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub path: Arc<Path>,
+    /// The place in it.
+    pub place: Place,
+}
+
+/// A place in a file, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A line, in formats with a row a line.
+    Line(u64),
+    /// An element of a JSON array.
+    Row(u64),
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Line(line) => write!(formatter, "{}:{line}", self.path.display()),
+            Place::Row(row) => write!(formatter, "{}: row {row}", self.path.display()),
+        }
+    }
+}
+
+/// A row: named columns in the order of the file.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    /// A map; readers make no other rows.
+    pub(crate) columns: Value,
+    pub(crate) location: Location,
+}
+
+impl Row {
+    /// Takes `columns` as a row if it is a map.
+    pub(crate) fn new(columns: Value, location: Location) -> Result<Self, DataError> {
+        if columns.kind() == ValueKind::Map {
+            Ok(Self { columns, location })
+        } else {
+            let problem = RowError::NotAnObject {
+                found: type_name(&columns),
+            };
+            Err(DataError::Row { location, problem })
+        }
+    }
+
+    /// The column's value, `None` if the row has no such column.
+    pub(crate) fn get(&self, column: &str) -> Option<Value> {
+        self.columns
+            .get_item(&Value::from(column))
+            .ok()
+            .filter(|value| !value.is_undefined())
+    }
+
+    /// The column's value.
+    pub(crate) fn require(&self, column: &str) -> Result<Value, RowError> {
+        self.get(column).ok_or_else(|| RowError::MissingColumn {
+            column: column.to_owned(),
+            available: self.names(),
+        })
+    }
+
+    /// The column's text.
+    pub(crate) fn text(&self, column: &str) -> Result<String, RowError> {
+        let value = self.require(column)?;
+        match value.as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => Err(wrong_type(column, "a string", &value)),
+        }
+    }
+
+    /// The column's text, `None` if the column is missing or null.
+    pub(crate) fn optional_text(&self, column: &str) -> Result<Option<String>, RowError> {
+        match self.get(column) {
+            None => Ok(None),
+            Some(value) if value.is_none() => Ok(None),
+            Some(_) => self.text(column).map(Some),
+        }
+    }
+
+    /// Names of the columns.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.columns
+            .try_iter()
+            .map(|keys| keys.map(|key| key.to_string()).collect())
+            .unwrap_or_default()
+    }
+
+    /// Puts the row's location before what is wrong with it.
+    pub(crate) fn error(&self, problem: RowError) -> DataError {
+        DataError::Row {
+            location: self.location.clone(),
+            problem,
+        }
+    }
+}
+
+pub(crate) fn wrong_type(column: &str, expected: &'static str, found: &Value) -> RowError {
+    RowError::WrongType {
+        column: column.to_owned(),
+        expected,
+        found: type_name(found),
+    }
+}
+
+/// A JSON type as it reads in a sentence.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value.kind() {
+        ValueKind::None => "null",
+        ValueKind::Bool => "a boolean",
+        ValueKind::Number => "a number",
+        ValueKind::String => "a string",
+        ValueKind::Seq => "a list",
+        ValueKind::Map => "an object",
+        _ => "something else",
+    }
+}

@@ -1,0 +1,215 @@
+//! A Hugging Face tokenizer with its special tokens and chat template.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use crate::{chat::ChatTemplate, error::DataError, special_tokens::ModelFiles};
+
+/// The tokenizer of a model directory.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    directory: PathBuf,
+    bos: Option<u32>,
+    pad: Option<u32>,
+    eos_ids: Vec<u32>,
+    special_tokens: BTreeMap<String, String>,
+    chat_template: Option<ChatTemplate>,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json` of `directory` and what `tokenizer_config.json`,
+    /// `special_tokens_map.json`, `generation_config.json`, `config.json` and `chat_template.jinja`
+    /// add to it, where they exist.
+    ///
+    /// The tokenizer's own files decide which tokens are special. The model's `bos_token_id` counts
+    /// only where there are no such files, its `eos_token_id` where they name no EOS.
+    ///
+    /// # Errors
+    ///
+    /// A missing `tokenizer.json`, a file that does not parse, a special token that is not in the
+    /// vocabulary, a chat template that does not compile.
+    pub fn load(directory: impl AsRef<Path>) -> Result<Self, DataError> {
+        let directory = directory.as_ref();
+        let path = directory.join("tokenizer.json");
+        if !path.is_file() {
+            return Err(DataError::MissingModelFile { path });
+        }
+        let malformed = |error: tokenizers::Error| DataError::MalformedModelFile {
+            path: path.clone(),
+            reason: error.to_string(),
+        };
+        let mut inner = tokenizers::Tokenizer::from_file(&path).map_err(malformed)?;
+        // Files may carry the settings of whoever saved them; rows are cut and padded elsewhere.
+        inner.with_truncation(None).map_err(malformed)?;
+        inner.with_padding(None);
+
+        let files = ModelFiles::read(directory)?;
+        let mut special_tokens = BTreeMap::new();
+        let mut token = |key: &'static str| {
+            let found = files.token(key, |token| inner.token_to_id(token))?;
+            Ok(found.map(|(text, id)| {
+                special_tokens.insert(key.to_owned(), text);
+                id
+            }))
+        };
+        let mut bos = token("bos_token")?;
+        let pad = token("pad_token")?;
+        token("unk_token")?;
+        let mut eos_ids: Vec<u32> = token("eos_token")?.into_iter().collect();
+        let model_eos = files.ids("eos_token_id");
+        if bos.is_none() && !files.name_tokens() {
+            bos = files.ids("bos_token_id").first().copied();
+        }
+        eos_ids.extend(model_eos);
+        let mut seen = std::collections::HashSet::new();
+        eos_ids.retain(|id| seen.insert(*id));
+        for (key, id) in [("bos_token", bos), ("eos_token", eos_ids.first().copied())] {
+            if let Some(text) = id.and_then(|id| inner.id_to_token(id)) {
+                special_tokens.entry(key.to_owned()).or_insert(text);
+            }
+        }
+        if files.forbid_bos() {
+            bos = None;
+        }
+
+        let chat_template = match files.chat_template()? {
+            None => None,
+            Some((source, origin)) => Some(
+                ChatTemplate::new(&source, special_tokens.clone())
+                    .map_err(|source| DataError::Template { origin, source })?,
+            ),
+        };
+        let directory = directory.to_owned();
+        Ok(Self {
+            inner,
+            directory,
+            bos,
+            pad,
+            eos_ids,
+            special_tokens,
+            chat_template,
+        })
+    }
+
+    /// Ids of `text`; nothing is added, but special tokens written in it are recognised.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Tokenize`] if the tokenizer fails, for example for want of an unknown token.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|error| tokenize(&error))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Ids of a prompt to continue: BOS once if the tokenizer has one, then `text`.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode`](Self::encode).
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let ids = self.encode(text)?;
+        let written = self.leading_bos(&ids);
+        Ok(self
+            .bos
+            .into_iter()
+            .chain(ids.into_iter().skip(written))
+            .collect())
+    }
+
+    /// Ids of `text` and the bytes of it that each stands for.
+    pub(crate) fn encode_with_offsets(
+        &self,
+        text: &str,
+    ) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
+        let encoding = self
+            .inner
+            .encode(text, false)
+            .map_err(|error| tokenize(&error))?;
+        let offsets = encoding
+            .get_offsets()
+            .iter()
+            .map(|&(start, end)| start..end)
+            .collect();
+        Ok((encoding.get_ids().to_vec(), offsets))
+    }
+
+    /// Tokens at the start of `ids` that are BOS.
+    pub(crate) fn leading_bos(&self, ids: &[u32]) -> usize {
+        ids.iter().take_while(|id| Some(**id) == self.bos).count()
+    }
+
+    /// The text of `ids`, with or without special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Tokenize`] if the tokenizer's decoder fails.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DataError> {
+        self.inner
+            .decode(ids, skip_special)
+            .map_err(|error| tokenize(&error))
+    }
+
+    /// The token that begins every row; `None` also if the tokenizer says `add_bos_token: false`.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a completion.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos_ids.first().copied()
+    }
+
+    /// All tokens that end a generation: the tokenizer's EOS first, then the model's.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// The padding token, EOS if there is none.
+    pub fn pad(&self) -> Option<u32> {
+        self.pad.or(self.eos())
+    }
+
+    /// Number of ids, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The chat template, if the model directory has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
+    }
+
+    /// The model directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// `bos_token` and the like by name, as templates see them.
+    pub(crate) fn special_tokens(&self) -> &BTreeMap<String, String> {
+        &self.special_tokens
+    }
+}
+
+fn tokenize(error: &tokenizers::Error) -> DataError {
+    DataError::Tokenize {
+        reason: error.to_string(),
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Tokenizer")
+            .field("directory", &self.directory)
+            .field("vocab_size", &self.vocab_size())
+            .field("special_tokens", &self.special_tokens)
+            .finish_non_exhaustive()
+    }
+}
