@@ -1,0 +1,20 @@
+//! Which adapters train in the next iteration, and in which groups.
+//!
+//! A [`Task`] is one adapter to train. At every iteration boundary the trainer asks a [`Scheduler`]
+//! to [`decide`](Scheduler::decide), trains the groups it names, and reports tasks that have ended.
+//! Decisions are pure functions of what a scheduler was told: no clock, no files, no devices, no
+//! randomness, so the same calls give the same decisions anywhere.
+
+mod decision;
+mod error;
+mod first_come_first_served;
+mod scheduler;
+mod state;
+mod task;
+
+pub use decision::{Admission, Decision};
+pub use error::SchedulerError;
+pub use first_come_first_served::FirstComeFirstServed;
+pub use scheduler::Scheduler;
+pub use state::{Outcome, TaskState};
+pub use task::{Task, TaskId};

@@ -1,0 +1,156 @@
+use std::fmt;
+
+use crate::{SchedulerError, Task};
+
+/// Where a task stands.
+///
+/// ```text
+/// queued ──► running ──► done | failed | cancelled
+///    └────────────────────────────────► cancelled
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskState {
+    /// Waits for a place.
+    Queued,
+    /// Trains in every iteration.
+    Running,
+    /// Took all its steps.
+    Done,
+    /// Ended by an error of its own.
+    Failed,
+    /// Ended by its owner.
+    Cancelled,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Took all its steps, or stopped early as configured.
+    Done,
+    /// Ended by an error of its own.
+    Failed,
+    /// Ended by its owner.
+    Cancelled,
+}
+
+impl TaskState {
+    /// Whether a task in this state will never train again.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+
+    fn can_become(self, next: Self) -> bool {
+        match self {
+            Self::Queued => matches!(next, Self::Running | Self::Cancelled),
+            Self::Running => next.is_final(),
+            Self::Done | Self::Failed | Self::Cancelled => false,
+        }
+    }
+}
+
+impl From<Outcome> for TaskState {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::Done,
+            Outcome::Failed => Self::Failed,
+            Outcome::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+impl fmt::Display for TaskState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
+/// A task and its state; the state changes only along the arrows of [`TaskState`].
+#[derive(Debug, Clone)]
+pub(crate) struct Tracked {
+    pub(crate) task: Task,
+    state: TaskState,
+}
+
+impl Tracked {
+    pub(crate) fn queued(task: Task) -> Self {
+        Self {
+            task,
+            state: TaskState::Queued,
+        }
+    }
+
+    pub(crate) fn state(&self) -> TaskState {
+        self.state
+    }
+
+    pub(crate) fn enter(&mut self, next: TaskState) -> Result<(), SchedulerError> {
+        if !self.state.can_become(next) {
+            return Err(SchedulerError::IllegalTransition {
+                name: self.task.name.clone(),
+                from: self.state,
+                to: next,
+            });
+        }
+        self.state = next;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TaskId;
+
+    const ALL: [TaskState; 5] = [
+        TaskState::Queued,
+        TaskState::Running,
+        TaskState::Done,
+        TaskState::Failed,
+        TaskState::Cancelled,
+    ];
+
+    #[test]
+    fn exactly_the_drawn_arrows_are_legal() {
+        let legal = [
+            (TaskState::Queued, TaskState::Running),
+            (TaskState::Queued, TaskState::Cancelled),
+            (TaskState::Running, TaskState::Done),
+            (TaskState::Running, TaskState::Failed),
+            (TaskState::Running, TaskState::Cancelled),
+        ];
+        for from in ALL {
+            for to in ALL {
+                let task = Task {
+                    id: TaskId(0),
+                    name: "math".into(),
+                    tenant: "default".into(),
+                    priority: 0,
+                    arrival: 0,
+                    rank: 8,
+                    rows_per_step: 1,
+                    tokens_per_step: 1,
+                    total_steps: 1,
+                };
+                let mut tracked = Tracked { task, state: from };
+                let result = tracked.enter(to);
+                if legal.contains(&(from, to)) {
+                    assert_eq!(result, Ok(()));
+                    assert_eq!(tracked.state(), to);
+                } else {
+                    let error = result.expect_err("not an arrow");
+                    assert_eq!(
+                        error.to_string(),
+                        format!("`math` is {from} and cannot become {to}")
+                    );
+                    assert_eq!(tracked.state(), from);
+                }
+            }
+        }
+    }
+}

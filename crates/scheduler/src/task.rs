@@ -1,0 +1,34 @@
+use std::fmt;
+
+/// Identifies a task among all tasks ever given to one scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u64);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {}", self.0)
+    }
+}
+
+/// One adapter to train: who wants it, how urgently, and what a step of it costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Identity; never used twice.
+    pub id: TaskId,
+    /// The adapter's name.
+    pub name: String,
+    /// Who asked for it.
+    pub tenant: String,
+    /// Larger runs first.
+    pub priority: i64,
+    /// Sequence number of its arrival; smaller came earlier.
+    pub arrival: u64,
+    /// Rank of the adapter.
+    pub rank: usize,
+    /// Rows of one optimizer step, accumulation included.
+    pub rows_per_step: usize,
+    /// Upper bound on the tokens of one optimizer step.
+    pub tokens_per_step: usize,
+    /// Optimizer steps until it is done.
+    pub total_steps: usize,
+}
