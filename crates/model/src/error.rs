@@ -10,6 +10,13 @@ use crate::checkpoint::TensorDtype;
 /// Every message is complete in itself; what to do about it is in [`hint`](Self::hint).
 #[derive(Debug, Error)]
 pub enum ModelError {
+    // ---- device ----
+    /// A computation on a device failed; it is noticed when its result is read.
+    #[error("the device failed: {reason}")]
+    Device {
+        /// What the device said.
+        reason: String,
+    },
     // ---- files ----
     /// A file or directory could not be read.
     #[error("cannot read `{}`: {error}", path.display())]

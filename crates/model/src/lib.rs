@@ -1,14 +1,31 @@
 //! The Llama family as Burn modules: Hugging Face weights in, PEFT adapters in and out.
 
+mod adapters;
+mod backbone;
+mod batch;
+mod cache;
 mod checkpoint;
 mod config;
 mod error;
 mod files;
+mod head;
+mod layer;
+mod load;
+mod ops;
 mod peft;
+mod projection;
 mod rope;
 
+pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
+pub use backbone::Backbone;
+pub use batch::SequenceBatch;
+pub use cache::LayerCache;
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use error::ModelError;
+pub use head::{LanguageModelHead, Targets};
+pub use layer::DecoderLayer;
+pub use ops::{AttentionShape, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu};
 pub use peft::{LoraWeights, PeftAdapter, PeftLoraConfig, TargetModules};
+pub use projection::Projection;
 pub use rope::RopeTable;

@@ -1,0 +1,117 @@
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::{BatchLoraError, LoraSpec, dropout::philox};
+
+/// One value for each of the two adapter matrices, `[rank, d_in]` and `[rank, d_out]`.
+#[derive(Debug, Clone)]
+pub struct LoraPair {
+    /// A, as PEFT stores `lora_A.weight`: `[rank, d_in]`.
+    pub a: Tensor<2>,
+    /// B, the transpose of PEFT's `lora_B.weight`: `[rank, d_out]`.
+    pub b: Tensor<2>,
+}
+
+impl LoraPair {
+    pub(crate) fn zeros(rank: usize, d_in: usize, d_out: usize, device: &Device) -> Self {
+        Self {
+            a: Tensor::zeros([rank, d_in], device),
+            b: Tensor::zeros([rank, d_out], device),
+        }
+    }
+
+    pub(crate) fn zip_with(
+        self,
+        other: Self,
+        join: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>,
+    ) -> Self {
+        Self {
+            a: join(self.a, other.a),
+            b: join(self.b, other.b),
+        }
+    }
+
+    pub(crate) fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
+        Self {
+            a: f(self.a.clone()),
+            b: f(self.b.clone()),
+        }
+    }
+}
+
+/// One adapter at one module: its weights and the moments of its optimizer.
+#[derive(Debug, Clone)]
+pub struct AdapterState {
+    /// Shape of the adapter.
+    pub spec: LoraSpec,
+    /// A and B.
+    pub weights: LoraPair,
+    /// `AdamW`'s running mean of the gradient.
+    pub first_moment: LoraPair,
+    /// `AdamW`'s running mean of the squared gradient.
+    pub second_moment: LoraPair,
+}
+
+impl AdapterState {
+    /// An adapter that has taken no optimizer step yet.
+    ///
+    /// # Errors
+    /// [`BatchLoraError`] for an impossible spec, or weights that are not of its rank.
+    pub fn new(spec: LoraSpec, weights: LoraPair) -> Result<Self, BatchLoraError> {
+        spec.validate()?;
+        let ([a_rank, d_in], [b_rank, d_out]) = (weights.a.dims(), weights.b.dims());
+        if (a_rank, b_rank) != (spec.r, spec.r) {
+            return Err(BatchLoraError::Shape(format!(
+                "A [{a_rank}, {d_in}] and B [{b_rank}, {d_out}] are not of rank {}",
+                spec.r
+            )));
+        }
+        let zeros = LoraPair::zeros(spec.r, d_in, d_out, &weights.a.device());
+        Ok(Self {
+            spec,
+            weights,
+            first_moment: zeros.clone(),
+            second_moment: zeros,
+        })
+    }
+
+    /// A fresh adapter as PEFT makes it: A uniform in `±1 / sqrt(d_in)`, B zero. A is a function of
+    /// `seed` and `module` alone.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::InvalidConfig`] for an impossible spec.
+    pub fn init(
+        spec: LoraSpec,
+        [d_in, d_out]: [usize; 2],
+        seed: u64,
+        module: u32,
+        device: &Device,
+    ) -> Result<Self, BatchLoraError> {
+        spec.validate()?;
+        let device = device.clone().without_autodiff();
+        let a = TensorData::new(uniform_a(spec.r, d_in, seed, module), [spec.r, d_in]);
+        let a = Tensor::from_data(a, &device);
+        Self::new(
+            spec,
+            LoraPair {
+                a,
+                b: Tensor::zeros([spec.r, d_out], &device),
+            },
+        )
+    }
+}
+
+/// Draws from the dropout generator, at a step that no training reaches.
+fn uniform_a(r: usize, d_in: usize, seed: u64, module: u32) -> Vec<f32> {
+    let bound = 1.0 / (d_in as f64).sqrt();
+    let key = [seed as u32, (seed >> 32) as u32];
+    let rows = 0..r as u32;
+    rows.flat_map(|row| {
+        let words = (0..).flat_map(move |block| philox([block, row, u32::MAX, module], key));
+        // The middle of each of 2^32 equal steps between the bounds.
+        words
+            .map(move |word| ((f64::from(word) + 0.5) / 2f64.powi(31) - 1.0) * bound)
+            .map(|value| value as f32)
+            .take(d_in)
+    })
+    .collect()
+}

@@ -1,0 +1,38 @@
+use burn::tensor::{Gradients, Tensor};
+
+use crate::{LoraPair, Routing, lora_linear};
+
+/// One bank's adapters as they take part in one forward pass.
+#[derive(Debug, Clone)]
+pub struct BatchLora {
+    weights: LoraPair,
+    routing: Routing,
+}
+
+impl BatchLora {
+    pub(crate) fn new(weights: LoraPair, routing: Routing) -> Self {
+        Self { weights, routing }
+    }
+
+    /// Makes A and B leaves of a new graph.
+    pub fn require_grad(self) -> Self {
+        Self {
+            weights: self.weights.map(|t| t.autodiff().require_grad()),
+            ..self
+        }
+    }
+
+    /// `x W` with every row's adapter added: x `[rows, d_in]`, weight `[d_in, d_out]`, output
+    /// `[rows, d_out]`. See [`lora_linear`].
+    pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+        let LoraPair { a, b } = self.weights.clone();
+        lora_linear(x, weight, a, b, &self.routing)
+    }
+
+    /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if backward reached them.
+    pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
+        let a = self.weights.a.grad_remove(gradients);
+        let b = self.weights.b.grad_remove(gradients);
+        a.zip(b).map(|(a, b)| LoraPair { a, b })
+    }
+}

@@ -1,0 +1,147 @@
+use burn::backend::{
+    autodiff::{
+        Autodiff, NodeId,
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+
+use super::{BatchLoraOps, Side, reference};
+use crate::Routing;
+
+#[derive(Debug)]
+struct LoraLinear;
+
+#[derive(Debug, Clone)]
+struct LoraLinearState<B: BatchLoraOps> {
+    x: NodeId,
+    s: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    routing: Routing,
+}
+
+impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
+    type State = LoraLinearState<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let [x_node, a_node, b_node] = ops.parents;
+        let LoraLinearState {
+            x,
+            s,
+            weight,
+            a,
+            b,
+            routing,
+        } = ops.state;
+        // Retrieved exactly as often as it was checkpointed, whether or not it is needed.
+        let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
+        let dh = grads.consume::<B>(&ops.node);
+
+        if let Some(node) = b_node {
+            let db = B::lora_weight_grad(dh.clone(), s, routing.clone(), Side::Output);
+            grads.register::<B>(node.id, db);
+        }
+        if x_node.is_none() && a_node.is_none() {
+            return;
+        }
+        let ds = B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output);
+        if let Some(node) = a_node {
+            let da = B::lora_weight_grad(x, ds.clone(), routing.clone(), Side::Input);
+            grads.register::<B>(node.id, da);
+        }
+        if let Some(node) = x_node {
+            let dx = B::float_matmul(dh, B::float_transpose(weight));
+            let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
+            grads.register::<B>(node.id, dx);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SeedGradient;
+
+impl<B: BatchLoraOps> Backward<B, 1> for SeedGradient {
+    type State = FloatTensor<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let [output] = ops.parents;
+        let _ones = grads.consume::<B>(&ops.node);
+        if let Some(output) = output {
+            grads.register::<B>(output.id, ops.state);
+        }
+    }
+}
+
+impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
+    fn lora_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        // The frozen weight is no parent of the node: it gets no gradient.
+        let weight = weight.into_primitive();
+        let node = LoraLinear
+            .prepare::<C>([x.node(), a.node(), b.node()])
+            .compute_bound()
+            .stateful();
+        match node {
+            OpsKind::Tracked(mut node) => {
+                let saved = node.checkpoint(&x);
+                let (a, b) = (a.into_primitive(), b.into_primitive());
+                let (h, s) = B::lora_forward(
+                    x.into_primitive(),
+                    weight.clone(),
+                    a.clone(),
+                    b.clone(),
+                    routing.clone(),
+                );
+                node.finish(
+                    LoraLinearState {
+                        x: saved,
+                        s,
+                        weight,
+                        a,
+                        b,
+                        routing,
+                    },
+                    h,
+                )
+            }
+            OpsKind::UnTracked(node) => node.finish(B::lora_linear(
+                x.into_primitive(),
+                weight,
+                a.into_primitive(),
+                b.into_primitive(),
+                routing,
+            )),
+        }
+    }
+
+    fn seed_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        let node = SeedGradient
+            .prepare::<C>([output.node()])
+            .compute_bound()
+            .stateful();
+        let root = reference::scalar_root::<B>(&output.into_primitive());
+        match node {
+            OpsKind::Tracked(node) => node.finish(gradient.into_primitive(), root),
+            OpsKind::UnTracked(node) => node.finish(root),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The operator's three primitives and its one autodiff node.
+//!
+//! For the rows x_i of adapter i, with packed A and B (each adapter's rows of rank first, as PEFT
+//! stores A; B is stored transposed, so that both are `[Σr, width]`):
+//!
+//! ```text
+//! S   = D(x_i) A_iᵀ                      shrink(x, A, Input)
+//! H   = X W + s_i S B_i                  expand_add(XW, S, B, Output)
+//! dS  = s_i dH B_iᵀ                      shrink(dH, B, Output)
+//! dB  = s_i Sᵀ dH                        weight_grad(dH, S, Output)
+//! dA  = dSᵀ D(x_i)                       weight_grad(x, dS, Input)
+//! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
+//! ```
+//!
+//! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps
+//! anyway, and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient
+//! and the dropout mask D is computed again from its counter.
+
+mod autodiff;
+mod flex;
+pub(crate) mod reference;
+
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
+
+use crate::Routing;
+
+/// Which of the two adapter matrices a primitive works with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// A, beside the operator's input: the wide operand is masked by dropout and never scaled.
+    Input,
+    /// B, beside the operator's output: the product is scaled and never masked.
+    Output,
+}
+
+/// The operator's primitives on a backend. The default bodies are the plain-tensor reference.
+#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff)]
+pub(crate) trait BatchLoraOps: Backend {
+    /// `[rows, width] × [Σr, width] → [rows, rank_max]`: every routed row times its adapter's
+    /// packed rows, zero beyond the adapter's rank and in rows of no adapter.
+    fn lora_shrink(
+        wide: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        reference::shrink::<Self>(wide, weight, &routing, side)
+    }
+
+    /// `[rows, width] + [rows, rank_max] × [Σr, width] → [rows, width]`.
+    fn lora_expand_add(
+        wide: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        reference::expand_add::<Self>(wide, narrow, weight, &routing, side)
+    }
+
+    /// `[rows, width], [rows, rank_max] → [Σr, width]`: the gradient of a packed weight, zero for
+    /// adapters without rows.
+    fn lora_weight_grad(
+        wide: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        reference::weight_grad::<Self>(wide, narrow, &routing, side)
+    }
+
+    /// `(H, S)`, the forward with the rank-r product that backward needs.
+    fn lora_forward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let h = Self::float_matmul(x.clone(), weight);
+        let s = Self::lora_shrink(x, a, routing.clone(), Side::Input);
+        let h = Self::lora_expand_add(h, s.clone(), b, routing, Side::Output);
+        (h, s)
+    }
+
+    /// The operator: x `[rows, d_in]`, frozen weight `[d_in, d_out]`, packed A `[Σr, d_in]` and
+    /// B `[Σr, d_out]` to `[rows, d_out]`. Under autodiff it is a single node.
+    fn lora_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        routing: Routing,
+    ) -> FloatTensor<Self> {
+        Self::lora_forward(x, weight, a, b, routing).0
+    }
+
+    /// A scalar root whose backward gives `gradient` to `output`: how a gradient computed
+    /// elsewhere enters a graph.
+    fn seed_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+#[cfg(feature = "cubecl")]
+impl BatchLoraOps for burn_cubecl::CubeBackend {
+    fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        reference::scalar_root::<Self>(&output)
+    }
+}

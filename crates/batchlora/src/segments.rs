@@ -1,0 +1,94 @@
+use std::{ops::Range, sync::Arc};
+
+use crate::BatchLoraError;
+
+/// Contiguous rows of a batch that belong to one adapter slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Rows of the batch.
+    pub rows: Range<usize>,
+    /// Slot of the adapter bank.
+    pub slot: usize,
+}
+
+/// Which rows of a batch belong to which adapter: made once per batch, shared by all layers.
+///
+/// Segments are in row order and do not overlap. A slot may have no rows; rows in no segment take
+/// the frozen weight alone.
+#[derive(Debug, Clone)]
+pub struct Segments(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rows: usize,
+    segments: Vec<Segment>,
+    dropout_rows: Vec<u32>,
+}
+
+impl Segments {
+    /// Lays out `rows` rows of a batch.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::Shape`] if a segment ends beyond `rows`, runs backwards, or begins before
+    /// the previous one ends.
+    pub fn new(rows: usize, segments: Vec<Segment>) -> Result<Self, BatchLoraError> {
+        let mut end = 0;
+        for (index, segment) in segments.iter().enumerate() {
+            let Range { start, end: stop } = segment.rows;
+            if start < end || stop < start || stop > rows {
+                return Err(BatchLoraError::Shape(format!(
+                    "segment {index} covers rows {start}..{stop}, but must lie within {end}..{rows}"
+                )));
+            }
+            end = stop;
+        }
+        let mut dropout_rows = vec![0; rows];
+        for segment in &segments {
+            for (within, row) in segment.rows.clone().enumerate() {
+                dropout_rows[row] = within as u32;
+            }
+        }
+        Ok(Self(Arc::new(Inner {
+            rows,
+            segments,
+            dropout_rows,
+        })))
+    }
+
+    /// Gives every row its own coordinate in the dropout counter: the row's place within the
+    /// task's step, independent of what else is in the batch. The default counts from the
+    /// beginning of the row's segment.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::Shape`] if there is not one coordinate per row.
+    pub fn with_dropout_rows(self, dropout_rows: Vec<u32>) -> Result<Self, BatchLoraError> {
+        if dropout_rows.len() != self.rows() {
+            return Err(BatchLoraError::Shape(format!(
+                "{} dropout rows for a batch of {}",
+                dropout_rows.len(),
+                self.rows()
+            )));
+        }
+        let segments = self.0.segments.clone();
+        Ok(Self(Arc::new(Inner {
+            rows: self.0.rows,
+            segments,
+            dropout_rows,
+        })))
+    }
+
+    /// Rows of the batch.
+    pub fn rows(&self) -> usize {
+        self.0.rows
+    }
+
+    /// The segments in row order.
+    pub fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.0.segments.iter()
+    }
+
+    /// Every row's coordinate in the dropout counter, `[rows]`.
+    pub fn dropout_rows(&self) -> &[u32] {
+        &self.0.dropout_rows
+    }
+}

@@ -1,0 +1,199 @@
+use batchlora::{
+    AdapterBank, AdapterState, BatchLora, BatchLoraError, DropoutDraw, LoraPair, LoraSpec, Segments,
+};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+
+use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
+
+/// One adapter at one decoder layer: its state at each of the seven projections it adapts.
+pub type LayerAdapter = [Option<AdapterState>; 7];
+
+/// The adapters of one decoder layer: a bank for each of its seven projections.
+#[derive(Debug, Clone)]
+pub struct LayerBanks {
+    banks: [AdapterBank; 7],
+}
+
+impl LayerBanks {
+    /// Empty banks for decoder layer `layer`.
+    pub fn new(config: &LlamaConfig, layer: usize, device: &Device) -> Self {
+        let shapes = config.linears();
+        let banks = Projection::ALL.map(|projection| {
+            let shape = &shapes[projection as usize];
+            AdapterBank::new(shape.d_in, shape.d_out, projection.number(layer), device)
+        });
+        Self { banks }
+    }
+
+    /// Adds an adapter to all seven banks and returns its slot.
+    ///
+    /// # Errors
+    /// If a part of the adapter is not of its projection's shape.
+    pub fn push(&mut self, adapter: LayerAdapter) -> Result<usize, BatchLoraError> {
+        let mut slot = 0;
+        for (bank, state) in self.banks.iter_mut().zip(adapter) {
+            slot = bank.push(state)?;
+        }
+        Ok(slot)
+    }
+
+    /// Takes a slot out of all seven banks; later slots move down by one.
+    ///
+    /// # Errors
+    /// If there is no such slot.
+    pub fn remove(&mut self, slot: usize) -> Result<LayerAdapter, BatchLoraError> {
+        let mut adapter = LayerAdapter::default();
+        for (state, bank) in adapter.iter_mut().zip(&mut self.banks) {
+            *state = bank.remove(slot)?;
+        }
+        Ok(adapter)
+    }
+
+    /// A copy of a slot's adapter.
+    ///
+    /// # Errors
+    /// If there is no such slot.
+    pub fn extract(&self, slot: usize) -> Result<LayerAdapter, BatchLoraError> {
+        let mut adapter = LayerAdapter::default();
+        for (state, bank) in adapter.iter_mut().zip(&self.banks) {
+            *state = bank.extract(slot)?;
+        }
+        Ok(adapter)
+    }
+
+    /// The layer's adapters for one forward pass; dropout is on with `draws`, one per slot.
+    ///
+    /// # Errors
+    /// If a segment names a slot that does not exist.
+    pub fn attach(
+        &self,
+        segments: &Segments,
+        draws: Option<&[DropoutDraw]>,
+    ) -> Result<LayerLora, BatchLoraError> {
+        let mut lora = LayerLora::default();
+        for (part, bank) in lora.0.iter_mut().zip(&self.banks) {
+            *part = bank.attach(segments, draws)?;
+        }
+        Ok(lora)
+    }
+
+    /// The bank of one projection.
+    pub fn bank(&self, projection: Projection) -> &AdapterBank {
+        &self.banks[projection as usize]
+    }
+
+    /// The bank of one projection, for the optimizer.
+    pub fn bank_mut(&mut self, projection: Projection) -> &mut AdapterBank {
+        &mut self.banks[projection as usize]
+    }
+}
+
+/// The adapters of one decoder layer in one forward pass; the default is the base alone.
+#[derive(Debug, Clone, Default)]
+pub struct LayerLora([Option<BatchLora>; 7]);
+
+impl LayerLora {
+    /// Makes all adapter weights leaves of a new graph.
+    pub fn require_grad(self) -> Self {
+        Self(self.0.map(|part| part.map(BatchLora::require_grad)))
+    }
+
+    /// Takes the gradients that backward left, by projection.
+    pub fn take_gradients(&self, gradients: &mut Gradients) -> LayerGradients {
+        let mut taken = LayerGradients::default();
+        for (gradient, part) in taken.0.iter_mut().zip(&self.0) {
+            *gradient = part.as_ref().and_then(|part| part.take_gradient(gradients));
+        }
+        taken
+    }
+
+    pub(crate) fn part(&self, projection: Projection) -> Option<&BatchLora> {
+        self.0[projection as usize].as_ref()
+    }
+}
+
+/// Gradients of one decoder layer's packed adapter weights.
+#[derive(Debug, Clone, Default)]
+pub struct LayerGradients(pub [Option<LoraPair>; 7]);
+
+impl LayerGradients {
+    /// Adds the gradients of another micro-batch of the same step.
+    pub fn accumulate(&mut self, other: Self) {
+        for (sum, part) in self.0.iter_mut().zip(other.0) {
+            *sum = match (sum.take(), part) {
+                (Some(sum), Some(part)) => Some(LoraPair {
+                    a: sum.a + part.a,
+                    b: sum.b + part.b,
+                }),
+                (sum, part) => sum.or(part),
+            };
+        }
+    }
+}
+
+impl LoraWeights {
+    /// The adapter on a device, with moments of zero.
+    ///
+    /// # Errors
+    /// If rank or dropout are impossible.
+    pub fn to_state(
+        &self,
+        use_rslora: bool,
+        lora_dropout: f64,
+        device: &Device,
+    ) -> Result<AdapterState, BatchLoraError> {
+        let device = device.clone().without_autodiff();
+        let spec = LoraSpec::new(self.r, self.lora_alpha)
+            .with_use_rslora(use_rslora)
+            .with_lora_dropout(lora_dropout);
+        let tensor = |data: &[f32], shape: [usize; 2]| {
+            Tensor::<2>::from_data(TensorData::new(data.to_vec(), shape), &device)
+        };
+        let a = tensor(&self.a, [self.r, self.d_in]);
+        // PEFT stores B as [d_out, r]; a bank's rows are ranks.
+        let b = tensor(
+            &transposed(&self.b, self.d_out, self.r),
+            [self.r, self.d_out],
+        );
+        AdapterState::new(spec, LoraPair { a, b })
+    }
+
+    /// The adapter on the host, as PEFT stores it.
+    ///
+    /// # Errors
+    /// [`ModelError::Device`] if the device fails to hand it over.
+    pub fn from_state(state: &AdapterState) -> Result<Self, ModelError> {
+        let (r, d_in) = (state.spec.r, state.weights.a.dims()[1]);
+        let d_out = state.weights.b.dims()[1];
+        let b = to_host(state.weights.b.clone())?;
+        Ok(Self {
+            r,
+            lora_alpha: state.spec.lora_alpha,
+            scale: state.spec.scale(),
+            a: to_host(state.weights.a.clone())?,
+            b: transposed(&b, r, d_out),
+            d_in,
+            d_out,
+        })
+    }
+}
+
+fn transposed(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns)
+        .flat_map(|column| (0..rows).map(move |row| data[row * columns + column]))
+        .collect()
+}
+
+/// Reads a tensor back as `float32`.
+///
+/// # Errors
+/// [`ModelError::Device`] if an operation that it depends on failed.
+pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError> {
+    let failed = |reason: String| ModelError::Device { reason };
+    let data = tensor
+        .try_into_data()
+        .map_err(|error| failed(format!("{error:?}")))?;
+    data.convert::<f32>()
+        .try_into_vec()
+        .map_err(|error| failed(format!("{error:?}")))
+}

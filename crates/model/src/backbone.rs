@@ -1,0 +1,89 @@
+use std::ops::Range;
+
+use burn::{
+    module::{Module, Param},
+    tensor::{Device, FloatDType, Int, Tensor, TensorData},
+};
+
+use crate::{
+    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError,
+    load::{load_frozen, load_norm},
+};
+
+/// A contiguous part of the frozen model: the whole of it, or what one pipeline stage holds.
+#[derive(Module, Debug)]
+pub struct Backbone {
+    embedding: Option<Param<Tensor<2>>>,
+    layers: Vec<DecoderLayer>,
+    head: Option<LanguageModelHead>,
+}
+
+impl Backbone {
+    /// Reads decoder layers `layers` of a checkpoint onto a device, tensor by tensor; with the
+    /// embedding if they begin the model, with the head if they end it.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another shape or type than the configuration says.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        config: &LlamaConfig,
+        layers: Range<usize>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let device = &device.clone().without_autodiff();
+        let table = |name: &str| {
+            load_frozen(
+                checkpoint,
+                name,
+                [config.vocab_size, config.d_model],
+                dtype,
+                device,
+            )
+        };
+        let first = layers.start == 0;
+        let last = layers.end == config.num_hidden_layers;
+        let embedding = first
+            .then(|| table("model.embed_tokens.weight"))
+            .transpose()?;
+        let head = if last {
+            let weight = match (&embedding, config.tie_word_embeddings) {
+                (Some(embedding), true) => embedding.clone(),
+                (None, true) => table("model.embed_tokens.weight")?,
+                (_, false) => table("lm_head.weight")?,
+            };
+            let (name, epsilon) = ("model.norm.weight", config.rms_norm_eps);
+            let norm = load_norm(checkpoint, name, config.d_model, epsilon, dtype, device)?;
+            Some(LanguageModelHead { norm, weight })
+        } else {
+            None
+        };
+        let layers = layers
+            .map(|index| DecoderLayer::load(checkpoint, config, index, dtype, device))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            embedding,
+            layers,
+            head,
+        })
+    }
+
+    /// Embeddings `[tokens, d_model]` of token ids; `None` if this part does not begin the model.
+    pub fn embed(&self, ids: &[u32]) -> Option<Tensor<2>> {
+        let weight = self.embedding.as_ref()?.val();
+        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+        let count = ids.len();
+        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &weight.device());
+        Some(weight.select(0, ids))
+    }
+
+    /// The decoder layers of this part.
+    pub fn layers(&self) -> &[DecoderLayer] {
+        &self.layers
+    }
+
+    /// The head; `None` if this part does not end the model.
+    pub fn head(&self) -> Option<&LanguageModelHead> {
+        self.head.as_ref()
+    }
+}

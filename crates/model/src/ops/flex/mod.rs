@@ -1,0 +1,5 @@
+use burn::backend::Flex;
+
+use super::DecoderOps;
+
+impl DecoderOps for Flex {}

@@ -1,0 +1,94 @@
+use burn::{
+    backend::Dispatch,
+    tensor::{Int, Tensor},
+};
+
+use super::{AttentionShape, DecoderOps, Rotation};
+
+/// `x / rms(x) · weight` over the last dimension.
+///
+/// # Shapes
+/// x `[rows, width]`, weight `[width]`, output `[rows, width]`.
+pub fn rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::rms_norm(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        epsilon,
+    ))
+}
+
+/// The gradient of [`rms_norm`]'s x, for callers that are not in a graph.
+pub(crate) fn rms_norm_backward(
+    x: Tensor<2>,
+    weight: Tensor<1>,
+    gradient: Tensor<2>,
+    epsilon: f64,
+) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::rms_norm_backward(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        gradient.into_dispatch(),
+        epsilon,
+    ))
+}
+
+/// `silu(gate) · up`, all `[rows, d_ffn]`.
+pub fn swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::swiglu(gate.into_dispatch(), up.into_dispatch()))
+}
+
+/// Rotary position embedding of every head, in transformers' pairing of element i with element
+/// i + `head_dim` / 2.
+///
+/// # Shapes
+/// x `[rows, heads · head_dim]`, cos and sin `[rows, head_dim / 2]`, output as x.
+pub fn rotate(x: Tensor<2>, cos: Tensor<2>, sin: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::rotate(
+        x.into_dispatch(),
+        cos.into_dispatch(),
+        sin.into_dispatch(),
+        Rotation::Forward,
+    ))
+}
+
+/// Causal attention within each sequence; keeps q, k and v for backward, never the scores.
+///
+/// # Shapes
+/// q `[rows, heads · head_dim]`, k and v `[rows, kv_heads · head_dim]`, output as q.
+pub fn self_attention(
+    q: Tensor<2>,
+    k: Tensor<2>,
+    v: Tensor<2>,
+    shape: &AttentionShape,
+) -> Tensor<2> {
+    if shape.sequences.rows() == 0 {
+        return q;
+    }
+    Tensor::from_dispatch(Dispatch::self_attention(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        shape.clone(),
+    ))
+}
+
+/// Cross-entropy against one target a row, and the gradient of `Σ weight · loss`.
+///
+/// # Shapes
+/// logits `[rows, vocabulary]`, targets and weights `[rows]`; returns losses `[rows]` in `float32`
+/// and the gradient of the logits.
+pub fn cross_entropy(
+    logits: Tensor<2>,
+    targets: Tensor<1, Int>,
+    weights: Tensor<1>,
+) -> (Tensor<1>, Tensor<2>) {
+    let (losses, gradient) = Dispatch::cross_entropy(
+        logits.into_dispatch(),
+        targets.into_dispatch(),
+        weights.into_dispatch(),
+    );
+    (
+        Tensor::from_dispatch(losses),
+        Tensor::from_dispatch(gradient),
+    )
+}

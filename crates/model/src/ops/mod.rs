@@ -1,0 +1,114 @@
+//! The decoder's operations as single autodiff nodes.
+//!
+//! Each keeps only its inputs for the backward pass and recomputes the rest: composed from Burn's
+//! elementwise operations they would keep every intermediate and pass over memory many times.
+//! The default bodies, in plain tensor operations, are the reference and serve every backend; Flex
+//! has its own. Reductions, norms, softmax and losses are computed in `float32` whatever the type
+//! of the operands.
+//!
+//! Rows are tokens: sequences of a batch follow each other without padding, so that what a token
+//! computes does not depend on the lengths of its neighbours.
+
+mod autodiff;
+mod flex;
+mod functions;
+mod reference;
+mod sequences;
+
+use burn::backend::{
+    Backend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+
+pub(crate) use functions::rms_norm_backward;
+pub use functions::{cross_entropy, rms_norm, rotate, self_attention, swiglu};
+pub use sequences::{AttentionShape, Sequences};
+
+/// Sense of a rotary embedding: backward turns back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rotation {
+    Forward,
+    Back,
+}
+
+#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff)]
+pub(crate) trait DecoderOps: Backend {
+    /// `x / rms(x) · weight` over the last dimension: x `[rows, width]`, weight `[width]`.
+    fn rms_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        reference::rms_norm::<Self>(x, weight, epsilon)
+    }
+
+    /// The gradient of x; the weight is frozen.
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        reference::rms_norm_backward::<Self>(x, weight, gradient, epsilon)
+    }
+
+    /// `silu(gate) · up`, all `[rows, d_ffn]`.
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        reference::swiglu::<Self>(gate, up)
+    }
+
+    /// The gradients of gate and up.
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        reference::swiglu_backward::<Self>(gate, up, gradient)
+    }
+
+    /// Rotary embedding of x `[rows, heads · head_dim]` with cos and sin `[rows, head_dim / 2]`;
+    /// element i of a head is paired with element i + `head_dim` / 2, as transformers does.
+    fn rotate(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        rotation: Rotation,
+    ) -> FloatTensor<Self> {
+        reference::rotate::<Self>(x, cos, sin, rotation)
+    }
+
+    /// Causal attention within each sequence: q `[rows, heads · head_dim]`, k and v
+    /// `[rows, kv_heads · head_dim]`, output as q.
+    fn self_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        shape: AttentionShape,
+    ) -> FloatTensor<Self> {
+        reference::self_attention::<Self>(q, k, v, &shape)
+    }
+
+    /// The gradients of q, k and v. The scores are computed again.
+    fn self_attention_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        shape: AttentionShape,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        reference::self_attention_backward::<Self>(q, k, v, gradient, &shape)
+    }
+
+    /// Cross-entropy of logits `[rows, vocabulary]` against one target a row, and the gradient of
+    /// `Σ weight · loss`: losses `[rows]` in `float32`, gradient as the logits.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        weights: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        reference::cross_entropy::<Self>(logits, targets, weights)
+    }
+}
+
+#[cfg(feature = "cubecl")]
+impl DecoderOps for burn_cubecl::CubeBackend {}
