@@ -1,0 +1,204 @@
+//! What an adapter computes does not depend on its neighbours in the batch.
+
+use batchlora::{
+    AdapterBank, DropoutDraw, LoraSpec, Segment, Segments, lora_linear, seed_gradient,
+};
+use burn::tensor::{Device, Tensor};
+
+use crate::support::{Random, bits, device, host, tensor};
+
+const D_IN: usize = 96;
+const D_OUT: usize = 80;
+
+struct Task {
+    spec: LoraSpec,
+    seed: u64,
+    /// Rows of each of its segments.
+    segments: &'static [usize],
+}
+
+fn tasks() -> Vec<Task> {
+    let task = |spec, seed, segments| Task {
+        spec,
+        seed,
+        segments,
+    };
+    vec![
+        task(LoraSpec::new(8, 16.0).with_lora_dropout(0.1), 11, &[33]),
+        task(LoraSpec::new(64, 16.0), 12, &[1]),
+        task(LoraSpec::new(1, 2.0).with_lora_dropout(0.5), 13, &[57]),
+        task(LoraSpec::new(16, 4.0).with_use_rslora(true), 14, &[7, 130]),
+    ]
+}
+
+/// What one task gets out of a batch.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    h: Vec<u32>,
+    dx: Vec<u32>,
+    da: Vec<u32>,
+    db: Vec<u32>,
+}
+
+/// Runs tasks in the order given, with rows of no adapter between them; a task's operands depend on
+/// its seed alone. The outcomes are in the same order.
+fn run(tasks: &[&Task], weight: &Tensor<2>, gap: usize, device: &Device) -> Vec<Outcome> {
+    let plain = device.clone().without_autodiff();
+    let mut bank = AdapterBank::new(D_IN, D_OUT, 3, &plain);
+    let (mut segments, mut places) = (Vec::new(), Vec::new());
+    let (mut x, mut gradient) = (Vec::new(), Vec::new());
+    let mut rows_of = Vec::new();
+    for (slot, task) in tasks.iter().enumerate() {
+        let mut random = Random::new(task.seed);
+        let adapter = random.adapter(task.spec, [D_IN, D_OUT], &plain);
+        bank.push(Some(adapter)).expect("fits");
+        let (mut own, mut place) = (Vec::new(), 0);
+        for &rows in task.segments {
+            x.extend(Random::new(gap as u64).values(gap * D_IN));
+            gradient.extend(Random::new(gap as u64).values(gap * D_OUT));
+            places.extend(vec![0; gap]);
+            let start = places.len();
+            x.extend(random.values(rows * D_IN));
+            gradient.extend(random.values(rows * D_OUT));
+            places.extend(place..place + rows as u32);
+            place += rows as u32;
+            own.extend(start..start + rows);
+            segments.push(Segment {
+                rows: start..start + rows,
+                slot,
+            });
+        }
+        rows_of.push(own);
+    }
+    let rows = places.len();
+    let segments = Segments::new(rows, segments)
+        .and_then(|segments| segments.with_dropout_rows(places))
+        .expect("in order");
+    let draw = |task: &&Task| DropoutDraw {
+        seed: task.seed,
+        step: 9,
+    };
+    let draws: Vec<_> = tasks.iter().map(draw).collect();
+    let routing = bank.route(&segments, Some(&draws)).expect("slots exist");
+
+    let weights = bank.weights().expect("adapters").clone();
+    let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
+    let x = tensor(x, [rows, D_IN], device).require_grad();
+    let h = lora_linear(x.clone(), weight.clone(), a.clone(), b.clone(), &routing);
+    let gradient = tensor(gradient, [rows, D_OUT], device);
+    let gradients = seed_gradient(h.clone(), gradient).backward();
+    let grad = |leaf: &Tensor<2>| host(leaf.grad(&gradients).expect("a gradient"));
+    let (h, dx, da, db) = (host(h), grad(&x), grad(&a), grad(&b));
+
+    let mut rank = 0;
+    let picked = |values: &[f32], rows: &[usize], width: usize| {
+        let rows = rows.iter().flat_map(|row| &values[row * width..][..width]);
+        rows.map(|value| value.to_bits()).collect()
+    };
+    tasks
+        .iter()
+        .zip(rows_of)
+        .map(|(task, rows)| {
+            let ranks: Vec<_> = (rank..rank + task.spec.r).collect();
+            rank += task.spec.r;
+            Outcome {
+                h: picked(&h, &rows, D_OUT),
+                dx: picked(&dx, &rows, D_IN),
+                da: picked(&da, &ranks, D_IN),
+                db: picked(&db, &ranks, D_OUT),
+            }
+        })
+        .collect()
+}
+
+/// With a frozen weight of zero all that is left is the adapters' part.
+#[test]
+fn an_adapters_part_is_bit_identical_alone_and_among_others() {
+    let device = device().autodiff();
+    let weight = Tensor::<2>::zeros([D_IN, D_OUT], &device);
+    let tasks = tasks();
+    let all: Vec<_> = tasks.iter().collect();
+    let together = run(&all, &weight, 5, &device);
+    let reversed: Vec<_> = all.iter().rev().copied().collect();
+    let mut backwards = run(&reversed, &weight, 0, &device);
+    backwards.reverse();
+    for ((task, among), backwards) in tasks.iter().zip(together).zip(backwards) {
+        let alone = run(&[task], &weight, 0, &device).remove(0);
+        assert!(among == alone, "task {} differs among others", task.seed);
+        assert!(
+            backwards == alone,
+            "task {} differs in another order",
+            task.seed
+        );
+    }
+}
+
+/// With a real weight the adapters' gradients still are; the rows of H and dX go through the frozen
+/// product, whose rounding may depend on the number of rows.
+#[test]
+fn with_a_frozen_weight_only_its_own_rounding_depends_on_the_neighbours() {
+    let device = device().autodiff();
+    let weight = Random::new(1).tensor([D_IN, D_OUT], &device);
+    let tasks = tasks();
+    let all: Vec<_> = tasks.iter().collect();
+    let together = run(&all, &weight, 5, &device);
+    for (task, among) in tasks.iter().zip(together) {
+        let alone = run(&[task], &weight, 0, &device).remove(0);
+        assert!(
+            among.da == alone.da && among.db == alone.db,
+            "task {}",
+            task.seed
+        );
+        assert!(
+            relative(&among.h, &alone.h) < 1e-6,
+            "h of task {}",
+            task.seed
+        );
+        assert!(
+            relative(&among.dx, &alone.dx) < 1e-6,
+            "dx of task {}",
+            task.seed
+        );
+    }
+}
+
+/// The largest difference, over the largest magnitude.
+fn relative(found: &[u32], expected: &[u32]) -> f32 {
+    let pairs = found.iter().zip(expected);
+    let pairs = pairs.map(|(&f, &e)| (f32::from_bits(f), f32::from_bits(e)));
+    let (difference, largest) = pairs.fold((0f32, 0f32), |(difference, largest), (f, e)| {
+        (difference.max((f - e).abs()), largest.max(e.abs()))
+    });
+    difference / largest
+}
+
+/// How far the frozen product itself depends on the number of rows.
+///
+/// Measured on Flex with AVX-512, against the same rows of a product of 256: bit-identical from
+/// four rows on, for either layout of the weight; one, two or three rows go through other kernels
+/// and differ by up to 1.5e-6 of the largest magnitude.
+#[test]
+fn rows_of_a_frozen_product_hardly_depend_on_their_number() {
+    let device = device();
+    for (d_in, d_out) in [(48, 112), (96, 80), (256, 688), (1024, 256), (2048, 512)] {
+        let mut random = Random::new(2);
+        let x = random.tensor([256, d_in], &device);
+        let stored = random.tensor([d_out, d_in], &device);
+        let contiguous = random.tensor([d_in, d_out], &device);
+        for (layout, weight) in [
+            ("contiguous", contiguous),
+            ("transposed", stored.transpose()),
+        ] {
+            let all = host(x.clone().matmul(weight.clone()));
+            for rows in [
+                1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128, 192, 255,
+            ] {
+                let some = x.clone().slice([0..rows, 0..d_in]);
+                let some = bits(&host(some.matmul(weight.clone())));
+                let difference = relative(&some, &bits(&all[..rows * d_out]));
+                println!("[{rows}, {d_in}] x [{d_in}, {d_out}], {layout}: {difference:.1e}");
+                assert!(difference < 4e-6, "{rows} rows, {layout}: {difference:.1e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The multi-adapter operator, its banks and its optimizer against slow references.
+//!
+//! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
+
+mod bank;
+mod isolation;
+mod operator;
+mod oracle;
+mod support;

@@ -1,0 +1,442 @@
+//! Values and gradients of `lora_linear` on random shapes.
+
+use batchlora::{
+    AdapterBank, DropoutDraw, LoraSpec, Routing, Segment, Segments, lora_linear, seed_gradient,
+};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use proptest::{collection::vec, option, prelude::*};
+
+use crate::{
+    oracle::{Operands, Problem, composed},
+    support::{Random, assert_close, bits, device, host, tensor, wide},
+};
+
+const TOLERANCE: f64 = 1e-5;
+
+/// A batch and a bank; everything else follows from `seed`.
+#[derive(Debug, Clone)]
+struct Case {
+    d_in: usize,
+    d_out: usize,
+    slots: Vec<Option<LoraSpec>>,
+    /// Rows without an adapter, then a slot and its rows.
+    parts: Vec<(usize, usize, usize)>,
+    /// Rows without an adapter at the end.
+    tail: usize,
+    training: bool,
+    /// Rows have coordinates of their own in the dropout counter.
+    placed: bool,
+    checkpointing: bool,
+    seed: u64,
+}
+
+fn spec() -> impl Strategy<Value = LoraSpec> {
+    let ranks = prop_oneof![Just(1), 1..=64usize];
+    let dropout = prop_oneof![Just(0.0), 0.01..0.95f64];
+    (ranks, 0.1..64.0f64, any::<bool>(), dropout).prop_map(|(r, alpha, rslora, dropout)| {
+        LoraSpec::new(r, alpha)
+            .with_use_rslora(rslora)
+            .with_lora_dropout(dropout)
+    })
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let slots = vec(option::weighted(0.8, spec()), 1..5);
+    let rows = prop_oneof![1 => Just(0usize), 1 => Just(1), 4 => 1..70usize];
+    let gap = prop_oneof![2 => Just(0usize), 1 => 1..9usize];
+    let parts = vec((gap.clone(), any::<prop::sample::Index>(), rows), 0..6);
+    let shape = (1..90usize, 1..90usize, slots, parts, gap);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>());
+    (shape, flags).prop_map(
+        |((d_in, d_out, slots, parts, tail), (training, placed, checkpointing, seed))| Case {
+            parts: parts
+                .into_iter()
+                .map(|(gap, slot, rows)| (gap, slot.index(slots.len()), rows))
+                .collect(),
+            d_in,
+            d_out,
+            slots,
+            tail,
+            training,
+            placed,
+            checkpointing,
+            seed,
+        },
+    )
+}
+
+impl Case {
+    fn segments(&self) -> Segments {
+        let (mut segments, mut end) = (Vec::new(), 0);
+        for &(gap, slot, rows) in &self.parts {
+            let start = end + gap;
+            end = start + rows;
+            segments.push(Segment {
+                rows: start..end,
+                slot,
+            });
+        }
+        let rows = end + self.tail;
+        let segments = Segments::new(rows, segments).expect("in order");
+        if self.placed {
+            let places = (0..rows as u32).map(|row| row.wrapping_mul(2_654_435_761));
+            return segments
+                .with_dropout_rows(places.collect())
+                .expect("one each");
+        }
+        segments
+    }
+
+    fn routing(&self, bank: &AdapterBank) -> Routing {
+        let draw = |slot| DropoutDraw {
+            seed: self.seed ^ slot as u64,
+            step: slot as u32 + 3,
+        };
+        let draws: Vec<_> = (0..self.slots.len()).map(draw).collect();
+        let draws = self.training.then_some(draws.as_slice());
+        bank.route(&self.segments(), draws).expect("slots exist")
+    }
+
+    fn problem(&self) -> Problem {
+        let mut random = Random::new(self.seed);
+        let bank = random.bank(&self.slots, [self.d_in, self.d_out], 5, &device());
+        let routing = self.routing(&bank);
+        let rows = routing.rows();
+        let (a, b) = bank.weights().map_or_else(Default::default, |weights| {
+            (host(weights.a.clone()), host(weights.b.clone()))
+        });
+        Problem {
+            d_in: self.d_in,
+            d_out: self.d_out,
+            x: random.values(rows * self.d_in),
+            weight: random.values(self.d_in * self.d_out),
+            a,
+            b,
+            gradient: random.values(rows * self.d_out),
+            routing,
+        }
+    }
+
+    fn device(&self) -> Device {
+        let device = device().autodiff();
+        if self.checkpointing {
+            device.gradient_checkpointing()
+        } else {
+            device
+        }
+    }
+}
+
+/// The output and the gradients of x, a and b.
+type Results = [Vec<f32>; 4];
+const NAMES: [&str; 4] = ["h", "dx", "da", "db"];
+
+fn by_operator(problem: &Problem, device: &Device) -> Results {
+    let [x, a, b, weight] = problem.leaves(device);
+    // A cheap operation in front, so that checkpointing has something to compute again.
+    let input = x.clone() * 1.0;
+    let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing);
+    let gradient = tensor(problem.gradient.clone(), h.dims(), device);
+    let gradients = seed_gradient(h.clone(), gradient).backward();
+    results(h, [x, a, b], &gradients)
+}
+
+fn by_composition(problem: &Problem, device: &Device) -> Results {
+    let leaves = problem.leaves(device);
+    let [x, a, b, _] = leaves.clone();
+    let h = composed(leaves, &problem.routing, device);
+    let gradient = tensor(problem.gradient.clone(), h.dims(), device);
+    let gradients = (h.clone() * gradient).sum().backward();
+    results(h, [x, a, b], &gradients)
+}
+
+fn results(h: Tensor<2>, leaves: [Tensor<2>; 3], gradients: &burn::tensor::Gradients) -> Results {
+    // A leaf that no row uses is not reached, which means zero.
+    let [dx, da, db] = leaves.map(|leaf| {
+        let zeros = vec![0.0; leaf.dims().iter().product()];
+        leaf.grad(gradients).map_or(zeros, host)
+    });
+    [host(h), dx, da, db]
+}
+
+fn by_oracle(problem: &Problem) -> [Vec<f64>; 4] {
+    let operands = problem.operands();
+    let [dx, da, db] = problem.gradients(&operands);
+    [problem.forward(&operands), dx, da, db]
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(256))]
+
+    #[test]
+    fn values_and_gradients_are_those_of_the_oracle(case in case()) {
+        let problem = case.problem();
+        let found = by_operator(&problem, &case.device());
+        for ((name, found), expected) in NAMES.iter().zip(found).zip(by_oracle(&problem)) {
+            assert_close(name, &found, &expected, TOLERANCE);
+        }
+    }
+
+    #[test]
+    fn values_and_gradients_are_those_of_the_composition(case in case()) {
+        let problem = case.problem();
+        prop_assume!(problem.rows() > 0 && problem.routing.rank_sum() > 0);
+        let found = by_operator(&problem, &case.device());
+        let expected = by_composition(&problem, &case.device());
+        for ((name, found), expected) in NAMES.iter().zip(found).zip(expected) {
+            assert_close(name, &found, &wide(&expected), TOLERANCE);
+        }
+    }
+}
+
+/// Two adapters, an empty slot, a slot in two segments, base rows, dropout, ranks above and below
+/// the number of rows.
+fn mixed() -> Case {
+    Case {
+        d_in: 13,
+        d_out: 9,
+        slots: vec![
+            Some(LoraSpec::new(4, 8.0).with_lora_dropout(0.4)),
+            None,
+            Some(LoraSpec::new(7, 3.0).with_use_rslora(true)),
+            Some(LoraSpec::new(2, 1.0)),
+        ],
+        parts: vec![(0, 0, 5), (2, 1, 3), (0, 2, 3), (0, 3, 0), (1, 0, 4)],
+        tail: 2,
+        training: true,
+        placed: true,
+        checkpointing: false,
+        seed: 1,
+    }
+}
+
+/// The operator is linear in each operand, so a central difference is exact but for rounding.
+#[test]
+fn the_oracle_agrees_with_central_differences() {
+    let problem = mixed().problem();
+    let operands = problem.operands();
+    let expected = problem.gradients(&operands);
+    let loss = |operands: &Operands| -> f64 {
+        let h = problem.forward(operands);
+        h.iter()
+            .zip(wide(&problem.gradient))
+            .map(|(h, g)| h * g)
+            .sum()
+    };
+    let fields: [fn(&mut Operands) -> &mut Vec<f64>; 3] =
+        [|o| &mut o.x, |o| &mut o.a, |o| &mut o.b];
+    for (field, expected) in fields.into_iter().zip(expected) {
+        for (index, expected) in expected.into_iter().enumerate() {
+            let at = |delta: f64| {
+                let mut moved = operands.clone();
+                field(&mut moved)[index] += delta;
+                loss(&moved)
+            };
+            let found = (at(0.5) - at(-0.5)) / 1.0;
+            assert!(
+                (found - expected).abs() < 1e-11,
+                "{index}: {found} {expected}"
+            );
+        }
+    }
+}
+
+/// The adapters' share of the output must matter, or the tests above compare frozen products.
+#[test]
+fn the_adapters_are_a_large_part_of_the_mixed_case() {
+    let problem = mixed().problem();
+    let mut without = problem.operands();
+    without.b.fill(0.0);
+    let (with, without) = (
+        problem.forward(&problem.operands()),
+        problem.forward(&without),
+    );
+    let norm = |values: Vec<f64>| values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let share = norm(with.iter().zip(&without).map(|(a, b)| a - b).collect()) / norm(without);
+    assert!(share > 0.5, "{share}");
+}
+
+#[test]
+fn dropout_differs_between_training_and_evaluation_only() {
+    let training = mixed();
+    let evaluation = Case {
+        training: false,
+        ..mixed()
+    };
+    let [with, without] =
+        [training, evaluation].map(|case| by_operator(&case.problem(), &case.device())[0].clone());
+    let d_out = mixed().d_out;
+    let differs = |row: usize| with[row * d_out..][..d_out] != without[row * d_out..][..d_out];
+    let dropped: Vec<_> = (0..20).filter(|&row| differs(row)).collect();
+    assert_eq!(
+        dropped,
+        [0, 1, 2, 3, 4, 14, 15, 16, 17],
+        "slot 0 alone has dropout"
+    );
+}
+
+#[test]
+fn rows_without_an_adapter_take_the_frozen_weight_alone() {
+    let problem = mixed().problem();
+    let mut operands = problem.operands();
+    operands.a.fill(f64::NAN);
+    let bare = problem.forward(&operands);
+    let [h, ..] = by_operator(&problem, &mixed().device());
+    let d_out = problem.d_out;
+    let base: Vec<_> = (0..20).filter(|row| !bare[row * d_out].is_nan()).collect();
+    assert_eq!(base, [5, 6, 7, 8, 9, 13, 18, 19]);
+    for row in base {
+        let place = row * d_out..(row + 1) * d_out;
+        assert_close("h", &h[place.clone()], &bare[place], TOLERANCE);
+    }
+}
+
+#[test]
+fn adapters_without_rows_get_gradients_of_exactly_zero() {
+    let problem = mixed().problem();
+    let [_, _, da, db] = by_operator(&problem, &mixed().device());
+    // Slot 3 has the last two of the thirteen rows of rank.
+    assert!(da[11 * problem.d_in..].iter().all(|&value| value == 0.0));
+    assert!(db[11 * problem.d_out..].iter().all(|&value| value == 0.0));
+    assert!(da[..11 * problem.d_in].iter().any(|&value| value != 0.0));
+}
+
+#[test]
+fn the_frozen_weight_gets_no_gradient() {
+    let (problem, device) = (mixed().problem(), device().autodiff());
+    let [x, a, b, weight] = problem.leaves(&device);
+    let weight = weight.require_grad();
+    let h = lora_linear(
+        x.clone(),
+        weight.clone(),
+        a.clone(),
+        b.clone(),
+        &problem.routing,
+    );
+    let gradients = h.sum().backward();
+    assert!(weight.grad(&gradients).is_none());
+    assert!([x, a, b].iter().all(|leaf| leaf.grad(&gradients).is_some()));
+}
+
+/// As in a model's first layer: only the adapters are to be trained.
+#[test]
+fn an_input_outside_the_graph_changes_no_gradient() {
+    let problem = mixed().problem();
+    for device in [
+        device().autodiff(),
+        device().autodiff().gradient_checkpointing(),
+    ] {
+        let [_, _, da, db] = by_operator(&problem, &device);
+        let [x, a, b, weight] = problem.leaves(&device);
+        let x = x.set_require_grad(false);
+        let h = lora_linear(x.clone(), weight, a.clone(), b.clone(), &problem.routing);
+        let gradient = tensor(problem.gradient.clone(), h.dims(), &device);
+        let gradients = seed_gradient(h, gradient).backward();
+        assert!(x.grad(&gradients).is_none());
+        let found = [a, b].map(|leaf| bits(&host(leaf.grad(&gradients).expect("a gradient"))));
+        assert_eq!(found, [bits(&da), bits(&db)]);
+    }
+}
+
+#[test]
+fn without_autodiff_the_values_are_the_same() {
+    let problem = mixed().problem();
+    let [expected, ..] = by_operator(&problem, &device().autodiff());
+    let [x, a, b, weight] = problem.leaves(&device().autodiff()).map(Tensor::inner);
+    let found = host(lora_linear(x, weight, a, b, &problem.routing));
+    assert_eq!(bits(&found), bits(&expected));
+}
+
+#[test]
+fn seeded_gradients_arrive_exactly() {
+    let device = device().autodiff();
+    let mut values = Random::new(3).values(6 * 5);
+    values[..4].copy_from_slice(&[0.0, -0.0, f32::MIN_POSITIVE, 3e38]);
+    let y = Random::new(4).tensor([6, 5], &device).require_grad();
+    let root = seed_gradient(y.clone(), tensor(values.clone(), [6, 5], &device));
+    assert_eq!(root.dims(), [1]);
+    let gradients = root.backward();
+    let found = host(y.grad(&gradients).expect("a gradient"));
+    assert_eq!(bits(&found), bits(&values));
+}
+
+#[test]
+#[should_panic(expected = "one gradient per element")]
+fn a_seed_of_another_shape_is_refused() {
+    let device = device().autodiff();
+    let zeros = |shape| Tensor::<2>::zeros(shape, &device);
+    let _ = seed_gradient(zeros([2, 3]), zeros([3, 2]));
+}
+
+#[test]
+#[should_panic(expected = "x [3, 2], weight [2, 4], a [1, 2] and b [1, 5]")]
+fn operands_that_do_not_fit_are_refused() {
+    let device = device();
+    let bank = Random::new(0).bank(&[Some(LoraSpec::new(1, 1.0))], [2, 4], 0, &device);
+    let segments = Segments::new(
+        3,
+        vec![Segment {
+            rows: 0..3,
+            slot: 0,
+        }],
+    )
+    .expect("in order");
+    let routing = bank.route(&segments, None).expect("slot 0 exists");
+    let zeros = |shape| Tensor::<2>::zeros(shape, &device);
+    let _ = lora_linear(
+        zeros([3, 2]),
+        zeros([2, 4]),
+        zeros([1, 2]),
+        zeros([1, 5]),
+        &routing,
+    );
+}
+
+#[test]
+fn a_batch_without_rows_has_no_output_and_no_gradient() {
+    let case = Case {
+        parts: vec![(0, 0, 0), (0, 2, 0)],
+        tail: 0,
+        ..mixed()
+    };
+    let problem = case.problem();
+    assert_eq!((problem.rows(), problem.routing.rank_sum()), (0, 13));
+    let [h, dx, da, db] = by_operator(&problem, &case.device());
+    assert_eq!((h.len(), dx.len()), (0, 0));
+    assert!(da.iter().chain(&db).all(|&value| value == 0.0));
+}
+
+/// Activations of half the width: adapters are cast to it, their gradients come back in `float32`.
+#[test]
+fn half_precision_activations_with_float32_adapters() {
+    let problem = mixed().problem();
+    let expected = by_oracle(&problem);
+    for (dtype, tolerance) in [(FloatDType::F16, 3e-3), (FloatDType::BF16, 2e-2)] {
+        let device = device().autodiff();
+        if !device.supports_dtype(DType::from(dtype)) {
+            continue;
+        }
+        let [x, a, b, weight] = problem.leaves(&device);
+        let (input, weight) = (x.clone().cast(dtype), weight.cast(dtype));
+        let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing);
+        assert_eq!(h.dtype(), DType::from(dtype));
+        let gradient = tensor(problem.gradient.clone(), h.dims(), &device).cast(dtype);
+        let gradients = seed_gradient(h.clone(), gradient).backward();
+        for leaf in [&a, &b] {
+            let gradient = leaf.grad(&gradients).expect("a gradient");
+            assert_eq!(gradient.dtype(), DType::F32);
+        }
+        let found = results(h, [x, a, b], &gradients);
+        for ((name, found), expected) in NAMES.iter().zip(found).zip(&expected) {
+            assert_close(&format!("{name} in {dtype:?}"), &found, expected, tolerance);
+        }
+    }
+}
