@@ -2,6 +2,7 @@
 //!
 //! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
 
+mod adamw;
 mod bank;
 mod isolation;
 mod operator;

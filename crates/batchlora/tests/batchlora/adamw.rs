@@ -1,0 +1,408 @@
+//! The batched optimizer against torch's arithmetic, one slot at a time in double precision, and
+//! against numbers that torch gave.
+
+use batchlora::{
+    AdamWStep, AdapterBank, AdapterState, LoraPair, LoraSpec, SlotUpdate, squared_gradient_norms,
+};
+use burn::tensor::Tensor;
+
+use crate::support::{Random, assert_close, device, host, state_bits, tensor, wide};
+
+/// Two layers of one model.
+const SHAPES: [[usize; 2]; 2] = [[7, 5], [3, 11]];
+const RANKS: [Option<usize>; 5] = [Some(4), None, Some(1), Some(16), Some(2)];
+
+fn banks(ranks: &[Option<usize>]) -> Vec<AdapterBank> {
+    let specs: Vec<_> = ranks
+        .iter()
+        .map(|r| r.map(|r| LoraSpec::new(r, 1.0)))
+        .collect();
+    let bank = |(seed, shape): (usize, &[usize; 2])| {
+        Random::new(seed as u64).bank(&specs, *shape, 0, &device())
+    };
+    SHAPES.iter().enumerate().map(bank).collect()
+}
+
+fn update(slot: usize, step: u64) -> SlotUpdate {
+    let [
+        learning_rate,
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        max_grad_norm,
+    ] = [
+        [1e-2, 0.9, 0.999, 1e-8, 0.0, 1.0],
+        [1.0, 0.5, 0.5, 1.0, 0.5, 1.0],
+        [3e-4, 0.8, 0.99, 1e-6, 0.1, 0.0],
+        [1e-3, 0.95, 0.9999, 1e-3, 0.01, 100.0],
+        [5e-2, 0.0, 0.9, 1e-8, 0.3, 0.05],
+    ][slot];
+    SlotUpdate {
+        // A schedule: the learning rate is not the same at every step.
+        learning_rate: learning_rate / (1.0 + step as f64 / 10.0),
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        max_grad_norm,
+        step,
+    }
+}
+
+fn norms(banks: &[AdapterBank], gradients: &[LoraPair]) -> Tensor<1> {
+    let squares = banks.iter().zip(gradients);
+    let squares = squares.map(|(bank, gradient)| squared_gradient_norms(bank, gradient));
+    squares
+        .reduce(|sum, squares| sum + squares)
+        .expect("a bank")
+}
+
+fn step(banks: &mut [AdapterBank], updates: &[Option<SlotUpdate>], gradients: &[LoraPair]) {
+    let step = AdamWStep::new(updates, norms(banks, gradients));
+    for (bank, gradient) in banks.iter_mut().zip(gradients) {
+        step.apply(bank, gradient.clone());
+    }
+}
+
+/// Gradients of the two layers for one slot, a function of slot and step alone.
+fn slot_gradients(slot: usize, rank: usize, step: u64) -> Vec<LoraPair> {
+    let mut random = Random::new(1000 * step + slot as u64);
+    let pair = |shape: &[usize; 2]| random.pair(rank, *shape, &device());
+    SHAPES.iter().map(pair).collect()
+}
+
+/// The same, packed for all slots.
+fn gradients(ranks: &[Option<usize>], step: u64) -> Vec<LoraPair> {
+    packed(
+        ranks
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, rank)| rank.map(|rank| slot_gradients(slot, rank, step))),
+    )
+}
+
+fn packed(slots: impl Iterator<Item = Vec<LoraPair>>) -> Vec<LoraPair> {
+    let slots: Vec<_> = slots.collect();
+    let cat = |layer: usize, part: fn(&LoraPair) -> &Tensor<2>| {
+        Tensor::cat(
+            slots
+                .iter()
+                .map(|slot| part(&slot[layer]).clone())
+                .collect(),
+            0,
+        )
+    };
+    (0..SHAPES.len())
+        .map(|layer| LoraPair {
+            a: cat(layer, |pair| &pair.a),
+            b: cat(layer, |pair| &pair.b),
+        })
+        .collect()
+}
+
+/// One slot's parameters and moments, flat over layers and matrices.
+#[derive(Debug, Clone)]
+struct Reference {
+    weights: Vec<f64>,
+    first: Vec<f64>,
+    second: Vec<f64>,
+}
+
+impl Reference {
+    fn of(states: &[AdapterState]) -> Self {
+        let flat = |part: fn(&AdapterState) -> &LoraPair| {
+            states.iter().flat_map(|state| flat(part(state))).collect()
+        };
+        Self {
+            weights: flat(|state| &state.weights),
+            first: flat(|state| &state.first_moment),
+            second: flat(|state| &state.second_moment),
+        }
+    }
+
+    /// `clip_grad_norm_`, then `torch.optim.AdamW`, written as their documentation has them.
+    fn step(&mut self, gradient: &[f64], update: &SlotUpdate) {
+        let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let clip = match update.max_grad_norm {
+            0.0 => 1.0,
+            limit => (limit / (norm + 1e-6)).min(1.0),
+        };
+        let correction = |beta: f64| 1.0 - beta.powi(update.step as i32);
+        for (index, gradient) in gradient.iter().enumerate() {
+            let gradient = gradient * clip;
+            let [weight, first, second] = [&mut self.weights, &mut self.first, &mut self.second]
+                .map(|values| &mut values[index]);
+            *weight -= update.learning_rate * update.weight_decay * *weight;
+            *first = update.beta1 * *first + (1.0 - update.beta1) * gradient;
+            *second = update.beta2 * *second + (1.0 - update.beta2) * gradient * gradient;
+            let first = *first / correction(update.beta1);
+            let second = *second / correction(update.beta2);
+            *weight -= update.learning_rate * first / (second.sqrt() + update.epsilon);
+        }
+    }
+}
+
+fn flat(pair: &LoraPair) -> Vec<f64> {
+    wide(&[host(pair.a.clone()), host(pair.b.clone())].concat())
+}
+
+fn states(banks: &[AdapterBank], slot: usize) -> Vec<AdapterState> {
+    let states = banks.iter().map(|bank| bank.extract(slot).expect("a slot"));
+    states.map(|state| state.expect("an adapter")).collect()
+}
+
+fn all_bits(banks: &[AdapterBank], slot: usize) -> Vec<Vec<u32>> {
+    states(banks, slot).iter().flat_map(state_bits).collect()
+}
+
+#[test]
+fn thirty_steps_are_torchs() {
+    let mut banks = banks(&RANKS);
+    let slots = [0, 2, 3, 4];
+    let mut references = slots.map(|slot| Reference::of(&states(&banks, slot)));
+    for at in 1..=30 {
+        let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, at))).collect();
+        step(&mut banks, &updates, &gradients(&RANKS, at));
+        for (slot, reference) in slots.into_iter().zip(&mut references) {
+            let rank = RANKS[slot].expect("an adapter");
+            let gradient = slot_gradients(slot, rank, at);
+            let gradient: Vec<_> = gradient.iter().flat_map(flat).collect();
+            reference.step(&gradient, &update(slot, at));
+        }
+    }
+    for (slot, reference) in slots.into_iter().zip(references) {
+        let found = Reference::of(&states(&banks, slot));
+        for (what, found, expected) in [
+            ("weights", found.weights, reference.weights),
+            ("first moment", found.first, reference.first),
+            ("second moment", found.second, reference.second),
+        ] {
+            let found: Vec<_> = found.into_iter().map(|value| value as f32).collect();
+            assert_close(&format!("{what} of slot {slot}"), &found, &expected, 2e-6);
+        }
+    }
+}
+
+/// Slots 0 and 4 clip at every step, 3 never does, 2 is told not to.
+#[test]
+fn the_steps_above_clip_and_do_not_clip() {
+    let banks = banks(&RANKS);
+    for at in 1..=30 {
+        let norms = host(norms(&banks, &gradients(&RANKS, at)).sqrt());
+        assert!(
+            norms[0] > 1.0 && norms[4] > 0.05 && norms[3] < 100.0,
+            "{norms:?}"
+        );
+    }
+}
+
+#[test]
+fn squared_norms_are_those_of_each_slot() {
+    let banks = banks(&RANKS);
+    let found = host(norms(&banks, &gradients(&RANKS, 1)));
+    let expected: Vec<f64> = (0..5)
+        .map(|slot| match RANKS[slot] {
+            Some(rank) => {
+                let gradient = slot_gradients(slot, rank, 1);
+                gradient.iter().flat_map(flat).map(|g| g * g).sum()
+            }
+            None => 0.0,
+        })
+        .collect();
+    assert_close("squared norm", &found, &expected, 1e-6);
+    assert_eq!(found[1].to_bits(), 0);
+}
+
+#[test]
+fn a_slot_without_an_update_keeps_every_bit() {
+    let mut some = banks(&RANKS);
+    let mut all = some.clone();
+    let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, 1))).collect();
+    let mut fewer = updates.clone();
+    fewer[2] = None;
+    fewer[4] = None;
+    let before = [2, 4].map(|slot| all_bits(&some, slot));
+    step(&mut all, &updates, &gradients(&RANKS, 1));
+    step(&mut some, &fewer, &gradients(&RANKS, 1));
+    assert_eq!([2, 4].map(|slot| all_bits(&some, slot)), before);
+    assert_ne!([2, 4].map(|slot| all_bits(&all, slot)), before);
+    assert_eq!(
+        [0, 3].map(|slot| all_bits(&some, slot)),
+        [0, 3].map(|slot| all_bits(&all, slot))
+    );
+}
+
+/// One bad element anywhere, or squares that overflow, and that slot alone waits.
+#[test]
+fn a_slot_whose_gradient_is_not_finite_keeps_every_bit_and_others_do_not_notice() {
+    let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, 1))).collect();
+    let start = banks(&RANKS);
+    let mut expected = start.clone();
+    step(&mut expected, &updates, &gradients(&RANKS, 1));
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
+        for (layer, is_a) in [(0, true), (0, false), (1, true), (1, false)] {
+            let slots = RANKS.iter().enumerate();
+            let gradients = packed(slots.filter_map(|(slot, rank)| {
+                let mut gradient = slot_gradients(slot, (*rank)?, 1);
+                if slot == 3 {
+                    let pair = &mut gradient[layer];
+                    let part = if is_a { &mut pair.a } else { &mut pair.b };
+                    let (shape, mut values) = (part.dims(), host(part.clone()));
+                    values[shape[1] + 1] = bad;
+                    *part = tensor(values, shape, &device());
+                }
+                Some(gradient)
+            }));
+            let mut found = start.clone();
+            step(&mut found, &updates, &gradients);
+            assert_eq!(
+                all_bits(&found, 3),
+                all_bits(&start, 3),
+                "{bad} in layer {layer}"
+            );
+            for slot in [0, 2, 4] {
+                let bits = [&found, &expected].map(|banks| all_bits(banks, slot));
+                assert!(
+                    bits[0] == bits[1],
+                    "{bad} in layer {layer} of slot 3 changed slot {slot}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_is_updated_bit_for_bit_as_if_alone() {
+    let mut together = banks(&RANKS);
+    let mut alone: Vec<_> = SHAPES
+        .iter()
+        .zip(&together)
+        .map(|(shape, bank)| {
+            let mut alone = AdapterBank::new(shape[0], shape[1], 0, &device());
+            alone.push(bank.extract(3).expect("a slot")).expect("fits");
+            alone
+        })
+        .collect();
+    for at in 1..=5 {
+        let updates: Vec<_> = (0..5).map(|slot| Some(update(slot, at))).collect();
+        step(&mut together, &updates, &gradients(&RANKS, at));
+        step(&mut alone, &updates[3..4], &slot_gradients(3, 16, at));
+    }
+    assert!(all_bits(&together, 3) == all_bits(&alone, 0));
+}
+
+#[test]
+fn banks_without_adapters_have_no_norm_and_take_no_step() {
+    let device = device();
+    let mut bank = AdapterBank::new(3, 2, 0, &device);
+    bank.push(None).expect("an empty slot");
+    let gradient = Random::new(0).pair(0, [3, 2], &device);
+    let squares = squared_gradient_norms(&bank, &gradient);
+    assert_eq!(host(squares.clone()), [0.0]);
+    AdamWStep::new(&[Some(update(0, 1))], squares).apply(&mut bank, gradient);
+    assert!(bank.weights().is_none());
+}
+
+#[test]
+#[should_panic(expected = "one squared norm per slot")]
+fn updates_are_one_per_slot() {
+    let _ = AdamWStep::new(&[None; 2], Tensor::zeros([3], &device()));
+}
+
+/// Numbers of torch 2.15.0 (CPU), for two adapters of ranks 2 and 1 at a layer [3, 2]:
+///
+/// ```python
+/// def values(count, phase):
+///     return torch.tensor([((7 * i + 3 * phase) % 11 - 5) / 8 for i in range(count)])
+/// for slot, (r, lr, betas, eps, decay, clip) in enumerate([
+///     (2, 1e-2, (0.9, 0.999), 1e-8, 0.1, 1.0), (1, 3e-3, (0.8, 0.95), 1e-4, 0.0, 100.0)]):
+///     a = torch.nn.Parameter(values(r * 3, slot).reshape(r, 3))
+///     b = torch.nn.Parameter(values(r * 2, slot + 5).reshape(r, 2))
+///     o = torch.optim.AdamW([a, b], lr=lr, betas=betas, eps=eps, weight_decay=decay)
+///     for step in range(1, 6):
+///         a.grad = values(r * 3, slot + 10 * step).reshape(r, 3)
+///         b.grad = values(r * 2, slot + 10 * step + 5).reshape(r, 2)
+///         torch.nn.utils.clip_grad_norm_([a, b], clip)
+///         o.step()
+///     for t in (a, b):
+///         print(*(f"{v:.9g}" for x in (t, o.state[t]["exp_avg"], o.state[t]["exp_avg_sq"])
+///                 for v in x.flatten().tolist()))
+/// ```
+#[test]
+fn five_steps_give_the_numbers_that_torch_gave() {
+    let device = device();
+    let values = |count: usize, phase: usize| -> Vec<f32> {
+        let value = |i: usize| ((7 * i + 3 * phase) % 11) as f32 - 5.0;
+        (0..count).map(|i| value(i) / 8.0).collect()
+    };
+    let pair = |r: usize, phase: usize| LoraPair {
+        a: tensor(values(r * 3, phase), [r, 3], &device),
+        b: tensor(values(r * 2, phase + 5), [r, 2], &device),
+    };
+    let update = |learning_rate, beta1, beta2, epsilon, weight_decay, max_grad_norm| SlotUpdate {
+        learning_rate,
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        max_grad_norm,
+        step: 0,
+    };
+    let slots = [
+        update(1e-2, 0.9, 0.999, 1e-8, 0.1, 1.0),
+        update(3e-3, 0.8, 0.95, 1e-4, 0.0, 100.0),
+    ];
+    let mut bank = AdapterBank::new(3, 2, 0, &device);
+    for (slot, r) in [2, 1].into_iter().enumerate() {
+        let state = AdapterState::new(LoraSpec::new(r, 1.0), pair(r, slot));
+        bank.push(Some(state.expect("valid"))).expect("fits");
+    }
+    for step in 1..=5 {
+        let pairs = [pair(2, 10 * step), pair(1, 10 * step + 1)];
+        let gradient = LoraPair {
+            a: Tensor::cat(pairs.iter().map(|pair| pair.a.clone()).collect(), 0),
+            b: Tensor::cat(pairs.iter().map(|pair| pair.b.clone()).collect(), 0),
+        };
+        let squares = squared_gradient_norms(&bank, &gradient);
+        let at = |slot: SlotUpdate| {
+            Some(SlotUpdate {
+                step: step as u64,
+                ..slot
+            })
+        };
+        AdamWStep::new(&slots.map(at), squares).apply(&mut bank, gradient);
+    }
+    #[rustfmt::skip]
+    let expected: [[&[f64]; 6]; 2] = [
+        [
+            &[-0.644366503, 0.266968518, -0.233595997, 0.613488495, 0.152244285, -0.400527835],
+            &[-0.113754109, -0.644366503, 0.266968518, -0.233595997],
+            &[0.0525487922, -0.00860096235, 0.012248965, 0.0118766585, -0.049273096, 0.037735831],
+            &[-0.0487738587, 0.0525487922, -0.00860096235, 0.012248965],
+            &[0.000461778225, 0.000425525621, 0.00060120906, 0.000410580309, 0.000486687175, 0.000551291567],
+            &[0.000564417511, 0.000461778225, 0.000425525621, 0.00060120906],
+        ],
+        [
+            &[-0.245653734, 0.621960163, 0.133561492],
+            &[0.255616039, -0.245653734],
+            &[0.0522000082, 0.04868, -0.111480005],
+            &[-0.0274399966, 0.0522000082],
+            &[0.0481476821, 0.0271526556, 0.0326678902],
+            &[0.0265019573, 0.0481476821],
+        ],
+    ];
+    for (slot, expected) in expected.into_iter().enumerate() {
+        let state = bank.extract(slot).expect("a slot").expect("an adapter");
+        let pairs = [state.weights, state.first_moment, state.second_moment];
+        let found = pairs.into_iter().flat_map(|pair| [pair.a, pair.b]);
+        for (index, (found, expected)) in found.zip(expected).enumerate() {
+            assert_close(
+                &format!("slot {slot}, part {index}"),
+                &host(found),
+                expected,
+                5e-7,
+            );
+        }
+    }
+}
