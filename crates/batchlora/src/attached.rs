@@ -22,6 +22,14 @@ impl BatchLora {
         }
     }
 
+    /// Takes A and B out of any graph.
+    pub fn without_autodiff(self) -> Self {
+        Self {
+            weights: self.weights.map(Tensor::without_autodiff),
+            ..self
+        }
+    }
+
     /// `x W` with every row's adapter added: x `[rows, d_in]`, weight `[d_in, d_out]`, output
     /// `[rows, d_out]`. See [`lora_linear`].
     pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {

@@ -98,6 +98,16 @@ impl LayerLora {
         Self(self.0.map(|part| part.map(BatchLora::require_grad)))
     }
 
+    /// The same adapters outside of any graph.
+    pub fn without_autodiff(self) -> Self {
+        Self(self.0.map(|part| part.map(BatchLora::without_autodiff)))
+    }
+
+    /// Whether no row of the batch has an adapter at this layer.
+    pub fn is_base_only(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
     /// Takes the gradients that backward left, by projection.
     pub fn take_gradients(&self, gradients: &mut Gradients) -> LayerGradients {
         let mut taken = LayerGradients::default();

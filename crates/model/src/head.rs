@@ -1,7 +1,7 @@
 use burn::{
     module::{Module, Param},
     nn::RmsNorm,
-    tensor::{DType, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData},
+    tensor::{DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
 use crate::{
@@ -45,33 +45,11 @@ impl LanguageModelHead {
     /// Only rows that predict a target are projected, a chunk at a time: never are all logits held.
     pub fn loss(&self, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
         let (device, [rows, d_model]) = (hidden.device(), hidden.dims());
-        let count = targets.rows.len();
-        let indices: Vec<i32> = targets.rows.iter().map(|&row| row as i32).collect();
-        let indices = Tensor::<1, Int>::from_data(TensorData::new(indices, [count]), &device);
-        let ids: Vec<i32> = targets.ids.iter().map(|&id| id as i32).collect();
-        let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &device);
-        let weights = TensorData::new(targets.weights.clone(), [count]);
-        let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
-
-        let selected = hidden.clone().select(0, indices.clone());
-        let normal = normalise(selected.clone(), &self.norm);
-        let weight = self.weight.val();
-        let chunk = (LOGITS_PER_CHUNK / weight.dims()[0]).max(1);
-        let (mut losses, mut gradients) = (Vec::new(), Vec::new());
-        for start in (0..count).step_by(chunk) {
-            let end = (start + chunk).min(count);
-            let logits = normal
-                .clone()
-                .slice([start..end, 0..d_model])
-                .matmul(weight.clone().transpose());
-            let (loss, gradient) = cross_entropy(
-                logits,
-                ids.clone().slice([start..end]),
-                weights.clone().slice([start..end]),
-            );
-            losses.push(loss);
-            gradients.push(gradient.matmul(weight.clone()));
-        }
+        let selected = hidden.select(0, integers(&targets.rows, &device));
+        let mut gradients = Vec::new();
+        let losses = self.chunked_losses(selected.clone(), targets, |gradient| {
+            gradients.push(gradient.matmul(self.weight.val()));
+        });
         let gradient = rms_norm_backward(
             selected,
             self.norm.gamma.val(),
@@ -79,7 +57,49 @@ impl LanguageModelHead {
             self.norm.epsilon,
         );
         let zeros = Tensor::zeros([rows, d_model], (&device, gradient.dtype()));
-        let gradient = zeros.select_assign(0, indices, gradient, IndexingUpdateOp::Add);
-        (Tensor::cat(losses, 0), gradient)
+        let rows = integers(&targets.rows, &device);
+        (losses, zeros.select_assign(0, rows, gradient, IndexingUpdateOp::Add))
     }
+
+    /// The losses of [`loss`](Self::loss) without the gradient.
+    pub fn target_losses(&self, hidden: Tensor<2>, targets: &Targets) -> Tensor<1> {
+        let rows = integers(&targets.rows, &hidden.device());
+        self.chunked_losses(hidden.select(0, rows), targets, drop)
+    }
+
+    /// Losses of hidden states already selected, `[targets, d_model]`; every chunk's gradient of
+    /// the logits goes to `with_gradient`.
+    fn chunked_losses(
+        &self,
+        selected: Tensor<2>,
+        targets: &Targets,
+        mut with_gradient: impl FnMut(Tensor<2>),
+    ) -> Tensor<1> {
+        let (device, [count, d_model]) = (selected.device(), selected.dims());
+        let ids = integers(&targets.ids, &device);
+        let weights = TensorData::new(targets.weights.clone(), [count]);
+        let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
+        let normal = normalise(selected, &self.norm);
+        let projection = self.weight.val().transpose();
+        let chunk = (LOGITS_PER_CHUNK / projection.dims()[1]).max(1);
+        let losses = (0..count).step_by(chunk).map(|start| {
+            let end = (start + chunk).min(count);
+            let rows = normal.clone().slice([start..end, 0..d_model]);
+            let (loss, gradient) = cross_entropy(
+                rows.matmul(projection.clone()),
+                ids.clone().slice([start..end]),
+                weights.clone().slice([start..end]),
+            );
+            with_gradient(gradient);
+            loss
+        });
+        Tensor::cat(losses.collect(), 0)
+    }
+}
+
+fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, Int> {
+    // Rows and tokens of a batch are far below 2^31.
+    let values: Vec<i32> = values.iter().map(|&v| v.try_into().unwrap_or(i32::MAX)).collect();
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count]), device)
 }

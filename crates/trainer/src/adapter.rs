@@ -1,0 +1,143 @@
+//! Adapters on their way into the stages and out of them.
+
+use batchlora::{AdapterState, LoraSpec};
+use burn::tensor::Device;
+use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_model::{
+    LayerAdapter, LlamaConfig, LoraWeights, PeftAdapter, PeftLoraConfig, Projection, TargetModules,
+    to_host,
+};
+
+use crate::TrainerError;
+
+/// An adapter's state at every decoder layer.
+pub(crate) type ModelAdapter = Vec<LayerAdapter>;
+
+/// A fresh adapter, a function of the adapter's configuration alone.
+pub(crate) fn fresh(
+    config: &AdapterConfig,
+    model: &LlamaConfig,
+    device: &Device,
+) -> Result<ModelAdapter, TrainerError> {
+    let lora = &config.lora;
+    let spec = LoraSpec::new(lora.r, lora.lora_alpha)
+        .with_use_rslora(lora.use_rslora)
+        .with_lora_dropout(lora.lora_dropout);
+    let shapes = model.linears();
+    (0..model.num_hidden_layers)
+        .map(|layer| {
+            let mut adapter = LayerAdapter::default();
+            for projection in Projection::ALL {
+                if lora.target_modules.iter().any(|name| name == projection.name()) {
+                    let shape = &shapes[projection as usize];
+                    let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
+                    let state = AdapterState::init(spec, shape, config.seed, module, device)?;
+                    adapter[projection as usize] = Some(state);
+                }
+            }
+            Ok(adapter)
+        })
+        .collect()
+}
+
+/// An adapter from a PEFT directory: its shape is the directory's.
+pub(crate) fn from_peft(
+    adapter: &PeftAdapter,
+    lora_dropout: f64,
+    model: &LlamaConfig,
+    device: &Device,
+) -> Result<ModelAdapter, TrainerError> {
+    adapter.verify(model)?;
+    (0..model.num_hidden_layers)
+        .map(|layer| {
+            let mut states = LayerAdapter::default();
+            for projection in Projection::ALL {
+                if let Some(weights) = adapter.modules.get(&projection.module(layer)) {
+                    let rslora = adapter.config.use_rslora;
+                    let state = weights.to_state(rslora, lora_dropout, device)?;
+                    states[projection as usize] = Some(state);
+                }
+            }
+            Ok(states)
+        })
+        .collect()
+}
+
+/// The adapter as PEFT stores it. `like` is the directory it began from, whose shape it keeps.
+pub(crate) fn to_peft(
+    run: &RunConfig,
+    config: &AdapterConfig,
+    like: Option<&PeftLoraConfig>,
+    states: &[LayerAdapter],
+) -> Result<PeftAdapter, TrainerError> {
+    let lora = &config.lora;
+    let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
+        use_rslora: lora.use_rslora,
+        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, lora.target_modules.clone())
+    });
+    peft.lora_dropout = lora.lora_dropout;
+    peft.base_model_name_or_path = Some(run.model.display().to_string());
+    let mut adapter = PeftAdapter { config: peft, modules: Default::default() };
+    for (layer, states) in states.iter().enumerate() {
+        for (projection, state) in Projection::ALL.into_iter().zip(states) {
+            if let Some(state) = state {
+                let weights = LoraWeights::from_state(state)?;
+                adapter.modules.insert(projection.module(layer), weights);
+            }
+        }
+    }
+    Ok(adapter)
+}
+
+/// How a directory's adapter differs from what the configuration says, if it does.
+pub(crate) fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Option<String> {
+    let lora = &config.lora;
+    let mut different = Vec::new();
+    let mut compare = |key: &str, ours: String, theirs: String| {
+        if ours != theirs {
+            different.push(format!("{key} {theirs} instead of {ours}"));
+        }
+    };
+    compare("r", lora.r.to_string(), peft.r.to_string());
+    compare("lora_alpha", lora.lora_alpha.to_string(), peft.lora_alpha.to_string());
+    compare("use_rslora", lora.use_rslora.to_string(), peft.use_rslora.to_string());
+    if let TargetModules::Names(names) = &peft.target_modules {
+        let sorted = |names: &[String]| {
+            let mut names = names.to_vec();
+            names.sort();
+            names.join(", ")
+        };
+        compare("target_modules", sorted(&lora.target_modules), sorted(names));
+    }
+    (!different.is_empty()).then(|| {
+        format!(
+            "adapter `{}` keeps the shape of its `init_from`: {}",
+            config.name,
+            different.join("; ")
+        )
+    })
+}
+
+/// Names of the adapted modules whose A, or B, is still what it was in `before`.
+pub(crate) fn unmoved(
+    before: &[LayerAdapter],
+    after: &[LayerAdapter],
+) -> Result<Vec<String>, TrainerError> {
+    let mut unmoved = Vec::new();
+    for (layer, (before, after)) in before.iter().zip(after).enumerate() {
+        for (projection, (before, after)) in
+            Projection::ALL.into_iter().zip(before.iter().zip(after))
+        {
+            let Some((before, after)) = before.as_ref().zip(after.as_ref()) else { continue };
+            for (factor, before, after) in [
+                ("lora_A", &before.weights.a, &after.weights.a),
+                ("lora_B", &before.weights.b, &after.weights.b),
+            ] {
+                if to_host(before.clone())? == to_host(after.clone())? {
+                    unmoved.push(format!("{}.{factor}", projection.module(layer)));
+                }
+            }
+        }
+    }
+    Ok(unmoved)
+}

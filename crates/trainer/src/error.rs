@@ -1,0 +1,123 @@
+use std::{io, path::PathBuf};
+
+use batchlora::BatchLoraError;
+use loraloom_config::ConfigError;
+use loraloom_data::{DataError, TemplateError};
+use loraloom_model::ModelError;
+use loraloom_pipeline::PipelineError;
+use loraloom_scheduler::SchedulerError;
+use thiserror::Error;
+
+/// What can end a run. A single task's failure does not: it is an
+/// [`Outcome`](crate::Outcome) of that task.
+#[derive(Debug, Error)]
+pub enum TrainerError {
+    /// The configuration cannot be written out.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Rows, templates or the tokenizer.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The chat template refuses the prompt.
+    #[error("the chat template failed: {0}")]
+    Template(#[from] TemplateError),
+    /// Weights, adapters or the device.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Adapters and batch do not fit each other.
+    #[error(transparent)]
+    Adapter(#[from] BatchLoraError),
+    /// The scheduler and the trainer disagree.
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerError),
+    /// A stage was asked for what it does not have.
+    #[error("{0}")]
+    Pipeline(PipelineError),
+    /// The run directory already holds a run.
+    #[error("`{}` already holds a run", path.display())]
+    RunExists {
+        /// The run directory.
+        path: PathBuf,
+    },
+    /// The run directory cannot be written.
+    #[error("cannot write `{}`: {source}", path.display())]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A token that the model has no embedding for.
+    #[error(
+        "dataset `{dataset}` has token {token}, but the model's vocabulary ends at {vocabulary}"
+    )]
+    TokenBeyondVocabulary {
+        /// Name of the dataset.
+        dataset: String,
+        /// The token.
+        token: u32,
+        /// Rows of the embedding.
+        vocabulary: usize,
+    },
+    /// An adapter would take no optimizer step.
+    #[error("adapter `{adapter}` would train for 0 steps: `train.num_epochs` is {epochs}")]
+    NoSteps {
+        /// Name of the adapter.
+        adapter: String,
+        /// What the configuration says.
+        epochs: f64,
+    },
+    /// The device cannot compute in the type asked for.
+    #[error("this device cannot compute in `{dtype}`")]
+    UnsupportedDtype {
+        /// The type.
+        dtype: &'static str,
+    },
+    /// Generation was asked for more than the model can hold.
+    #[error("a prompt of {prompt} tokens leaves no room in a context of {context}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// The model's `max_position_embeddings`.
+        context: usize,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// `chat` was asked for and the tokenizer has no template.
+    #[error("the tokenizer in `{}` has no chat template", path.display())]
+    NoChatTemplate {
+        /// Model directory.
+        path: PathBuf,
+    },
+}
+
+impl TrainerError {
+    /// What the user can do about it, for a `hint:` line.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.hint(),
+            Self::Data(error) => error.hint(),
+            Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => error.hint(),
+            Self::RunExists { .. } => {
+                Some("choose another `output_dir`, or move the old run away".into())
+            }
+            Self::TokenBeyondVocabulary { .. } => {
+                Some("is `tokenizer.json` the one that belongs to this model?".into())
+            }
+            Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
+            Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
+            _ => None,
+        }
+    }
+}
+
+impl From<PipelineError> for TrainerError {
+    fn from(error: PipelineError) -> Self {
+        match error {
+            PipelineError::Model(error) => Self::Model(error),
+            PipelineError::Adapter(error) => Self::Adapter(error),
+            error @ PipelineError::NotHere { .. } => Self::Pipeline(error),
+        }
+    }
+}

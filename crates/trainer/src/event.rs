@@ -1,0 +1,146 @@
+use serde::Serialize;
+
+/// Version of the lines in `events.jsonl`.
+pub const EVENT_VERSION: u32 = 1;
+
+/// What happened in a run: one line of `events.jsonl`, and what a display is told.
+///
+/// Numbers that do not exist are `null`: a loss that is not finite, bytes that a device does not
+/// report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run begins.
+    RunStart {
+        /// When, in RFC 3339.
+        time: String,
+        /// Names of all adapters.
+        adapters: Vec<String>,
+        /// Devices, one per stage.
+        stages: Vec<String>,
+        /// Versions of what computes.
+        versions: Versions,
+    },
+    /// An adapter begins to train.
+    Admit {
+        /// Its name.
+        adapter: String,
+        /// Steps it will take.
+        total_steps: usize,
+        /// Why now.
+        reason: String,
+    },
+    /// An adapter took an optimizer step.
+    Step {
+        /// Iteration of the run, counted from 1.
+        iteration: u64,
+        /// The adapter.
+        adapter: String,
+        /// Step of the adapter, counted from 1.
+        step: usize,
+        /// Steps it will take.
+        total_steps: usize,
+        /// Sum of token cross-entropies over the number of target tokens.
+        loss: f64,
+        /// Target tokens of the step.
+        target_tokens: usize,
+        /// Tokens of the step.
+        tokens: usize,
+        /// Global norm of the gradient before clipping.
+        grad_norm: f64,
+        /// Learning rate of the step.
+        learning_rate: f64,
+        /// Index of the group it was trained in.
+        group: usize,
+    },
+    /// All running adapters took a step.
+    Iteration {
+        /// Iteration of the run, counted from 1.
+        iteration: u64,
+        /// Wall time, evaluation and saving left out.
+        seconds: f64,
+        /// Tokens of all adapters.
+        tokens: usize,
+        /// Tokens over seconds.
+        tokens_per_second: f64,
+        /// Share of the time that stages waited: 0 for one stage.
+        bubble_ratio: f64,
+        /// Bytes the device has reserved, if it reports them.
+        bytes_reserved: Option<u64>,
+        /// Names of the adapters of each group.
+        groups: Vec<Vec<String>>,
+    },
+    /// An adapter was evaluated on its validation rows.
+    Eval {
+        /// The adapter.
+        adapter: String,
+        /// After this step.
+        step: usize,
+        /// Token-normalised cross-entropy over all validation rows.
+        loss: Option<f64>,
+        /// Whether this is its lowest so far.
+        best: bool,
+    },
+    /// An adapter was written.
+    Checkpoint {
+        /// The adapter.
+        adapter: String,
+        /// After this step.
+        step: usize,
+        /// Where, relative to the run directory.
+        path: String,
+    },
+    /// An adapter came to its end.
+    AdapterDone {
+        /// The adapter.
+        adapter: String,
+        /// Steps it took.
+        step: usize,
+        /// Why it ended.
+        reason: String,
+    },
+    /// An adapter cannot go on; the others do.
+    AdapterFailed {
+        /// The adapter.
+        adapter: String,
+        /// The step that failed.
+        step: usize,
+        /// Why.
+        reason: String,
+    },
+    /// Something worth knowing.
+    Warning {
+        /// What.
+        message: String,
+    },
+    /// The run ends.
+    RunEnd {
+        /// When, in RFC 3339.
+        time: String,
+        /// Wall time.
+        seconds: f64,
+        /// Tokens trained on.
+        tokens: u64,
+        /// Adapters that came to their end.
+        done: usize,
+        /// Adapters that failed.
+        failed: usize,
+        /// Whether the run was stopped from outside.
+        interrupted: bool,
+    },
+}
+
+/// Versions of what computes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Versions {
+    /// loraloom.
+    pub loraloom: &'static str,
+    /// Burn.
+    pub burn: &'static str,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self { loraloom: env!("CARGO_PKG_VERSION"), burn: "0.22.1" }
+    }
+}

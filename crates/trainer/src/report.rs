@@ -1,0 +1,76 @@
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// The adapters in the order of the configuration.
+    pub adapters: Vec<AdapterReport>,
+    /// Whether the run was stopped from outside.
+    pub interrupted: bool,
+    /// Wall time.
+    pub seconds: f64,
+    /// Tokens trained on.
+    pub tokens: u64,
+}
+
+/// What one adapter came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdapterReport {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Steps it took.
+    pub steps: usize,
+    /// Steps it was to take.
+    pub total_steps: usize,
+    /// Loss of its first step.
+    pub first_loss: Option<f64>,
+    /// Loss of its last step.
+    pub last_loss: Option<f64>,
+    /// Its best evaluation, if it has validation rows.
+    pub best: Option<Best>,
+    /// Where it was last saved; `None` if it never was.
+    pub directory: Option<PathBuf>,
+    /// What it answers before and after.
+    pub samples: Vec<AnswerSample>,
+}
+
+/// How an adapter ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It took all its steps, or its patience ran out.
+    Done,
+    /// It could not go on.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// The run was stopped before it had taken all its steps.
+    Interrupted,
+}
+
+/// The best evaluation of an adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Best {
+    /// After this step.
+    pub step: usize,
+    /// Its validation loss.
+    pub loss: f64,
+}
+
+/// One prompt of an adapter's dataset and its continuations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AnswerSample {
+    /// What was asked.
+    pub prompt: String,
+    /// What the dataset answers.
+    pub reference: String,
+    /// What was answered before training.
+    pub before: String,
+    /// What is answered after it.
+    pub after: String,
+}

@@ -1,0 +1,253 @@
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
+use loraloom_pipeline::Stage;
+use loraloom_scheduler::{self as scheduler, FirstComeFirstServed, Scheduler, Task, TaskId};
+use serde::Serialize;
+
+use crate::{
+    AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
+    adapter::{ModelAdapter, from_peft, fresh, shape_warning},
+    dtype::resolve_dtype,
+    run_directory::RunDirectory,
+    session::Session,
+    task::TrainingTask,
+};
+
+/// What was read for one adapter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DatasetSummary {
+    /// Name of the adapter.
+    pub adapter: String,
+    /// Name of its dataset.
+    pub dataset: String,
+    /// Its training rows.
+    pub train: EncodeReport,
+    /// Its validation rows, if it has any.
+    pub validation: Option<EncodeReport>,
+}
+
+/// A run that is ready to begin: everything is read and checked, nothing is trained yet.
+#[derive(Debug)]
+pub struct Run {
+    config: RunConfig,
+    model: LlamaConfig,
+    tokenizer: Tokenizer,
+    stage: Stage,
+    tasks: Vec<TrainingTask>,
+    initial: HashMap<TaskId, ModelAdapter>,
+    shapes: HashMap<TaskId, PeftLoraConfig>,
+    datasets: Vec<DatasetSummary>,
+    warnings: Vec<String>,
+}
+
+impl Run {
+    /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// If anything is missing, damaged or does not fit.
+    pub fn prepare(config: RunConfig, device: Device) -> Result<Self, TrainerError> {
+        let model = LlamaConfig::from_directory(&config.model)?;
+        let checkpoint = Checkpoint::open(&config.model)?;
+        checkpoint.verify(&model)?;
+        let tokenizer = Tokenizer::load(&config.model)?;
+        let mut warnings = Vec::new();
+
+        let mut raw: BTreeMap<&str, Dataset> = BTreeMap::new();
+        for (name, dataset) in &config.datasets {
+            if config.adapters.iter().any(|adapter| adapter.dataset == *name) {
+                raw.insert(name, Dataset::load(name, dataset, config.seed)?);
+            }
+        }
+        let mut encoded: HashMap<(&str, usize, bool), Rc<Encoded>> = HashMap::new();
+        let (mut tasks, mut datasets) = (Vec::new(), Vec::new());
+        let (mut initial, mut shapes) = (HashMap::new(), HashMap::new());
+        for (index, adapter) in config.adapters.iter().enumerate() {
+            let id = TaskId(index as u64);
+            let name = adapter.dataset.as_str();
+            let key = (name, adapter.train.max_seq_len, adapter.train.train_on_prompt);
+            let data = match encoded.get(&key) {
+                Some(data) => data.clone(),
+                None => {
+                    let data = Rc::new(raw[name].encode(&tokenizer, key.1, key.2)?);
+                    check_vocabulary(name, &data, model.vocab_size)?;
+                    encoded.entry(key).or_insert(data).clone()
+                }
+            };
+            if data.train.report.longest > model.max_position_embeddings {
+                warnings.push(format!(
+                    "adapter `{}` has rows of {} tokens, but the model was made for {}",
+                    adapter.name, data.train.report.longest, model.max_position_embeddings
+                ));
+            }
+            datasets.push(DatasetSummary {
+                adapter: adapter.name.clone(),
+                dataset: adapter.dataset.clone(),
+                train: data.train.report.clone(),
+                validation: data.validation.as_ref().map(|rows| rows.report.clone()),
+            });
+            let state = match &adapter.init_from {
+                Some(directory) => {
+                    let peft = PeftAdapter::load(directory)?;
+                    warnings.extend(shape_warning(adapter, &peft.config));
+                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, &device)?;
+                    shapes.insert(id, peft.config);
+                    state
+                }
+                None => fresh(adapter, &model, &device)?,
+            };
+            initial.insert(id, state);
+            tasks.push(TrainingTask::new(id, adapter.clone(), data)?);
+        }
+
+        let dtype = resolve_dtype(config.dtype, &device, &checkpoint)?;
+        let layers = 0..model.num_hidden_layers;
+        let stage = Stage::load(&checkpoint, &model, layers, dtype, &device)?
+            .with_gradient_checkpointing(config.gradient_checkpointing);
+        Ok(Self {
+            config,
+            model,
+            tokenizer,
+            stage,
+            tasks,
+            initial,
+            shapes,
+            datasets,
+            warnings,
+        })
+    }
+
+    /// What was read for each adapter, in the order of the configuration.
+    pub fn datasets(&self) -> &[DatasetSummary] {
+        &self.datasets
+    }
+
+    /// Trains until every adapter has come to its end or `stop` is set, which saves all adapters
+    /// after the current iteration. Every event goes to `events.jsonl` and to `observer`.
+    ///
+    /// # Errors
+    /// If the run directory cannot be written or holds a run already, or the device fails. An
+    /// adapter that cannot go on is no error but an [`Outcome`] in the report.
+    pub fn train(
+        self,
+        stop: &AtomicBool,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, TrainerError> {
+        let started = Instant::now();
+        let directory = RunDirectory::create(&self.config.output_dir, &self.config.to_yaml()?)?;
+        let mut scheduler = FirstComeFirstServed::new(self.config.scheduler.max_adapters)?;
+        for task in &self.tasks {
+            scheduler.submit(description(task))?;
+        }
+        let names = self.tasks.iter().map(|task| task.config.name.clone()).collect();
+        let device = format!("{:?}", self.stage.device());
+        let waiting = self.tasks.into_iter().map(|task| (task.id, task)).collect();
+        let mut session = Session {
+            config: &self.config,
+            model: &self.model,
+            tokenizer: &self.tokenizer,
+            stage: self.stage,
+            directory,
+            observer,
+            initial: self.initial,
+            shapes: self.shapes,
+            waiting,
+            running: Vec::new(),
+            ended: BTreeMap::new(),
+            iteration: 0,
+            tokens: 0,
+        };
+        session.emit(Event::RunStart {
+            time: now(),
+            adapters: names,
+            stages: vec![device],
+            versions: Versions::default(),
+        })?;
+        for message in self.warnings {
+            session.emit(Event::Warning { message })?;
+        }
+
+        loop {
+            let decision = scheduler.decide();
+            for admission in decision.admitted {
+                session.admit(admission.task, admission.reason)?;
+            }
+            if session.running.is_empty() {
+                break;
+            }
+            for (task, outcome) in session.iterate()? {
+                scheduler.finish(task, outcome)?;
+            }
+            if stop.load(Ordering::Relaxed) {
+                session.interrupt()?;
+                break;
+            }
+        }
+
+        let interrupted = session
+            .ended
+            .values()
+            .any(|report: &AdapterReport| report.outcome == Outcome::Interrupted)
+            || !session.waiting.is_empty();
+        session.report_waiting();
+        let adapters: Vec<AdapterReport> = session.ended.values().cloned().collect();
+        let count = |wanted: fn(&Outcome) -> bool| {
+            adapters.iter().filter(|adapter| wanted(&adapter.outcome)).count()
+        };
+        let (seconds, tokens) = (started.elapsed().as_secs_f64(), session.tokens);
+        session.emit(Event::RunEnd {
+            time: now(),
+            seconds,
+            tokens,
+            done: count(|outcome| *outcome == Outcome::Done),
+            failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
+            interrupted,
+        })?;
+        Ok(RunReport { adapters, interrupted, seconds, tokens })
+    }
+}
+
+fn description(task: &TrainingTask) -> Task {
+    let rows_per_step = task.rows_per_step();
+    Task {
+        id: task.id,
+        name: task.config.name.clone(),
+        tenant: task.config.tenant.clone(),
+        priority: task.config.priority,
+        arrival: task.id.0,
+        rank: task.config.lora.r,
+        rows_per_step,
+        tokens_per_step: rows_per_step * task.config.train.max_seq_len,
+        total_steps: task.total_steps,
+    }
+}
+
+fn check_vocabulary(
+    dataset: &str,
+    data: &Encoded,
+    vocabulary: usize,
+) -> Result<(), TrainerError> {
+    let parts = [Some(&data.train), data.validation.as_ref()];
+    let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
+    match samples.flat_map(|sample| &sample.ids).find(|&&id| id as usize >= vocabulary) {
+        Some(&token) => {
+            Err(TrainerError::TokenBeyondVocabulary { dataset: dataset.into(), token, vocabulary })
+        }
+        None => Ok(()),
+    }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().to_string()
+}
+
+pub(crate) use scheduler::Outcome as TaskOutcome;

@@ -1,0 +1,392 @@
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Instant,
+};
+
+use batchlora::{AdamWStep, DropoutDraw, SlotUpdate};
+use burn::tensor::Tensor;
+use loraloom_config::RunConfig;
+use loraloom_data::Tokenizer;
+use loraloom_model::{LlamaConfig, PeftLoraConfig, to_host};
+use loraloom_pipeline::{Stage, StageGradients};
+use loraloom_scheduler::TaskId;
+
+use crate::{
+    AdapterReport, Best, Event, Outcome, TrainerError,
+    adapter::{ModelAdapter, to_peft, unmoved},
+    answers,
+    assemble::{TaskRows, assemble},
+    evaluate::evaluate,
+    run::TaskOutcome,
+    run_directory::RunDirectory,
+    task::{StepRows, TrainingTask},
+};
+
+/// A run in progress: the tasks that train, in the order of their slots, and everything they share.
+pub(crate) struct Session<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) model: &'a LlamaConfig,
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) stage: Stage,
+    pub(crate) directory: RunDirectory,
+    pub(crate) observer: &'a mut dyn FnMut(&Event),
+    /// Adapters before their first step; kept until they are seen to have moved.
+    pub(crate) initial: HashMap<TaskId, ModelAdapter>,
+    /// Shapes of adapters that began from a PEFT directory.
+    pub(crate) shapes: HashMap<TaskId, PeftLoraConfig>,
+    pub(crate) waiting: BTreeMap<TaskId, TrainingTask>,
+    /// The running tasks; a task's index is its slot.
+    pub(crate) running: Vec<TrainingTask>,
+    pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
+    pub(crate) iteration: u64,
+    pub(crate) tokens: u64,
+}
+
+/// What one task's step came to.
+struct StepOutcome {
+    loss: f64,
+    grad_norm: f64,
+    learning_rate: f64,
+    target_tokens: usize,
+    tokens: usize,
+}
+
+impl Session<'_> {
+    /// Writes an event and shows it.
+    pub(crate) fn emit(&mut self, event: Event) -> Result<(), TrainerError> {
+        self.directory.append(&event)?;
+        (self.observer)(&event);
+        Ok(())
+    }
+
+    /// Puts a waiting task's adapter into the next slot.
+    pub(crate) fn admit(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
+        let Some(mut task) = self.waiting.remove(&id) else { return Ok(()) };
+        let slot = self.stage.push(self.initial[&id].clone())?;
+        debug_assert_eq!(slot, self.running.len());
+        task.samples = answers::before(&self.stage, self.model, self.tokenizer, &task, slot)?;
+        let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
+        self.running.push(task);
+        self.emit(Event::Admit { adapter, total_steps, reason })
+    }
+
+    /// One optimizer step of every running task, and what follows from it. Returns the tasks that
+    /// ended.
+    pub(crate) fn iterate(&mut self) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+        let started = Instant::now();
+        self.iteration += 1;
+        let outcomes = self.step()?;
+        let seconds = started.elapsed().as_secs_f64();
+        let names: Vec<String> =
+            self.running.iter().map(|task| task.config.name.clone()).collect();
+        let tokens = outcomes.iter().map(|outcome| outcome.tokens).sum();
+        self.tokens += tokens as u64;
+
+        let mut failures: Vec<Option<String>> = vec![None; self.running.len()];
+        for (slot, outcome) in outcomes.into_iter().enumerate() {
+            failures[slot] = self.record(slot, &outcome)?;
+        }
+        self.emit(Event::Iteration {
+            iteration: self.iteration,
+            seconds,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            bubble_ratio: 0.0,
+            bytes_reserved: self.stage.device().memory_pool_usage().map(|u| u.bytes_reserved),
+            groups: vec![names],
+        })?;
+
+        // From the last slot on, so that removing one does not move those still to come.
+        let mut ended = Vec::new();
+        for slot in (0..failures.len()).rev() {
+            let end = match failures[slot].take() {
+                Some(reason) => Some(self.fail(slot, reason)?),
+                None => self.after_step(slot)?,
+            };
+            ended.extend(end);
+        }
+        ended.reverse();
+        Ok(ended)
+    }
+
+    /// Forward, backward and optimizer step of all running tasks together.
+    fn step(&mut self) -> Result<Vec<StepOutcome>, TrainerError> {
+        let rows: Vec<StepRows<'_>> = self.running.iter().map(TrainingTask::next_rows).collect();
+        let draws: Vec<DropoutDraw> = self
+            .running
+            .iter()
+            .map(|task| DropoutDraw { seed: task.config.seed, step: task.steps as u32 })
+            .collect();
+        let microbatches = rows.iter().map(|rows| rows.microbatches.len()).max().unwrap_or(0);
+        let mut gradients: Option<StageGradients> = None;
+        let mut sums = vec![0f64; self.running.len()];
+        for index in 0..microbatches {
+            let parts: Vec<TaskRows<'_>> = rows
+                .iter()
+                .zip(&self.running)
+                .enumerate()
+                .filter_map(|(slot, (rows, task))| {
+                    let samples = rows.microbatches.get(index)?.clone();
+                    Some(TaskRows {
+                        slot,
+                        samples,
+                        first_sample: index * task.config.train.batch_size,
+                        max_seq_len: task.config.train.max_seq_len,
+                        weight: (1.0 / rows.target_tokens as f64) as f32,
+                    })
+                })
+                .collect();
+            let device = self.stage.device().clone();
+            let batch = assemble(self.model, &parts, Some(draws.clone()), &device)?;
+            let hidden = self.stage.embed(&batch.ids)?;
+            let (hidden, tape) = self.stage.forward(hidden, &batch.microbatch)?;
+            let (losses, gradient) = self.stage.loss(hidden, &batch.targets)?;
+            let (part, _) = self.stage.backward(tape, gradient, &batch.microbatch);
+            match &mut gradients {
+                Some(sum) => sum.accumulate(part),
+                None => gradients = Some(part),
+            }
+            let mut losses = to_host(losses)?.into_iter();
+            for (part, count) in parts.iter().zip(batch.targets_per_task) {
+                sums[part.slot] += losses.by_ref().take(count).map(f64::from).sum::<f64>();
+            }
+        }
+
+        let mut outcomes: Vec<StepOutcome> = rows
+            .iter()
+            .zip(&self.running)
+            .zip(sums)
+            .map(|((rows, task), sum)| StepOutcome {
+                loss: sum / rows.target_tokens as f64,
+                grad_norm: 0.0,
+                learning_rate: task.learning_rate(),
+                target_tokens: rows.target_tokens,
+                tokens: rows.tokens,
+            })
+            .collect();
+        for (outcome, norm) in outcomes.iter_mut().zip(self.optimize(gradients)?) {
+            outcome.grad_norm = f64::from(norm);
+        }
+        Ok(outcomes)
+    }
+
+    /// Steps all adapters and returns the global norms of their gradients.
+    fn optimize(&mut self, gradients: Option<StageGradients>) -> Result<Vec<f32>, TrainerError> {
+        let updates: Vec<Option<SlotUpdate>> = self
+            .running
+            .iter()
+            .map(|task| {
+                let train = &task.config.train;
+                Some(SlotUpdate {
+                    learning_rate: task.learning_rate(),
+                    beta1: train.adam_beta1,
+                    beta2: train.adam_beta2,
+                    epsilon: train.adam_epsilon,
+                    weight_decay: train.weight_decay,
+                    max_grad_norm: train.max_grad_norm,
+                    step: task.steps as u64 + 1,
+                })
+            })
+            .collect();
+        let Some(gradients) = gradients else { return Ok(vec![0.0; updates.len()]) };
+        let squared: Tensor<1> = match self.stage.squared_gradient_norms(&gradients) {
+            Some(squared) => squared,
+            None => return Ok(vec![0.0; updates.len()]),
+        };
+        self.stage.step(gradients, &AdamWStep::new(&updates, squared.clone()));
+        Ok(to_host(squared.sqrt())?)
+    }
+
+    /// Books a task's step; a reason if the task cannot go on.
+    fn record(
+        &mut self,
+        slot: usize,
+        outcome: &StepOutcome,
+    ) -> Result<Option<String>, TrainerError> {
+        let task = &mut self.running[slot];
+        let StepOutcome { loss, grad_norm, learning_rate, target_tokens, tokens } = *outcome;
+        let step = task.steps + 1;
+        if !loss.is_finite() || !grad_norm.is_finite() {
+            return Ok(Some(format!(
+                "step {step}: loss {loss}, gradient norm {grad_norm} at a learning rate of \
+                 {learning_rate}"
+            )));
+        }
+        task.steps = step;
+        task.first_loss.get_or_insert(loss);
+        task.last_loss = Some(loss);
+        let event = Event::Step {
+            iteration: self.iteration,
+            adapter: task.config.name.clone(),
+            step,
+            total_steps: task.total_steps,
+            loss,
+            target_tokens,
+            tokens,
+            grad_norm,
+            learning_rate,
+            group: 0,
+        };
+        self.emit(event)?;
+        Ok(None)
+    }
+
+    /// Liveness, evaluation, saving and the end of a task that took a step.
+    fn after_step(
+        &mut self,
+        slot: usize,
+    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+        if let Some(reason) = self.unmoved(slot)? {
+            return self.fail(slot, reason).map(Some);
+        }
+        let task = &self.running[slot];
+        let last = task.steps == task.total_steps;
+        let mut out_of_patience = false;
+        if last || task.steps.is_multiple_of(task.config.eval.steps) {
+            out_of_patience = self.evaluate(slot)?;
+        }
+        let task = &self.running[slot];
+        let ends = last || out_of_patience;
+        if ends || task.steps.is_multiple_of(task.config.save.steps) {
+            self.save(slot, "last")?;
+        }
+        if !ends {
+            return Ok(None);
+        }
+        let task = &self.running[slot];
+        let samples = answers::after(&self.stage, self.model, self.tokenizer, task, slot)?;
+        self.running[slot].samples = samples;
+        let reason = if last {
+            "took all its steps".to_owned()
+        } else {
+            format!(
+                "{} evaluations without a new best",
+                self.running[slot].evaluations_without_best
+            )
+        };
+        self.stage.remove(slot)?;
+        let task = self.running.remove(slot);
+        let (id, step, adapter) = (task.id, task.steps, task.config.name.clone());
+        self.conclude(task, Outcome::Done);
+        self.emit(Event::AdapterDone { adapter, step, reason })?;
+        Ok(Some((id, TaskOutcome::Done)))
+    }
+
+    /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
+    fn unmoved(&mut self, slot: usize) -> Result<Option<String>, TrainerError> {
+        let task = &self.running[slot];
+        let Some(before) = self.initial.get(&task.id) else { return Ok(None) };
+        let moving_steps = (0..task.steps).filter(|&step| {
+            task.config.train.learning_rate_at(step, task.total_steps) > 0.0
+        });
+        if moving_steps.take(2).count() < 2 {
+            return Ok(None);
+        }
+        let unmoved = unmoved(before, &self.stage.extract(slot)?)?;
+        self.initial.remove(&task.id);
+        Ok((!unmoved.is_empty()).then(|| {
+            let more = unmoved.len().saturating_sub(3);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let named = unmoved.into_iter().take(3).collect::<Vec<_>>().join(", ");
+            format!("no training reaches {named}{more}")
+        }))
+    }
+
+    /// Evaluates a task that has validation rows; whether its patience has run out.
+    fn evaluate(&mut self, slot: usize) -> Result<bool, TrainerError> {
+        let task = &self.running[slot];
+        let Some(rows) = task.validation_rows() else { return Ok(false) };
+        let train = &task.config.train;
+        let loss = evaluate(
+            &self.stage,
+            self.model,
+            rows,
+            slot,
+            (train.batch_size, train.max_seq_len),
+        )?;
+        // A loss that is not finite is never the best.
+        let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
+        let (adapter, step) = (task.config.name.clone(), task.steps);
+        let loss_value = loss.is_finite().then_some(loss);
+        self.emit(Event::Eval { adapter, step, loss: loss_value, best })?;
+        let task = &mut self.running[slot];
+        if best {
+            task.best = Some(Best { step, loss });
+            task.evaluations_without_best = 0;
+            self.save(slot, "best")?;
+            return Ok(false);
+        }
+        task.evaluations_without_best += 1;
+        let patience = task.config.eval.patience;
+        Ok(patience.is_some_and(|patience| task.evaluations_without_best >= patience))
+    }
+
+    fn save(&mut self, slot: usize, which: &str) -> Result<(), TrainerError> {
+        let task = &self.running[slot];
+        let states = self.stage.extract(slot)?;
+        let shape = self.shapes.get(&task.id);
+        let path = self.directory.adapter(&task.config.name, which);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)
+                .map_err(|source| TrainerError::Write { path: parent.to_owned(), source })?;
+        }
+        to_peft(self.config, &task.config, shape, &states)?.save(&path)?;
+        let (adapter, step) = (task.config.name.clone(), task.steps);
+        let path = self.directory.relative(&path);
+        if which == "last" {
+            self.running[slot].saved_steps = Some(step);
+        }
+        self.emit(Event::Checkpoint { adapter, step, path })
+    }
+
+    /// Ends a task that cannot go on. What it saved before stays as it is.
+    fn fail(
+        &mut self,
+        slot: usize,
+        reason: String,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        self.stage.remove(slot)?;
+        let task = self.running.remove(slot);
+        let (id, step, adapter) = (task.id, task.steps + 1, task.config.name.clone());
+        self.conclude(task, Outcome::Failed { reason: reason.clone() });
+        self.emit(Event::AdapterFailed { adapter, step, reason })?;
+        Ok((id, TaskOutcome::Failed))
+    }
+
+    /// Saves every running adapter and ends its task.
+    pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
+        for slot in 0..self.running.len() {
+            if self.running[slot].saved_steps != Some(self.running[slot].steps) {
+                self.save(slot, "last")?;
+            }
+        }
+        for task in std::mem::take(&mut self.running) {
+            self.conclude(task, Outcome::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Reports tasks that never began.
+    pub(crate) fn report_waiting(&mut self) {
+        for task in std::mem::take(&mut self.waiting).into_values() {
+            self.conclude(task, Outcome::Interrupted);
+        }
+    }
+
+    fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
+        let directory = task.saved_steps.map(|_| self.directory.adapter(&task.config.name, "last"));
+        self.initial.remove(&task.id);
+        let report = AdapterReport {
+            name: task.config.name,
+            outcome,
+            steps: task.steps,
+            total_steps: task.total_steps,
+            first_loss: task.first_loss,
+            last_loss: task.last_loss,
+            best: task.best,
+            directory,
+            samples: task.samples,
+        };
+        self.ended.insert(task.id, report);
+    }
+}

@@ -1,0 +1,105 @@
+use std::rc::Rc;
+
+use loraloom_config::AdapterConfig;
+use loraloom_data::{Encoded, RowOrder, Sample};
+use loraloom_scheduler::TaskId;
+
+use crate::{AnswerSample, Best, TrainerError};
+
+/// The rows of one optimizer step of a task, in micro-batches.
+#[derive(Debug)]
+pub(crate) struct StepRows<'a> {
+    /// Samples of each micro-batch.
+    pub(crate) microbatches: Vec<Vec<&'a Sample>>,
+    /// Target tokens of the whole step.
+    pub(crate) target_tokens: usize,
+    /// Tokens of the whole step.
+    pub(crate) tokens: usize,
+}
+
+/// An adapter in training: its configuration, its data and how far it is.
+#[derive(Debug)]
+pub(crate) struct TrainingTask {
+    pub(crate) id: TaskId,
+    pub(crate) config: AdapterConfig,
+    pub(crate) total_steps: usize,
+    /// Optimizer steps taken.
+    pub(crate) steps: usize,
+    pub(crate) first_loss: Option<f64>,
+    pub(crate) last_loss: Option<f64>,
+    pub(crate) best: Option<Best>,
+    /// Evaluations since the best one.
+    pub(crate) evaluations_without_best: usize,
+    pub(crate) saved_steps: Option<usize>,
+    pub(crate) samples: Vec<AnswerSample>,
+    data: Rc<Encoded>,
+    order: RowOrder,
+}
+
+impl TrainingTask {
+    pub(crate) fn new(
+        id: TaskId,
+        config: AdapterConfig,
+        data: Rc<Encoded>,
+    ) -> Result<Self, TrainerError> {
+        let train = &config.train;
+        let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
+        let rows = data.train.samples.len();
+        let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
+        let total_steps =
+            train.max_steps.unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
+        if total_steps == 0 {
+            return Err(TrainerError::NoSteps { adapter: config.name, epochs: train.num_epochs });
+        }
+        Ok(Self {
+            id,
+            config,
+            total_steps,
+            steps: 0,
+            first_loss: None,
+            last_loss: None,
+            best: None,
+            evaluations_without_best: 0,
+            saved_steps: None,
+            samples: Vec::new(),
+            data,
+            order,
+        })
+    }
+
+    /// What the task's next step takes: a function of the task and its own step number.
+    pub(crate) fn next_rows(&self) -> StepRows<'_> {
+        let samples: Vec<&Sample> = self
+            .order
+            .rows(self.steps)
+            .into_iter()
+            .map(|row| &self.data.train.samples[row])
+            .collect();
+        StepRows {
+            target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
+            tokens: samples.iter().map(|sample| sample.len()).sum(),
+            microbatches: samples
+                .chunks(self.config.train.batch_size)
+                .map(<[&Sample]>::to_vec)
+                .collect(),
+        }
+    }
+
+    pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
+        self.data.validation.as_ref().map(|rows| rows.samples.as_slice())
+    }
+
+    /// Rows to show answers for: held-out ones if there are any.
+    pub(crate) fn sample_rows(&self) -> &[Sample] {
+        self.validation_rows().unwrap_or(&self.data.train.samples)
+    }
+
+    pub(crate) fn rows_per_step(&self) -> usize {
+        self.order.rows_per_step()
+    }
+
+    /// Learning rate of the next step.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.config.train.learning_rate_at(self.steps, self.total_steps)
+    }
+}
