@@ -1,0 +1,10 @@
+//! The decoder against transformers' logits, and its operations against slow references.
+//!
+//! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
+
+mod adapters;
+mod head;
+mod layer;
+mod logits;
+mod ops;
+mod support;

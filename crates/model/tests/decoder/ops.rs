@@ -1,0 +1,442 @@
+//! The decoder's operations, values and gradients, against compositions of Burn's own.
+
+use burn::tensor::{
+    Bool, DType, Device, FloatDType, Gradients, Int, Tensor, TensorData, activation,
+};
+use loraloom_model::{
+    AttentionShape, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu,
+};
+
+use crate::support::{Random, assert_close, assert_close_values, device, host};
+
+const TOLERANCE: f32 = 1e-5;
+
+/// Backward from a random gradient of `y`; the gradients of `leaves`.
+fn gradients<const N: usize>(y: Tensor<2>, leaves: &[Tensor<2>; N], seed: u64) -> [Tensor<2>; N] {
+    let gradient = Random::new(seed).tensor(y.dims(), &y.device());
+    let dtype = y.dtype();
+    let gradients: Gradients = (y * gradient.cast(dtype)).sum().backward();
+    leaves
+        .each_ref()
+        .map(|leaf| leaf.grad(&gradients).expect("a gradient"))
+}
+
+/// Value and gradients of an operation and of its composition on the same leaves, with and without
+/// gradient checkpointing.
+#[track_caller]
+fn compare<const N: usize>(
+    what: &str,
+    shapes: [[usize; 2]; N],
+    spread: f32,
+    operation: impl Fn([Tensor<2>; N]) -> Tensor<2>,
+    composition: impl Fn([Tensor<2>; N]) -> Tensor<2>,
+) {
+    for device in [
+        device().autodiff(),
+        device().autodiff().gradient_checkpointing(),
+    ] {
+        let mut random = Random::new(shapes[0][0] as u64 * 31 + shapes[0][1] as u64);
+        let leaves = shapes.map(|shape| {
+            let values = random.tensor(shape, &device);
+            values.mul_scalar(spread).detach().require_grad()
+        });
+        // A cheap operation in front, so that checkpointing has something to compute again.
+        let inputs = || leaves.each_ref().map(|leaf| leaf.clone() * 1.0);
+        let (found, expected) = (operation(inputs()), composition(inputs()));
+        assert_close(what, found.clone(), expected.clone(), TOLERANCE);
+        let found = gradients(found, &leaves, 9);
+        let expected = gradients(expected, &leaves, 9);
+        for (index, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+            let what = format!("{what}: gradient {index}");
+            assert_close(&what, found, expected, TOLERANCE);
+        }
+    }
+}
+
+fn composed_rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    let mean = x.clone().powi_scalar(2).mean_dim(1);
+    x / mean.add_scalar(epsilon).sqrt() * weight.unsqueeze()
+}
+
+#[test]
+fn rms_norm_is_its_definition() {
+    for [rows, width] in [[1, 3], [1, 48], [7, 5], [33, 64], [3, 1027], [130, 96]] {
+        for epsilon in [1e-6, 0.3] {
+            let weight: Tensor<1> = Random::new(4).tensor([width], &device());
+            compare(
+                &format!("rms_norm [{rows}, {width}] {epsilon}"),
+                [[rows, width]],
+                2.0,
+                |[x]| rms_norm(x, weight.clone(), epsilon),
+                |[x]| composed_rms_norm(x, weight.clone(), epsilon),
+            );
+        }
+    }
+}
+
+#[test]
+fn rms_norm_of_zero_is_zero_and_its_gradient_finite() {
+    let device = device().autodiff();
+    let x = Tensor::<2>::zeros([2, 8], &device).require_grad();
+    let y = rms_norm(x.clone(), Tensor::ones([8], &device), 1e-6);
+    assert_eq!(host(y.clone()), [0.0; 16]);
+    let [dx] = gradients(y, &[x], 1);
+    assert!(host(dx).iter().all(|value| value.is_finite()));
+}
+
+/// Inputs whose squares overflow in half precision.
+#[test]
+fn rms_norm_of_large_half_precision_values_is_finite() {
+    let device = device();
+    if !device.supports_dtype(DType::F16) {
+        return;
+    }
+    let x = Tensor::<2>::full([1, 64], 3e4, &device).cast(FloatDType::F16);
+    let weight = Tensor::<1>::ones([64], &device).cast(FloatDType::F16);
+    let y = rms_norm(x, weight, 1e-6);
+    assert_eq!(y.dtype(), DType::F16);
+    assert_eq!(host(y), [1.0; 64]);
+}
+
+#[test]
+fn swiglu_is_its_definition() {
+    for shape in [[1, 1], [5, 7], [16, 112], [3, 1031], [200, 64]] {
+        compare(
+            &format!("swiglu {shape:?}"),
+            [shape; 2],
+            6.0,
+            |[gate, up]| swiglu(gate, up),
+            |[gate, up]| gate.clone() * activation::sigmoid(gate) * up,
+        );
+    }
+}
+
+#[test]
+fn swiglu_saturates_without_nan() {
+    let device = device().autodiff();
+    let values = [-1e30, -200.0, -90.0, -0.0, 0.0, 90.0, 200.0, 1e30];
+    let gate = Tensor::<2>::from_data(TensorData::new(values.to_vec(), [1, 8]), &device);
+    let (gate, up) = (
+        gate.require_grad(),
+        Tensor::ones([1, 8], &device).require_grad(),
+    );
+    let y = swiglu(gate.clone(), up.clone());
+    let expected: Vec<f32> = values.iter().map(|&z: &f32| z.max(0.0)).collect();
+    assert_near(&host(y.clone()), &expected);
+    let gradients = y.sum().backward();
+    let slope = [0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0, 1.0];
+    let found = host(gate.grad(&gradients).expect("a gradient"));
+    assert_near(&found, &slope);
+    assert_near(&host(up.grad(&gradients).expect("a gradient")), &expected);
+}
+
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32]) {
+    let pairs = found.iter().zip(expected);
+    let near = |(found, expected): (&f32, &f32)| (found - expected).abs() <= 1e-6;
+    assert!(pairs.into_iter().all(near), "{found:?} {expected:?}");
+}
+
+/// transformers' `apply_rotary_pos_emb`: `x · cos + rotate_half(x) · sin`.
+fn composed_rotate(x: Tensor<2>, cos: Tensor<2>, sin: Tensor<2>) -> Tensor<2> {
+    let ([rows, width], half) = (x.dims(), cos.dims()[1]);
+    let x = x.reshape([rows, width / (2 * half), 2 * half]);
+    let (first, second) = (
+        x.clone().narrow(2, 0, half),
+        x.clone().narrow(2, half, half),
+    );
+    let turned = Tensor::cat(vec![second.neg(), first], 2);
+    let table = |table: Tensor<2>| Tensor::cat(vec![table.clone(), table], 1).unsqueeze_dim::<3>(1);
+    (x * table(cos) + turned * table(sin)).reshape([rows, width])
+}
+
+#[test]
+fn rotate_is_transformers() {
+    for (rows, heads, head_dim) in [(1, 1, 2), (9, 4, 12), (33, 3, 64), (5, 8, 128), (4, 1, 6)] {
+        // Not on the unit circle: yarn scales the tables.
+        let device = device();
+        let cos: Tensor<2> = Random::new(1).tensor([rows, head_dim / 2], &device);
+        let sin: Tensor<2> = Random::new(2).tensor([rows, head_dim / 2], &device);
+        compare(
+            &format!("rotate {rows} {heads} {head_dim}"),
+            [[rows, heads * head_dim]],
+            1.0,
+            |[x]| rotate(x, cos.clone(), sin.clone()),
+            |[x]| composed_rotate(x, cos.clone(), sin.clone()),
+        );
+    }
+}
+
+/// Every sequence and head for itself, with all scores.
+fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionShape) -> Tensor<2> {
+    let (width, group) = (shape.head_dim, shape.num_heads / shape.num_kv_heads);
+    let device = q.device();
+    let sequence = |rows: std::ops::Range<usize>| {
+        let length = rows.len();
+        let hidden = (0..length * length).map(|at| {
+            let (query, key) = (at / length, at % length);
+            key > query || shape.window.is_some_and(|window| query - key >= window)
+        });
+        let hidden = TensorData::new(hidden.collect::<Vec<_>>(), [length, length]);
+        let hidden = Tensor::<2, Bool>::from_data(hidden, &device);
+        let head = |head: usize| {
+            let part = |x: &Tensor<2>, head: usize| {
+                x.clone()
+                    .slice([rows.clone(), head * width..(head + 1) * width])
+            };
+            let scores = part(&q, head).matmul(part(&k, head / group).transpose());
+            let scores = scores.div_scalar((width as f64).sqrt());
+            let scores = scores.mask_fill(hidden.clone(), f32::NEG_INFINITY);
+            activation::softmax(scores, 1).matmul(part(&v, head / group))
+        };
+        Tensor::cat((0..shape.num_heads).map(head).collect(), 1)
+    };
+    let sequences = shape.sequences.iter().filter(|rows| !rows.is_empty());
+    Tensor::cat(sequences.map(sequence).collect(), 0)
+}
+
+#[track_caller]
+fn compare_attention(lengths: &[usize], [heads, kv_heads, head_dim]: [usize; 3], spread: f32) {
+    for window in [None, Some(1), Some(3), Some(16), Some(1000)] {
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths(lengths.iter().copied()),
+            num_heads: heads,
+            num_kv_heads: kv_heads,
+            head_dim,
+            window,
+        };
+        let rows = shape.sequences.rows();
+        compare(
+            &format!("attention {lengths:?} {heads}/{kv_heads}·{head_dim} window {window:?}"),
+            [
+                [rows, heads * head_dim],
+                [rows, kv_heads * head_dim],
+                [rows, kv_heads * head_dim],
+            ],
+            spread,
+            |[q, k, v]| self_attention(q, k, v, &shape),
+            |inputs| composed_attention(inputs, &shape),
+        );
+    }
+}
+
+#[test]
+fn attention_of_single_sequences() {
+    for length in [1, 2, 7, 33, 130] {
+        compare_attention(&[length], [2, 2, 8], 1.5);
+    }
+}
+
+#[test]
+fn attention_with_grouped_queries() {
+    for heads in [
+        [4, 2, 12],
+        [8, 1, 4],
+        [6, 3, 16],
+        [1, 1, 2],
+        [4, 4, 64],
+        [9, 3, 10],
+    ] {
+        compare_attention(&[19], heads, 1.5);
+    }
+}
+
+#[test]
+fn attention_of_sequences_of_mixed_lengths() {
+    for lengths in [
+        &[1, 1, 1][..],
+        &[5, 1, 17],
+        &[64, 3, 1, 40],
+        &[2, 70],
+        &[9, 9, 9, 9],
+    ] {
+        compare_attention(lengths, [4, 2, 12], 1.5);
+    }
+}
+
+/// Scores of several hundred: the softmax must not overflow.
+#[test]
+fn attention_with_large_scores() {
+    compare_attention(&[12, 30], [4, 2, 16], 12.0);
+}
+
+#[test]
+fn a_sequence_without_tokens_changes_nothing() {
+    for lengths in [&[0, 5, 3][..], &[5, 0, 3], &[5, 3, 0], &[0, 0, 7, 0]] {
+        compare_attention(lengths, [4, 2, 8], 1.5);
+    }
+}
+
+#[test]
+fn nothing_at_all_is_nothing() {
+    let shape = AttentionShape {
+        sequences: Sequences::from_lengths([]),
+        num_heads: 2,
+        num_kv_heads: 1,
+        head_dim: 4,
+        window: None,
+    };
+    let empty = |width: usize| Tensor::<2>::zeros([0, width], &device());
+    let out = self_attention(empty(8), empty(4), empty(4), &shape);
+    assert_eq!(out.dims(), [0, 8]);
+}
+
+/// A sequence's rows do not feel their neighbours' values. On Flex not even in the last digit,
+/// and not their lengths either.
+#[test]
+fn attention_stays_within_the_sequence() {
+    let run = |lengths: &[usize], own: usize| {
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths(lengths.iter().copied()),
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim: 12,
+            window: Some(9),
+        };
+        let device = device().autodiff();
+        let (mut inside, mut outside) = (Random::new(1), Random::new(2));
+        let mut values = |width: usize| {
+            let parts = shape.sequences.iter().enumerate().map(|(index, rows)| {
+                let random = if index == own {
+                    &mut inside
+                } else {
+                    &mut outside
+                };
+                random.tensor([rows.len(), width], &device)
+            });
+            Tensor::<2>::cat(parts.collect(), 0).detach().require_grad()
+        };
+        let leaves = [values(48), values(24), values(24)];
+        let [q, k, v] = leaves.clone();
+        let out = self_attention(q, k, v, &shape);
+        let mut inside = Random::new(3);
+        let seeds = shape.sequences.iter().enumerate().map(|(index, rows)| {
+            let random = if index == own {
+                &mut inside
+            } else {
+                &mut outside
+            };
+            random.tensor([rows.len(), 48], &device)
+        });
+        let seeds = Tensor::<2>::cat(seeds.collect(), 0);
+        let gradients = (out.clone() * seeds).sum().backward();
+        let rows = shape.sequences.iter().nth(own).expect("the sequence");
+        let own = |t: Tensor<2>| host(t.clone().slice([rows.clone(), 0..t.dims()[1]]));
+        let [dq, dk, dv] = leaves.map(|leaf| own(leaf.grad(&gradients).expect("a gradient")));
+        [own(out.inner()), dq, dk, dv]
+    };
+    let alone = run(&[23], 0);
+    for (lengths, own) in [(&[23, 23][..], 1), (&[5, 23, 1], 1), (&[23, 60], 0)] {
+        for (index, (found, expected)) in run(lengths, own).iter().zip(&alone).enumerate() {
+            let what = format!("part {index} among {lengths:?}");
+            assert_close_values(&what, found, expected, 1e-6);
+        }
+    }
+}
+
+fn targets(random: &mut Random, rows: usize, vocabulary: usize) -> Vec<i32> {
+    (0..rows).map(|_| random.below(vocabulary) as i32).collect()
+}
+
+fn integers(values: &[i32], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), device)
+}
+
+#[test]
+fn cross_entropy_is_the_gathered_log_softmax() {
+    for ([rows, vocabulary], spread) in [
+        ([1, 1], 1.0),
+        ([1, 5], 3.0),
+        ([17, 384], 4.0),
+        ([40, 1031], 50.0),
+        ([3, 64], 1e4),
+    ] {
+        let device = device().autodiff();
+        let mut random = Random::new(rows as u64);
+        let logits: Tensor<2> = random.tensor([rows, vocabulary], &device);
+        let logits = logits.mul_scalar(spread).detach().require_grad();
+        let ids = integers(&targets(&mut random, rows, vocabulary), &device);
+        let weights: Tensor<1> = random.tensor([rows], &device);
+        let expected = activation::log_softmax(logits.clone(), 1)
+            .gather(1, ids.clone().reshape([rows, 1]))
+            .neg()
+            .reshape([rows]);
+        let gradients = (expected.clone() * weights.clone()).sum().backward();
+        let gradient = logits.grad(&gradients).expect("a gradient");
+
+        let (losses, found) = cross_entropy(logits.inner(), ids.inner(), weights.inner());
+        let what = format!("[{rows}, {vocabulary}], spread {spread}");
+        assert_close(&what, losses, expected.inner(), TOLERANCE);
+        assert_close(&format!("{what}, gradient"), found, gradient, TOLERANCE);
+    }
+}
+
+#[test]
+fn a_target_of_no_weight_has_a_loss_and_no_gradient() {
+    let device = device();
+    let logits = Random::new(1).tensor([2, 9], &device);
+    let weights = Tensor::from_data(TensorData::new(vec![0.0f32, 0.5], [2]), &device);
+    let (losses, gradient) = cross_entropy(logits, integers(&[3, 4], &device), weights);
+    assert!(host(losses).iter().all(|&loss| loss > 0.0));
+    let gradient = host(gradient);
+    assert!(gradient[..9].iter().all(|&value| value == 0.0));
+    assert!(gradient[9..].iter().all(|&value| value != 0.0));
+}
+
+/// In half precision the result is that of `float32` on the same rounded inputs, rounded.
+#[test]
+fn half_precision_is_rounded_float32() {
+    let plain = device();
+    for (dtype, tolerance) in [(FloatDType::F16, 2e-3), (FloatDType::BF16, 2e-2)] {
+        if !plain.supports_dtype(DType::from(dtype)) {
+            continue;
+        }
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths([5, 11]),
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim: 8,
+            window: None,
+        };
+        let table = |seed| Random::new(seed).tensor::<2>([16, 4], &plain);
+        let gamma = |dtype| Random::new(3).tensor::<1>([32], &plain).cast(dtype);
+        type Operation<'a> = Box<dyn Fn([Tensor<2>; 3], FloatDType) -> Tensor<2> + 'a>;
+        let operations: [(&str, Operation<'_>); 4] = [
+            (
+                "rms_norm",
+                Box::new(|[x, ..], dtype| rms_norm(x, gamma(dtype), 1e-6)),
+            ),
+            ("swiglu", Box::new(|[x, ..], _| swiglu(x.clone(), x))),
+            (
+                "rotate",
+                Box::new(|[x, ..], _| rotate(x, table(1), table(2))),
+            ),
+            (
+                "attention",
+                Box::new(|[q, k, v], _| self_attention(q, k, v, &shape)),
+            ),
+        ];
+        for (name, operation) in operations {
+            let run = |with: FloatDType| {
+                let autodiff = plain.clone().autodiff();
+                let mut random = Random::new(6);
+                // Rounded to the narrow type first, whatever type it runs in.
+                let leaves = [[16, 32], [16, 16], [16, 16]].map(|shape| {
+                    let values: Tensor<2> = random.tensor(shape, &autodiff);
+                    values.cast(dtype).cast(with).detach().require_grad()
+                });
+                let y = operation(leaves.clone(), with);
+                assert_eq!(y.dtype(), DType::from(with), "{name}");
+                let gradient: Tensor<2> = Random::new(9).tensor(y.dims(), &autodiff);
+                let gradient = gradient.cast(dtype).cast(with);
+                let gradients = (y.clone() * gradient).sum().backward();
+                let dx = leaves[0].grad(&gradients).expect("a gradient");
+                assert_eq!(dx.dtype(), DType::from(with), "{name}");
+                [host(y), host(dx)]
+            };
+            for (found, expected) in run(dtype).iter().zip(run(FloatDType::F32)) {
+                assert_close_values(&format!("{name} in {dtype:?}"), found, &expected, tolerance);
+            }
+        }
+    }
+}
