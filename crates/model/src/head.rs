@@ -45,6 +45,10 @@ impl LanguageModelHead {
     /// Only rows that predict a target are projected, a chunk at a time: never are all logits held.
     pub fn loss(&self, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
         let (device, [rows, d_model]) = (hidden.device(), hidden.dims());
+        if targets.rows.is_empty() {
+            let zeros = hidden.zeros_like();
+            return (self.target_losses(hidden, targets), zeros);
+        }
         let selected = hidden.select(0, integers(&targets.rows, &device));
         let mut gradients = Vec::new();
         let losses = self.chunked_losses(selected.clone(), targets, |gradient| {
@@ -76,6 +80,9 @@ impl LanguageModelHead {
         mut with_gradient: impl FnMut(Tensor<2>),
     ) -> Tensor<1> {
         let (device, [count, d_model]) = (selected.device(), selected.dims());
+        if count == 0 {
+            return Tensor::zeros([0], (&device, DType::from(FloatDType::F32)));
+        }
         let ids = integers(&targets.ids, &device);
         let weights = TensorData::new(targets.weights.clone(), [count]);
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));

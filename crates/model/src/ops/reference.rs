@@ -146,15 +146,14 @@ impl Padded<'_> {
         self.shape.sequences.longest()
     }
 
-    /// The row of every padded place. Places beyond a sequence's end repeat its last token: they
-    /// are finite, no real token sees them, and they are left out on the way back.
+    /// The row of every padded place. Places beyond a sequence's end hold some other token of the
+    /// batch: they are finite, no real token sees them, and they are left out on the way back.
     fn rows_of_places(&self) -> Vec<i32> {
         let longest = self.longest();
+        let last = self.shape.sequences.rows() - 1;
         let sequences = self.shape.sequences.iter();
         sequences
-            .flat_map(|rows| {
-                (0..longest).map(move |at| (rows.start + at.min(rows.len() - 1)) as i32)
-            })
+            .flat_map(|rows| (0..longest).map(move |at| (rows.start + at).min(last) as i32))
             .collect()
     }
 
