@@ -7,6 +7,8 @@ mod bank;
 mod dropout;
 mod error;
 mod linear;
+#[doc(hidden)]
+pub mod matrix;
 mod ops;
 mod routing;
 mod segments;

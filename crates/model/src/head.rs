@@ -62,7 +62,10 @@ impl LanguageModelHead {
         );
         let zeros = Tensor::zeros([rows, d_model], (&device, gradient.dtype()));
         let rows = integers(&targets.rows, &device);
-        (losses, zeros.select_assign(0, rows, gradient, IndexingUpdateOp::Add))
+        (
+            losses,
+            zeros.select_assign(0, rows, gradient, IndexingUpdateOp::Add),
+        )
     }
 
     /// The losses of [`loss`](Self::loss) without the gradient.
@@ -106,7 +109,10 @@ impl LanguageModelHead {
 
 fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, Int> {
     // Rows and tokens of a batch are far below 2^31.
-    let values: Vec<i32> = values.iter().map(|&v| v.try_into().unwrap_or(i32::MAX)).collect();
+    let values: Vec<i32> = values
+        .iter()
+        .map(|&v| v.try_into().unwrap_or(i32::MAX))
+        .collect();
     let count = values.len();
     Tensor::from_data(TensorData::new(values, [count]), device)
 }

@@ -40,9 +40,18 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let backbone = Backbone::load(checkpoint, config, layers.clone(), dtype, device)?;
-        let banks = layers.clone().map(|layer| LayerBanks::new(config, layer, device)).collect();
+        let banks = layers
+            .clone()
+            .map(|layer| LayerBanks::new(config, layer, device))
+            .collect();
         let device = device.clone();
-        Ok(Self { backbone, layers, banks, device, gradient_checkpointing: false })
+        Ok(Self {
+            backbone,
+            layers,
+            banks,
+            device,
+            gradient_checkpointing: false,
+        })
     }
 
     /// Keeps only the inputs of layers in the forward pass and computes the rest again in the
@@ -97,7 +106,9 @@ impl Stage {
     /// # Errors
     /// If the stage does not begin the model.
     pub fn embed(&self, ids: &[u32]) -> Result<Tensor<2>, PipelineError> {
-        self.backbone.embed(ids).ok_or_else(|| self.lacks("embedding"))
+        self.backbone
+            .embed(ids)
+            .ok_or_else(|| self.lacks("embedding"))
     }
 
     /// The layers over hidden states `[rows, d_model]`, and what backward needs of it.
@@ -121,16 +132,28 @@ impl Stage {
                 continue;
             }
             let input = hidden.autodiff();
-            let input = if first_trained { input } else { input.require_grad() };
+            let input = if first_trained {
+                input
+            } else {
+                input.require_grad()
+            };
             let lora = lora.require_grad();
             if self.gradient_checkpointing {
                 let plain = input.clone().without_autodiff();
                 hidden = layer.forward(plain, &microbatch.batch, &lora.clone().without_autodiff());
-                tape.layers.push(LayerTape { input, lora, output: None });
+                tape.layers.push(LayerTape {
+                    input,
+                    lora,
+                    output: None,
+                });
             } else {
                 let output = layer.forward(input.clone(), &microbatch.batch, &lora);
                 hidden = output.clone().without_autodiff();
-                tape.layers.push(LayerTape { input, lora, output: Some(output) });
+                tape.layers.push(LayerTape {
+                    input,
+                    lora,
+                    output: Some(output),
+                });
             }
         }
         Ok((hidden, tape))
@@ -149,7 +172,11 @@ impl Stage {
         let mut gradient = Some(gradient);
         for (index, taped) in tape.layers.into_iter().enumerate().rev() {
             let Some(above) = gradient.take() else { break };
-            let LayerTape { input, lora, output } = taped;
+            let LayerTape {
+                input,
+                lora,
+                output,
+            } = taped;
             let layer = &self.backbone.layers()[first + index];
             let output =
                 output.unwrap_or_else(|| layer.forward(input.clone(), &microbatch.batch, &lora));
@@ -259,6 +286,10 @@ impl Stage {
     }
 
     fn lacks(&self, part: &'static str) -> PipelineError {
-        PipelineError::NotHere { first: self.layers.start, end: self.layers.end, part }
+        PipelineError::NotHere {
+            first: self.layers.start,
+            end: self.layers.end,
+            part,
+        }
     }
 }

@@ -28,7 +28,11 @@ pub(crate) fn fresh(
         .map(|layer| {
             let mut adapter = LayerAdapter::default();
             for projection in Projection::ALL {
-                if lora.target_modules.iter().any(|name| name == projection.name()) {
+                if lora
+                    .target_modules
+                    .iter()
+                    .any(|name| name == projection.name())
+                {
                     let shape = &shapes[projection as usize];
                     let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
                     let state = AdapterState::init(spec, shape, config.seed, module, device)?;
@@ -77,7 +81,10 @@ pub(crate) fn to_peft(
     });
     peft.lora_dropout = lora.lora_dropout;
     peft.base_model_name_or_path = Some(run.model.display().to_string());
-    let mut adapter = PeftAdapter { config: peft, modules: Default::default() };
+    let mut adapter = PeftAdapter {
+        config: peft,
+        modules: Default::default(),
+    };
     for (layer, states) in states.iter().enumerate() {
         for (projection, state) in Projection::ALL.into_iter().zip(states) {
             if let Some(state) = state {
@@ -99,15 +106,27 @@ pub(crate) fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Op
         }
     };
     compare("r", lora.r.to_string(), peft.r.to_string());
-    compare("lora_alpha", lora.lora_alpha.to_string(), peft.lora_alpha.to_string());
-    compare("use_rslora", lora.use_rslora.to_string(), peft.use_rslora.to_string());
+    compare(
+        "lora_alpha",
+        lora.lora_alpha.to_string(),
+        peft.lora_alpha.to_string(),
+    );
+    compare(
+        "use_rslora",
+        lora.use_rslora.to_string(),
+        peft.use_rslora.to_string(),
+    );
     if let TargetModules::Names(names) = &peft.target_modules {
         let sorted = |names: &[String]| {
             let mut names = names.to_vec();
             names.sort();
             names.join(", ")
         };
-        compare("target_modules", sorted(&lora.target_modules), sorted(names));
+        compare(
+            "target_modules",
+            sorted(&lora.target_modules),
+            sorted(names),
+        );
     }
     (!different.is_empty()).then(|| {
         format!(
@@ -128,7 +147,9 @@ pub(crate) fn unmoved(
         for (projection, (before, after)) in
             Projection::ALL.into_iter().zip(before.iter().zip(after))
         {
-            let Some((before, after)) = before.as_ref().zip(after.as_ref()) else { continue };
+            let Some((before, after)) = before.as_ref().zip(after.as_ref()) else {
+                continue;
+            };
             for (factor, before, after) in [
                 ("lora_A", &before.weights.a, &after.weights.a),
                 ("lora_B", &before.weights.b, &after.weights.b),

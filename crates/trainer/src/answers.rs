@@ -45,7 +45,10 @@ pub(crate) fn after(
         .zip(&task.samples)
         .map(|((prompt, reference), sample)| {
             let after = answer(stage, model, tokenizer, prompt, reference.len(), slot)?;
-            Ok(AnswerSample { after, ..sample.clone() })
+            Ok(AnswerSample {
+                after,
+                ..sample.clone()
+            })
         })
         .collect()
 }
@@ -60,8 +63,15 @@ fn shown(rows: &[Sample]) -> impl Iterator<Item = (&[u32], &[u32])> {
 /// A sample up to its first target, and its targets from there on.
 fn prompt_and_reference(sample: &Sample) -> (&[u32], &[u32]) {
     let targets = &sample.is_target;
-    let start = targets.iter().skip(1).position(|&target| target).map_or(sample.len(), |at| at + 1);
-    let length = targets[start..].iter().take_while(|&&target| target).count();
+    let start = targets
+        .iter()
+        .skip(1)
+        .position(|&target| target)
+        .map_or(sample.len(), |at| at + 1);
+    let length = targets[start..]
+        .iter()
+        .take_while(|&&target| target)
+        .count();
     (&sample.ids[..start], &sample.ids[start..start + length])
 }
 
@@ -76,7 +86,14 @@ fn answer(
     let room = model.max_position_embeddings.saturating_sub(prompt.len());
     let length = (reference_length + SLACK).min(room);
     let eos = tokenizer.eos_ids();
-    let answers =
-        decode(stage, model, prompt, &[Some(slot)], eos, length, &mut [Sampler::greedy()])?;
+    let answers = decode(
+        stage,
+        model,
+        prompt,
+        &[Some(slot)],
+        eos,
+        length,
+        &mut [Sampler::greedy()],
+    )?;
     Ok(tokenizer.decode(&answers.concat(), true)?)
 }

@@ -46,7 +46,12 @@ pub(crate) fn assemble(
     let mut targets = Targets::default();
     for task in tasks {
         let (first_row, first_target) = (ids.len(), targets.ids.len());
-        let longest = task.samples.iter().map(|sample| sample.len()).max().unwrap_or(0);
+        let longest = task
+            .samples
+            .iter()
+            .map(|sample| sample.len())
+            .max()
+            .unwrap_or(0);
         for (index, sample) in task.samples.iter().enumerate() {
             let row = ids.len();
             let length = predicting_length(sample);
@@ -63,7 +68,10 @@ pub(crate) fn assemble(
             lengths.push(length);
             rope_lengths.push(longest);
         }
-        segments.push(Segment { rows: first_row..ids.len(), slot: task.slot });
+        segments.push(Segment {
+            rows: first_row..ids.len(),
+            slot: task.slot,
+        });
         targets_per_task.push(targets.ids.len() - first_target);
     }
     let sequences = Sequences::from_lengths(lengths);
@@ -81,5 +89,9 @@ pub(crate) fn assemble(
 
 /// Tokens up to the one that predicts the last target.
 fn predicting_length(sample: &Sample) -> usize {
-    sample.is_target.iter().rposition(|&target| target).unwrap_or(0)
+    sample
+        .is_target
+        .iter()
+        .rposition(|&target| target)
+        .unwrap_or(0)
 }

@@ -23,7 +23,10 @@ pub(crate) fn decode(
     let context = config.max_position_embeddings;
     let room = context.saturating_sub(prompt.len());
     if room == 0 && max_new_tokens > 0 {
-        return Err(TrainerError::PromptTooLong { prompt: prompt.len(), context });
+        return Err(TrainerError::PromptTooLong {
+            prompt: prompt.len(),
+            context,
+        });
     }
     let mut caches = vec![LayerCache::default(); stage.layers().len()];
     let mut answers = vec![Vec::new(); slots.len()];
@@ -36,7 +39,9 @@ pub(crate) fn decode(
         let hidden = stage.infer_cached(hidden, &microbatch, &mut caches)?;
         let [rows, width] = hidden.dims();
         let (count, tokens) = (slots.len(), rows / slots.len());
-        let last = hidden.reshape([count, tokens, width]).narrow(1, tokens - 1, 1);
+        let last = hidden
+            .reshape([count, tokens, width])
+            .narrow(1, tokens - 1, 1);
         let logits = stage.logits(last.reshape([count, width]))?;
         let vocabulary = logits.dims()[1];
         let logits = to_host(logits)?;

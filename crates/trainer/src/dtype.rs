@@ -22,7 +22,11 @@ pub(crate) fn resolve_dtype(
                 Some(TensorDtype::Float32) | None => FloatDType::F32,
             };
             let cpu = *device == Device::flex();
-            return Ok(if cpu || !device.supports_dtype(stored) { FloatDType::F32 } else { stored });
+            return Ok(if cpu || !device.supports_dtype(stored) {
+                FloatDType::F32
+            } else {
+                stored
+            });
         }
     };
     if device.supports_dtype(dtype) {

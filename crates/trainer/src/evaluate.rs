@@ -18,7 +18,13 @@ pub(crate) fn evaluate(
     let (mut sum, mut count) = (0.0, 0);
     for samples in rows.chunks(batch_size) {
         let samples = samples.iter().collect();
-        let part = TaskRows { slot, samples, first_sample: 0, max_seq_len, weight: 1.0 };
+        let part = TaskRows {
+            slot,
+            samples,
+            first_sample: 0,
+            max_seq_len,
+            weight: 1.0,
+        };
         let batch = assemble(model, &[part], None, stage.device())?;
         let hidden = stage.infer(stage.embed(&batch.ids)?, &batch.microbatch)?;
         let losses = to_host(stage.target_losses(hidden, &batch.targets)?)?;

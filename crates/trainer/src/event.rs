@@ -141,6 +141,9 @@ pub struct Versions {
 
 impl Default for Versions {
     fn default() -> Self {
-        Self { loraloom: env!("CARGO_PKG_VERSION"), burn: "0.22.1" }
+        Self {
+            loraloom: env!("CARGO_PKG_VERSION"),
+            burn: "0.22.1",
+        }
     }
 }

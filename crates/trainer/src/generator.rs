@@ -40,7 +40,11 @@ impl Generator {
             let peft = PeftAdapter::load(directory)?;
             stage.push(adapter::from_peft(&peft, 0.0, &config, device)?)?;
         }
-        Ok(Self { stage, config, tokenizer })
+        Ok(Self {
+            stage,
+            config,
+            tokenizer,
+        })
     }
 
     /// Continues the prompt once for each entry of `who`, an index into the adapters given to
@@ -55,9 +59,12 @@ impl Generator {
         options: &GenerateOptions,
     ) -> Result<Vec<String>, TrainerError> {
         let ids = if options.chat {
-            let template = self.tokenizer.chat_template().ok_or_else(|| {
-                TrainerError::NoChatTemplate { path: self.tokenizer.directory().to_owned() }
-            })?;
+            let template =
+                self.tokenizer
+                    .chat_template()
+                    .ok_or_else(|| TrainerError::NoChatTemplate {
+                        path: self.tokenizer.directory().to_owned(),
+                    })?;
             let text = template.render(&[Message::new("user", prompt)], true)?;
             self.tokenizer.encode_prompt(&text)?
         } else {
@@ -73,6 +80,9 @@ impl Generator {
             options.max_new_tokens,
             &mut samplers,
         )?;
-        answers.iter().map(|ids| Ok(self.tokenizer.decode(ids, true)?)).collect()
+        answers
+            .iter()
+            .map(|ids| Ok(self.tokenizer.decode(ids, true)?))
+            .collect()
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
-    adapter::{ModelAdapter, from_peft, fresh, shape_warning},
+    adapter::{ModelAdapter, fresh, from_peft, shape_warning},
     dtype::resolve_dtype,
     run_directory::RunDirectory,
     session::Session,
@@ -64,7 +64,11 @@ impl Run {
 
         let mut raw: BTreeMap<&str, Dataset> = BTreeMap::new();
         for (name, dataset) in &config.datasets {
-            if config.adapters.iter().any(|adapter| adapter.dataset == *name) {
+            if config
+                .adapters
+                .iter()
+                .any(|adapter| adapter.dataset == *name)
+            {
                 raw.insert(name, Dataset::load(name, dataset, config.seed)?);
             }
         }
@@ -74,7 +78,11 @@ impl Run {
         for (index, adapter) in config.adapters.iter().enumerate() {
             let id = TaskId(index as u64);
             let name = adapter.dataset.as_str();
-            let key = (name, adapter.train.max_seq_len, adapter.train.train_on_prompt);
+            let key = (
+                name,
+                adapter.train.max_seq_len,
+                adapter.train.train_on_prompt,
+            );
             let data = match encoded.get(&key) {
                 Some(data) => data.clone(),
                 None => {
@@ -148,7 +156,11 @@ impl Run {
         for task in &self.tasks {
             scheduler.submit(description(task))?;
         }
-        let names = self.tasks.iter().map(|task| task.config.name.clone()).collect();
+        let names = self
+            .tasks
+            .iter()
+            .map(|task| task.config.name.clone())
+            .collect();
         let device = format!("{:?}", self.stage.device());
         let waiting = self.tasks.into_iter().map(|task| (task.id, task)).collect();
         let mut session = Session {
@@ -201,7 +213,10 @@ impl Run {
         session.report_waiting();
         let adapters: Vec<AdapterReport> = session.ended.values().cloned().collect();
         let count = |wanted: fn(&Outcome) -> bool| {
-            adapters.iter().filter(|adapter| wanted(&adapter.outcome)).count()
+            adapters
+                .iter()
+                .filter(|adapter| wanted(&adapter.outcome))
+                .count()
         };
         let (seconds, tokens) = (started.elapsed().as_secs_f64(), session.tokens);
         session.emit(Event::RunEnd {
@@ -212,7 +227,12 @@ impl Run {
             failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
             interrupted,
         })?;
-        Ok(RunReport { adapters, interrupted, seconds, tokens })
+        Ok(RunReport {
+            adapters,
+            interrupted,
+            seconds,
+            tokens,
+        })
     }
 }
 
@@ -231,17 +251,18 @@ fn description(task: &TrainingTask) -> Task {
     }
 }
 
-fn check_vocabulary(
-    dataset: &str,
-    data: &Encoded,
-    vocabulary: usize,
-) -> Result<(), TrainerError> {
+fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
     let parts = [Some(&data.train), data.validation.as_ref()];
     let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
-    match samples.flat_map(|sample| &sample.ids).find(|&&id| id as usize >= vocabulary) {
-        Some(&token) => {
-            Err(TrainerError::TokenBeyondVocabulary { dataset: dataset.into(), token, vocabulary })
-        }
+    match samples
+        .flat_map(|sample| &sample.ids)
+        .find(|&&id| id as usize >= vocabulary)
+    {
+        Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
+            dataset: dataset.into(),
+            token,
+            vocabulary,
+        }),
         None => Ok(()),
     }
 }

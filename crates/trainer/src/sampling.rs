@@ -17,7 +17,14 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_new_tokens: 64, temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0, chat: false }
+        Self {
+            max_new_tokens: 64,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+            chat: false,
+        }
     }
 }
 
@@ -33,8 +40,19 @@ pub(crate) struct Sampler {
 impl Sampler {
     /// Every sequence draws the same numbers, so that adapters differ by their weights alone.
     pub(crate) fn new(options: &GenerateOptions) -> Self {
-        let GenerateOptions { temperature, top_k, top_p, seed, .. } = *options;
-        Self { temperature, top_k, top_p, state: seed }
+        let GenerateOptions {
+            temperature,
+            top_k,
+            top_p,
+            seed,
+            ..
+        } = *options;
+        Self {
+            temperature,
+            top_k,
+            top_p,
+            state: seed,
+        }
     }
 
     /// Always the likeliest token.
@@ -45,7 +63,13 @@ impl Sampler {
     pub(crate) fn pick(&mut self, logits: &[f32]) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         // The first of equal logits wins; NaN sorts as the least likely.
-        let value = |token: usize| if logits[token].is_nan() { f32::NEG_INFINITY } else { logits[token] };
+        let value = |token: usize| {
+            if logits[token].is_nan() {
+                f32::NEG_INFINITY
+            } else {
+                logits[token]
+            }
+        };
         let likelier = |a: &usize, b: &usize| value(*b).total_cmp(&value(*a)).then(a.cmp(b));
         if self.temperature <= 0.0 {
             return order.into_iter().min_by(likelier).unwrap_or(0) as u32;
@@ -89,7 +113,12 @@ mod tests {
     use super::*;
 
     fn sampler(temperature: f64, top_k: usize, top_p: f64) -> Sampler {
-        Sampler::new(&GenerateOptions { temperature, top_k, top_p, ..GenerateOptions::default() })
+        Sampler::new(&GenerateOptions {
+            temperature,
+            top_k,
+            top_p,
+            ..GenerateOptions::default()
+        })
     }
 
     #[test]
@@ -102,7 +131,10 @@ mod tests {
         let mut sampler = sampler(1.0, 0, 1.0);
         let logits = [0.0, 3f32.ln()];
         let ones = (0..10_000).filter(|_| sampler.pick(&logits) == 1).count();
-        assert!((7_300..7_700).contains(&ones), "{ones} of 10000 where 7500 are expected");
+        assert!(
+            (7_300..7_700).contains(&ones),
+            "{ones} of 10000 where 7500 are expected"
+        );
     }
 
     #[test]

@@ -61,13 +61,19 @@ impl Session<'_> {
 
     /// Puts a waiting task's adapter into the next slot.
     pub(crate) fn admit(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
-        let Some(mut task) = self.waiting.remove(&id) else { return Ok(()) };
+        let Some(mut task) = self.waiting.remove(&id) else {
+            return Ok(());
+        };
         let slot = self.stage.push(self.initial[&id].clone())?;
         debug_assert_eq!(slot, self.running.len());
         task.samples = answers::before(&self.stage, self.model, self.tokenizer, &task, slot)?;
         let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
         self.running.push(task);
-        self.emit(Event::Admit { adapter, total_steps, reason })
+        self.emit(Event::Admit {
+            adapter,
+            total_steps,
+            reason,
+        })
     }
 
     /// One optimizer step of every running task, and what follows from it. Returns the tasks that
@@ -77,8 +83,11 @@ impl Session<'_> {
         self.iteration += 1;
         let outcomes = self.step()?;
         let seconds = started.elapsed().as_secs_f64();
-        let names: Vec<String> =
-            self.running.iter().map(|task| task.config.name.clone()).collect();
+        let names: Vec<String> = self
+            .running
+            .iter()
+            .map(|task| task.config.name.clone())
+            .collect();
         let tokens = outcomes.iter().map(|outcome| outcome.tokens).sum();
         self.tokens += tokens as u64;
 
@@ -92,7 +101,11 @@ impl Session<'_> {
             tokens,
             tokens_per_second: tokens as f64 / seconds,
             bubble_ratio: 0.0,
-            bytes_reserved: self.stage.device().memory_pool_usage().map(|u| u.bytes_reserved),
+            bytes_reserved: self
+                .stage
+                .device()
+                .memory_pool_usage()
+                .map(|u| u.bytes_reserved),
             groups: vec![names],
         })?;
 
@@ -115,9 +128,16 @@ impl Session<'_> {
         let draws: Vec<DropoutDraw> = self
             .running
             .iter()
-            .map(|task| DropoutDraw { seed: task.config.seed, step: task.steps as u32 })
+            .map(|task| DropoutDraw {
+                seed: task.config.seed,
+                step: task.steps as u32,
+            })
             .collect();
-        let microbatches = rows.iter().map(|rows| rows.microbatches.len()).max().unwrap_or(0);
+        let microbatches = rows
+            .iter()
+            .map(|rows| rows.microbatches.len())
+            .max()
+            .unwrap_or(0);
         let mut gradients: Option<StageGradients> = None;
         let mut sums = vec![0f64; self.running.len()];
         for index in 0..microbatches {
@@ -188,12 +208,15 @@ impl Session<'_> {
                 })
             })
             .collect();
-        let Some(gradients) = gradients else { return Ok(vec![0.0; updates.len()]) };
+        let Some(gradients) = gradients else {
+            return Ok(vec![0.0; updates.len()]);
+        };
         let squared: Tensor<1> = match self.stage.squared_gradient_norms(&gradients) {
             Some(squared) => squared,
             None => return Ok(vec![0.0; updates.len()]),
         };
-        self.stage.step(gradients, &AdamWStep::new(&updates, squared.clone()));
+        self.stage
+            .step(gradients, &AdamWStep::new(&updates, squared.clone()));
         Ok(to_host(squared.sqrt())?)
     }
 
@@ -204,7 +227,13 @@ impl Session<'_> {
         outcome: &StepOutcome,
     ) -> Result<Option<String>, TrainerError> {
         let task = &mut self.running[slot];
-        let StepOutcome { loss, grad_norm, learning_rate, target_tokens, tokens } = *outcome;
+        let StepOutcome {
+            loss,
+            grad_norm,
+            learning_rate,
+            target_tokens,
+            tokens,
+        } = *outcome;
         let step = task.steps + 1;
         if !loss.is_finite() || !grad_norm.is_finite() {
             return Ok(Some(format!(
@@ -232,10 +261,7 @@ impl Session<'_> {
     }
 
     /// Liveness, evaluation, saving and the end of a task that took a step.
-    fn after_step(
-        &mut self,
-        slot: usize,
-    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+    fn after_step(&mut self, slot: usize) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
         if let Some(reason) = self.unmoved(slot)? {
             return self.fail(slot, reason).map(Some);
         }
@@ -268,17 +294,22 @@ impl Session<'_> {
         let task = self.running.remove(slot);
         let (id, step, adapter) = (task.id, task.steps, task.config.name.clone());
         self.conclude(task, Outcome::Done);
-        self.emit(Event::AdapterDone { adapter, step, reason })?;
+        self.emit(Event::AdapterDone {
+            adapter,
+            step,
+            reason,
+        })?;
         Ok(Some((id, TaskOutcome::Done)))
     }
 
     /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
     fn unmoved(&mut self, slot: usize) -> Result<Option<String>, TrainerError> {
         let task = &self.running[slot];
-        let Some(before) = self.initial.get(&task.id) else { return Ok(None) };
-        let moving_steps = (0..task.steps).filter(|&step| {
-            task.config.train.learning_rate_at(step, task.total_steps) > 0.0
-        });
+        let Some(before) = self.initial.get(&task.id) else {
+            return Ok(None);
+        };
+        let moving_steps = (0..task.steps)
+            .filter(|&step| task.config.train.learning_rate_at(step, task.total_steps) > 0.0);
         if moving_steps.take(2).count() < 2 {
             return Ok(None);
         }
@@ -286,7 +317,11 @@ impl Session<'_> {
         self.initial.remove(&task.id);
         Ok((!unmoved.is_empty()).then(|| {
             let more = unmoved.len().saturating_sub(3);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let more = if more > 0 {
+                format!(" and {more} more")
+            } else {
+                String::new()
+            };
             let named = unmoved.into_iter().take(3).collect::<Vec<_>>().join(", ");
             format!("no training reaches {named}{more}")
         }))
@@ -295,7 +330,9 @@ impl Session<'_> {
     /// Evaluates a task that has validation rows; whether its patience has run out.
     fn evaluate(&mut self, slot: usize) -> Result<bool, TrainerError> {
         let task = &self.running[slot];
-        let Some(rows) = task.validation_rows() else { return Ok(false) };
+        let Some(rows) = task.validation_rows() else {
+            return Ok(false);
+        };
         let train = &task.config.train;
         let loss = evaluate(
             &self.stage,
@@ -308,7 +345,12 @@ impl Session<'_> {
         let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
         let (adapter, step) = (task.config.name.clone(), task.steps);
         let loss_value = loss.is_finite().then_some(loss);
-        self.emit(Event::Eval { adapter, step, loss: loss_value, best })?;
+        self.emit(Event::Eval {
+            adapter,
+            step,
+            loss: loss_value,
+            best,
+        })?;
         let task = &mut self.running[slot];
         if best {
             task.best = Some(Best { step, loss });
@@ -327,8 +369,10 @@ impl Session<'_> {
         let shape = self.shapes.get(&task.id);
         let path = self.directory.adapter(&task.config.name, which);
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)
-                .map_err(|source| TrainerError::Write { path: parent.to_owned(), source })?;
+            std::fs::create_dir_all(parent).map_err(|source| TrainerError::Write {
+                path: parent.to_owned(),
+                source,
+            })?;
         }
         to_peft(self.config, &task.config, shape, &states)?.save(&path)?;
         let (adapter, step) = (task.config.name.clone(), task.steps);
@@ -336,20 +380,29 @@ impl Session<'_> {
         if which == "last" {
             self.running[slot].saved_steps = Some(step);
         }
-        self.emit(Event::Checkpoint { adapter, step, path })
+        self.emit(Event::Checkpoint {
+            adapter,
+            step,
+            path,
+        })
     }
 
     /// Ends a task that cannot go on. What it saved before stays as it is.
-    fn fail(
-        &mut self,
-        slot: usize,
-        reason: String,
-    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    fn fail(&mut self, slot: usize, reason: String) -> Result<(TaskId, TaskOutcome), TrainerError> {
         self.stage.remove(slot)?;
         let task = self.running.remove(slot);
         let (id, step, adapter) = (task.id, task.steps + 1, task.config.name.clone());
-        self.conclude(task, Outcome::Failed { reason: reason.clone() });
-        self.emit(Event::AdapterFailed { adapter, step, reason })?;
+        self.conclude(
+            task,
+            Outcome::Failed {
+                reason: reason.clone(),
+            },
+        );
+        self.emit(Event::AdapterFailed {
+            adapter,
+            step,
+            reason,
+        })?;
         Ok((id, TaskOutcome::Failed))
     }
 
@@ -374,7 +427,9 @@ impl Session<'_> {
     }
 
     fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
-        let directory = task.saved_steps.map(|_| self.directory.adapter(&task.config.name, "last"));
+        let directory = task
+            .saved_steps
+            .map(|_| self.directory.adapter(&task.config.name, "last"));
         self.initial.remove(&task.id);
         let report = AdapterReport {
             name: task.config.name,

@@ -46,10 +46,14 @@ impl TrainingTask {
         let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
         let rows = data.train.samples.len();
         let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
-        let total_steps =
-            train.max_steps.unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
+        let total_steps = train
+            .max_steps
+            .unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
         if total_steps == 0 {
-            return Err(TrainerError::NoSteps { adapter: config.name, epochs: train.num_epochs });
+            return Err(TrainerError::NoSteps {
+                adapter: config.name,
+                epochs: train.num_epochs,
+            });
         }
         Ok(Self {
             id,
@@ -86,7 +90,10 @@ impl TrainingTask {
     }
 
     pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
-        self.data.validation.as_ref().map(|rows| rows.samples.as_slice())
+        self.data
+            .validation
+            .as_ref()
+            .map(|rows| rows.samples.as_slice())
     }
 
     /// Rows to show answers for: held-out ones if there are any.
@@ -100,6 +107,8 @@ impl TrainingTask {
 
     /// Learning rate of the next step.
     pub(crate) fn learning_rate(&self) -> f64 {
-        self.config.train.learning_rate_at(self.steps, self.total_steps)
+        self.config
+            .train
+            .learning_rate_at(self.steps, self.total_steps)
     }
 }

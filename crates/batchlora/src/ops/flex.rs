@@ -1,9 +1,217 @@
-use burn::backend::{Flex, tensor::FloatTensor};
+//! The primitives on the CPU: products straight into place, segments and blocks of rows in
+//! parallel, dropout masks drawn a block at a time. No block spans two segments, so that a
+//! segment's numbers do not depend on its neighbours.
 
-use super::{BatchLoraOps, reference};
+use std::ops::Range;
+
+use burn::{
+    backend::{Flex, TensorMetadata, tensor::FloatTensor},
+    tensor::{DType, TensorData},
+};
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use super::{BatchLoraOps, Side, reference};
+use crate::{
+    RoutedSegment, Routing,
+    matrix::{Matrix, MatrixMut, Output, multiply},
+};
+
+/// Rows that one thread takes at a time.
+const BLOCK: usize = 128;
 
 impl BatchLoraOps for Flex {
+    fn lora_shrink(
+        wide: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        let (wide, weight) = (wide.to_contiguous(), weight.to_contiguous());
+        let (Some(x), Some(w)) = (wide.as_slice::<f32>(), weight.as_slice::<f32>()) else {
+            return reference::shrink::<Self>(wide, weight, &routing, side);
+        };
+        let (width, rank_max) = (wide.shape()[1], routing.rank_max());
+        let mut out = vec![0f32; routing.rows() * rank_max];
+        blocks(&mut out, rank_max, &routing)
+            .into_par_iter()
+            .for_each(|(segment, rows, out)| {
+                let x = &x[rows.start * width..rows.end * width];
+                let masked = masked(x, width, &routing, segment, rows.clone(), side);
+                let x = masked.as_deref().unwrap_or(x);
+                let rank = segment.ranks.len();
+                multiply(
+                    MatrixMut::new(out, rows.len(), rank, rank_max),
+                    Output::Replace,
+                    scale(segment, side),
+                    Matrix::new(x, rows.len(), width, width),
+                    Matrix::new(&w[segment.ranks.start * width..], rank, width, width).transposed(),
+                );
+            });
+        tensor(out, [routing.rows(), rank_max])
+    }
+
+    fn lora_expand_add(
+        wide: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        let (narrow, weight) = (narrow.to_contiguous(), weight.to_contiguous());
+        let (Some(s), Some(w)) = (narrow.as_slice::<f32>(), weight.as_slice::<f32>()) else {
+            return reference::expand_add::<Self>(wide, narrow, weight, &routing, side);
+        };
+        if wide.dtype() != DType::F32 {
+            return reference::expand_add::<Self>(wide, narrow, weight, &routing, side);
+        }
+        let (width, rank_max) = (wide.shape()[1], narrow.shape()[1]);
+        let mut wide = whole(wide);
+        let out = wide.storage_mut::<f32>();
+        blocks(out, width, &routing)
+            .into_par_iter()
+            .for_each(|(segment, rows, out)| {
+                let rank = segment.ranks.len();
+                let s = Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max);
+                let w = Matrix::new(&w[segment.ranks.start * width..], rank, width, width);
+                if side == Side::Input && segment.dropout.is_some() {
+                    let mut product = vec![0f32; out.len()];
+                    let into = MatrixMut::new(&mut product, rows.len(), width, width);
+                    multiply(into, Output::Replace, scale(segment, side), s, w);
+                    let masked = masked(&product, width, &routing, segment, rows, side);
+                    let product = masked.as_deref().unwrap_or(&product);
+                    out.iter_mut()
+                        .zip(product)
+                        .for_each(|(out, product)| *out += product);
+                } else {
+                    let into = MatrixMut::new(out, rows.len(), width, width);
+                    multiply(into, Output::Add, scale(segment, side), s, w);
+                }
+            });
+        wide
+    }
+
+    fn lora_weight_grad(
+        wide: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        routing: Routing,
+        side: Side,
+    ) -> FloatTensor<Self> {
+        let (wide, narrow) = (wide.to_contiguous(), narrow.to_contiguous());
+        let (Some(x), Some(s)) = (wide.as_slice::<f32>(), narrow.as_slice::<f32>()) else {
+            return reference::weight_grad::<Self>(wide, narrow, &routing, side);
+        };
+        let (width, rank_max) = (wide.shape()[1], routing.rank_max());
+        let mut out = vec![0f32; routing.rank_sum() * width];
+        by_ranks(&mut out, width, &routing)
+            .into_par_iter()
+            .for_each(|(segments, out)| {
+                for segment in segments {
+                    // Blocks in order: the sum over a segment's rows is always the same sum.
+                    for rows in row_blocks(&segment.rows) {
+                        let x = &x[rows.start * width..rows.end * width];
+                        let masked = masked(x, width, &routing, segment, rows.clone(), side);
+                        let x = masked.as_deref().unwrap_or(x);
+                        let rank = segment.ranks.len();
+                        let s =
+                            Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max);
+                        multiply(
+                            MatrixMut::new(out, rank, width, width),
+                            Output::Add,
+                            scale(segment, side),
+                            s.transposed(),
+                            Matrix::new(x, rows.len(), width, width),
+                        );
+                    }
+                }
+            });
+        tensor(out, [routing.rank_sum(), width])
+    }
+
     fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::scalar_root::<Self>(&output)
     }
+}
+
+fn scale(segment: &RoutedSegment, side: Side) -> f32 {
+    match side {
+        Side::Input => 1.0,
+        Side::Output => segment.scale,
+    }
+}
+
+fn tensor(data: Vec<f32>, shape: [usize; 2]) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(data, shape))
+}
+
+/// The tensor as one that its storage holds and nothing else.
+fn whole(tensor: FlexTensor) -> FlexTensor {
+    let contiguous = tensor.to_contiguous();
+    let elements = contiguous.shape().num_elements();
+    if contiguous.layout().start_offset() == 0 && contiguous.storage::<f32>().len() == elements {
+        drop(tensor);
+        return contiguous;
+    }
+    FlexTensor::from_data(contiguous.into_data())
+}
+
+/// The rows times their mask; `None` where there is none.
+fn masked(
+    x: &[f32],
+    width: usize,
+    routing: &Routing,
+    segment: &RoutedSegment,
+    rows: Range<usize>,
+    side: Side,
+) -> Option<Vec<f32>> {
+    let dropout = segment.dropout.filter(|_| side == Side::Input)?;
+    let mut mask = dropout.mask(routing.dropout_rows(rows), width);
+    mask.iter_mut().zip(x).for_each(|(mask, x)| *mask *= x);
+    Some(mask)
+}
+
+/// A segment's rows, at most [`BLOCK`] at a time.
+fn row_blocks(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.clone()
+        .step_by(BLOCK)
+        .map(move |start| start..(start + BLOCK).min(end))
+}
+
+/// Cuts `out`, `[rows, columns]`, into blocks of rows that each belong to one segment.
+fn blocks<'a, 'r>(
+    mut out: &'a mut [f32],
+    columns: usize,
+    routing: &'r Routing,
+) -> Vec<(&'r RoutedSegment, Range<usize>, &'a mut [f32])> {
+    let (mut blocks, mut at) = (Vec::new(), 0);
+    for segment in routing.iter() {
+        for rows in row_blocks(&segment.rows) {
+            let (_, rest) = out.split_at_mut((rows.start - at) * columns);
+            let (block, rest) = rest.split_at_mut(rows.len() * columns);
+            (out, at) = (rest, rows.end);
+            blocks.push((segment, rows, block));
+        }
+    }
+    blocks
+}
+
+/// Cuts `out`, `[Σr, columns]`, by adapter, each with its segments in row order.
+fn by_ranks<'a, 'r>(
+    mut out: &'a mut [f32],
+    columns: usize,
+    routing: &'r Routing,
+) -> Vec<(Vec<&'r RoutedSegment>, &'a mut [f32])> {
+    let mut segments: Vec<&RoutedSegment> = routing.iter().collect();
+    // Stable: segments of one adapter stay in row order.
+    segments.sort_by_key(|segment| segment.ranks.start);
+    let (mut parts, mut at) = (Vec::new(), 0);
+    for group in segments.chunk_by(|a, b| a.ranks == b.ranks) {
+        let ranks = &group[0].ranks;
+        let (_, rest) = out.split_at_mut((ranks.start - at) * columns);
+        let (part, rest) = rest.split_at_mut(ranks.len() * columns);
+        (out, at) = (rest, ranks.end);
+        parts.push((group.to_vec(), part));
+    }
+    parts
 }

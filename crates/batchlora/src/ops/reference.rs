@@ -127,3 +127,89 @@ pub(crate) fn weight_grad<B: Backend>(
 pub(crate) fn scalar_root<B: Backend>(like: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &like.device(), like.dtype().into())
 }
+
+/// The tests of the operator see the backend's own primitives; these tie the reference, which other
+/// backends run, to them.
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::*;
+    use crate::{
+        AdapterBank, AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
+        dropout::philox, ops::BatchLoraOps,
+    };
+
+    const SHAPE: [usize; 2] = [37, 21];
+
+    fn random(shape: [usize; 2], seed: u32) -> FloatTensor<Flex> {
+        let words = (0..).flat_map(|block| philox([block, seed, 0, 0], [0; 2]));
+        let values = words.map(|word| word as f32 / 2f32.powi(31) - 1.0);
+        let values: Vec<f32> = values.take(shape[0] * shape[1]).collect();
+        burn_flex::FlexTensor::from_data(TensorData::new(values, shape))
+    }
+
+    /// Two adapters, one of them in two segments, an empty slot, and base rows.
+    fn routing(dropout: f64) -> Routing {
+        let device = burn::tensor::Device::flex();
+        let mut bank = AdapterBank::new(SHAPE[0], SHAPE[1], 4, &device);
+        for r in [Some(5), None, Some(64)] {
+            let adapter = r.map(|r| {
+                let spec = LoraSpec::new(r, 3.0).with_lora_dropout(dropout);
+                let weights = LoraPair::zeros(r, SHAPE[0], SHAPE[1], &device);
+                AdapterState::new(spec, weights).unwrap()
+            });
+            bank.push(adapter).unwrap();
+        }
+        let parts = [(0..150, 2), (153..154, 0), (154..160, 1), (160..171, 2)];
+        let segments = parts.map(|(rows, slot)| Segment { rows, slot });
+        let segments = Segments::new(175, segments.to_vec()).unwrap();
+        let draws = [DropoutDraw { seed: 3, step: 8 }; 3];
+        bank.route(&segments, Some(&draws)).unwrap()
+    }
+
+    fn assert_close(what: &str, found: FloatTensor<Flex>, expected: FloatTensor<Flex>) {
+        assert_eq!(found.shape(), expected.shape(), "{what}");
+        let [found, expected] = [found, expected].map(|tensor| tensor.to_contiguous());
+        let (found, expected) = (
+            found.as_slice::<f32>().unwrap(),
+            expected.as_slice().unwrap(),
+        );
+        let largest = expected
+            .iter()
+            .fold(0f32, |max, value: &f32| max.max(value.abs()));
+        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (found - expected).abs() / largest;
+            assert!(error <= 1e-5, "{what}[{index}]: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn the_reference_agrees_with_the_backend() {
+        for (dropout, (side, width)) in [0.0, 0.3].into_iter().flat_map(|dropout| {
+            [(Side::Input, SHAPE[0]), (Side::Output, SHAPE[1])].map(|side| (dropout, side))
+        }) {
+            let routing = routing(dropout);
+            let (rows, rank_sum, rank_max) = (175, 69, 64);
+            let wide = random([rows, width], 1);
+            let narrow = random([rows, rank_max], 2);
+            let weight = random([rank_sum, width], 3);
+            let what = format!("{side:?}, dropout {dropout}");
+            assert_close(
+                &format!("shrink, {what}"),
+                shrink::<Flex>(wide.clone(), weight.clone(), &routing, side),
+                Flex::lora_shrink(wide.clone(), weight.clone(), routing.clone(), side),
+            );
+            assert_close(
+                &format!("weight_grad, {what}"),
+                weight_grad::<Flex>(wide.clone(), narrow.clone(), &routing, side),
+                Flex::lora_weight_grad(wide.clone(), narrow.clone(), routing.clone(), side),
+            );
+            assert_close(
+                &format!("expand_add, {what}"),
+                expand_add::<Flex>(wide.clone(), narrow.clone(), weight.clone(), &routing, side),
+                Flex::lora_expand_add(wide, narrow, weight, routing, side),
+            );
+        }
+    }
+}

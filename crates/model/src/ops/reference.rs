@@ -324,3 +324,157 @@ pub(super) fn cross_entropy<B: Backend>(
         to_dtype::<B>(gradient, dtype),
     )
 }
+
+/// The tests of the operations see the backend's own; these tie the reference, which other backends
+/// run, to them.
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::*;
+    use crate::{Sequences, ops::DecoderOps};
+
+    const SHAPE: [usize; 2] = [31, 24];
+
+    /// Uniform in ±2.
+    fn random<const D: usize>(shape: [usize; D], seed: u32) -> FloatTensor<Flex> {
+        let mut state = seed.wrapping_mul(0x9E37_79B9) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as f32 / 2f32.powi(30) - 2.0
+        };
+        let values: Vec<f32> = (0..shape.iter().product()).map(|_| next()).collect();
+        burn_flex::FlexTensor::from_data(TensorData::new(values, shape))
+    }
+
+    fn assert_close<const N: usize>(
+        what: &str,
+        found: [FloatTensor<Flex>; N],
+        expected: [FloatTensor<Flex>; N],
+    ) {
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert_eq!(found.shape(), expected.shape(), "{what}");
+            let [found, expected] = [found, expected].map(|tensor| tensor.to_contiguous());
+            let (found, expected) = (
+                found.as_slice::<f32>().unwrap(),
+                expected.as_slice().unwrap(),
+            );
+            let largest = expected
+                .iter()
+                .fold(0f32, |max, value: &f32| max.max(value.abs()));
+            for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let difference: f32 = found - expected;
+                let close = difference.abs() <= 1e-5 * largest;
+                assert!(close, "{what}[{index}]: {found} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn rms_norm_agrees_with_the_backend() {
+        let (x, gradient, weight) = (random(SHAPE, 1), random(SHAPE, 2), random([SHAPE[1]], 3));
+        assert_close(
+            "value",
+            [rms_norm::<Flex>(x.clone(), weight.clone(), 0.1)],
+            [Flex::rms_norm(x.clone(), weight.clone(), 0.1)],
+        );
+        assert_close(
+            "gradient",
+            [rms_norm_backward::<Flex>(
+                x.clone(),
+                weight.clone(),
+                gradient.clone(),
+                0.1,
+            )],
+            [Flex::rms_norm_backward(x, weight, gradient, 0.1)],
+        );
+    }
+
+    #[test]
+    fn swiglu_agrees_with_the_backend() {
+        let [gate, up, gradient] = [1, 2, 3].map(|seed| random(SHAPE, seed));
+        assert_close(
+            "value",
+            [swiglu::<Flex>(gate.clone(), up.clone())],
+            [Flex::swiglu(gate.clone(), up.clone())],
+        );
+        assert_close(
+            "gradients",
+            swiglu_backward::<Flex>(gate.clone(), up.clone(), gradient.clone()).into(),
+            Flex::swiglu_backward(gate, up, gradient).into(),
+        );
+    }
+
+    #[test]
+    fn rotate_agrees_with_the_backend() {
+        let (x, table) = (random(SHAPE, 1), |seed| random([SHAPE[0], 4], seed));
+        for sense in [Rotation::Forward, Rotation::Back] {
+            assert_close(
+                &format!("{sense:?}"),
+                [rotate::<Flex>(x.clone(), table(2), table(3), sense)],
+                [Flex::rotate(x.clone(), table(2), table(3), sense)],
+            );
+        }
+    }
+
+    #[test]
+    fn attention_agrees_with_the_backend() {
+        for window in [None, Some(1), Some(4)] {
+            let shape = AttentionShape {
+                sequences: Sequences::from_lengths([9, 1, 0, 21]),
+                num_heads: 4,
+                num_kv_heads: 2,
+                head_dim: 6,
+                window,
+            };
+            let (q, gradient) = (random(SHAPE, 1), random(SHAPE, 2));
+            let (k, v) = (random([SHAPE[0], 12], 3), random([SHAPE[0], 12], 4));
+            assert_close(
+                &format!("value, {window:?}"),
+                [self_attention::<Flex>(
+                    q.clone(),
+                    k.clone(),
+                    v.clone(),
+                    &shape,
+                )],
+                [Flex::self_attention(
+                    q.clone(),
+                    k.clone(),
+                    v.clone(),
+                    shape.clone(),
+                )],
+            );
+            let expected = self_attention_backward::<Flex>(
+                q.clone(),
+                k.clone(),
+                v.clone(),
+                gradient.clone(),
+                &shape,
+            );
+            let found = Flex::self_attention_backward(q, k, v, gradient, shape);
+            assert_close(
+                &format!("gradients, {window:?}"),
+                expected.into(),
+                found.into(),
+            );
+        }
+    }
+
+    #[test]
+    fn cross_entropy_agrees_with_the_backend() {
+        let (logits, weights) = (random(SHAPE, 1), random([SHAPE[0]], 2));
+        let targets = || {
+            let ids = (0..SHAPE[0])
+                .map(|row| (row * 7 % SHAPE[1]) as i32)
+                .collect();
+            indices::<Flex>(ids, &Default::default())
+        };
+        assert_close(
+            "losses and gradient",
+            cross_entropy::<Flex>(logits.clone(), targets(), weights.clone()).into(),
+            Flex::cross_entropy(logits, targets(), weights).into(),
+        );
+    }
+}

@@ -1,0 +1,35 @@
+use loraloom_model::PeftAdapter;
+
+/// Fails unless every pair differs by at most `tolerance` of the second.
+pub fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}: number of values");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (found - expected).abs() / expected.abs();
+        assert!(
+            difference <= tolerance,
+            "{what} at {index}: {found} instead of {expected}, {difference:.2e} relative"
+        );
+    }
+}
+
+/// The largest norm of the difference of a matrix over the norm of the matrix, over all matrices of
+/// two adapters.
+pub fn largest_relative_difference(found: &PeftAdapter, expected: &PeftAdapter) -> f64 {
+    let modules: Vec<_> = found.modules.keys().collect();
+    assert_eq!(
+        modules,
+        expected.modules.keys().collect::<Vec<_>>(),
+        "adapted modules"
+    );
+    let mut largest = 0f64;
+    for (found, expected) in found.modules.values().zip(expected.modules.values()) {
+        for (found, expected) in [(&found.a, &expected.a), (&found.b, &expected.b)] {
+            let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+            let difference =
+                norm(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b))).sqrt();
+            let size = norm(&mut expected.iter().map(|&v| f64::from(v))).sqrt();
+            largest = largest.max(difference / size);
+        }
+    }
+    largest
+}

@@ -1,0 +1,120 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+/// A frozen model directory with what PEFT made of it; see `fixtures/README.md`.
+#[derive(Debug, Clone)]
+pub struct Fixture {
+    /// The model directory.
+    pub directory: PathBuf,
+}
+
+/// One adapter that PEFT trained alone.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The adapter's name.
+    pub name: String,
+    /// The adapter's fields as a configuration file has them.
+    pub fields: Value,
+    /// Directory with `init/`, `final/` and `losses.json`.
+    pub directory: PathBuf,
+}
+
+impl Fixture {
+    /// The fixture of this name.
+    pub fn open(name: &str) -> Self {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures")
+            .join(name);
+        assert!(
+            directory.join("config.json").exists(),
+            "no fixture {}",
+            directory.display()
+        );
+        Self { directory }
+    }
+
+    /// All fixtures that have jobs.
+    pub fn with_jobs() -> Vec<Self> {
+        [
+            "llama-gqa",
+            "llama-tied-rope-llama3",
+            "qwen2-sharded",
+            "qwen3",
+            "mistral-sliding",
+        ]
+        .map(Self::open)
+        .to_vec()
+    }
+
+    /// The jobs that PEFT trained on this model.
+    pub fn jobs(&self) -> Vec<Job> {
+        let jobs: Vec<Value> = read_json(&self.directory.join("jobs.json"));
+        jobs.into_iter()
+            .map(|fields| {
+                let name = fields["name"]
+                    .as_str()
+                    .expect("a job has a name")
+                    .to_owned();
+                let directory = self.directory.join("jobs").join(&name);
+                Job {
+                    name,
+                    fields,
+                    directory,
+                }
+            })
+            .collect()
+    }
+
+    /// A configuration that trains these adapters on the fixture's data, on the CPU in `float32`.
+    pub fn config(&self, adapters: &[Value], output_dir: &Path) -> Value {
+        json!({
+            "model": self.directory,
+            "output_dir": output_dir,
+            "device": "cpu",
+            "dtype": "float32",
+            "datasets": {"data": {
+                "path": self.directory.join("data.jsonl"),
+                "columns": {"prompt": "question", "completion": "answer"},
+            }},
+            "adapters": adapters,
+        })
+    }
+}
+
+impl Job {
+    /// The job as an adapter that begins where PEFT began.
+    pub fn adapter(&self) -> Value {
+        let mut adapter = self.fields.clone();
+        adapter["dataset"] = json!("data");
+        adapter["init_from"] = json!(self.directory.join("init"));
+        adapter
+    }
+
+    /// PEFT's loss of every step.
+    pub fn losses(&self) -> Vec<f64> {
+        self.series("losses")
+    }
+
+    /// PEFT's gradient norm of every step, before clipping.
+    pub fn grad_norms(&self) -> Vec<f64> {
+        self.series("grad_norms")
+    }
+
+    fn series(&self, key: &str) -> Vec<f64> {
+        let recorded: Value = read_json(&self.directory.join("losses.json"));
+        let values = recorded[key].as_array().expect("a list of numbers");
+        values
+            .iter()
+            .map(|value| value.as_f64().expect("a number"))
+            .collect()
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> T {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

@@ -1,0 +1,69 @@
+use std::{fs, path::Path, sync::atomic::AtomicBool};
+
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_model::PeftAdapter;
+use loraloom_trainer::{Event, Run, RunReport};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A finished run, its directory and its events.
+#[derive(Debug)]
+pub struct TrainedRun {
+    /// Holds the run directory `run` and the configuration.
+    pub directory: TempDir,
+    /// What the run came to.
+    pub report: RunReport,
+    /// Everything that happened.
+    pub events: Vec<Event>,
+}
+
+impl TrainedRun {
+    /// The adapter as it was last saved.
+    pub fn adapter(&self, name: &str) -> PeftAdapter {
+        let path = self
+            .directory
+            .path()
+            .join("run/adapters")
+            .join(name)
+            .join("last");
+        PeftAdapter::load(&path).expect("a saved adapter loads")
+    }
+}
+
+/// Trains a configuration, given the output directory, on the CPU.
+pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = configuration(&directory.path().join("run"));
+    let path = directory.path().join("config.json");
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let config = RunConfig::load(&path, &[])
+        .expect("a valid configuration")
+        .config;
+    let run = Run::prepare(config, Device::flex()).expect("the run is prepared");
+    let mut events = Vec::new();
+    let report = run
+        .train(&AtomicBool::new(false), &mut |event| {
+            events.push(event.clone())
+        })
+        .expect("the run ends");
+    TrainedRun {
+        directory,
+        report,
+        events,
+    }
+}
+
+/// Loss and gradient norm of every step of an adapter.
+pub fn losses(events: &[Event], name: &str) -> Vec<[f64; 2]> {
+    let steps = events.iter().filter_map(|event| match event {
+        Event::Step {
+            adapter,
+            loss,
+            grad_norm,
+            ..
+        } if adapter == name => Some([*loss, *grad_norm]),
+        _ => None,
+    });
+    steps.collect()
+}
