@@ -374,6 +374,7 @@ fn five_steps_give_the_numbers_that_torch_gave() {
         AdamWStep::new(&slots.map(at), squares).apply(&mut bank, gradient);
     }
     #[rustfmt::skip]
+    #[expect(clippy::unreadable_literal, reason = "as torch printed them")]
     let expected: [[&[f64]; 6]; 2] = [
         [
             &[-0.644366503, 0.266968518, -0.233595997, 0.613488495, 0.152244285, -0.400527835],

@@ -469,7 +469,7 @@ mod tests {
             let ids = (0..SHAPE[0])
                 .map(|row| (row * 7 % SHAPE[1]) as i32)
                 .collect();
-            indices::<Flex>(ids, &Default::default())
+            indices::<Flex>(ids, &burn_flex::FlexDevice)
         };
         assert_close(
             "losses and gradient",

@@ -90,12 +90,12 @@ fn adapter(
 
 /// Two adapters, the first at all seven projections and the second at three, of two sequences and
 /// one; and a sequence of the base alone.
-fn adapters(config: &LlamaConfig) -> [LayerAdapter; 2] {
+fn adapters(config: &LlamaConfig) -> Vec<LayerAdapter> {
     let mut random = Random::new(7);
     let all = LoraSpec::new(5, 10.0);
     let some = LoraSpec::new(16, 8.0).with_use_rslora(true);
     let chosen = |p| matches!(p, Projection::K | Projection::O | Projection::Up);
-    [
+    vec![
         adapter(&mut random, config, all, |_| true),
         adapter(&mut random, config, some, chosen),
     ]
@@ -282,7 +282,7 @@ fn dropout_is_drawn_for_every_projection() {
     let mut outputs = Vec::new();
     for projection in Projection::ALL {
         let adapter = adapter(&mut Random::new(1), &config, spec, |p| p == projection);
-        let banks = banks(&config, &[adapter]);
+        let banks = banks(&config, std::slice::from_ref(&adapter));
         let all = vec![Segment {
             rows: 0..x.dims()[0],
             slot: 0,

@@ -54,19 +54,17 @@ fn golden(model: &str) -> [Golden; 2] {
     })
 }
 
+/// Off by at most 1e-5, absolute and relative. Measured on the CPU: 2.4e-6, and 3.7e-6 with a cache.
 #[track_caller]
 fn assert_golden(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let mut worst = 0f32;
     for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let error = (found - expected).abs();
-        worst = worst.max(error / (1.0 + expected.abs()));
         assert!(
             error <= 1e-5 * (1.0 + expected.abs()),
             "{what}[{index}] is {found}, transformers has {expected}"
         );
     }
-    println!("{what}: {worst:.1e}");
 }
 
 /// Logits of whole sequences, one after another.

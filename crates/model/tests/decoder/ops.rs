@@ -383,6 +383,8 @@ fn a_target_of_no_weight_has_a_loss_and_no_gradient() {
     assert!(gradient[9..].iter().all(|&value| value != 0.0));
 }
 
+type Operation<'a> = Box<dyn Fn([Tensor<2>; 3], FloatDType) -> Tensor<2> + 'a>;
+
 /// In half precision the result is that of `float32` on the same rounded inputs, rounded.
 #[test]
 fn half_precision_is_rounded_float32() {
@@ -400,7 +402,6 @@ fn half_precision_is_rounded_float32() {
         };
         let table = |seed| Random::new(seed).tensor::<2>([16, 4], &plain);
         let gamma = |dtype| Random::new(3).tensor::<1>([32], &plain).cast(dtype);
-        type Operation<'a> = Box<dyn Fn([Tensor<2>; 3], FloatDType) -> Tensor<2> + 'a>;
         let operations: [(&str, Operation<'_>); 4] = [
             (
                 "rms_norm",
