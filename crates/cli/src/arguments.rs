@@ -1,0 +1,240 @@
+//! The command line. These comments are the help text, and the help text is the documentation.
+#![expect(clippy::doc_markdown, reason = "help is read without Markdown")]
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use loraloom_config::{DeviceChoice, DtypeChoice};
+
+use crate::exit::Exit;
+
+/// How to begin.
+const START: &str = "Start with: loraloom init my-run && loraloom train my-run/loraloom.yaml";
+
+/// Fine-tune many LoRA adapters at once over one frozen Llama-family model.
+///
+/// A configuration names a model, datasets and adapters; `loraloom train` trains all adapters in one
+/// run, sharing the model. Results are plain PEFT directories.
+#[derive(Debug, Parser)]
+#[command(
+    name = "loraloom",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = START,
+    after_long_help = format!("{START}\n\n{}", Exit::table())
+)]
+pub(crate) struct Arguments {
+    /// What is printed besides the data.
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is printed besides the data.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArguments {
+    /// Print nothing but data and errors.
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Print plain lines instead of progress bars, as is done anyway if stderr is no terminal.
+    #[arg(long, global = true)]
+    pub(crate) no_progress: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Write a configuration, small datasets and a tiny model to try everything with.
+    Init(InitArguments),
+    /// Check a configuration, its model, tokenizer, data and directories; needs no device.
+    Check(CheckArguments),
+    /// Train every adapter of a configuration to its end.
+    Train(TrainArguments),
+    /// Complete a prompt with adapters, side by side, and with the base model to compare.
+    Generate(GenerateArguments),
+    /// Look over this machine: backends, devices, disk, model files.
+    Doctor(DoctorArguments),
+    /// Show, describe or import configurations.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// Arguments of `init`.
+#[derive(Debug, Args)]
+pub(crate) struct InitArguments {
+    /// Directory to write to; it is created if it does not exist.
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Overwrite files that exist.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A configuration file and what the command line changes of it.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    /// The configuration: YAML, TOML or JSON by its extension, or an mLoRA YAML.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Set any key by its dotted path, such as `defaults.train.learning_rate=1e-4` or
+    /// `adapters.NAME.lora.r=8`; can be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// The model directory, instead of the configuration's; an mLoRA YAML has none.
+    #[arg(long, alias = "base_model", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) base_model: Option<PathBuf>,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// What to check.
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `train`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+The loss of a step is the sum of its target tokens' cross-entropies divided by their number, over the \
+whole step of that adapter, however it is batched.
+
+Ctrl-C finishes the step, saves every adapter and exits with 130; a second one quits at once.")]
+pub(crate) struct TrainArguments {
+    /// What to train.
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+    /// The run directory, instead of the configuration's; must not hold a run already.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output_dir: Option<PathBuf>,
+    /// Where to compute, instead of the configuration's: auto, cpu, wgpu[:INDEX] or cuda[:INDEX].
+    #[arg(long)]
+    pub(crate) device: Option<DeviceChoice>,
+    /// Print the report as one JSON object to stdout at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["run", "model"])))]
+pub(crate) struct GenerateArguments {
+    /// The prompt; `-` reads it from stdin.
+    pub(crate) prompt: String,
+    /// A run directory; its model, and its adapters by their names.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) run: Option<PathBuf>,
+    /// The model directory; with `--run`, instead of the run's.
+    #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
+    pub(crate) model: Option<PathBuf>,
+    /// Adapters, separated by commas: names in the run (the best state if there is one; `NAME@last`
+    /// is the last) or PEFT directories. Left out, it is every adapter of the run.
+    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',')]
+    pub(crate) adapters: Vec<String>,
+    /// Complete the prompt without an adapter too.
+    #[arg(long)]
+    pub(crate) compare_base: bool,
+    /// Stop after this many tokens.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) max_new_tokens: usize,
+    /// Divide logits by this before drawing; 0 always takes the most likely token.
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) temperature: f64,
+    /// Draw from this many most likely tokens only.
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Draw from the fewest most likely tokens that together have this probability.
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f64>,
+    /// Seed of the draws.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Put the prompt into the tokenizer's chat template as the user's message.
+    #[arg(long)]
+    pub(crate) chat: bool,
+    /// Where to compute: auto, cpu, wgpu[:INDEX] or cuda[:INDEX].
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    pub(crate) device: DeviceChoice,
+    /// Type of the model's weights: auto, float32, bfloat16 or float16.
+    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
+    pub(crate) dtype: DtypeChoice,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_dtype(text: &str) -> Result<DtypeChoice, String> {
+    match text {
+        "auto" => Ok(DtypeChoice::Auto),
+        "float32" => Ok(DtypeChoice::Float32),
+        "bfloat16" => Ok(DtypeChoice::Bfloat16),
+        "float16" => Ok(DtypeChoice::Float16),
+        _ => Err("expected auto, float32, bfloat16 or float16".to_owned()),
+    }
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Look at this model directory too.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) model: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The commands below `config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print a configuration with every default filled in, as it would be run.
+    Show {
+        /// What to show.
+        #[command(flatten)]
+        config: ConfigArguments,
+        /// Print JSON instead of YAML.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON schema of a configuration file, for editors.
+    Schema,
+    /// Print an mLoRA YAML as a configuration of loraloom.
+    Import {
+        /// The mLoRA YAML.
+        #[arg(value_name = "MLORA", value_hint = ValueHint::FilePath)]
+        path: PathBuf,
+        /// The model directory, which an mLoRA YAML does not name.
+        #[arg(long, alias = "base_model", value_name = "DIR", value_hint = ValueHint::DirPath)]
+        base_model: Option<PathBuf>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

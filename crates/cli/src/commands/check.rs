@@ -1,0 +1,298 @@
+//! `check CONFIG`: everything that can be known before a device is touched.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use loraloom_config::{AdapterConfig, Loaded, RunConfig};
+use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
+use loraloom_model::{Checkpoint, LlamaConfig, ModelError, PeftAdapter, parameter_shapes};
+
+use super::{config::options, report::Report};
+use crate::{
+    arguments::CheckArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
+};
+
+pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let mut report = Report::new(printer, arguments.json);
+    let path = &arguments.config.config;
+    let Loaded { config, warnings } = match RunConfig::load_with(path, &options(&arguments.config))
+    {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            report.fail("config", &error.into())?;
+            return report.finish();
+        }
+    };
+    let (adapters, datasets) = (config.adapters.len(), config.datasets.len());
+    let found = format!(
+        "{}: adapters {adapters}, datasets {datasets}",
+        path.display()
+    );
+    report.pass("config", found)?;
+    for warning in warnings {
+        report.warn("config", warning, None)?;
+    }
+    let model = model(&config.model, &mut report)?;
+    let tokenizer = tokenizer(&config.model, &mut report)?;
+    data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
+    for adapter in &config.adapters {
+        let name = format!("adapter {}", adapter.name);
+        match describe_adapter(adapter, model.as_ref()) {
+            Ok(found) => report.pass(&name, found)?,
+            Err(error) => report.fail(&name, &error)?,
+        }
+    }
+    match output_directory(&config.output_dir) {
+        Ok(found) => report.pass("output_dir", found)?,
+        Err(error) => report.fail("output_dir", &error)?,
+    }
+    report.finish()
+}
+
+/// Checks a model directory, from headers only.
+pub(super) fn model(
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> anyhow::Result<Option<LlamaConfig>> {
+    let opened = || -> Result<_, ModelError> {
+        let model = LlamaConfig::from_directory(directory)?;
+        let checkpoint = Checkpoint::open(directory)?;
+        checkpoint.verify(&model)?;
+        Ok((model, checkpoint))
+    };
+    match opened() {
+        Ok((model, checkpoint)) => {
+            let shapes = parameter_shapes(&model);
+            let parameters: usize = shapes
+                .iter()
+                .map(|(_, shape)| shape.iter().product::<usize>())
+                .sum();
+            let dtype = checkpoint
+                .dtype()
+                .map_or_else(String::new, |dtype| format!(", {dtype}"));
+            let found = format!(
+                "{}: {}, {} layers, width {}, {:.1} M parameters{dtype}",
+                directory.display(),
+                model.architecture,
+                model.num_hidden_layers,
+                model.d_model,
+                parameters as f64 / 1e6,
+            );
+            report.pass("model", found)?;
+            Ok(Some(model))
+        }
+        Err(error) => {
+            report.fail("model", &error.into())?;
+            Ok(None)
+        }
+    }
+}
+
+/// Checks a model directory's tokenizer.
+pub(super) fn tokenizer(
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> anyhow::Result<Option<Tokenizer>> {
+    match Tokenizer::load(directory) {
+        Ok(tokenizer) => {
+            let id = |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+            let found = format!(
+                "{} tokens, BOS {}, EOS {}, {} chat template",
+                tokenizer.vocab_size(),
+                id(tokenizer.bos()),
+                id(tokenizer.eos()),
+                if tokenizer.chat_template().is_some() {
+                    "a"
+                } else {
+                    "no"
+                },
+            );
+            report.pass("tokenizer", found)?;
+            Ok(Some(tokenizer))
+        }
+        Err(error) => {
+            report.fail("tokenizer", &error.into())?;
+            Ok(None)
+        }
+    }
+}
+
+/// Reads every dataset that is used and encodes it once for each way an adapter asks for.
+fn data(
+    config: &RunConfig,
+    model: Option<&LlamaConfig>,
+    tokenizer: Option<&Tokenizer>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    let mut uses: BTreeMap<&str, BTreeSet<(usize, bool)>> = BTreeMap::new();
+    for adapter in &config.adapters {
+        let train = &adapter.train;
+        let ways = uses.entry(&adapter.dataset).or_default();
+        ways.insert((train.max_seq_len, train.train_on_prompt));
+    }
+    for (name, ways) in uses {
+        let Some(settings) = config.datasets.get(name) else {
+            continue;
+        };
+        let label = format!("dataset {name}");
+        let dataset = match Dataset::load(name, settings, config.seed) {
+            Ok(dataset) => dataset,
+            Err(error) => {
+                report.fail(&label, &error.into())?;
+                continue;
+            }
+        };
+        let found = format!(
+            "{}; {} rows to train on, {} for validation",
+            dataset.format(),
+            dataset.num_train_rows(),
+            dataset.num_validation_rows(),
+        );
+        report.pass(&label, found)?;
+        let Some(tokenizer) = tokenizer else { continue };
+        for (max_seq_len, train_on_prompt) in ways {
+            let label = format!("{label} at max_seq_len {max_seq_len}");
+            match dataset.encode(tokenizer, max_seq_len, train_on_prompt) {
+                Ok(encoded) => {
+                    samples(&label, &encoded.train, model, report)?;
+                    if let Some(validation) = &encoded.validation {
+                        samples(&format!("{label}, validation"), validation, model, report)?;
+                    }
+                }
+                Err(error) => report.fail(&label, &error.into())?,
+            }
+        }
+        if let Some(model) = model
+            && let Some(longest) = config
+                .adapters
+                .iter()
+                .filter(|adapter| adapter.dataset == name)
+                .map(|adapter| adapter.train.max_seq_len)
+                .max()
+            && longest > model.max_position_embeddings
+        {
+            let limit = model.max_position_embeddings;
+            let found = format!("max_seq_len {longest} is above the model's {limit} positions");
+            report.warn(&label, found, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reports on the samples of one split.
+fn samples(
+    label: &str,
+    encoded: &EncodedDataset,
+    model: Option<&LlamaConfig>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    let counts = &encoded.report;
+    let largest = encoded.samples.iter().flat_map(|sample| &sample.ids).max();
+    if let (Some(model), Some(largest)) = (model, largest)
+        && *largest as usize >= model.vocab_size
+    {
+        let size = model.vocab_size;
+        let message = format!("token {largest} is not among the model's {size} embeddings");
+        let failure = Failure::new(Exit::Data, message)
+            .hint("the tokenizer belongs to another model, or its added tokens were not trained");
+        return report.fail(label, &failure.into());
+    }
+    let found = format!(
+        "{} samples, {} tokens, {} targets, longest row {} tokens",
+        counts.kept, counts.tokens, counts.target_tokens, counts.longest
+    );
+    report.pass(label, found)?;
+    if counts.truncated > 0 {
+        let (truncated, rows) = (counts.truncated, counts.rows);
+        let found = format!("{truncated} of {rows} rows are cut");
+        report.warn(
+            label,
+            found,
+            Some("raise train.max_seq_len to keep them whole"),
+        )?;
+    }
+    if counts.dropped_without_target > 0 {
+        let (dropped, rows) = (counts.dropped_without_target, counts.rows);
+        let found = format!("{dropped} of {rows} rows have no target left and are dropped");
+        report.warn(label, found, None)?;
+    }
+    let unended = counts.kept.saturating_sub(counts.with_eos_target);
+    if unended > counts.truncated {
+        let found = format!(
+            "{unended} of {} samples never train the end of a text",
+            counts.kept
+        );
+        let hint = "the model may not learn to stop; see the chat template's end of turn";
+        report.warn(label, found, Some(hint))?;
+    }
+    Ok(())
+}
+
+/// Checks an adapter against the model and says what it is.
+fn describe_adapter(
+    adapter: &AdapterConfig,
+    model: Option<&LlamaConfig>,
+) -> anyhow::Result<String> {
+    let lora = &adapter.lora;
+    let mut size = String::new();
+    if let Some(model) = model {
+        let linears = model.linears();
+        let mut parameters = 0;
+        for module in &lora.target_modules {
+            let linear = linears
+                .iter()
+                .find(|linear| linear.path.rsplit('.').next() == Some(module.as_str()))
+                .ok_or_else(|| {
+                    Failure::usage(format!("the model has no linear layer `{module}`"))
+                })?;
+            parameters += lora.r * (linear.d_in + linear.d_out) * model.num_hidden_layers;
+        }
+        size = format!(", {:.3} M parameters", parameters as f64 / 1e6);
+    }
+    let mut start = String::new();
+    if let Some(directory) = &adapter.init_from {
+        let loaded = PeftAdapter::load(directory)?;
+        if let Some(model) = model {
+            loaded.verify(model)?;
+        }
+        start = format!(", from {}", directory.display());
+    }
+    Ok(format!(
+        "r {} on {}{size}{start}",
+        lora.r,
+        lora.target_modules.join(", ")
+    ))
+}
+
+/// Checks that a run can be written to `directory`: it holds none yet and files can be made there.
+fn output_directory(directory: &Path) -> anyhow::Result<String> {
+    run_directory::refuse_used(directory)?;
+    writable(directory).map_err(|error| {
+        let message = format!("cannot write to `{}`: {error}", directory.display());
+        Failure::usage(message).hint("choose another `output_dir`")
+    })?;
+    Ok(format!("{} can be written", directory.display()))
+}
+
+/// Makes and removes a file in `directory` or, where that does not exist, in the nearest directory
+/// above it that does.
+pub(super) fn writable(directory: &Path) -> std::io::Result<()> {
+    let here = Path::new(".");
+    let existing = directory
+        .ancestors()
+        .map(|path| {
+            if path.as_os_str().is_empty() {
+                here
+            } else {
+                path
+            }
+        })
+        .find(|path| path.symlink_metadata().is_ok())
+        .unwrap_or(here);
+    let probe = existing.join(format!(".loraloom-{}", std::process::id()));
+    fs::File::create_new(&probe)?;
+    fs::remove_file(probe)
+}

@@ -1,0 +1,53 @@
+//! `config show`, `config schema`, `config import`.
+
+use loraloom_config::{LoadOptions, Loaded, RunConfig, json_schema};
+
+use crate::{
+    arguments::{ConfigArguments, ConfigCommand},
+    exit::Exit,
+    printer::Printer,
+};
+
+pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<Exit> {
+    match command {
+        ConfigCommand::Show { config, json } => {
+            let config = load(&options(config), config, printer)?;
+            if *json {
+                printer.json(&config)?;
+            } else {
+                printer.data(&config.to_yaml()?)?;
+            }
+        }
+        ConfigCommand::Schema => printer.json(&json_schema())?,
+        ConfigCommand::Import { path, base_model } => {
+            let options = LoadOptions {
+                base_model: base_model.clone(),
+                ..LoadOptions::default()
+            };
+            let Loaded { config, warnings } = RunConfig::load_with(path, &options)?;
+            printer.warnings(&warnings);
+            printer.data(&config.to_yaml()?)?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// What the command line changes of a configuration.
+pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
+    LoadOptions {
+        overrides: arguments.overrides.clone(),
+        base_model: arguments.base_model.clone(),
+        output_dir: None,
+    }
+}
+
+/// Loads a configuration and prints what is odd about it.
+pub(super) fn load(
+    options: &LoadOptions,
+    arguments: &ConfigArguments,
+    printer: &Printer,
+) -> anyhow::Result<RunConfig> {
+    let Loaded { config, warnings } = RunConfig::load_with(&arguments.config, options)?;
+    printer.warnings(&warnings);
+    Ok(config)
+}

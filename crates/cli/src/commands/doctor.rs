@@ -1,0 +1,105 @@
+//! `doctor`: what this machine has and whether it works.
+
+use std::path::Path;
+
+use super::{check, report::Report};
+use crate::{
+    arguments::DoctorArguments,
+    device::{self, Listed},
+    exit::Exit,
+    failure::Failure,
+    printer::Printer,
+    self_test,
+};
+
+/// Less free space than this is worth a word: a run of a few large adapters writes as much.
+#[cfg(unix)]
+const LITTLE_SPACE: u64 = 2 << 30;
+
+pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let mut report = Report::new(printer, arguments.json);
+    let version = format!(
+        "loraloom {} on {} {}",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    );
+    report.pass("version", version)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    report.pass(
+        "backends",
+        format!("{}; {threads} threads", device::BACKENDS.join(", ")),
+    )?;
+
+    compute(&device::cpu(), &mut report)?;
+    for (backend, listed) in [("cuda", device::cuda()), ("wgpu", device::wgpu())] {
+        if listed.is_empty() && device::BACKENDS.contains(&backend) {
+            let hint = "install or update the driver if this machine has a GPU";
+            report.warn(backend, "no device found".to_owned(), Some(hint))?;
+        }
+        for device in listed {
+            compute(&device, &mut report)?;
+        }
+    }
+    disk(&mut report)?;
+    if let Some(directory) = &arguments.model {
+        check::model(directory, &mut report)?;
+        check::tokenizer(directory, &mut report)?;
+    }
+    report.finish()
+}
+
+/// Opens a device and lets it multiply. A GPU that fails is a warning: the CPU still works.
+fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
+    if listed.software {
+        let hint = "`auto` does not pick it; the cpu backend is faster";
+        return report.warn(&listed.name, "drawn by the CPU".to_owned(), Some(hint));
+    }
+    let works = device::open_listed(listed)
+        .map_err(|failure| failure.to_string())
+        .and_then(|opened| Ok((self_test::matmul(&opened.device)?, opened)));
+    match works {
+        Ok((difference, opened)) => {
+            let hardware = opened
+                .hardware
+                .map_or_else(String::new, |name| format!("{name}, "));
+            let found = format!("{hardware}computes (off by {difference:.1e})");
+            report.pass(&listed.name, found)
+        }
+        Err(problem) if listed.name == "cpu" => {
+            report.fail(&listed.name, &Failure::new(Exit::Device, problem).into())
+        }
+        Err(problem) => {
+            let hint = "`auto` passes over it; check the driver";
+            report.warn(&listed.name, problem, Some(hint))
+        }
+    }
+}
+
+/// Whether the working directory can be written and how much fits.
+fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
+    let here = Path::new(".");
+    if let Err(error) = check::writable(here) {
+        let message = format!("cannot write to the working directory: {error}");
+        let hint = "set `output_dir` to a place that can be written";
+        return report.warn("disk", message, Some(hint));
+    }
+    #[cfg(unix)]
+    if let Ok(space) = rustix::fs::statvfs(here) {
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        let found = format!(
+            "{:.1} GiB free in the working directory",
+            free as f64 / (1_u64 << 30) as f64
+        );
+        return if free < LITTLE_SPACE {
+            report.warn(
+                "disk",
+                found,
+                Some("a run needs room for its adapters; free some"),
+            )
+        } else {
+            report.pass("disk", found)
+        };
+    }
+    report.pass("disk", "the working directory can be written".to_owned())
+}

@@ -1,0 +1,156 @@
+//! `generate PROMPT`: what the adapters make of a prompt, side by side.
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use loraloom_trainer::{GenerateOptions, Generator};
+use serde::Serialize;
+
+use crate::{
+    arguments::GenerateArguments, device, exit::Exit, failure::Failure, printer::Printer,
+    run_directory,
+};
+
+/// The name of the model without an adapter, in text.
+const BASE: &str = "base";
+
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    prompt: &'a str,
+    completions: Vec<Completion<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Completion<'a> {
+    /// `null` is the model without an adapter.
+    adapter: Option<&'a str>,
+    directory: Option<&'a PathBuf>,
+    text: &'a str,
+}
+
+pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let options = options(arguments)?;
+    let model = match (&arguments.model, &arguments.run) {
+        (Some(model), _) => model.clone(),
+        (None, Some(run)) => run_directory::config(run)?.model,
+        (None, None) => return Err(Failure::usage("neither --model nor --run is given").into()),
+    };
+    let adapters = adapters(arguments)?;
+    let prompt = prompt(arguments)?;
+
+    let opened = device::open(arguments.device)?;
+    printer.warnings(&opened.warnings);
+    let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
+    let generator = Generator::load(&model, arguments.dtype, &directories, &opened.device)?;
+    // Without an adapter to ask, the model itself is asked.
+    let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
+    let who: Vec<Option<usize>> = base
+        .into_iter()
+        .chain((0..adapters.len()).map(Some))
+        .collect();
+    let texts = generator.generate(&prompt, &who, &options)?;
+
+    if arguments.json {
+        let completions = who
+            .iter()
+            .zip(&texts)
+            .map(|(who, text)| {
+                let adapter = who.map(|index| &adapters[index]);
+                Completion {
+                    adapter: adapter.map(|(name, _)| name.as_str()),
+                    directory: adapter.map(|(_, path)| path),
+                    text,
+                }
+            })
+            .collect();
+        printer.json(&Written {
+            prompt: &prompt,
+            completions,
+        })?;
+    } else if let [text] = texts.as_slice() {
+        printer.data(text)?;
+    } else {
+        for (position, (who, text)) in who.iter().zip(&texts).enumerate() {
+            let name = who.map_or(BASE, |index| adapters[index].0.as_str());
+            let gap = if position == 0 { "" } else { "\n" };
+            printer.data(&format!("{gap}== {name} ==\n{text}"))?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
+    let temperature = arguments.temperature;
+    if !(temperature.is_finite() && temperature >= 0.0) {
+        return Err(Failure::usage(format!(
+            "--temperature must be at least 0, got {temperature}"
+        )));
+    }
+    if let Some(top_p) = arguments.top_p
+        && !(top_p > 0.0 && top_p <= 1.0)
+    {
+        return Err(Failure::usage(format!(
+            "--top-p must be in (0, 1], got {top_p}"
+        )));
+    }
+    if arguments.top_k == Some(0) || arguments.max_new_tokens == 0 {
+        return Err(Failure::usage(
+            "--top-k and --max-new-tokens must be at least 1",
+        ));
+    }
+    if temperature == 0.0 && (arguments.top_k.is_some() || arguments.top_p.is_some()) {
+        let failure = Failure::usage("--top-k and --top-p do nothing at temperature 0");
+        return Err(failure.hint("add `--temperature 1`"));
+    }
+    Ok(GenerateOptions {
+        max_new_tokens: arguments.max_new_tokens,
+        temperature,
+        top_k: arguments.top_k.unwrap_or(0),
+        top_p: arguments.top_p.unwrap_or(1.0),
+        seed: arguments.seed,
+        chat: arguments.chat,
+    })
+}
+
+/// Names and directories of the adapters asked for.
+fn adapters(arguments: &GenerateArguments) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let Some(run) = &arguments.run else {
+        let named = |spec: &String| (spec.clone(), PathBuf::from(spec));
+        return Ok(arguments.adapters.iter().map(named).collect());
+    };
+    let specs = if arguments.adapters.is_empty() {
+        run_directory::adapters(run)
+    } else {
+        arguments.adapters.clone()
+    };
+    let mut found = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let path = PathBuf::from(&spec);
+        let directory = match run_directory::adapter(run, &spec) {
+            Ok(directory) => directory,
+            Err(_) if path.join("adapter_config.json").exists() => path,
+            Err(failure) => return Err(failure.into()),
+        };
+        found.push((spec, directory));
+    }
+    Ok(found)
+}
+
+fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
+    if arguments.prompt != "-" {
+        return Ok(arguments.prompt.clone());
+    }
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).map_err(|error| {
+        Failure::new(
+            Exit::Data,
+            format!("cannot read the prompt from stdin: {error}"),
+        )
+    })?;
+    // The line's end is the shell's, not the prompt's.
+    let length = text.trim_end_matches(['\n', '\r']).len();
+    text.truncate(length);
+    Ok(text)
+}

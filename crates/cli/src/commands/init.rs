@@ -1,0 +1,91 @@
+//! `init [DIR]`: a configuration, datasets and a tiny model to try everything with.
+
+use std::{
+    fs,
+    path::{Component, Path},
+};
+
+use loraloom_config::{StarterDataset, starter};
+
+use crate::{arguments::InitArguments, exit::Exit, failure::Failure, printer::Printer};
+
+const CONFIG: &str = "loraloom.yaml";
+const MODEL: &str = "tiny-llama";
+
+/// A file that is part of the binary, by its place below the directory.
+type Bundled<'a> = (&'a str, &'a [u8]);
+
+macro_rules! bundled {
+    ($root:literal: $($name:literal),+ $(,)?) => {
+        [$(($name, include_bytes!(concat!("../../../../", $root, $name)) as &[u8])),+]
+    };
+}
+
+/// Small enough to be carried along: the first run needs no download.
+const MODEL_FILES: [Bundled<'_>; 6] = bundled!("assets/":
+    "tiny-llama/chat_template.jinja",
+    "tiny-llama/config.json",
+    "tiny-llama/generation_config.json",
+    "tiny-llama/model.safetensors",
+    "tiny-llama/tokenizer.json",
+    "tiny-llama/tokenizer_config.json",
+);
+const DATA_FILES: [Bundled<'_>; 3] = bundled!("examples/":
+    "data/shout.jsonl",
+    "data/pirate.jsonl",
+    "data/number.jsonl",
+);
+
+pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    // Paths read better without a leading `./`.
+    let is_here = |part| part == Component::CurDir;
+    let directory = if arguments.directory.components().all(is_here) {
+        Path::new("")
+    } else {
+        &arguments.directory
+    };
+    let datasets: Vec<StarterDataset<'_>> = DATA_FILES
+        .iter()
+        .map(|(path, _)| Path::new(path))
+        .filter_map(|path| {
+            Some(StarterDataset {
+                name: path.file_stem()?.to_str()?,
+                path,
+            })
+        })
+        .collect();
+    // Unlike the paths of inputs, that of a run is relative to the working directory.
+    let output_dir = directory.join("runs/first");
+    let config = starter(Path::new(MODEL), &output_dir, &datasets);
+    let mut files: Vec<Bundled<'_>> = MODEL_FILES.into_iter().chain(DATA_FILES).collect();
+    files.push((CONFIG, config.as_bytes()));
+
+    if !arguments.force
+        && let Some((name, _)) = files.iter().find(|(name, _)| directory.join(name).exists())
+    {
+        let message = format!("`{}` exists already", directory.join(name).display());
+        let hint = "choose another directory, or overwrite it with `--force`";
+        return Err(Failure::usage(message).hint(hint).into());
+    }
+    for (name, bytes) in &files {
+        write(&directory.join(name), bytes)?;
+    }
+
+    let config = directory.join(CONFIG);
+    let config = config.display();
+    printer.note(&format!(
+        "wrote {config}, {MODEL}/ and {} datasets",
+        DATA_FILES.len()
+    ));
+    printer.note("next:");
+    printer.note(&format!("  loraloom check {config}"));
+    printer.note(&format!("  loraloom train {config}"));
+    Ok(Exit::Success)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(path, bytes))
+        .map_err(|error| Failure::usage(format!("cannot write `{}`: {error}", path.display())))
+}

@@ -1,0 +1,29 @@
+//! One file a command.
+
+mod check;
+mod completions;
+mod config;
+mod doctor;
+mod generate;
+mod init;
+mod report;
+mod train;
+
+use crate::{arguments::Command, exit::Exit, printer::Printer};
+
+/// Runs a command.
+///
+/// # Errors
+///
+/// Whatever keeps it from being done; [`failure::report`](crate::failure::report) prints it.
+pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
+    match command {
+        Command::Init(arguments) => init::run(&arguments, printer),
+        Command::Check(arguments) => check::run(&arguments, printer),
+        Command::Train(arguments) => train::run(arguments, printer),
+        Command::Generate(arguments) => generate::run(&arguments, printer),
+        Command::Doctor(arguments) => doctor::run(&arguments, printer),
+        Command::Config(command) => config::run(&command, printer),
+        Command::Completions { shell } => completions::run(shell, printer),
+    }
+}

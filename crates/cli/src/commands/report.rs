@@ -1,0 +1,98 @@
+//! PASS, WARN and FAIL: the findings of `check` and `doctor`.
+
+use serde::Serialize;
+
+use crate::{
+    exit::Exit,
+    failure,
+    printer::{Printer, Status},
+};
+
+/// Findings, printed as they come or as one JSON object at the end.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    printer: &'a Printer,
+    json: bool,
+    findings: Vec<Finding>,
+    exit: Exit,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: String,
+    status: Status,
+    message: String,
+    hint: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    ok: bool,
+    checks: &'a [Finding],
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(printer: &'a Printer, json: bool) -> Self {
+        Self {
+            printer,
+            json,
+            findings: Vec::new(),
+            exit: Exit::Success,
+        }
+    }
+
+    /// All is well with `name`.
+    pub(super) fn pass(&mut self, name: &str, message: String) -> anyhow::Result<()> {
+        self.add(Status::Pass, name, message, None)
+    }
+
+    /// Something about `name` is probably not meant.
+    pub(super) fn warn(
+        &mut self,
+        name: &str,
+        message: String,
+        hint: Option<&str>,
+    ) -> anyhow::Result<()> {
+        self.add(Status::Warn, name, message, hint.map(str::to_owned))
+    }
+
+    /// `name` will not work. The first failure decides the exit code.
+    pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
+        if self.exit == Exit::Success {
+            self.exit = failure::exit(error);
+        }
+        let message = failure::message(error.as_ref());
+        self.add(Status::Fail, name, message, failure::hint(error))
+    }
+
+    /// Prints what is left to print and says how to exit.
+    pub(super) fn finish(self) -> anyhow::Result<Exit> {
+        if self.json {
+            self.printer.json(&Written {
+                ok: self.exit == Exit::Success,
+                checks: &self.findings,
+            })?;
+        }
+        Ok(self.exit)
+    }
+
+    fn add(
+        &mut self,
+        status: Status,
+        name: &str,
+        message: String,
+        hint: Option<String>,
+    ) -> anyhow::Result<()> {
+        if !self.json {
+            self.printer
+                .status(status, &format!("{name}: {message}"), hint.as_deref())?;
+        }
+        self.findings.push(Finding {
+            name: name.to_owned(),
+            status,
+            message,
+            hint,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! From the name of a device to a device that works, or the reason why there is none.
+
+use std::fmt;
+
+use burn::tensor::Device;
+#[cfg(feature = "wgpu")]
+use burn::tensor::DeviceKind;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use burn::tensor::DeviceType;
+use loraloom_config::DeviceChoice;
+
+use crate::{exit::Exit, failure::Failure, panics};
+
+/// The backends compiled in, in the order `auto` tries them.
+pub(crate) const BACKENDS: &[&str] = &[
+    #[cfg(feature = "cuda")]
+    "cuda",
+    #[cfg(feature = "wgpu")]
+    "wgpu",
+    "cpu",
+];
+
+/// A device of this machine, not opened yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    /// Its name in a configuration, such as `wgpu:0`.
+    pub(crate) name: String,
+    /// The device.
+    pub(crate) device: Device,
+    /// A GPU API drawn by the CPU; runs, but the CPU backend is faster.
+    pub(crate) software: bool,
+}
+
+/// A device that was opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Opened {
+    /// The device.
+    pub(crate) device: Device,
+    /// Its name in a configuration.
+    pub(crate) name: String,
+    /// The hardware's own name, where it has one.
+    pub(crate) hardware: Option<String>,
+    /// What `auto` found wrong with the devices it would have preferred.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The CPU.
+pub(crate) fn cpu() -> Listed {
+    Listed {
+        name: "cpu".to_owned(),
+        device: Device::flex(),
+        software: false,
+    }
+}
+
+/// CUDA devices; none in a build without the backend or where the driver cannot be asked.
+pub(crate) fn cuda() -> Vec<Listed> {
+    #[cfg(feature = "cuda")]
+    let devices = enumerate("cuda", DeviceType::Cuda);
+    #[cfg(not(feature = "cuda"))]
+    let devices = Vec::new();
+    devices
+}
+
+/// wgpu adapters; none in a build without the backend or where no driver can be asked.
+pub(crate) fn wgpu() -> Vec<Listed> {
+    #[cfg(feature = "wgpu")]
+    let devices = {
+        let software = Device::wgpu(DeviceKind::Cpu);
+        let mut devices = enumerate("wgpu", DeviceType::Wgpu);
+        for listed in &mut devices {
+            listed.software = listed.device == software;
+        }
+        devices
+    };
+    #[cfg(not(feature = "wgpu"))]
+    let devices = Vec::new();
+    devices
+}
+
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
+    // Drivers that are half installed panic; there is no device then.
+    let devices = panics::catch(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
+    devices
+        .unwrap_or_default()
+        .into_iter()
+        .enumerate()
+        .map(|(index, device)| Listed {
+            name: format!("{backend}:{index}"),
+            device,
+            software: false,
+        })
+        .collect()
+}
+
+/// Opens the device a configuration or the command line names. `auto` is the first that works of
+/// CUDA devices, wgpu adapters that are hardware, and the CPU.
+///
+/// # Errors
+///
+/// If a device that was named is not in this build or on this machine, or cannot be opened.
+pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
+    match choice {
+        DeviceChoice::Cpu => open_listed(&cpu()),
+        DeviceChoice::Cuda(index) => open_listed(&pick("cuda", cuda(), index)?),
+        DeviceChoice::Wgpu(index) => open_listed(&pick("wgpu", wgpu(), index)?),
+        DeviceChoice::Auto => {
+            let mut warnings = Vec::new();
+            let hardware = |listed: &Listed| !listed.software;
+            for listed in cuda().into_iter().chain(wgpu()).filter(hardware) {
+                match open_listed(&listed) {
+                    Ok(opened) => return Ok(Opened { warnings, ..opened }),
+                    Err(failure) => warnings.push(failure.to_string()),
+                }
+            }
+            let opened = open_listed(&cpu())?;
+            Ok(Opened { warnings, ..opened })
+        }
+    }
+}
+
+/// The device of `listed` with that index; without one the first that is hardware, then the first.
+fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<Listed, Failure> {
+    let missing =
+        |message: String, hint: String| Err(Failure::new(Exit::Device, message).hint(hint));
+    if !BACKENDS.contains(&backend) {
+        return missing(
+            format!("this build has no {backend} backend"),
+            format!(
+                "build with `--features {backend}`, or use one of: {}",
+                BACKENDS.join(", ")
+            ),
+        );
+    }
+    let names: Vec<String> = listed.iter().map(|listed| listed.name.clone()).collect();
+    let position = match index {
+        Some(index) => index,
+        None => listed
+            .iter()
+            .position(|listed| !listed.software)
+            .unwrap_or(0),
+    };
+    match listed.into_iter().nth(position) {
+        Some(listed) => Ok(listed),
+        None if names.is_empty() => missing(
+            format!("no {backend} device on this machine"),
+            "`loraloom doctor` shows what there is; `--device cpu` always works".to_owned(),
+        ),
+        None => missing(
+            format!("no device {backend}:{position} on this machine"),
+            format!("there is: {}", names.join(", ")),
+        ),
+    }
+}
+
+/// Opens a device, which loads its driver.
+///
+/// # Errors
+///
+/// If that panics, which is how drivers fail.
+pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
+    let device = listed.device.clone();
+    let opened = panics::catch(|| {
+        let synced = device.sync().map_err(|error| error.to_string());
+        synced.map(|()| hardware_name(&device))
+    });
+    let problem = match opened {
+        Ok(Ok(hardware)) => {
+            return Ok(Opened {
+                device: listed.device.clone(),
+                name: listed.name.clone(),
+                hardware,
+                warnings: Vec::new(),
+            });
+        }
+        Ok(Err(problem)) => problem,
+        Err(message) => message,
+    };
+    let message = format!("device {} cannot be opened: {problem}", listed.name);
+    Err(Failure::new(Exit::Device, message)
+        .hint("check the driver; `loraloom doctor` shows what works"))
+}
+
+impl fmt::Display for Opened {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.name)?;
+        match &self.hardware {
+            Some(hardware) => write!(formatter, " ({hardware})"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn hardware_name(device: &Device) -> Option<String> {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    let name = device.identity().map(|identity| identity.name);
+    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    let name = {
+        let _ = device;
+        None
+    };
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::DeviceChoice;
+
+    use super::{Listed, cpu, open, pick};
+
+    fn listed(software: &[bool]) -> Vec<Listed> {
+        let device = |(index, software): (usize, &bool)| Listed {
+            name: format!("cpu:{index}"),
+            software: *software,
+            ..cpu()
+        };
+        software.iter().enumerate().map(device).collect()
+    }
+
+    #[test]
+    fn hardware_is_picked_before_software_unless_it_is_named() {
+        let name = |software: &[bool], index| {
+            pick("cpu", listed(software), index)
+                .map(|listed| listed.name)
+                .map_err(|failure| failure.to_string())
+        };
+        assert_eq!(name(&[true, false, false], None).unwrap(), "cpu:1");
+        assert_eq!(name(&[true], None).unwrap(), "cpu:0");
+        assert_eq!(name(&[true, false], Some(0)).unwrap(), "cpu:0");
+        assert!(name(&[false], Some(1)).unwrap_err().contains("cpu:1"));
+        assert!(name(&[], None).is_err());
+        assert!(pick("abacus", listed(&[false]), None).is_err());
+    }
+
+    #[test]
+    fn the_cpu_always_opens() {
+        assert_eq!(open(DeviceChoice::Cpu).unwrap().name, "cpu");
+    }
+}

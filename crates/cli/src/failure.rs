@@ -1,0 +1,214 @@
+//! Errors on their way out: an exit code, one line that says what is wrong, lines that help.
+
+use std::{error::Error, fmt, io};
+
+use loraloom_config::ConfigError;
+use loraloom_data::DataError;
+use loraloom_model::ModelError;
+use loraloom_trainer::TrainerError;
+
+use crate::{exit::Exit, printer::Printer};
+
+/// An error of this crate's own.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure that exits with this code.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// A mistake on the command line.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {}
+
+/// Prints an error and says how to exit. A reader that closed its end of a pipe is no error.
+pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
+    if is_broken_pipe(error) {
+        return Exit::Success;
+    }
+    printer.error(&message(error.as_ref()));
+    if let Some(hint) = hint(error) {
+        printer.hint(&hint);
+    }
+    exit(error)
+}
+
+/// The error and its causes in one line. Causes that the line already ends with are left out.
+pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = cause.source();
+    }
+    line
+}
+
+/// The exit code of an error.
+pub(crate) fn exit(error: &anyhow::Error) -> Exit {
+    for cause in error.chain() {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return failure.exit;
+        }
+        if let Some(error) = cause.downcast_ref::<TrainerError>() {
+            return trainer_exit(error);
+        }
+        if let Some(error) = cause.downcast_ref::<ModelError>() {
+            return model_exit(error);
+        }
+        if cause.is::<DataError>() {
+            return Exit::Data;
+        }
+        if cause.is::<ConfigError>() {
+            return Exit::Usage;
+        }
+    }
+    Exit::Internal
+}
+
+fn trainer_exit(error: &TrainerError) -> Exit {
+    match error {
+        TrainerError::Model(error) => model_exit(error),
+        TrainerError::Data(_)
+        | TrainerError::Template(_)
+        | TrainerError::TokenBeyondVocabulary { .. } => Exit::Data,
+        TrainerError::Adapter(_) | TrainerError::Scheduler(_) | TrainerError::Pipeline(_) => {
+            Exit::Internal
+        }
+        TrainerError::Config(_)
+        | TrainerError::RunExists { .. }
+        | TrainerError::Write { .. }
+        | TrainerError::NoSteps { .. }
+        | TrainerError::UnsupportedDtype { .. }
+        | TrainerError::PromptTooLong { .. }
+        | TrainerError::EmptyPrompt
+        | TrainerError::NoChatTemplate { .. } => Exit::Usage,
+    }
+}
+
+fn model_exit(error: &ModelError) -> Exit {
+    match error {
+        // Drivers say so in words only.
+        ModelError::Device { reason } if reason.to_lowercase().contains("out of memory") => {
+            Exit::Memory
+        }
+        ModelError::Device { .. } => Exit::Lost,
+        ModelError::Write { .. } => Exit::Usage,
+        _ => Exit::Data,
+    }
+}
+
+/// What to do about an error, where one of its causes knows.
+pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            failure.hint.clone()
+        } else if let Some(error) = cause.downcast_ref::<TrainerError>() {
+            error.hint()
+        } else if let Some(error) = cause.downcast_ref::<DataError>() {
+            error.hint()
+        } else if let Some(error) = cause.downcast_ref::<ModelError>() {
+            error.hint()
+        } else {
+            cause
+                .downcast_ref::<ConfigError>()
+                .and_then(ConfigError::hint)
+        }
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context;
+    use loraloom_data::DataError;
+    use loraloom_model::ModelError;
+    use loraloom_trainer::TrainerError;
+
+    use super::{Failure, exit, hint, is_broken_pipe, message};
+    use crate::exit::Exit;
+
+    #[test]
+    fn the_first_typed_cause_decides() {
+        let failure = Failure::new(Exit::Device, "no device").hint("plug one in");
+        let error = Err::<(), _>(failure).context("cannot start").unwrap_err();
+        assert_eq!(exit(&error), Exit::Device);
+        assert_eq!(hint(&error).as_deref(), Some("plug one in"));
+        assert_eq!(message(error.as_ref()), "cannot start: no device");
+        assert_eq!(exit(&anyhow::anyhow!("what")), Exit::Internal);
+    }
+
+    #[test]
+    fn a_device_without_memory_is_told_from_a_lost_one() {
+        let exit = |reason: &str| {
+            let reason = reason.to_owned();
+            exit(&TrainerError::Model(ModelError::Device { reason }).into())
+        };
+        assert_eq!(
+            exit("CUDA_ERROR_OUT_OF_MEMORY: Out of memory"),
+            Exit::Memory
+        );
+        assert_eq!(exit("device lost"), Exit::Lost);
+    }
+
+    #[test]
+    fn causes_are_not_said_twice() {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        let path = "rows.jsonl".into();
+        let error = anyhow::Error::from(DataError::Io { path, source });
+        assert_eq!(
+            message(error.as_ref()),
+            "cannot read rows.jsonl: entity not found"
+        );
+        assert_eq!(exit(&error), Exit::Data);
+        let inner = io::Error::other("disk on fire");
+        let outer = anyhow::Error::new(inner).context("cannot write: disk on fire");
+        assert_eq!(message(outer.as_ref()), "cannot write: disk on fire");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_told_from_other_errors() {
+        let closed = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(is_broken_pipe(&closed));
+        assert!(!is_broken_pipe(&anyhow::Error::from(io::Error::other(
+            "full"
+        ))));
+    }
+}

@@ -1,0 +1,49 @@
+//! `loraloom`: fine-tune many `LoRA` adapters at once over one frozen backbone.
+//!
+//! This crate parses arguments, calls the library crates and prints; it knows nothing of training.
+//! stdout carries data, stderr everything else. What scripts may rely on are the flags, `--json`,
+//! the files of a run and the exit codes ([`exit::Exit`]); text for people may change.
+
+mod arguments;
+mod commands;
+mod device;
+mod exit;
+mod failure;
+mod interrupt;
+mod panics;
+mod printer;
+mod progress;
+mod run_directory;
+mod self_test;
+mod summary;
+mod unserved;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::Arguments;
+use exit::Exit;
+use printer::Printer;
+
+fn main() -> ExitCode {
+    panics::install();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return unserved::explain(&error).into(),
+    };
+    let printer = Printer::new(&arguments.output);
+    let exit = match panics::catch(|| commands::run(arguments.command, &printer)) {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => failure::report(&printer, &error),
+        Err(message) => {
+            printer.error(&format!("internal error: {message}"));
+            for message in panics::elsewhere() {
+                printer.note(&format!("another thread: {message}"));
+            }
+            printer.hint("this is a bug in loraloom; please report it with the command you ran");
+            Exit::Internal
+        }
+    };
+    exit.into()
+}

@@ -1,0 +1,157 @@
+//! Where text goes: data to stdout, everything else to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::builder::styling::{AnsiColor, Style};
+use indicatif::{MultiProgress, ProgressDrawTarget};
+use serde::Serialize;
+
+use crate::arguments::OutputArguments;
+
+/// How a line of a report ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Status {
+    /// All is well.
+    Pass,
+    /// It will run, but perhaps not as meant.
+    Warn,
+    /// It will not run.
+    Fail,
+}
+
+/// Prints, as the output arguments and the terminal allow.
+#[derive(Debug, Clone)]
+pub(crate) struct Printer {
+    quiet: bool,
+    bars: Option<MultiProgress>,
+    color_stderr: bool,
+    color_stdout: bool,
+}
+
+impl Printer {
+    /// A printer for this process.
+    pub(crate) fn new(arguments: &OutputArguments) -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        let terminal = io::stderr().is_terminal();
+        let draws = terminal && !arguments.quiet && !arguments.no_progress && !plain_terminal();
+        Self {
+            quiet: arguments.quiet,
+            bars: draws.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr())),
+            color_stderr: terminal && !plain,
+            color_stdout: io::stdout().is_terminal() && !plain,
+        }
+    }
+
+    /// The live bars, where stderr is a terminal that may be drawn on.
+    pub(crate) fn bars(&self) -> Option<&MultiProgress> {
+        self.bars.as_ref()
+    }
+
+    /// A line of data, to stdout.
+    ///
+    /// # Errors
+    ///
+    /// If stdout cannot be written; a closed pipe is an error like any other here.
+    pub(crate) fn data(&self, line: &str) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        self.suspended(|| {
+            stdout.write_all(line.as_bytes())?;
+            if !line.ends_with('\n') {
+                stdout.write_all(b"\n")?;
+            }
+            stdout.flush()
+        })
+    }
+
+    /// A value as JSON, to stdout.
+    ///
+    /// # Errors
+    ///
+    /// As [`data`](Self::data).
+    pub(crate) fn json(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.data(&serde_json::to_string_pretty(value)?)?;
+        Ok(())
+    }
+
+    /// A line of a report, with its hint below, to stdout.
+    ///
+    /// # Errors
+    ///
+    /// As [`data`](Self::data).
+    pub(crate) fn status(&self, status: Status, line: &str, hint: Option<&str>) -> io::Result<()> {
+        let (word, color) = match status {
+            Status::Pass => ("PASS", AnsiColor::Green),
+            Status::Warn => ("WARN", AnsiColor::Yellow),
+            Status::Fail => ("FAIL", AnsiColor::Red),
+        };
+        let word = styled(self.color_stdout, color, word);
+        let hint = hint.map_or_else(String::new, |hint| {
+            let label = styled(self.color_stdout, AnsiColor::Cyan, "hint");
+            format!("\n      {label}: {hint}")
+        });
+        self.data(&format!("{word}  {line}{hint}"))
+    }
+
+    /// A line for people, to stderr; nothing with `--quiet`.
+    pub(crate) fn note(&self, line: &str) {
+        if !self.quiet {
+            self.stderr(line);
+        }
+    }
+
+    /// Something legal that is probably not meant.
+    pub(crate) fn warning(&self, text: &str) {
+        if !self.quiet {
+            let label = styled(self.color_stderr, AnsiColor::Yellow, "warning");
+            self.stderr(&format!("{label}: {text}"));
+        }
+    }
+
+    /// Several of them.
+    pub(crate) fn warnings(&self, texts: &[String]) {
+        for text in texts {
+            self.warning(text);
+        }
+    }
+
+    /// What went wrong; printed whatever the arguments say.
+    pub(crate) fn error(&self, text: &str) {
+        let label = styled(self.color_stderr, AnsiColor::Red, "error");
+        self.stderr(&format!("{label}: {text}"));
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint(&self, text: &str) {
+        let label = styled(self.color_stderr, AnsiColor::Cyan, "hint");
+        self.stderr(&format!("{label}: {text}"));
+    }
+
+    fn stderr(&self, line: &str) {
+        // There is nowhere left to complain to if this fails.
+        let _ = self.suspended(|| writeln!(io::stderr().lock(), "{line}"));
+    }
+
+    /// Takes the bars off the screen while `write` runs.
+    fn suspended<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bars {
+            Some(bars) => bars.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+/// Whether the terminal cannot move its cursor.
+fn plain_terminal() -> bool {
+    std::env::var_os("TERM").is_some_and(|value| value == "dumb")
+}
+
+fn styled(color: bool, with: AnsiColor, word: &str) -> String {
+    if color {
+        let style: Style = with.on_default().bold();
+        format!("{style}{word}{style:#}")
+    } else {
+        word.to_owned()
+    }
+}

@@ -1,0 +1,131 @@
+//! The parts of a run directory that commands look up: its configuration and its adapters.
+
+use std::path::{Path, PathBuf};
+
+use loraloom_config::RunConfig;
+
+use crate::failure::Failure;
+
+/// The configuration a run keeps, which loads like any other.
+const CONFIG_FILE: &str = "config.resolved.yaml";
+/// Adapters of a run, one directory each.
+const ADAPTERS: &str = "adapters";
+/// What is kept of an adapter, the preferred one first.
+const KEPT: [&str; 2] = ["best", "last"];
+
+/// Refuses a directory that holds a run already.
+///
+/// # Errors
+///
+/// If it does.
+pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
+    let holds = |name: &&str| directory.join(name).exists();
+    if [CONFIG_FILE, "events.jsonl", ADAPTERS].iter().any(holds) {
+        let message = format!("`{}` already holds a run", directory.display());
+        let hint = "choose another `output_dir`, or move the run away";
+        return Err(Failure::usage(message).hint(hint));
+    }
+    Ok(())
+}
+
+/// The configuration of the run in `directory`.
+///
+/// # Errors
+///
+/// If there is no run or its configuration does not load.
+pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
+    let path = directory.join(CONFIG_FILE);
+    if !path.exists() {
+        let message = format!(
+            "`{}` is not a run directory: it has no {CONFIG_FILE}",
+            directory.display()
+        );
+        return Err(Failure::usage(message)
+            .hint("give the `output_dir` of a run that `loraloom train` wrote")
+            .into());
+    }
+    Ok(RunConfig::load(&path, &[])?.config)
+}
+
+/// Names of the adapters that the run in `directory` has saved, sorted.
+pub(crate) fn adapters(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory.join(ADAPTERS));
+    let mut names: Vec<String> = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| {
+            KEPT.iter()
+                .any(|kept| saved(directory, name, kept).is_some())
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// The directory of the adapter that `spec` names: `name` is its best state, or its last if it was
+/// never evaluated; `name@best` and `name@last` are those.
+///
+/// # Errors
+///
+/// If the run has no such adapter.
+pub(crate) fn adapter(directory: &Path, spec: &str) -> Result<PathBuf, Failure> {
+    let (name, kept) = match spec.rsplit_once('@') {
+        Some((name, kept)) if KEPT.contains(&kept) => (name, &[kept][..]),
+        _ => (spec, &KEPT[..]),
+    };
+    kept.iter()
+        .find_map(|kept| saved(directory, name, kept))
+        .ok_or_else(|| {
+            let known = adapters(directory);
+            let hint = if known.is_empty() {
+                "the run has saved no adapter yet".to_owned()
+            } else {
+                format!("saved adapters: {}", known.join(", "))
+            };
+            Failure::usage(format!("no adapter `{spec}` in `{}`", directory.display())).hint(hint)
+        })
+}
+
+fn saved(directory: &Path, name: &str, kept: &str) -> Option<PathBuf> {
+    let path = directory.join(ADAPTERS).join(name).join(kept);
+    path.join("adapter_config.json").exists().then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::{adapter, adapters, refuse_used};
+
+    fn save(run: &Path, path: &str) {
+        let directory = run.join("adapters").join(path);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("adapter_config.json"), "{}").unwrap();
+    }
+
+    #[test]
+    fn best_is_preferred_and_both_can_be_named() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(refuse_used(run.path()).is_ok());
+        save(run.path(), "a/best");
+        save(run.path(), "a/last");
+        save(run.path(), "b/last");
+        fs::create_dir_all(run.path().join("adapters/unsaved/last")).unwrap();
+        assert!(refuse_used(run.path()).is_err());
+        assert_eq!(adapters(run.path()), ["a", "b"]);
+
+        let found = |spec| {
+            adapter(run.path(), spec).map(|path| {
+                let path = path.strip_prefix(run.path().join("adapters")).unwrap();
+                path.to_str().unwrap().to_owned()
+            })
+        };
+        assert_eq!(found("a").unwrap(), "a/best");
+        assert_eq!(found("a@last").unwrap(), "a/last");
+        assert_eq!(found("b").unwrap(), "b/last");
+        for absent in ["b@best", "unsaved", "c", "c@last", "a@first"] {
+            assert!(found(absent).is_err(), "{absent}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Commands and flags that the interface names and this version does not serve: refused by name,
+//! with what to use instead where there is something.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::{exit::Exit, printer::Printer};
+
+/// Commands that are not there yet, with what serves meanwhile.
+const COMMANDS: [(&str, Option<&str>); 15] = [
+    (
+        "plan",
+        Some("`loraloom check CONFIG` checks everything but memory"),
+    ),
+    ("submit", QUEUE),
+    ("status", QUEUE),
+    ("cancel", QUEUE),
+    ("pause", QUEUE),
+    ("resume", QUEUE),
+    ("explain", QUEUE),
+    ("serve", QUEUE),
+    (
+        "eval",
+        Some("a dataset with `validation` is evaluated while it trains"),
+    ),
+    ("merge", PEFT),
+    ("export", PEFT),
+    (
+        "verify",
+        Some("`loraloom generate --compare-base` shows what an adapter changes"),
+    ),
+    ("worker", None),
+    ("simulate", None),
+    ("bench", None),
+];
+const QUEUE: Option<&str> = Some("`loraloom train CONFIG` trains every adapter of a configuration");
+const PEFT: Option<&str> = Some(
+    "adapters are PEFT directories: `PeftModel.from_pretrained(base, DIR).merge_and_unload()`",
+);
+
+/// Prints what is wrong with a command line, or the help it asked for, and says how to exit.
+pub(crate) fn explain(error: &clap::Error) -> Exit {
+    if let Some((what, hint)) = unserved(error) {
+        let printer = Printer::new(&crate::arguments::OutputArguments::default());
+        printer.error(&format!("`{what}` is not in this version"));
+        if let Some(hint) = hint {
+            printer.hint(hint);
+        }
+        return Exit::Usage;
+    }
+    // Help may go into a closed pipe; clap prints it to the stream it belongs on.
+    let _ = error.print();
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Success
+    }
+}
+
+fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let name = context(ContextKind::InvalidSubcommand)?;
+            if name == "data" {
+                let hint = "`loraloom check CONFIG` prints what became of the rows of each dataset";
+                return Some(("loraloom data preview".to_owned(), Some(hint)));
+            }
+            let (_, hint) = COMMANDS.iter().find(|(command, _)| *command == name)?;
+            Some((format!("loraloom {name}"), *hint))
+        }
+        ErrorKind::UnknownArgument => {
+            let name = context(ContextKind::InvalidArg)?;
+            name.starts_with("--resume").then(|| {
+                let hint = "start a new run; an adapter goes on from its weights with \
+                            `init_from: RUN/adapters/NAME/last`";
+                ("loraloom train --resume".to_owned(), Some(hint))
+            })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{COMMANDS, unserved};
+    use crate::arguments::Arguments;
+
+    fn refused(line: &str) -> Option<String> {
+        let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+        unserved(&error).map(|(what, _)| what)
+    }
+
+    #[test]
+    fn only_what_the_interface_names_is_refused_by_name() {
+        for (name, _) in COMMANDS {
+            let what = format!("loraloom {name}");
+            assert_eq!(refused(&format!("{what} --json x")), Some(what));
+        }
+        assert_eq!(
+            refused("loraloom data preview x.yaml").as_deref(),
+            Some("loraloom data preview")
+        );
+        assert_eq!(
+            refused("loraloom train x.yaml --resume").as_deref(),
+            Some("loraloom train --resume")
+        );
+        assert_eq!(refused("loraloom trian x.yaml"), None);
+        assert_eq!(refused("loraloom train x.yaml --rsume"), None);
+    }
+}

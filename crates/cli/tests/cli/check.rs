@@ -1,0 +1,116 @@
+//! `check`: what it finds, and with which exit code.
+
+use std::fs;
+
+use crate::support::Workspace;
+
+#[test]
+fn a_good_configuration_passes() {
+    let here = Workspace::new();
+    let run = here.run(&["check", "loraloom.yaml"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    let passes = |line: &str| line.starts_with("PASS  ");
+    assert!(run.stdout.lines().all(passes), "{}", run.stdout);
+    for name in [
+        "config:",
+        "model:",
+        "tokenizer:",
+        "dataset shout:",
+        "adapter shout-r4:",
+        "output_dir:",
+    ] {
+        assert!(run.stdout.contains(name), "{name} in {}", run.stdout);
+    }
+    let json = here.run(&["check", "loraloom.yaml", "--json"]).json();
+    assert_eq!(json["ok"], true);
+    assert_eq!(
+        json["checks"].as_array().unwrap().len(),
+        run.stdout.lines().count()
+    );
+    let files = fs::read_dir(here.path(".")).unwrap().count();
+    assert_eq!(files, 3, "check left something behind");
+}
+
+/// The lines of `check` that do not pass, for one thing that is wrong.
+fn findings(code: i32, line: &[&str], spoil: impl FnOnce(&Workspace)) -> String {
+    let here = Workspace::new();
+    spoil(&here);
+    let arguments = [&["check", "loraloom.yaml"], line].concat();
+    let run = here.run(&arguments);
+    assert_eq!(run.code, code, "{}", run.all());
+    let mut shown = Vec::new();
+    let mut keep = false;
+    for line in run.stdout.lines() {
+        keep = !line.starts_with("PASS") && (keep || !line.starts_with(' '));
+        if keep {
+            shown.push(line);
+        }
+    }
+    let json = here.run(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(json.code, code);
+    assert_eq!(json.json()["ok"], code == 0);
+    shown.join("\n") + "\n"
+}
+
+#[test]
+fn what_is_wrong_is_said_with_place_and_hint() {
+    let set = |pair: &'static str| ["--set", pair];
+    let nothing = |_: &Workspace| {};
+    let mut all = String::new();
+    all += &findings(2, &set("adapters.shout-r4.lora.rank=3"), nothing);
+    all += &findings(3, &set("model=nowhere"), nothing);
+    all += &findings(3, &[], |here| {
+        let path = here.path("tiny-llama/model.safetensors");
+        let bytes = fs::read(&path).unwrap();
+        fs::write(path, &bytes[..bytes.len() - 1000]).unwrap();
+    });
+    all += &findings(3, &[], |here| {
+        fs::remove_file(here.path("tiny-llama/tokenizer.json")).unwrap();
+    });
+    all += &findings(3, &[], |here| {
+        here.write(
+            "data/shout.jsonl",
+            "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \n",
+        );
+    });
+    all += &findings(3, &[], |here| {
+        here.write(
+            "data/shout.jsonl",
+            "{\"prompt\": \"a\", \"completion\": 7}\n",
+        );
+    });
+    all += &findings(3, &[], |here| {
+        fs::remove_file(here.path("data/shout.jsonl")).unwrap();
+    });
+    all += &findings(3, &set("datasets.shout.template='{{ prompt'"), nothing);
+    all += &findings(3, &set("adapters.shout-r4.init_from=nowhere"), nothing);
+    all += &findings(2, &set("output_dir=loraloom.yaml/below"), nothing);
+    all += &findings(2, &set("output_dir=used"), |here| {
+        here.write("used/events.jsonl", "");
+    });
+    all += &findings(0, &set("adapters.shout-r4.train.max_seq_len=16"), nothing);
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"\d+ of \d+ rows", "[ROWS]");
+    settings.bind(|| insta::assert_snapshot!(all));
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_found() {
+    let here = Workspace::new();
+    let path = here.path("tiny-llama/tokenizer.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    let mut extra = added[0].clone();
+    extra["id"] = 9_999.into();
+    extra["content"] = "List:".into();
+    added.push(extra);
+    fs::write(path, tokenizer.to_string()).unwrap();
+    let run = here.run(&["check", "loraloom.yaml"]);
+    assert_eq!(run.code, 3, "{}", run.all());
+    assert!(
+        run.stdout.contains("is not among the model's"),
+        "{}",
+        run.stdout
+    );
+}

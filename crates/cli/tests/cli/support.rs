@@ -1,0 +1,105 @@
+//! Running the binary in a directory of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+/// A directory with the files of `loraloom init`, which is also the working directory.
+pub(crate) struct Workspace {
+    directory: TempDir,
+}
+
+impl Workspace {
+    /// A fresh one.
+    pub(crate) fn new() -> Self {
+        let this = Self::empty();
+        let run = this.run(&["init"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        this
+    }
+
+    /// One without files.
+    pub(crate) fn empty() -> Self {
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// A path below the directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file, with the directories above it.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// The command, ready to be run here.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("loraloom"));
+        command
+            .args(arguments)
+            .current_dir(self.directory.path())
+            .env("NO_COLOR", "1")
+            .env("COLUMNS", "100");
+        command
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
+        let output = self.command(arguments).output().unwrap();
+        Run::new(&output, self.directory.path())
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Run {
+    fn new(output: &Output, directory: &Path) -> Self {
+        let text = |bytes: &[u8]| {
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            text.replace(directory.to_str().unwrap(), "[DIR]")
+        };
+        Self {
+            code: output.status.code().unwrap(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        }
+    }
+
+    /// Everything, for a snapshot.
+    pub(crate) fn all(&self) -> String {
+        let Self {
+            code,
+            stdout,
+            stderr,
+        } = self;
+        format!("exit {code}\n--- stdout\n{stdout}--- stderr\n{stderr}")
+    }
+
+    /// stderr below the command line, for a snapshot of several.
+    pub(crate) fn after(&self, arguments: &[&str]) -> String {
+        format!("$ loraloom {}\n{}\n", arguments.join(" "), self.stderr)
+    }
+
+    /// stdout as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        match serde_json::from_str(&self.stdout) {
+            Ok(value) => value,
+            Err(error) => panic!("{error} in {:?}; stderr: {}", self.stdout, self.stderr),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `train` on the tiny model: files, reports, and every way a run ends.
+
+use std::fs;
+
+use crate::support::{Run, Workspace};
+
+/// Three steps of two adapters, on the CPU.
+const SHORT: &str = "\
+model: tiny-llama
+output_dir: run
+device: cpu
+datasets:
+  shout: {path: data/shout.jsonl, validation: 0.1}
+  number: {path: data/number.jsonl}
+defaults:
+  train: {batch_size: 2, max_steps: 3, max_seq_len: 48, learning_rate: 1.0e-2}
+  eval: {steps: 2}
+adapters:
+  - {name: shout-r2, dataset: shout, lora: {r: 2}}
+  - {name: number-r4, dataset: number, lora: {r: 4}}
+";
+
+/// A workspace with the short configuration.
+pub(crate) fn workspace() -> Workspace {
+    let here = Workspace::new();
+    here.write("short.yaml", SHORT);
+    here
+}
+
+fn train(here: &Workspace, more: &[&str]) -> Run {
+    here.run(&[&["train", "short.yaml"], more].concat())
+}
+
+/// The events of the run in `run`.
+fn events(here: &Workspace) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn every_adapter_is_trained_saved_and_reported() {
+    let here = workspace();
+    let run = train(&here, &[]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let mut settings = insta::Settings::clone_current();
+    for (pattern, replacement) in [
+        // What depends on the machine, the model and its data.
+        (
+            r"\d+ tokens in \d+\.\d+ s, \d+ tok/s",
+            "[TOKENS] in [SECONDS], [RATE]",
+        ),
+        (r"\d+ tok/s", "[RATE]"),
+        (r"grad_norm \d+\.\d+", "grad_norm [NORM]"),
+        (r" +\d+\.\d{4}", " [LOSS]"),
+        (r"\d+ of \d+ rows(; \d+)?", "[ROWS]"),
+        (r"(?m)^  (prompt|expected|before|after) .*$", "  $1 [TEXT]"),
+    ] {
+        settings.add_filter(pattern, replacement);
+    }
+    let filters = settings.bind_to_scope();
+    insta::assert_snapshot!(run.all());
+    drop(filters);
+
+    let count = |kind: &str| {
+        events(&here)
+            .iter()
+            .filter(|event| event["event"] == kind)
+            .count()
+    };
+    assert_eq!((count("run_start"), count("run_end")), (1, 1));
+    assert_eq!(
+        (count("step"), count("iteration"), count("adapter_done")),
+        (6, 3, 2)
+    );
+    for name in [
+        "run/config.resolved.yaml",
+        "run/adapters/shout-r2/best/adapter_model.safetensors",
+        "run/adapters/shout-r2/last/adapter_config.json",
+        "run/adapters/number-r4/last/adapter_model.safetensors",
+    ] {
+        assert!(here.path(name).exists(), "{name}");
+    }
+    assert!(!here.path("run/adapters/number-r4/best").exists());
+
+    let again = train(&here, &[]);
+    assert_eq!((again.code, again.stdout.as_str()), (2, ""));
+    insta::assert_snapshot!("a_second_run_into_the_same_directory", again.stderr);
+}
+
+#[test]
+fn the_report_is_json_and_quiet_is_quiet() {
+    let here = workspace();
+    let run = train(&here, &["--json", "--quiet", "--output-dir", "elsewhere"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    let report = run.json();
+    let adapter = &report["adapters"][0];
+    assert_eq!(adapter["name"], "shout-r2");
+    assert_eq!(adapter["steps"], 3);
+    assert!(adapter["first_loss"].as_f64().unwrap() > 0.0);
+    assert!(adapter["best"]["step"].as_u64().unwrap() >= 2);
+    assert!(here.path("elsewhere/events.jsonl").exists());
+}
+
+#[test]
+fn an_adapter_that_diverges_fails_alone() {
+    let here = workspace();
+    let run = train(
+        &here,
+        &["--set", "adapters.shout-r2.train.learning_rate=1e38"],
+    );
+    assert_eq!(run.code, 1, "{}", run.all());
+    assert!(run.stdout.contains("shout-r2 failed: "), "{}", run.stdout);
+    let saved = here.path("run/adapters/number-r4/last/adapter_model.safetensors");
+    assert!(saved.exists());
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_a_mistake_of_the_configuration() {
+    let here = workspace();
+    let run = train(&here, &["--output-dir", "short.yaml/below"]);
+    assert_eq!(run.code, 2, "{}", run.all());
+    assert!(run.stderr.contains("error: cannot write"), "{}", run.stderr);
+}
+
+#[test]
+fn missing_files_exit_with_3() {
+    let here = workspace();
+    for change in ["model=nowhere", "datasets.shout.path=nowhere.jsonl"] {
+        let run = train(&here, &["--set", change]);
+        assert_eq!(run.code, 3, "{change}: {}", run.all());
+        assert!(run.stderr.contains("nowhere"), "{}", run.stderr);
+    }
+    assert!(!here.path("run").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_everything_and_exits_with_130() {
+    use std::{
+        process::{Command, Stdio},
+        thread::sleep,
+        time::{Duration, Instant},
+    };
+
+    let here = workspace();
+    let mut command = here.command(&[
+        "train",
+        "short.yaml",
+        "--set",
+        "defaults.train.max_steps=100000",
+    ]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    let has_stepped = || {
+        let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
+        text.contains("\"iteration\":3,")
+    };
+    while !has_stepped() {
+        assert!(
+            began.elapsed() < Duration::from_mins(2),
+            "no step was taken"
+        );
+        sleep(Duration::from_millis(20));
+    }
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(kill.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        stdout.contains("interrupted, everything is saved"),
+        "{stdout}"
+    );
+    for name in ["shout-r2", "number-r4"] {
+        let saved = format!("run/adapters/{name}/last/adapter_model.safetensors");
+        assert!(here.path(&saved).exists(), "{saved}");
+    }
+    assert_eq!(events(&here).last().unwrap()["interrupted"], true);
+}

@@ -1,0 +1,110 @@
+//! Help, mistakes on the command line, and what this version does not serve.
+
+use std::io;
+
+use crate::support::Workspace;
+
+#[test]
+fn help_is_the_documentation() {
+    let here = Workspace::empty();
+    for (name, arguments) in [
+        ("help", &["--help"][..]),
+        ("help_short", &["-h"]),
+        ("help_train", &["train", "--help"]),
+        ("help_generate", &["generate", "--help"]),
+    ] {
+        let run = here.run(arguments);
+        assert_eq!(run.code, 0);
+        insta::assert_snapshot!(name, run.all());
+    }
+}
+
+#[test]
+fn mistakes_exit_with_2() {
+    let here = Workspace::empty();
+    let mut all = String::new();
+    for arguments in [
+        &["trian", "x.yaml"][..],
+        &["train"],
+        &["train", "x.yaml", "--devise", "cpu"],
+        &["train", "x.yaml", "--device", "gpu"],
+        &["generate", "hello"],
+        &["generate", "--model", "m", "--top-k", "5", "hello"],
+        &["generate", "--model", "m", "--temperature", "-1", "hello"],
+        &[
+            "generate",
+            "--model",
+            "m",
+            "--temperature",
+            "1",
+            "--top-p",
+            "1.5",
+            "hello",
+        ],
+        &["generate", "--model", "m", "--max-new-tokens", "0", "hello"],
+        &["generate", "--run", "nowhere", "hello"],
+    ] {
+        let run = here.run(arguments);
+        assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr);
+        assert_eq!(run.stdout, "");
+        all += &run.after(arguments);
+    }
+    insta::assert_snapshot!(all);
+    assert_eq!(here.run(&[]).code, 2);
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_name() {
+    let here = Workspace::empty();
+    let mut all = String::new();
+    for line in [
+        "plan x.yaml",
+        "submit x.yaml",
+        "status",
+        "cancel a",
+        "pause a",
+        "resume a",
+        "explain a",
+        "eval x.yaml",
+        "merge x",
+        "verify x",
+        "export x",
+        "worker",
+        "simulate t --compare --json",
+        "bench --json",
+        "data preview x.yaml",
+        "train x.yaml --resume",
+    ] {
+        let run = here.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, 2, "{line}: {}", run.stderr);
+        all.push_str(&run.stderr);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn completions_know_the_commands_that_are_served() {
+    let here = Workspace::empty();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let run = here.run(&["completions", shell]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stdout.contains("compare-base"), "{shell}");
+        assert!(!run.stdout.contains("simulate"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_went_away_is_no_error() {
+    let here = Workspace::empty();
+    for arguments in [
+        &["completions", "zsh"][..],
+        &["config", "schema"],
+        &["--help"],
+    ] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let output = here.command(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    }
+}
