@@ -20,7 +20,7 @@ pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
-pub use linear::{lora_linear, seed_gradient};
+pub use linear::{frozen_linear, lora_linear, seed_gradient};
 pub use routing::{RoutedSegment, Routing};
 pub use segments::{Segment, Segments};
 pub use spec::LoraSpec;

@@ -35,7 +35,7 @@ pub fn lora_linear(
         routing.rank_sum(),
     );
     if routing.rank_max() == 0 {
-        return x.matmul(weight);
+        return frozen_linear(x, weight);
     }
     let dtype = x.dtype();
     let (a, b) = if a.dtype() == dtype {
@@ -49,6 +49,15 @@ pub fn lora_linear(
         a.into_dispatch(),
         b.into_dispatch(),
         routing.clone(),
+    ))
+}
+
+/// x `[rows, d_in]` times a frozen weight `[d_in, d_out]`, which gets no gradient; output
+/// `[rows, d_out]`. On the CPU a row's bits do not depend on the number of rows.
+pub fn frozen_linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::frozen_matmul(
+        x.into_dispatch(),
+        weight.into_dispatch(),
     ))
 }
 

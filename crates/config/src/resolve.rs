@@ -12,6 +12,7 @@ use crate::{
     place::Source,
     suggest::Candidates,
     tree::Node,
+    validate::{ALL_LINEAR, TARGET_MODULES},
 };
 
 /// Fills in what the file leaves open. Ranges are not checked here.
@@ -165,8 +166,17 @@ fn lora(layers: &[Option<&LoraFile>; 2]) -> LoraSettings {
         lora_alpha: first(layers, |l| &l.lora_alpha).unwrap_or(base.lora_alpha),
         lora_dropout: first(layers, |l| &l.lora_dropout).unwrap_or(base.lora_dropout),
         target_modules: first(layers, |l| &l.target_modules)
-            .map_or(base.target_modules, |modules| modules.items().to_vec()),
+            .map_or(base.target_modules, |modules| named_modules(modules.items())),
         use_rslora: first(layers, |l| &l.use_rslora).unwrap_or(base.use_rslora),
+    }
+}
+
+/// The modules behind the names: `all-linear` is every one.
+fn named_modules(names: &[String]) -> Vec<String> {
+    if names == [ALL_LINEAR] {
+        TARGET_MODULES.map(str::to_owned).to_vec()
+    } else {
+        names.to_vec()
     }
 }
 

@@ -162,7 +162,7 @@ pub struct LoraSettings {
     pub lora_alpha: f64,
     /// Probability of dropping an element of the adapter's input.
     pub lora_dropout: f64,
-    /// Names of the linear layers that are adapted; `["all-linear"]` is all seven.
+    /// Names of the linear layers that are adapted; `all-linear` in a file is all seven.
     pub target_modules: Vec<String>,
     /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
     pub use_rslora: bool,

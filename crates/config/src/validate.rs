@@ -20,7 +20,7 @@ pub const TARGET_MODULES: [&str; 7] = [
 ];
 
 /// PEFT's word for every linear layer.
-const ALL_LINEAR: &str = "all-linear";
+pub(crate) const ALL_LINEAR: &str = "all-linear";
 
 /// Ranks above this are legal, but no longer low.
 const LARGE_RANK: usize = 4096;

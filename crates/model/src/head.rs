@@ -1,3 +1,4 @@
+use batchlora::frozen_linear;
 use burn::{
     module::{Module, Param},
     nn::RmsNorm,
@@ -36,7 +37,7 @@ pub struct LanguageModelHead {
 impl LanguageModelHead {
     /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        normalise(hidden, &self.norm).matmul(self.weight.val().transpose())
+        frozen_linear(normalise(hidden, &self.norm), self.weight.val().transpose())
     }
 
     /// The cross-entropy of every target, `[targets]` in the order given, and the gradient of
@@ -52,7 +53,7 @@ impl LanguageModelHead {
         let selected = hidden.select(0, integers(&targets.rows, &device));
         let mut gradients = Vec::new();
         let losses = self.chunked_losses(selected.clone(), targets, |gradient| {
-            gradients.push(gradient.matmul(self.weight.val()));
+            gradients.push(frozen_linear(gradient, self.weight.val()));
         });
         let gradient = rms_norm_backward(
             selected,
@@ -96,7 +97,7 @@ impl LanguageModelHead {
             let end = (start + chunk).min(count);
             let rows = normal.clone().slice([start..end, 0..d_model]);
             let (loss, gradient) = cross_entropy(
-                rows.matmul(projection.clone()),
+                frozen_linear(rows, projection.clone()),
                 ids.clone().slice([start..end]),
                 weights.clone().slice([start..end]),
             );

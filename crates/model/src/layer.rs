@@ -1,3 +1,4 @@
+use batchlora::frozen_linear;
 use burn::{
     module::Module,
     nn::{Linear, RmsNorm},
@@ -119,7 +120,7 @@ impl DecoderLayer {
             let weight = linear.weight.val();
             let y = match lora.part(projection) {
                 Some(lora) => lora.forward(x, weight),
-                None => x.matmul(weight),
+                None => frozen_linear(x, weight),
             };
             match &linear.bias {
                 Some(bias) => y + bias.val().unsqueeze(),

@@ -59,9 +59,30 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
             grads.register::<B>(node.id, da);
         }
         if let Some(node) = x_node {
-            let dx = B::float_matmul(dh, B::float_transpose(weight));
+            let dx = B::frozen_matmul(dh, B::float_transpose(weight));
             let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);
             grads.register::<B>(node.id, dx);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FrozenMatmul;
+
+impl<B: BatchLoraOps> Backward<B, 1> for FrozenMatmul {
+    type State = FloatTensor<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let [x] = ops.parents;
+        let gradient = grads.consume::<B>(&ops.node);
+        if let Some(x) = x {
+            let dx = B::frozen_matmul(gradient, B::float_transpose(ops.state));
+            grads.register::<B>(x.id, dx);
         }
     }
 }
@@ -87,6 +108,21 @@ impl<B: BatchLoraOps> Backward<B, 1> for SeedGradient {
 }
 
 impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
+    fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let weight = weight.into_primitive();
+        match FrozenMatmul
+            .prepare::<C>([x.node()])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(node) => {
+                let y = B::frozen_matmul(x.into_primitive(), weight.clone());
+                node.finish(weight, y)
+            }
+            OpsKind::UnTracked(node) => node.finish(B::frozen_matmul(x.into_primitive(), weight)),
+        }
+    }
+
     fn lora_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use burn::{
-    backend::{Flex, TensorMetadata, tensor::FloatTensor},
-    tensor::{DType, TensorData},
+    backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor},
+    tensor::{DType, Shape, Slice, TensorData},
 };
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
@@ -20,7 +20,24 @@ use crate::{
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;
 
+/// Products of no more elements than this, and of a single row, go another way through `gemm`
+/// (0.19, `gemm-common/src/gemm.rs`), which adds up in another order.
+const SMALL_PRODUCT: usize = 256;
+
 impl BatchLoraOps for Flex {
+    /// Small products are padded with rows of zeros: a row's bits are the same in any batch.
+    fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let ([rows, d_in], d_out) = (x.shape().dims::<2>(), weight.shape()[1]);
+        let least = (SMALL_PRODUCT / d_out.max(1) + 1).max(2);
+        if rows >= least || rows == 0 {
+            return Self::float_matmul(x, weight);
+        }
+        let shape = Shape::new([least - rows, d_in]);
+        let zeros = Self::float_zeros(shape, &x.device(), x.dtype().into());
+        let padded = Self::float_matmul(Self::float_cat(vec![x, zeros], 0), weight);
+        Self::float_slice(padded, &[Slice::from(0..rows), Slice::full()])
+    }
+
     fn lora_shrink(
         wide: FloatTensor<Self>,
         weight: FloatTensor<Self>,

@@ -69,6 +69,12 @@ pub(crate) trait BatchLoraOps: Backend {
         reference::weight_grad::<Self>(wide, narrow, &routing, side)
     }
 
+    /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where it can be had,
+    /// a row's result does not depend on how many rows there are.
+    fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(x, weight)
+    }
+
     /// `(H, S)`, the forward with the rank-r product that backward needs.
     fn lora_forward(
         x: FloatTensor<Self>,
@@ -77,7 +83,7 @@ pub(crate) trait BatchLoraOps: Backend {
         b: FloatTensor<Self>,
         routing: Routing,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let h = Self::float_matmul(x.clone(), weight);
+        let h = Self::frozen_matmul(x.clone(), weight);
         let s = Self::lora_shrink(x, a, routing.clone(), Side::Input);
         let h = Self::lora_expand_add(h, s.clone(), b, routing, Side::Output);
         (h, s)
