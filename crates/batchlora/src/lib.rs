@@ -1,4 +1,4 @@
-//! batchlora
+#![doc = include_str!("../README.md")]
 
 mod adamw;
 mod adapter;

@@ -1,10 +1,13 @@
 use std::path::{Path, PathBuf};
 
+use batchlora::{Segment, Segments};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Message, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
-use loraloom_pipeline::Stage;
+use loraloom_model::{
+    Checkpoint, LlamaConfig, PeftAdapter, SequenceBatch, Sequences, to_host,
+};
+use loraloom_pipeline::{Microbatch, Stage};
 
 use crate::{
     GenerateOptions, TrainerError, adapter, decode::decode, dtype::resolve_dtype, sampling::Sampler,
@@ -45,6 +48,28 @@ impl Generator {
             config,
             tokenizer,
         })
+    }
+
+    /// Logits of every token, `[tokens, vocabulary]` row by row, with an adapter given to
+    /// [`load`](Self::load) by its index or the base model alone.
+    ///
+    /// # Errors
+    /// If there are no tokens, or the device fails.
+    pub fn logits(&self, ids: &[u32], who: Option<usize>) -> Result<Vec<f32>, TrainerError> {
+        if ids.is_empty() {
+            return Err(TrainerError::EmptyPrompt);
+        }
+        let rows = 0..ids.len();
+        let segments = who.map(|slot| Segment { rows, slot }).into_iter().collect();
+        let sequences = Sequences::from_lengths([ids.len()]);
+        let device = self.stage.device();
+        let microbatch = Microbatch {
+            batch: SequenceBatch::new(&self.config, sequences, &[ids.len()], device),
+            segments: Segments::new(ids.len(), segments)?,
+            draws: None,
+        };
+        let hidden = self.stage.infer(self.stage.embed(ids)?, &microbatch)?;
+        Ok(to_host(self.stage.logits(hidden)?)?)
     }
 
     /// Continues the prompt once for each entry of `who`, an index into the adapters given to
