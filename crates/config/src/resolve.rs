@@ -166,7 +166,9 @@ fn lora(layers: &[Option<&LoraFile>; 2]) -> LoraSettings {
         lora_alpha: first(layers, |l| &l.lora_alpha).unwrap_or(base.lora_alpha),
         lora_dropout: first(layers, |l| &l.lora_dropout).unwrap_or(base.lora_dropout),
         target_modules: first(layers, |l| &l.target_modules)
-            .map_or(base.target_modules, |modules| named_modules(modules.items())),
+            .map_or(base.target_modules, |modules| {
+                named_modules(modules.items())
+            }),
         use_rslora: first(layers, |l| &l.use_rslora).unwrap_or(base.use_rslora),
     }
 }

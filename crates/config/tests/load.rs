@@ -11,8 +11,8 @@ use std::{fs, path::PathBuf};
 
 use loraloom_config::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoadOptions,
-    LoraSettings, LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TrainSettings,
-    Validation,
+    LoraSettings, LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TARGET_MODULES,
+    TrainSettings, Validation,
 };
 use support::{fixture, load};
 
@@ -118,7 +118,7 @@ fn every_field_of_a_full_file_arrives() {
         (a.dataset.as_str(), a.priority, a.tenant.as_str(), a.seed),
         ("gsm8k", -1, "lab", 7)
     );
-    assert_eq!(a.lora.target_modules, ["all-linear"]);
+    assert_eq!(a.lora.target_modules, TARGET_MODULES);
     assert!(a.lora.use_rslora && a.lora.r == 8 && a.lora.lora_dropout == 0.0);
     assert_eq!(a.train.max_steps, Some(100));
     assert_eq!(a.train.learning_rate, 1e-4);
@@ -222,7 +222,7 @@ fn overrides_reach_every_part_of_a_file() {
     );
     assert_eq!(config.datasets["gsm8k"].path.len(), 2);
     assert_eq!(config.scheduler.max_adapters, None);
-    assert_eq!(config.adapters[1].lora.target_modules, ["all-linear"]);
+    assert_eq!(config.adapters[1].lora.target_modules, TARGET_MODULES);
 }
 
 #[test]
