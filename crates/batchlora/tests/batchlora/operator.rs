@@ -1,7 +1,8 @@
 //! Values and gradients of `lora_linear` on random shapes.
 
 use batchlora::{
-    AdapterBank, DropoutDraw, LoraSpec, Routing, Segment, Segments, lora_linear, seed_gradient,
+    AdapterBank, DropoutDraw, LoraSpec, Routing, Segment, Segments, frozen_linear, lora_linear,
+    seed_gradient,
 };
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use proptest::{collection::vec, option, prelude::*};
@@ -354,6 +355,29 @@ fn the_frozen_weight_gets_no_gradient() {
     let gradients = h.sum().backward();
     assert!(weight.grad(&gradients).is_none());
     assert!([x, a, b].iter().all(|leaf| leaf.grad(&gradients).is_some()));
+}
+
+#[test]
+fn a_frozen_product_is_a_product_without_a_gradient_of_its_weight() {
+    for device in [
+        device().autodiff(),
+        device().autodiff().gradient_checkpointing(),
+    ] {
+        let problem = mixed().problem();
+        let [x, _, _, weight] = problem.leaves(&device);
+        let weight = weight.require_grad();
+        let expected = (x.clone() * 1.0).matmul(weight.clone());
+        let seed = tensor(problem.gradient.clone(), expected.dims(), &device);
+        let gradients = (expected.clone() * seed.clone()).sum().backward();
+        let expected_dx = host(x.grad(&gradients).expect("a gradient"));
+
+        let found = frozen_linear(x.clone() * 1.0, weight.clone());
+        let gradients = seed_gradient(found.clone(), seed).backward();
+        assert!(weight.grad(&gradients).is_none());
+        assert_close("h", &host(found), &wide(&host(expected)), TOLERANCE);
+        let found = host(x.grad(&gradients).expect("a gradient"));
+        assert_close("dx", &found, &wide(&expected_dx), TOLERANCE);
+    }
 }
 
 /// As in a model's first layer: only the adapters are to be trained.

@@ -1,66 +1,113 @@
-//! A decoder layer with adapters against the same layer with the adapters merged into its weights.
-
-use std::{collections::HashMap, path::Path};
+//! A decoder layer with adapters against a layer composed of Burn's own operations, with the
+//! adapters merged into its weights.
 
 use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments, seed_gradient};
-use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param},
-    tensor::{Device, FloatDType, Gradients, Tensor},
-};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_model::{
-    Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora, LlamaConfig, Projection,
-    SequenceBatch, Sequences,
+    AttentionShape, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora, LlamaConfig,
+    Projection, SequenceBatch, Sequences,
 };
-use safetensors::{Dtype, tensor::TensorView};
 
-use crate::support::{Random, assert_close, config, device, fixture, host};
+use crate::{
+    ops::{composed_attention, composed_rms_norm, composed_rotate, composed_swiglu},
+    support::{Random, assert_close, config, device, fixture, host},
+};
 
 const MODELS: [&str; 4] = ["llama-gqa", "qwen2-sharded", "qwen3", "mistral-sliding"];
 const LAYER: usize = 1;
 const LENGTHS: [usize; 4] = [9, 14, 6, 1];
 const TOLERANCE: f32 = 2e-5;
 
-fn load(directory: &Path, config: &LlamaConfig) -> DecoderLayer {
-    let checkpoint = Checkpoint::open(directory).expect("a checkpoint");
+fn load(model: &str, config: &LlamaConfig) -> DecoderLayer {
+    let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
     DecoderLayer::load(&checkpoint, config, LAYER, FloatDType::F32, &device()).expect("a layer")
 }
 
-/// The layer with `W + s · A B` in place of W.
-fn merged(model: &str, config: &LlamaConfig, adapter: &LayerAdapter) -> DecoderLayer {
-    let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
-    let mut tensors: HashMap<String, (Vec<usize>, Vec<f32>)> = checkpoint
-        .names()
-        .map(|name| {
-            let tensor = checkpoint.tensor(name).expect("there");
-            (name.to_owned(), (tensor.shape.to_vec(), tensor.to_f32()))
-        })
-        .collect();
-    for (projection, state) in Projection::ALL.into_iter().zip(adapter) {
-        let Some(state) = state else { continue };
-        let name = format!("{}.weight", projection.module(LAYER));
-        let (shape, weight) = tensors.get_mut(&name).expect("a weight");
-        let LoraPair { a, b } = state.weights.clone();
-        let delta = host(b.transpose().matmul(a).mul_scalar(state.spec.scale()));
-        assert_eq!(delta.len(), shape.iter().product::<usize>());
-        for (weight, delta) in weight.iter_mut().zip(delta) {
-            *weight += delta;
+/// The layer with `W + s · A B` in place of W, in plain operations on all of its numbers.
+struct Merged<'a> {
+    checkpoint: Checkpoint,
+    config: &'a LlamaConfig,
+    /// The weights `[d_in, d_out]` by projection, leaves of a graph.
+    weights: [Tensor<2>; 7],
+}
+
+impl<'a> Merged<'a> {
+    fn new(model: &str, config: &'a LlamaConfig, adapter: Option<&LayerAdapter>) -> Self {
+        let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
+        let shapes = config.linears();
+        let weights = Projection::ALL.map(|projection| {
+            let shape = &shapes[projection as usize];
+            let name = format!("{}.weight", projection.module(LAYER));
+            let stored = checkpoint.tensor(&name).expect("there").to_f32();
+            let stored = TensorData::new(stored, [shape.d_out, shape.d_in]);
+            let weight = Tensor::<2>::from_data(stored, &device()).transpose();
+            let state = adapter.and_then(|adapter| adapter[projection as usize].as_ref());
+            let weight = match state {
+                Some(state) => {
+                    let LoraPair { a, b } = state.weights.clone();
+                    weight + a.transpose().matmul(b).mul_scalar(state.spec.scale())
+                }
+                None => weight,
+            };
+            weight.autodiff().require_grad()
+        });
+        Self {
+            checkpoint,
+            config,
+            weights,
         }
     }
-    let bytes: Vec<_> = tensors
-        .into_iter()
-        .map(|(name, (shape, values))| {
-            let values = values.iter().flat_map(|value| value.to_le_bytes());
-            (name, shape, values.collect::<Vec<u8>>())
-        })
-        .collect();
-    let views = bytes.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("consistent");
-        (name, view)
-    });
-    let bytes = safetensors::serialize(views, None::<HashMap<_, _>>).expect("serializable");
-    let directory = tempfile::tempdir().expect("a directory");
-    std::fs::write(directory.path().join("model.safetensors"), bytes).expect("written");
-    load(directory.path(), config)
+
+    fn vector(&self, name: &str) -> Option<Tensor<1>> {
+        let name = format!("model.layers.{LAYER}.{name}");
+        let tensor = self.checkpoint.tensor(&name).ok()?.to_f32();
+        let data = TensorData::new(tensor.clone(), [tensor.len()]);
+        Some(Tensor::from_data(data, &device().autodiff()))
+    }
+
+    fn linear(&self, projection: Projection, x: Tensor<2>) -> Tensor<2> {
+        let y = x.matmul(self.weights[projection as usize].clone());
+        match self.vector(&format!("{}.bias", projection.path())) {
+            Some(bias) => y + bias.unsqueeze(),
+            None => y,
+        }
+    }
+
+    fn norm(&self, name: &str, x: Tensor<2>) -> Tensor<2> {
+        let weight = self.vector(&format!("{name}.weight")).expect("a norm");
+        composed_rms_norm(x, weight, self.config.rms_norm_eps)
+    }
+
+    fn turned(&self, name: &str, x: Tensor<2>, batch: &SequenceBatch) -> Tensor<2> {
+        let ([rows, width], dim) = (x.dims(), self.config.head_dim);
+        let x = if self.config.qk_norm {
+            let heads = x.reshape([rows * width / dim, dim]);
+            self.norm(name, heads).reshape([rows, width])
+        } else {
+            x
+        };
+        composed_rotate(x, batch.cos.clone(), batch.sin.clone())
+    }
+
+    fn forward(&self, x: Tensor<2>, batch: &SequenceBatch) -> Tensor<2> {
+        use Projection::{Down, Gate, K, O, Q, Up, V};
+        let normal = self.norm("input_layernorm", x.clone());
+        let project = |projection| self.linear(projection, normal.clone());
+        let shape = AttentionShape {
+            sequences: batch.sequences.clone(),
+            num_heads: self.config.num_attention_heads,
+            num_kv_heads: self.config.num_key_value_heads,
+            head_dim: self.config.head_dim,
+            window: self.config.sliding_window[LAYER],
+        };
+        let q = self.turned("self_attn.q_norm", project(Q), batch);
+        let k = self.turned("self_attn.k_norm", project(K), batch);
+        let attended = composed_attention([q, k, project(V)], &shape);
+        let x = x + self.linear(O, attended);
+        let normal = self.norm("post_attention_layernorm", x.clone());
+        let gate = self.linear(Gate, normal.clone());
+        x + self.linear(Down, composed_swiglu(gate, self.linear(Up, normal)))
+    }
 }
 
 /// An adapter at the projections chosen, as large as the weights it is added to.
@@ -137,119 +184,65 @@ fn input(config: &LlamaConfig, device: &Device) -> Tensor<2> {
     Random::new(3).tensor([LENGTHS.iter().sum(), config.d_model], device)
 }
 
-fn layers(model: &str, config: &LlamaConfig, adapters: &[LayerAdapter]) -> [DecoderLayer; 4] {
-    SLOTS.map(|slot| match slot {
-        Some(slot) => merged(model, config, &adapters[slot]),
-        None => load(&fixture(model), config),
-    })
-}
-
+/// Besides the values: dA = s · B dWᵀ and dB = s · A dW, with dW the gradient of the merged weight.
 #[test]
-fn every_sequence_goes_through_its_own_adapter() {
-    for model in MODELS {
-        let config = config(model);
-        let adapters = adapters(&config);
-        let lora = banks(&config, &adapters)
-            .attach(&segments(), None)
-            .expect("slots exist");
-        let x = input(&config, &device());
-        let layer = load(&fixture(model), &config);
-        let found = layer.forward(x.clone(), &batch(&config, &LENGTHS), &lora);
-        let base = layer.forward(x.clone(), &batch(&config, &LENGTHS), &LayerLora::default());
-        let merged = layers(model, &config, &adapters);
-        for (index, merged) in merged.iter().enumerate() {
-            let alone = batch(&config, &LENGTHS[index..=index]);
-            let expected = merged.forward(rows(&x, index), &alone, &LayerLora::default());
-            let what = format!("{model}, sequence {index}");
-            assert_close(&what, rows(&found, index), expected.clone(), TOLERANCE);
-            let change = (rows(&base, index) - expected)
-                .abs()
-                .max()
-                .into_scalar::<f32>();
-            assert_eq!(
-                change > 0.1,
-                SLOTS[index].is_some(),
-                "{what} changes by {change}"
-            );
-        }
-    }
-}
-
-/// Makes every weight a leaf.
-struct Trainable;
-
-impl ModuleMapper for Trainable {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|tensor| tensor.autodiff().require_grad())
-    }
-}
-
-/// Collects the gradients `[d_in, d_out]` of the linear weights, in their order.
-struct Weights<'a> {
-    gradients: &'a Gradients,
-    found: Vec<Tensor<2>>,
-}
-
-impl ModuleVisitor for Weights<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        if D == 2 {
-            let gradient = value.grad(self.gradients).expect("a gradient");
-            let dims = gradient.dims();
-            self.found.push(gradient.reshape([dims[0], dims[1]]));
-        }
-    }
-}
-
-/// dA = s · B dWᵀ and dB = s · A dW, with dW the gradient of the merged weight.
-#[test]
-fn gradients_are_those_of_the_merged_weights() {
+fn values_and_gradients_are_those_of_the_merged_layer() {
     for model in MODELS {
         let config = config(model);
         let adapters = adapters(&config);
         let device = device().autodiff();
+        let layer = load(model, &config);
+        let batch_of_all = batch(&config, &LENGTHS);
+        let base = layer.forward(
+            input(&config, &device),
+            &batch_of_all,
+            &LayerLora::default(),
+        );
         let banks = banks(&config, &adapters);
         let lora = banks
             .attach(&segments(), None)
             .expect("slots exist")
             .require_grad();
         let x = input(&config, &device).require_grad();
-        let layer = load(&fixture(model), &config);
-        let y = layer.forward(x.clone(), &batch(&config, &LENGTHS), &lora);
+        let y = layer.forward(x.clone(), &batch_of_all, &lora);
         let seed: Tensor<2> = Random::new(4).tensor(y.dims(), &device);
-        let mut gradients = seed_gradient(y, seed.clone()).backward();
+        let mut gradients = seed_gradient(y.clone(), seed.clone()).backward();
         let dx = x.grad(&gradients).expect("a gradient");
         let found = lora.take_gradients(&mut gradients);
 
-        let mut of_weights: [Vec<Vec<Tensor<2>>>; 2] = Default::default();
-        let merged = layers(model, &config, &adapters);
-        for (index, merged) in merged.into_iter().enumerate() {
-            let merged = merged.map(&mut Trainable);
+        let mut of_weights = vec![Vec::new(); adapters.len()];
+        for (index, slot) in SLOTS.into_iter().enumerate() {
+            let merged = Merged::new(model, &config, slot.map(|slot| &adapters[slot]));
             let own = rows(&x, index).detach().require_grad();
-            let alone = batch(&config, &LENGTHS[index..=index]);
-            let y = merged.forward(own.clone(), &alone, &LayerLora::default());
-            let gradients = seed_gradient(y, rows(&seed, index)).backward();
+            let expected = merged.forward(own.clone(), &batch(&config, &LENGTHS[index..=index]));
+            let what = format!("{model}, sequence {index}");
+            assert_close(&what, rows(&y, index), expected.clone(), TOLERANCE);
+            let change = (rows(&base, index) - expected.clone()).abs().max();
+            let change = change.into_scalar::<f32>();
+            assert_eq!(change > 0.1, slot.is_some(), "{what} changes by {change}");
+
+            let gradients = (expected * rows(&seed, index)).sum().backward();
             let expected = own.grad(&gradients).expect("a gradient");
-            let what = format!("{model}, dx of sequence {index}");
-            assert_close(&what, rows(&dx, index), expected, TOLERANCE);
-            let mut weights = Weights {
-                gradients: &gradients,
-                found: Vec::new(),
-            };
-            merged.visit(&mut weights);
-            if let Some(slot) = SLOTS[index] {
-                of_weights[slot].push(weights.found);
+            assert_close(
+                &format!("{what}, dx"),
+                rows(&dx, index),
+                expected,
+                TOLERANCE,
+            );
+            if let Some(slot) = slot {
+                let of_weight = |weight: &Tensor<2>| weight.grad(&gradients).expect("a gradient");
+                of_weights[slot].push(merged.weights.each_ref().map(of_weight));
             }
         }
 
         for (projection, found) in Projection::ALL.into_iter().zip(found.0) {
             let found = found.expect("every projection has an adapter");
             let mut rank = 0;
-            for (slot, adapter) in adapters.iter().enumerate() {
+            for (adapter, of_weights) in adapters.iter().zip(&of_weights) {
                 let Some(state) = &adapter[projection as usize] else {
                     continue;
                 };
-                let of_weight = of_weights[slot]
+                let of_weight = of_weights
                     .iter()
                     .map(|found| found[projection as usize].clone());
                 let of_weight = of_weight
@@ -261,7 +254,7 @@ fn gradients_are_those_of_the_merged_weights() {
                     .mul_scalar(state.spec.scale());
                 let db = a.matmul(of_weight).mul_scalar(state.spec.scale());
                 let own = |packed: &Tensor<2>| packed.clone().narrow(0, rank, state.spec.r);
-                let what = format!("{model}, {projection:?} of slot {slot}");
+                let what = format!("{model}, {projection:?} of rank {}", state.spec.r);
                 assert_close(&format!("{what}, A"), own(&found.a), da, TOLERANCE);
                 assert_close(&format!("{what}, B"), own(&found.b), db, TOLERANCE);
                 rank += state.spec.r;
@@ -278,7 +271,7 @@ fn dropout_is_drawn_for_every_projection() {
     let spec = LoraSpec::new(4, 8.0).with_lora_dropout(0.5);
     let x = input(&config, &device());
     let batch = batch(&config, &LENGTHS);
-    let layer = load(&fixture("llama-gqa"), &config);
+    let layer = load("llama-gqa", &config);
     let mut outputs = Vec::new();
     for projection in Projection::ALL {
         let adapter = adapter(&mut Random::new(1), &config, spec, |p| p == projection);

@@ -66,7 +66,7 @@ fn compare<const N: usize>(
     }
 }
 
-fn composed_rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
+pub(crate) fn composed_rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
     let mean = x.clone().powi_scalar(2).mean_dim(1);
     x / mean.add_scalar(epsilon).sqrt() * weight.unsqueeze()
 }
@@ -119,6 +119,10 @@ fn rms_norm_of_large_half_precision_values_is_finite() {
     assert_eq!(host(y), [1.0; 64]);
 }
 
+pub(crate) fn composed_swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+    gate.clone() * activation::sigmoid(gate) * up
+}
+
 #[test]
 fn swiglu_is_its_definition() {
     for shape in [[1, 1], [5, 7], [16, 112], [3, 1031], [70, 300]] {
@@ -127,7 +131,7 @@ fn swiglu_is_its_definition() {
             [shape; 2],
             6.0,
             |[gate, up]| swiglu(gate, up),
-            |[gate, up]| gate.clone() * activation::sigmoid(gate) * up,
+            |[gate, up]| composed_swiglu(gate, up),
         );
     }
 }
@@ -159,7 +163,7 @@ fn assert_near(found: &[f32], expected: &[f32]) {
 }
 
 /// transformers' `apply_rotary_pos_emb`: `x · cos + rotate_half(x) · sin`.
-fn composed_rotate(x: Tensor<2>, cos: Tensor<2>, sin: Tensor<2>) -> Tensor<2> {
+pub(crate) fn composed_rotate(x: Tensor<2>, cos: Tensor<2>, sin: Tensor<2>) -> Tensor<2> {
     let ([rows, width], half) = (x.dims(), cos.dims()[1]);
     let x = x.reshape([rows, width / (2 * half), 2 * half]);
     let (first, second) = (
@@ -189,7 +193,7 @@ fn rotate_is_transformers() {
 }
 
 /// Every sequence and head for itself, with all scores.
-fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionShape) -> Tensor<2> {
+pub(crate) fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionShape) -> Tensor<2> {
     let (width, group) = (shape.head_dim, shape.num_heads / shape.num_kv_heads);
     let device = q.device();
     let sequence = |rows: std::ops::Range<usize>| {
