@@ -55,7 +55,7 @@ fn compare<const N: usize>(
         let (found, expected) = (operation(inputs()), composition(inputs()));
         assert_close(what, found.clone(), expected.clone(), TOLERANCE);
         // Views with offsets and strides are read as what they show.
-        let views = inputs().map(|input| view(input));
+        let views = inputs().map(view);
         assert_close(what, operation(views), found.clone(), 1e-6);
         let found = gradients(found, &leaves, 9);
         let expected = gradients(expected, &leaves, 9);
