@@ -23,19 +23,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(run), Some(out)) = (arguments.next(), arguments.next()) else {
         return Err("usage: adapter_logits RUN_DIR OUT.safetensors".into());
     };
-    let model = RunConfig::load(&run.join("config.resolved.yaml"), &[])?.config.model;
+    let model = RunConfig::load(&run.join("config.resolved.yaml"), &[])?
+        .config
+        .model;
     let ids = Tokenizer::load(&model)?.encode_prompt(TEXT)?;
     let names = adapter_names(&run)?;
-    let paths: Vec<_> =
-        names.iter().map(|name| run.join("adapters").join(name).join("last")).collect();
+    let paths: Vec<_> = names
+        .iter()
+        .map(|name| run.join("adapters").join(name).join("last"))
+        .collect();
     let generator = Generator::load(&model, DtypeChoice::Float32, &paths, &Device::flex())?;
 
-    let long: Vec<u8> = ids.iter().flat_map(|&id| i64::from(id).to_le_bytes()).collect();
+    let long: Vec<u8> = ids
+        .iter()
+        .flat_map(|&id| i64::from(id).to_le_bytes())
+        .collect();
     let mut tensors = vec![("ids".to_owned(), Dtype::I64, vec![ids.len()], long)];
     for (index, name) in names.iter().enumerate() {
         let logits = generator.logits(&ids, Some(index))?;
         let shape = vec![ids.len(), logits.len() / ids.len()];
-        let bytes = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes = logits
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         tensors.push((format!("logits.{name}"), Dtype::F32, shape, bytes));
     }
     let views = tensors

@@ -1,4 +1,8 @@
 //! What the tests of this package share: frozen models and jobs, runs over them, and comparisons.
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a helper of tests panics where the test fails"
+)]
 
 mod compare;
 mod fixture;

@@ -44,7 +44,7 @@ pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
     let mut events = Vec::new();
     let report = run
         .train(&AtomicBool::new(false), &mut |event| {
-            events.push(event.clone())
+            events.push(event.clone());
         })
         .expect("the run ends");
     TrainedRun {

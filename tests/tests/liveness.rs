@@ -1,6 +1,6 @@
 //! Nothing that is configured is silently left out, nothing else moves.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeSet, fs};
 
 use loraloom_model::{PeftAdapter, Projection};
 use loraloom_tests::{Fixture, train};
@@ -44,14 +44,13 @@ fn targets(adapter: &PeftAdapter, names: &serde_json::Value) -> Vec<String> {
         .iter()
         .filter_map(|name| name.as_str())
         .collect();
-    let layers: BTreeMap<usize, ()> = adapter
+    let layers: BTreeSet<usize> = adapter
         .modules
         .keys()
         .filter_map(|module| module.split('.').nth(2)?.parse().ok())
-        .map(|layer| (layer, ()))
         .collect();
     let mut modules: Vec<String> = layers
-        .into_keys()
+        .into_iter()
         .flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)))
         .filter(|(_, projection)| names.contains(&projection.name()))
         .map(|(layer, projection)| projection.module(layer))

@@ -1,7 +1,7 @@
 //! Training several adapters at once gives what PEFT gives training each alone.
 
 use loraloom_model::PeftAdapter;
-use loraloom_tests::{Fixture, assert_close, largest_relative_difference, losses, train};
+use loraloom_tests::{Fixture, Job, assert_close, largest_relative_difference, losses, train};
 
 /// Every job of every fixture, co-batched: losses within 1e-6 at every step, A and B within 1e-4
 /// after 50 steps.
@@ -9,7 +9,7 @@ use loraloom_tests::{Fixture, assert_close, largest_relative_difference, losses,
 fn co_batched_training_equals_peft_training_each_adapter_alone() {
     for fixture in Fixture::with_jobs() {
         let jobs = fixture.jobs();
-        let adapters: Vec<_> = jobs.iter().map(|job| job.adapter()).collect();
+        let adapters: Vec<_> = jobs.iter().map(Job::adapter).collect();
         let run = train(|output_dir| fixture.config(&adapters, output_dir));
         for job in jobs {
             let what = format!("{} {}", fixture.directory.display(), job.name);

@@ -122,6 +122,7 @@ pub fn multiply(out: MatrixMut<'_>, output: Output, scale: f32, lhs: Matrix<'_>,
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "small integers are exact")]
 mod tests {
     use super::*;
 

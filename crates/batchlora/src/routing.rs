@@ -58,8 +58,8 @@ impl Routing {
     }
 
     /// The segments in row order.
-    pub fn iter(&self) -> std::slice::Iter<'_, RoutedSegment> {
-        self.0.routed.iter()
+    pub fn segments(&self) -> &[RoutedSegment] {
+        &self.0.routed
     }
 
     /// Coordinates in the dropout counter of these rows of the batch.

@@ -120,7 +120,7 @@ pub(crate) struct TrainArguments {
     /// The run directory, instead of the configuration's; must not hold a run already.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) output_dir: Option<PathBuf>,
-    /// Where to compute, instead of the configuration's: auto, cpu, wgpu[:INDEX] or cuda[:INDEX].
+    /// Where to compute, instead of the configuration's: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long)]
     pub(crate) device: Option<DeviceChoice>,
     /// Print the report as one JSON object to stdout at the end.
@@ -170,7 +170,7 @@ pub(crate) struct GenerateArguments {
     /// Put the prompt into the tokenizer's chat template as the user's message.
     #[arg(long)]
     pub(crate) chat: bool,
-    /// Where to compute: auto, cpu, wgpu[:INDEX] or cuda[:INDEX].
+    /// Where to compute: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     pub(crate) device: DeviceChoice,
     /// Type of the model's weights: auto, float32, bfloat16 or float16.

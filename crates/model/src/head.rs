@@ -98,8 +98,8 @@ impl LanguageModelHead {
             let rows = normal.clone().slice([start..end, 0..d_model]);
             let (loss, gradient) = cross_entropy(
                 frozen_linear(rows, projection.clone()),
-                ids.clone().slice([start..end]),
-                weights.clone().slice([start..end]),
+                ids.clone().narrow(0, start, end - start),
+                weights.clone().narrow(0, start, end - start),
             );
             with_gradient(gradient);
             loss

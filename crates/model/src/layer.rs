@@ -57,9 +57,11 @@ impl DecoderLayer {
             let name = format!("model.layers.{index}.{name}");
             load_norm(checkpoint, &name, width, config.rms_norm_eps, dtype, device)
         };
-        let head_norm = |name: &str| match config.qk_norm {
-            true => norm(name, config.head_dim).map(Some),
-            false => Ok(None),
+        let head_norm = |name: &str| {
+            config
+                .qk_norm
+                .then(|| norm(name, config.head_dim))
+                .transpose()
         };
         Ok(Self {
             input_layernorm: norm("input_layernorm.weight", config.d_model)?,

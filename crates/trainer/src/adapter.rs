@@ -1,5 +1,7 @@
 //! Adapters on their way into the stages and out of them.
 
+use std::collections::BTreeMap;
+
 use batchlora::{AdapterState, LoraSpec};
 use burn::tensor::Device;
 use loraloom_config::{AdapterConfig, RunConfig};
@@ -83,7 +85,7 @@ pub(crate) fn to_peft(
     peft.base_model_name_or_path = Some(run.model.display().to_string());
     let mut adapter = PeftAdapter {
         config: peft,
-        modules: Default::default(),
+        modules: BTreeMap::new(),
     };
     for (layer, states) in states.iter().enumerate() {
         for (projection, state) in Projection::ALL.into_iter().zip(states) {

@@ -4,9 +4,7 @@ use batchlora::{Segment, Segments};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Message, Tokenizer};
-use loraloom_model::{
-    Checkpoint, LlamaConfig, PeftAdapter, SequenceBatch, Sequences, to_host,
-};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, SequenceBatch, Sequences, to_host};
 use loraloom_pipeline::{Microbatch, Stage};
 
 use crate::{

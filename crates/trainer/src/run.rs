@@ -83,13 +83,12 @@ impl Run {
                 adapter.train.max_seq_len,
                 adapter.train.train_on_prompt,
             );
-            let data = match encoded.get(&key) {
-                Some(data) => data.clone(),
-                None => {
-                    let data = Rc::new(raw[name].encode(&tokenizer, key.1, key.2)?);
-                    check_vocabulary(name, &data, model.vocab_size)?;
-                    encoded.entry(key).or_insert(data).clone()
-                }
+            let data = if let Some(data) = encoded.get(&key) {
+                data.clone()
+            } else {
+                let data = Rc::new(raw[name].encode(&tokenizer, key.1, key.2)?);
+                check_vocabulary(name, &data, model.vocab_size)?;
+                encoded.entry(key).or_insert(data).clone()
             };
             if data.train.report.longest > model.max_position_embeddings {
                 warnings.push(format!(

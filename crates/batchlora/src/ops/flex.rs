@@ -202,7 +202,7 @@ fn blocks<'a, 'r>(
     routing: &'r Routing,
 ) -> Vec<(&'r RoutedSegment, Range<usize>, &'a mut [f32])> {
     let (mut blocks, mut at) = (Vec::new(), 0);
-    for segment in routing.iter() {
+    for segment in routing.segments() {
         for rows in row_blocks(&segment.rows) {
             let (_, rest) = out.split_at_mut((rows.start - at) * columns);
             let (block, rest) = rest.split_at_mut(rows.len() * columns);
@@ -219,7 +219,7 @@ fn by_ranks<'a, 'r>(
     columns: usize,
     routing: &'r Routing,
 ) -> Vec<(Vec<&'r RoutedSegment>, &'a mut [f32])> {
-    let mut segments: Vec<&RoutedSegment> = routing.iter().collect();
+    let mut segments: Vec<&RoutedSegment> = routing.segments().iter().collect();
     // Stable: segments of one adapter stay in row order.
     segments.sort_by_key(|segment| segment.ranks.start);
     let (mut parts, mut at) = (Vec::new(), 0);

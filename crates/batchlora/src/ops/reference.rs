@@ -70,7 +70,7 @@ pub(crate) fn shrink<B: Backend>(
     side: Side,
 ) -> FloatTensor<B> {
     let mut out = zeros::<B>([wide.shape()[0], routing.rank_max()], &wide);
-    for segment in routing.iter() {
+    for segment in routing.segments() {
         let x = masked::<B>(rows::<B>(&wide, segment), routing, segment, side);
         let product = B::float_matmul(x, B::float_transpose(ranks::<B>(&weight, segment)));
         let place = [
@@ -90,7 +90,7 @@ pub(crate) fn expand_add<B: Backend>(
     side: Side,
 ) -> FloatTensor<B> {
     let mut out = wide;
-    for segment in routing.iter() {
+    for segment in routing.segments() {
         let product = B::float_matmul(
             narrow_rows::<B>(&narrow, segment),
             ranks::<B>(&weight, segment),
@@ -110,7 +110,7 @@ pub(crate) fn weight_grad<B: Backend>(
     side: Side,
 ) -> FloatTensor<B> {
     let mut out = zeros::<B>([routing.rank_sum(), wide.shape()[1]], &wide);
-    for segment in routing.iter() {
+    for segment in routing.segments() {
         let x = masked::<B>(rows::<B>(&wide, segment), routing, segment, side);
         let product = B::float_matmul(B::float_transpose(narrow_rows::<B>(&narrow, segment)), x);
         // A slot may have several segments: its gradient is their sum.

@@ -226,6 +226,7 @@ fn routing_leaves_out_what_has_no_rows_or_no_adapter() {
     let batch = segments(9, &[(0..2, 2), (2..4, 1), (4..4, 0), (5..9, 2)]);
     let routing = bank.route(&batch, None).expect("slots exist");
     let found: Vec<_> = routing
+        .segments()
         .iter()
         .map(|s| (s.rows.clone(), s.ranks.clone(), s.scale))
         .collect();
@@ -254,7 +255,7 @@ fn dropout_is_keyed_by_the_draw_of_the_slot_and_the_module_of_the_bank() {
     };
     let draws = [draw(0), draw(1), draw(2)];
     let key = |routing: batchlora::Routing| -> Vec<_> {
-        let keys = routing.iter().map(|segment| segment.dropout);
+        let keys = routing.segments().iter().map(|segment| segment.dropout);
         keys.map(|key| key.map(|k| (k.probability, k.seed, k.step, k.module)))
             .collect()
     };

@@ -49,7 +49,7 @@ impl Problem {
 
     /// Rows of rank, scale, and mask `[d_in]` of every routed row.
     fn routed_rows(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>, f64, Vec<f64>)> {
-        self.routing.iter().flat_map(|segment| {
+        self.routing.segments().iter().flat_map(|segment| {
             segment.rows.clone().map(|row| {
                 let place = self.routing.dropout_rows(row..row + 1);
                 let mask = match segment.dropout {
@@ -138,7 +138,7 @@ pub(crate) fn composed(
     let d_in = x.dims()[1];
     let (mut parts, mut end) = (Vec::new(), 0);
     let base = |rows: std::ops::Range<usize>| x.clone().slice([rows, 0..d_in]);
-    for segment in routing.iter() {
+    for segment in routing.segments() {
         let rows = segment.rows.clone();
         if rows.start > end {
             parts.push(base(end..rows.start).matmul(weight.clone()));

@@ -294,7 +294,8 @@ fn dropout_is_drawn_for_every_projection() {
         let keys = banks.bank(projection).route(&segments, Some(&draw(1, 1)));
         let keys = keys.expect("slots exist");
         outputs.extend(
-            keys.iter()
+            keys.segments()
+                .iter()
                 .map(|segment| segment.dropout.expect("dropout").module),
         );
     }

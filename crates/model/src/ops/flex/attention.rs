@@ -17,7 +17,7 @@ const QUERIES: usize = 64;
 struct Head<'a> {
     shape: &'a AttentionShape,
     rows: Range<usize>,
-    kv_head: usize,
+    index: usize,
 }
 
 impl<'a> Head<'a> {
@@ -25,10 +25,10 @@ impl<'a> Head<'a> {
         let sequences: Vec<Range<usize>> = shape.sequences.iter().collect();
         let heads = |rows: &Range<usize>| {
             let rows = rows.clone();
-            (0..shape.num_kv_heads).map(move |kv_head| Head {
+            (0..shape.num_kv_heads).map(move |index| Head {
                 shape,
                 rows: rows.clone(),
-                kv_head,
+                index,
             })
         };
         sequences.iter().flat_map(heads).collect()
@@ -40,7 +40,7 @@ impl<'a> Head<'a> {
 
     /// The query heads of this key-value head.
     fn query_heads(&self) -> Range<usize> {
-        self.kv_head * self.group()..(self.kv_head + 1) * self.group()
+        self.index * self.group()..(self.index + 1) * self.group()
     }
 
     /// Positions `positions` of head `head` in rows of `heads` heads.
@@ -86,7 +86,7 @@ impl<'a> Head<'a> {
             Output::Replace,
             self.shape.scale() as f32,
             self.slice(q, num_heads, head, queries.clone()),
-            self.slice(k, num_kv_heads, self.kv_head, keys.clone())
+            self.slice(k, num_kv_heads, self.index, keys.clone())
                 .transposed(),
         );
         for (query, row) in queries.clone().zip(out.chunks_exact_mut(keys.len())) {
@@ -159,7 +159,7 @@ pub(super) fn forward(q: &[f32], k: &[f32], v: &[f32], shape: &AttentionShape) -
                             Output::Replace,
                             1.0,
                             Matrix::new(&p, queries.len(), keys.len(), keys.len()),
-                            head.slice(v, num_kv_heads, head.kv_head, keys),
+                            head.slice(v, num_kv_heads, head.index, keys),
                         );
                     }
                     (head.rows.clone(), query_head, out)
@@ -214,7 +214,7 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         d_out,
-                        head.slice(v, num_kv_heads, head.kv_head, keys.clone())
+                        head.slice(v, num_kv_heads, head.index, keys.clone())
                             .transposed(),
                     );
                     let scale = shape.scale() as f32;
@@ -227,7 +227,7 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         ds,
-                        head.slice(k, num_kv_heads, head.kv_head, keys.clone()),
+                        head.slice(k, num_kv_heads, head.index, keys.clone()),
                     );
                     multiply(
                         rows_of(&mut dk, &keys, head_dim),
@@ -239,7 +239,7 @@ pub(super) fn backward(
                 }
                 dqs.push((head.rows.clone(), query_head, dq));
             }
-            let place = |values| (head.rows.clone(), head.kv_head, values);
+            let place = |values| (head.rows.clone(), head.index, values);
             (dqs, place(dk), place(dv))
         })
         .collect();

@@ -1,6 +1,11 @@
 //! Scalar functions that compilers turn into vector code when they are inlined into loops over
 //! fixed numbers of lanes.
 
+#![expect(
+    clippy::inline_always,
+    reason = "they must take on the instruction set of the loop they are called from"
+)]
+
 /// Lanes that reductions run side by side.
 pub(super) const LANES: usize = 16;
 
@@ -26,7 +31,7 @@ pub(super) fn exp(x: f32) -> f32 {
         8.333_452e-3,
         4.166_579_6e-2,
         0.166_666_65,
-        0.500_000_01,
+        0.5,
     ] {
         p = p * r + coefficient;
     }
@@ -76,6 +81,7 @@ pub(super) fn largest(x: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "small integers are exact")]
 mod tests {
     use super::*;
 
