@@ -217,8 +217,8 @@ def main():
     tokenizer = make_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
+        hidden_size=160,
+        intermediate_size=320,
         num_hidden_layers=4,
         num_attention_heads=8,
         num_key_value_heads=4,

@@ -33,15 +33,22 @@ fn main() {
         (32, 2048, 512, 512, 8, 0.0),
         (1, 2048, 512, 512, 64, 0.0),
     ] {
-        Case { adapters, rows, d_in, d_out, rank, dropout }.report();
+        Case {
+            adapters,
+            rows,
+            d_in,
+            d_out,
+            rank,
+            dropout,
+        }
+        .report();
     }
 }
 
 impl Case {
     fn report(&self) {
         let device = Device::flex();
-        let random =
-            |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
         let weight = random([self.d_in, self.d_out]);
         let x = random([self.rows, self.d_in]);
         let gradient = random([self.rows, self.d_out]);
@@ -57,11 +64,17 @@ impl Case {
         }
         let each = self.rows / self.adapters;
         let segments = (0..self.adapters)
-            .map(|slot| Segment { rows: slot * each..(slot + 1) * each, slot })
+            .map(|slot| Segment {
+                rows: slot * each..(slot + 1) * each,
+                slot,
+            })
             .collect();
         let segments = Segments::new(self.rows, segments).expect("in order");
         let draws = vec![DropoutDraw { seed: 1, step: 1 }; self.adapters];
-        let lora = bank.attach(&segments, Some(&draws)).expect("slots exist").expect("adapters");
+        let lora = bank
+            .attach(&segments, Some(&draws))
+            .expect("slots exist")
+            .expect("adapters");
 
         let batched = || {
             let lora = lora.clone().require_grad();
@@ -116,7 +129,10 @@ impl Case {
             "rank": self.rank, "dropout": self.dropout, "milliseconds": fast,
             "loop_milliseconds": slow, "ratio": slow / fast,
         });
-        #[expect(clippy::print_stdout, reason = "the report is what the benchmark is for")]
+        #[expect(
+            clippy::print_stdout,
+            reason = "the report is what the benchmark is for"
+        )]
         {
             println!("{report}");
         }

@@ -67,7 +67,7 @@ pub(crate) struct SchedulerFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `path`")]
 pub(crate) struct DatasetFile {
-    /// A JSONL, JSON, CSV or Parquet file, or a list of them read as one table.
+    /// A JSONL, JSON or CSV file, or a list of them read as one table.
     pub(crate) path: OneOrMany,
     /// Which columns hold what; default: detected from the first rows.
     pub(crate) columns: Option<ColumnMap>,

@@ -19,6 +19,8 @@ use crate::{
 
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;
+/// Blocks of one adapter whose products are held at a time.
+const WAVE: usize = 16;
 
 /// Products of no more elements than this, and of a single row, go another way through `gemm`
 /// (0.19, `gemm-common/src/gemm.rs`), which adds up in another order.
@@ -120,25 +122,38 @@ impl BatchLoraOps for Flex {
         };
         let (width, rank_max) = (wide.shape()[1], routing.rank_max());
         let mut out = vec![0f32; routing.rank_sum() * width];
+        let product = |segment: &RoutedSegment, rows: Range<usize>| {
+            let x = &x[rows.start * width..rows.end * width];
+            let masked = masked(x, width, &routing, segment, rows.clone(), side);
+            let x = masked.as_deref().unwrap_or(x);
+            let rank = segment.ranks.len();
+            let mut product = vec![0f32; rank * width];
+            multiply(
+                MatrixMut::new(&mut product, rank, width, width),
+                Output::Replace,
+                scale(segment, side),
+                Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max).transposed(),
+                Matrix::new(x, rows.len(), width, width),
+            );
+            product
+        };
         by_ranks(&mut out, width, &routing)
             .into_par_iter()
             .for_each(|(segments, out)| {
-                for segment in segments {
-                    // Blocks in order: the sum over a segment's rows is always the same sum.
-                    for rows in row_blocks(&segment.rows) {
-                        let x = &x[rows.start * width..rows.end * width];
-                        let masked = masked(x, width, &routing, segment, rows.clone(), side);
-                        let x = masked.as_deref().unwrap_or(x);
-                        let rank = segment.ranks.len();
-                        let s =
-                            Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max);
-                        multiply(
-                            MatrixMut::new(out, rank, width, width),
-                            Output::Add,
-                            scale(segment, side),
-                            s.transposed(),
-                            Matrix::new(x, rows.len(), width, width),
-                        );
+                let blocks: Vec<_> = segments
+                    .iter()
+                    .flat_map(|segment| row_blocks(&segment.rows).map(move |rows| (segment, rows)))
+                    .collect();
+                // In waves, so that few products are held, and added in order: always the same sum.
+                for wave in blocks.chunks(WAVE) {
+                    let products: Vec<_> = wave
+                        .par_iter()
+                        .map(|(segment, rows)| product(segment, rows.clone()))
+                        .collect();
+                    for product in products {
+                        out.iter_mut()
+                            .zip(product)
+                            .for_each(|(out, product)| *out += product);
                     }
                 }
             });
