@@ -156,7 +156,7 @@ fn attention() -> f64 {
         both_ways(
             self_attention(q.clone(), k.clone(), v.clone(), &shape),
             &gradient,
-        )
+        );
     })
 }
 
