@@ -19,6 +19,7 @@ mod run;
 mod run_directory;
 mod sampling;
 mod session;
+mod step;
 mod task;
 
 pub use error::TrainerError;

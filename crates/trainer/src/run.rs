@@ -10,7 +10,7 @@ use loraloom_config::RunConfig;
 use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_pipeline::Stage;
-use loraloom_scheduler::{self as scheduler, FirstComeFirstServed, Scheduler, Task, TaskId};
+use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
 use serde::Serialize;
 
 use crate::{
@@ -269,5 +269,3 @@ fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<
 fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
-
-pub(crate) use scheduler::Outcome as TaskOutcome;

@@ -3,23 +3,20 @@ use std::{
     time::Instant,
 };
 
-use batchlora::{AdamWStep, DropoutDraw, SlotUpdate};
-use burn::tensor::Tensor;
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_model::{LlamaConfig, PeftLoraConfig, to_host};
-use loraloom_pipeline::{Stage, StageGradients};
-use loraloom_scheduler::TaskId;
+use loraloom_model::{LlamaConfig, PeftLoraConfig};
+use loraloom_pipeline::Stage;
+use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
 
 use crate::{
     AdapterReport, Best, Event, Outcome, TrainerError,
     adapter::{ModelAdapter, to_peft, unmoved},
     answers,
-    assemble::{TaskRows, assemble},
     evaluate::evaluate,
-    run::TaskOutcome,
     run_directory::RunDirectory,
-    task::{StepRows, TrainingTask},
+    step::StepOutcome,
+    task::TrainingTask,
 };
 
 /// A run in progress: the tasks that train, in the order of their slots, and everything they share.
@@ -40,15 +37,6 @@ pub(crate) struct Session<'a> {
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
     pub(crate) iteration: u64,
     pub(crate) tokens: u64,
-}
-
-/// What one task's step came to.
-struct StepOutcome {
-    loss: f64,
-    grad_norm: f64,
-    learning_rate: f64,
-    target_tokens: usize,
-    tokens: usize,
 }
 
 impl Session<'_> {
@@ -120,104 +108,6 @@ impl Session<'_> {
         }
         ended.reverse();
         Ok(ended)
-    }
-
-    /// Forward, backward and optimizer step of all running tasks together.
-    fn step(&mut self) -> Result<Vec<StepOutcome>, TrainerError> {
-        let rows: Vec<StepRows<'_>> = self.running.iter().map(TrainingTask::next_rows).collect();
-        let draws: Vec<DropoutDraw> = self
-            .running
-            .iter()
-            .map(|task| DropoutDraw {
-                seed: task.config.seed,
-                step: task.steps as u32,
-            })
-            .collect();
-        let microbatches = rows
-            .iter()
-            .map(|rows| rows.microbatches.len())
-            .max()
-            .unwrap_or(0);
-        let mut gradients: Option<StageGradients> = None;
-        let mut sums = vec![0f64; self.running.len()];
-        for index in 0..microbatches {
-            let parts: Vec<TaskRows<'_>> = rows
-                .iter()
-                .zip(&self.running)
-                .enumerate()
-                .filter_map(|(slot, (rows, task))| {
-                    let samples = rows.microbatches.get(index)?.clone();
-                    Some(TaskRows {
-                        slot,
-                        samples,
-                        first_sample: index * task.config.train.batch_size,
-                        max_seq_len: task.config.train.max_seq_len,
-                        weight: (1.0 / rows.target_tokens as f64) as f32,
-                    })
-                })
-                .collect();
-            let device = self.stage.device().clone();
-            let batch = assemble(self.model, &parts, Some(draws.clone()), &device)?;
-            let hidden = self.stage.embed(&batch.ids)?;
-            let (hidden, tape) = self.stage.forward(hidden, &batch.microbatch)?;
-            let (losses, gradient) = self.stage.loss(hidden, &batch.targets)?;
-            let (part, _) = self.stage.backward(tape, gradient, &batch.microbatch);
-            match &mut gradients {
-                Some(sum) => sum.accumulate(part),
-                None => gradients = Some(part),
-            }
-            let mut losses = to_host(losses)?.into_iter();
-            for (part, count) in parts.iter().zip(batch.targets_per_task) {
-                sums[part.slot] += losses.by_ref().take(count).map(f64::from).sum::<f64>();
-            }
-        }
-
-        let mut outcomes: Vec<StepOutcome> = rows
-            .iter()
-            .zip(&self.running)
-            .zip(sums)
-            .map(|((rows, task), sum)| StepOutcome {
-                loss: sum / rows.target_tokens as f64,
-                grad_norm: 0.0,
-                learning_rate: task.learning_rate(),
-                target_tokens: rows.target_tokens,
-                tokens: rows.tokens,
-            })
-            .collect();
-        for (outcome, norm) in outcomes.iter_mut().zip(self.optimize(gradients)?) {
-            outcome.grad_norm = f64::from(norm);
-        }
-        Ok(outcomes)
-    }
-
-    /// Steps all adapters and returns the global norms of their gradients.
-    fn optimize(&mut self, gradients: Option<StageGradients>) -> Result<Vec<f32>, TrainerError> {
-        let updates: Vec<Option<SlotUpdate>> = self
-            .running
-            .iter()
-            .map(|task| {
-                let train = &task.config.train;
-                Some(SlotUpdate {
-                    learning_rate: task.learning_rate(),
-                    beta1: train.adam_beta1,
-                    beta2: train.adam_beta2,
-                    epsilon: train.adam_epsilon,
-                    weight_decay: train.weight_decay,
-                    max_grad_norm: train.max_grad_norm,
-                    step: task.steps as u64 + 1,
-                })
-            })
-            .collect();
-        let Some(gradients) = gradients else {
-            return Ok(vec![0.0; updates.len()]);
-        };
-        let squared: Tensor<1> = match self.stage.squared_gradient_norms(&gradients) {
-            Some(squared) => squared,
-            None => return Ok(vec![0.0; updates.len()]),
-        };
-        self.stage
-            .step(gradients, &AdamWStep::new(&updates, squared.clone()));
-        Ok(to_host(squared.sqrt())?)
     }
 
     /// Books a task's step; a reason if the task cannot go on.
