@@ -12,6 +12,7 @@
 mod autodiff;
 mod flex;
 mod functions;
+mod padded_attention;
 mod reference;
 mod sequences;
 
@@ -85,7 +86,7 @@ pub(crate) trait DecoderOps: Backend {
         v: FloatTensor<Self>,
         shape: AttentionShape,
     ) -> FloatTensor<Self> {
-        reference::self_attention::<Self>(q, k, v, &shape)
+        padded_attention::self_attention::<Self>(q, k, v, &shape)
     }
 
     /// The gradients of q, k and v. The scores are computed again.
@@ -96,7 +97,7 @@ pub(crate) trait DecoderOps: Backend {
         gradient: FloatTensor<Self>,
         shape: AttentionShape,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        reference::self_attention_backward::<Self>(q, k, v, gradient, &shape)
+        padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape)
     }
 
     /// Cross-entropy of logits `[rows, vocabulary]` against one target a row, and the gradient of

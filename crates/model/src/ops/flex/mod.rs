@@ -15,7 +15,7 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-use super::{AttentionShape, DecoderOps, Rotation, reference};
+use super::{AttentionShape, DecoderOps, Rotation, padded_attention, reference};
 
 /// The tensor as contiguous `float32` rows; other types are left to the reference.
 fn contiguous(tensor: &FlexTensor) -> Option<FlexTensor> {
@@ -115,7 +115,7 @@ impl DecoderOps for Flex {
                 let out = attention::forward(values(&q), values(&k), values(&v), &shape);
                 tensor(out, q.shape())
             }
-            _ => reference::self_attention::<Self>(q, k, v, &shape),
+            _ => padded_attention::self_attention::<Self>(q, k, v, &shape),
         }
     }
 
@@ -141,7 +141,7 @@ impl DecoderOps for Flex {
                     tensor(dv, v.shape()),
                 )
             }
-            _ => reference::self_attention_backward::<Self>(q, k, v, gradient, &shape),
+            _ => padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape),
         }
     }
 
