@@ -208,7 +208,7 @@ def describe(directory, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3200)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=HERE)
     arguments = parser.parse_args()
     torch.manual_seed(0)
