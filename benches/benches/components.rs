@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use batchlora::{
-    AdamWStep, AdapterBank, AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
-    SlotUpdate, frozen_linear, seed_gradient, squared_gradient_norms,
+    AdamWStep, AdapterBank, AdapterState, DropoutDraw, GradientNorms, LoraPair, LoraSpec, Segment,
+    Segments, SlotUpdate, frozen_linear, seed_gradient,
 };
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use loraloom_benches::Shape;
@@ -128,7 +128,10 @@ fn products() -> (f64, f64) {
                 .expect("slots exist");
             let lora = lora.expect("rows with adapters").require_grad();
             let both = milliseconds(|| {
-                both_ways(lora.forward(x.clone(), weight.clone()), &gradient);
+                let h = lora
+                    .forward(x.clone(), weight.clone())
+                    .expect("operands that fit");
+                both_ways(h, &gradient);
             });
             adapted += both - alone;
         }
@@ -215,7 +218,9 @@ fn optimizer() -> f64 {
         for bank in &mut banks {
             let LoraPair { a, b } = bank.weights().expect("adapters").clone();
             let gradient = LoraPair { a, b };
-            let norms = squared_gradient_norms(bank, &gradient);
+            let norms = GradientNorms::new(ADAPTERS, &Device::flex())
+                .add(bank, &gradient)
+                .finish();
             AdamWStep::new(&[Some(update); ADAPTERS], norms).apply(bank, gradient);
         }
     })

@@ -79,7 +79,9 @@ impl Case {
         let batched = || {
             let lora = lora.clone().require_grad();
             let x = x.clone().autodiff().require_grad();
-            let h = lora.forward(x.clone(), weight.clone());
+            let h = lora
+                .forward(x.clone(), weight.clone())
+                .expect("operands that fit");
             let mut gradients = seed_gradient(h, gradient.clone()).backward();
             (lora.take_gradient(&mut gradients), x.grad(&gradients))
         };

@@ -1,4 +1,4 @@
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::{BatchLoraError, LoraSpec, dropout::philox};
 
@@ -14,8 +14,8 @@ pub struct LoraPair {
 impl LoraPair {
     pub(crate) fn zeros(rank: usize, d_in: usize, d_out: usize, device: &Device) -> Self {
         Self {
-            a: Tensor::zeros([rank, d_in], device),
-            b: Tensor::zeros([rank, d_out], device),
+            a: Tensor::zeros([rank, d_in], (device, DType::F32)),
+            b: Tensor::zeros([rank, d_out], (device, DType::F32)),
         }
     }
 
@@ -55,7 +55,7 @@ impl AdapterState {
     /// An adapter that has taken no optimizer step yet.
     ///
     /// # Errors
-    /// [`BatchLoraError`] for an impossible spec, or weights that are not of its rank.
+    /// [`BatchLoraError`] for an impossible spec, or weights that are not `float32` of its rank.
     pub fn new(spec: LoraSpec, weights: LoraPair) -> Result<Self, BatchLoraError> {
         spec.validate()?;
         let ([a_rank, d_in], [b_rank, d_out]) = (weights.a.dims(), weights.b.dims());
@@ -65,12 +65,21 @@ impl AdapterState {
                 spec.r
             )));
         }
-        let zeros = LoraPair::zeros(spec.r, d_in, d_out, &weights.a.device());
+        let dtypes = (weights.a.dtype(), weights.b.dtype());
+        if dtypes != (DType::F32, DType::F32) {
+            return Err(BatchLoraError::InvalidConfig(format!(
+                "A is {:?} and B {:?}: adapters are kept in F32",
+                dtypes.0, dtypes.1
+            )));
+        }
+        // Not one shared by both: the optimizer updates moments in place.
+        let zeros = || LoraPair::zeros(spec.r, d_in, d_out, &weights.a.device());
+        let (first_moment, second_moment) = (zeros(), zeros());
         Ok(Self {
             spec,
             weights,
-            first_moment: zeros.clone(),
-            second_moment: zeros,
+            first_moment,
+            second_moment,
         })
     }
 
@@ -89,12 +98,12 @@ impl AdapterState {
         spec.validate()?;
         let device = device.clone().without_autodiff();
         let a = TensorData::new(uniform_a(spec.r, d_in, seed, module), [spec.r, d_in]);
-        let a = Tensor::from_data(a, &device);
+        let a = Tensor::from_data(a, (&device, DType::F32));
         Self::new(
             spec,
             LoraPair {
                 a,
-                b: Tensor::zeros([spec.r, d_out], &device),
+                b: Tensor::zeros([spec.r, d_out], (&device, DType::F32)),
             },
         )
     }

@@ -1,6 +1,6 @@
 use burn::tensor::{Gradients, Tensor};
 
-use crate::{LoraPair, Routing, lora_linear};
+use crate::{BatchLoraError, LoraPair, Routing, lora_linear};
 
 /// One bank's adapters as they take part in one forward pass.
 #[derive(Debug, Clone)]
@@ -31,8 +31,11 @@ impl BatchLora {
     }
 
     /// `x W` with every row's adapter added: x `[rows, d_in]`, weight `[d_in, d_out]`, output
-    /// `[rows, d_out]`. See [`lora_linear`].
-    pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    /// `[rows, d_out]`.
+    ///
+    /// # Errors
+    /// As [`lora_linear`]'s.
+    pub fn forward(&self, x: Tensor<2>, weight: Tensor<2>) -> Result<Tensor<2>, BatchLoraError> {
         let LoraPair { a, b } = self.weights.clone();
         lora_linear(x, weight, a, b, &self.routing)
     }

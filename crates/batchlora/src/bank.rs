@@ -1,8 +1,10 @@
-use burn::tensor::{Device, Tensor};
+use std::sync::OnceLock;
+
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
     AdapterState, BatchLora, BatchLoraError, DropoutKey, LoraPair, LoraSpec, RoutedSegment,
-    Routing, Segments,
+    Routing, Segments, rank_tables::RankTables,
 };
 
 /// Where a task stands, for the dropout counter.
@@ -28,6 +30,8 @@ pub struct AdapterBank {
     device: Device,
     slots: Vec<Option<LoraSpec>>,
     packed: Option<Packed>,
+    /// Made at the first optimizer step after the slots changed.
+    tables: OnceLock<RankTables>,
 }
 
 #[derive(Debug, Clone)]
@@ -68,6 +72,7 @@ impl AdapterBank {
             device,
             slots: Vec::new(),
             packed: None,
+            tables: OnceLock::new(),
         }
     }
 
@@ -98,6 +103,7 @@ impl AdapterBank {
         } else {
             self.slots.push(None);
         }
+        self.tables = OnceLock::new();
         Ok(self.slots.len() - 1)
     }
 
@@ -125,6 +131,7 @@ impl AdapterBank {
             });
         }
         self.slots.remove(slot);
+        self.tables = OnceLock::new();
         Ok(removed)
     }
 
@@ -243,16 +250,35 @@ impl AdapterBank {
         self.rank_sum() * (self.d_in + self.d_out) * 3 * size_of::<f32>()
     }
 
-    /// The slot of every row of the packed weights, `[Σr]`.
-    pub(crate) fn slot_of_rank(&self) -> Vec<usize> {
-        let slots = self.slots.iter().enumerate();
-        slots
-            .flat_map(|(slot, spec)| vec![slot; spec.map_or(0, |spec| spec.r)])
-            .collect()
+    /// Which packed rows are whose; `None` while no slot has an adapter.
+    pub(crate) fn rank_tables(&self) -> Option<&RankTables> {
+        self.packed.as_ref()?;
+        let make = || RankTables::new(&self.slots, &self.device);
+        Some(self.tables.get_or_init(make))
     }
 
-    pub(crate) fn packed_mut(&mut self) -> Option<&mut Packed> {
-        self.packed.as_mut()
+    /// The gradient outside of any graph.
+    ///
+    /// # Panics
+    /// If it is not `float32` of the packed weights' shape.
+    pub(crate) fn checked_gradient(&self, gradient: LoraPair) -> LoraPair {
+        let rank_sum = self.rank_sum();
+        for (name, part, width) in [
+            ("A", &gradient.a, self.d_in),
+            ("B", &gradient.b, self.d_out),
+        ] {
+            assert_eq!(
+                (part.dims(), part.dtype()),
+                ([rank_sum, width], DType::F32),
+                "the gradient of a bank's {name}"
+            );
+        }
+        gradient.map(Tensor::without_autodiff)
+    }
+
+    /// Hands weights and moments over to be updated: nothing of the bank holds them meanwhile.
+    pub(crate) fn replace_packed(&mut self, update: impl FnOnce(Packed) -> Packed) {
+        self.packed = self.packed.take().map(update);
     }
 
     fn ranks(&self, slot: usize) -> std::ops::Range<usize> {

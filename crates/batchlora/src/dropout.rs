@@ -62,7 +62,7 @@ impl DropoutKey {
 }
 
 /// A word of the counter `[block, row, step, module]` decides one element: element `c` of a row is
-/// word `c % 64 / 16` of counter `c / 64 * 16 + c % 16`.
+/// word `c % 4` of counter `c / 4`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
 fn fill_row(seed: u64, counter: [u32; 3], threshold: u32, keep: f32, mask: &mut [f32]) {
     for (block, mask) in mask.chunks_mut(BLOCK).enumerate() {
@@ -91,9 +91,9 @@ fn fill_row(seed: u64, counter: [u32; 3], threshold: u32, keep: f32, mask: &mut 
             }
             key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
-        for (mask, words) in mask.chunks_mut(LANES).zip(&words) {
-            for (mask, &word) in mask.iter_mut().zip(words) {
-                *mask = if word < threshold { 0.0 } else { keep };
+        for (lane, mask) in mask.chunks_mut(4).enumerate() {
+            for (mask, words) in mask.iter_mut().zip(&words) {
+                *mask = if words[lane] < threshold { 0.0 } else { keep };
             }
         }
     }
@@ -152,9 +152,8 @@ mod tests {
             let mask = key.mask(&[0, 5, u32::MAX], columns);
             for (index, row) in [0, 5, u32::MAX].into_iter().enumerate() {
                 for column in 0..columns {
-                    let counter = (column / BLOCK * LANES + column % LANES) as u32;
-                    let word = philox([counter, row, 7, 3], [0x9abc_def0, 0x1234_5678])
-                        [column % BLOCK / LANES];
+                    let counter = [(column / 4) as u32, row, 7, 3];
+                    let word = philox(counter, [0x9abc_def0, 0x1234_5678])[column % 4];
                     let expected = if word < key.threshold() {
                         0.0
                     } else {

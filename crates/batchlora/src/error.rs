@@ -9,6 +9,22 @@ pub enum BatchLoraError {
     /// The tensors or segments given do not fit each other.
     #[error("shapes do not fit: {0}")]
     Shape(String),
+    /// The device lacks what was asked of it.
+    #[error("{device} cannot do this: {lacks}")]
+    Unavailable {
+        /// The device.
+        device: String,
+        /// What it lacks.
+        lacks: String,
+    },
+    /// A kernel was refused or failed when it ran.
+    #[error("a kernel failed on {device}: {reason}")]
+    Launch {
+        /// The device.
+        device: String,
+        /// What it said.
+        reason: String,
+    },
     /// A slot that the bank does not have.
     #[error("slot {slot} does not exist, the bank has {slots}")]
     NoSuchSlot {

@@ -1,26 +1,34 @@
 #![doc = include_str!("../README.md")]
 
-mod adamw;
 mod adapter;
 mod attached;
 mod bank;
 mod dropout;
 mod error;
+#[cfg(feature = "cubecl")]
+mod kernels;
 mod linear;
 #[doc(hidden)]
 pub mod matrix;
 mod ops;
+mod optimizer;
+mod rank_tables;
 mod routing;
 mod segments;
 mod spec;
 
-pub use adamw::{AdamWStep, SlotUpdate, squared_gradient_norms};
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
+#[cfg(feature = "cubecl")]
+pub use kernels::LaunchCount;
+#[cfg(feature = "cubecl")]
+#[doc(hidden)]
+pub use kernels::launch;
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
+pub use optimizer::{AdamWStep, GradientNorms, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};
 pub use segments::{Segment, Segments};
 pub use spec::LoraSpec;

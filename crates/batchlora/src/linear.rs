@@ -1,55 +1,70 @@
-use burn::{backend::Dispatch, tensor::Tensor};
+use burn::{
+    backend::Dispatch,
+    tensor::{DType, Tensor},
+};
 
-use crate::{Routing, ops::BatchLoraOps};
+use crate::{BatchLoraError, Routing, ops::BatchLoraOps};
 
 /// `H = X W + concat_i( s_i · D_i(x_i) A_i B_i )` for all adapters of a batch, as one node.
 ///
-/// The frozen weight gets no gradient; a and b get theirs if they require it. Where x is of
-/// another type than the adapters, the adapters are cast to it for the product (their gradients
-/// come back in their own type).
+/// The frozen weight gets no gradient; a and b get theirs, in `float32`, if they require it. Sums
+/// are `float32` whatever the type of x.
 ///
 /// # Shapes
-/// - x: `[rows, d_in]`, weight: `[d_in, d_out]`
+/// - x: `[rows, d_in]`, weight: `[d_in, d_out]`, both `float32`, `float16` or `bfloat16`
 /// - a: `[Σr, d_in]`, b: `[Σr, d_out]`, as an [`AdapterBank`](crate::AdapterBank) packs them
-/// - output: `[rows, d_out]`
+/// - output: `[rows, d_out]`, as x
 ///
-/// # Panics
-/// If the shapes do not fit each other or the routing.
+/// # Errors
+/// [`BatchLoraError::Shape`] if the shapes do not fit each other or the routing,
+/// [`BatchLoraError::InvalidConfig`] if x and weight are not of one type that is served, or a and b
+/// not `float32`.
 pub fn lora_linear(
     x: Tensor<2>,
     weight: Tensor<2>,
     a: Tensor<2>,
     b: Tensor<2>,
     routing: &Routing,
-) -> Tensor<2> {
+) -> Result<Tensor<2>, BatchLoraError> {
     let ([rows, d_in], [w_in, w_out]) = (x.dims(), weight.dims());
     let ([a_rank, a_in], [b_rank, b_out]) = (a.dims(), b.dims());
-    assert!(
-        rows == routing.rows()
-            && d_in == w_in
-            && (a_in, b_out) == (w_in, w_out)
-            && (a_rank, b_rank) == (routing.rank_sum(), routing.rank_sum()),
-        "lora_linear: x [{rows}, {d_in}], weight [{w_in}, {w_out}], a [{a_rank}, {a_in}] and b \
-         [{b_rank}, {b_out}] do not fit a routing of {} rows over a total rank of {}",
-        routing.rows(),
-        routing.rank_sum(),
-    );
-    if routing.rank_max() == 0 {
-        return frozen_linear(x, weight);
+    let fits = rows == routing.rows()
+        && d_in == w_in
+        && (a_in, b_out) == (w_in, w_out)
+        && (a_rank, b_rank) == (routing.rank_sum(), routing.rank_sum());
+    if !fits {
+        return Err(BatchLoraError::Shape(format!(
+            "x [{rows}, {d_in}], weight [{w_in}, {w_out}], a [{a_rank}, {a_in}] and b [{b_rank}, \
+             {b_out}] for a routing of {} rows over a total rank of {}",
+            routing.rows(),
+            routing.rank_sum(),
+        )));
     }
-    let dtype = x.dtype();
-    let (a, b) = if a.dtype() == dtype {
-        (a, b)
-    } else {
-        (a.cast(dtype), b.cast(dtype))
-    };
-    Tensor::from_dispatch(Dispatch::lora_linear(
+    let served = [DType::F32, DType::F16, DType::BF16];
+    if x.dtype() != weight.dtype() || !served.contains(&x.dtype()) {
+        return Err(BatchLoraError::InvalidConfig(format!(
+            "x is {:?} and the frozen weight {:?}: both must be one of F32, F16, BF16",
+            x.dtype(),
+            weight.dtype(),
+        )));
+    }
+    if (a.dtype(), b.dtype()) != (DType::F32, DType::F32) {
+        return Err(BatchLoraError::InvalidConfig(format!(
+            "a is {:?} and b {:?}: packed adapters are F32",
+            a.dtype(),
+            b.dtype(),
+        )));
+    }
+    if routing.rank_max() == 0 || rows == 0 {
+        return Ok(frozen_linear(x, weight));
+    }
+    Ok(Tensor::from_dispatch(Dispatch::lora_linear(
         x.into_dispatch(),
         weight.into_dispatch(),
         a.into_dispatch(),
         b.into_dispatch(),
         routing.clone(),
-    ))
+    )))
 }
 
 /// x `[rows, d_in]` times a frozen weight `[d_in, d_out]`, which gets no gradient; output

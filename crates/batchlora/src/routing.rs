@@ -66,4 +66,10 @@ impl Routing {
     pub fn dropout_rows(&self, rows: Range<usize>) -> &[u32] {
         &self.0.segments.dropout_rows()[rows]
     }
+
+    /// The layout of the batch.
+    #[cfg(feature = "cubecl")]
+    pub(crate) fn batch(&self) -> &Segments {
+        &self.0.segments
+    }
 }

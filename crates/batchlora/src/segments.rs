@@ -23,6 +23,21 @@ struct Inner {
     rows: usize,
     segments: Vec<Segment>,
     dropout_rows: Vec<u32>,
+    /// Device tables of this batch: one for all banks whose adapters have the same shapes.
+    #[cfg(feature = "cubecl")]
+    tables: std::sync::Mutex<Vec<(crate::kernels::TablesKey, crate::kernels::Tables)>>,
+}
+
+impl Inner {
+    fn new(rows: usize, segments: Vec<Segment>, dropout_rows: Vec<u32>) -> Self {
+        Self {
+            rows,
+            segments,
+            dropout_rows,
+            #[cfg(feature = "cubecl")]
+            tables: std::sync::Mutex::default(),
+        }
+    }
 }
 
 impl Segments {
@@ -48,11 +63,7 @@ impl Segments {
                 dropout_rows[row] = within as u32;
             }
         }
-        Ok(Self(Arc::new(Inner {
-            rows,
-            segments,
-            dropout_rows,
-        })))
+        Ok(Self(Arc::new(Inner::new(rows, segments, dropout_rows))))
     }
 
     /// Gives every row its own coordinate in the dropout counter: the row's place within the
@@ -70,11 +81,11 @@ impl Segments {
             )));
         }
         let segments = self.0.segments.clone();
-        Ok(Self(Arc::new(Inner {
-            rows: self.0.rows,
+        Ok(Self(Arc::new(Inner::new(
+            self.0.rows,
             segments,
             dropout_rows,
-        })))
+        ))))
     }
 
     /// Rows of the batch.
@@ -90,5 +101,26 @@ impl Segments {
     /// Every row's coordinate in the dropout counter, `[rows]`.
     pub fn dropout_rows(&self) -> &[u32] {
         &self.0.dropout_rows
+    }
+
+    /// The tables of that key, made on first use.
+    #[cfg(feature = "cubecl")]
+    pub(crate) fn tables(
+        &self,
+        key: crate::kernels::TablesKey,
+        make: impl FnOnce() -> crate::kernels::Tables,
+    ) -> crate::kernels::Tables {
+        // Tables are only ever added whole: a panic elsewhere leaves nothing half made.
+        let mut tables = self
+            .0
+            .tables
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, found)) = tables.iter().find(|(of, _)| *of == key) {
+            return found.clone();
+        }
+        let made = make();
+        tables.push((key, made.clone()));
+        made
     }
 }

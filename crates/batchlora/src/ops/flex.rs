@@ -177,7 +177,7 @@ fn tensor(data: Vec<f32>, shape: [usize; 2]) -> FlexTensor {
 }
 
 /// The tensor as one that its storage holds and nothing else.
-fn whole(tensor: FlexTensor) -> FlexTensor {
+pub(crate) fn whole(tensor: FlexTensor) -> FlexTensor {
     let contiguous = tensor.to_contiguous();
     let elements = contiguous.shape().num_elements();
     if contiguous.layout().start_offset() == 0 && contiguous.storage::<f32>().len() == elements {

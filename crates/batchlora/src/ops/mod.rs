@@ -17,7 +17,7 @@
 //! and the dropout mask D is computed again from its counter.
 
 mod autodiff;
-mod flex;
+pub(crate) mod flex;
 pub(crate) mod reference;
 
 use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
@@ -34,10 +34,13 @@ pub(crate) enum Side {
 }
 
 /// The operator's primitives on a backend. The default bodies are the plain-tensor reference.
+///
+/// Wide operands may be `float32`, `float16` or `bfloat16`; packed weights, their gradients and the
+/// narrow operands of rank r are `float32`, and so is every sum.
 #[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff)]
 pub(crate) trait BatchLoraOps: Backend {
     /// `[rows, width] × [Σr, width] → [rows, rank_max]`: every routed row times its adapter's
-    /// packed rows, zero beyond the adapter's rank and in rows of no adapter.
+    /// packed rows. Unspecified beyond the adapter's rank and in rows of no adapter.
     fn lora_shrink(
         wide: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -104,11 +107,4 @@ pub(crate) trait BatchLoraOps: Backend {
     /// A scalar root whose backward gives `gradient` to `output`: how a gradient computed
     /// elsewhere enters a graph.
     fn seed_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
-}
-
-#[cfg(feature = "cubecl")]
-impl BatchLoraOps for burn_cubecl::CubeBackend {
-    fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        reference::scalar_root::<Self>(&output)
-    }
 }

@@ -1,19 +1,29 @@
-//! The primitives in plain tensor operations: the oracle everywhere, and the implementation where
-//! nothing faster exists.
+//! The primitives in plain tensor operations, computed in `float32`: the oracle everywhere, and the
+//! implementation where nothing faster exists.
 
 use burn::{
     backend::{Backend, TensorMetadata, tensor::FloatTensor},
-    tensor::{Shape, Slice, TensorData},
+    tensor::{DType, FloatDType, Shape, Slice, TensorData},
 };
 
 use super::Side;
 use crate::{RoutedSegment, Routing};
 
+fn to_dtype<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    if tensor.dtype() == dtype {
+        tensor
+    } else {
+        B::float_cast(tensor, FloatDType::from(dtype))
+    }
+}
+
+/// A segment's rows in `float32`.
 fn rows<B: Backend>(tensor: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
-    B::float_slice(
+    let rows = B::float_slice(
         tensor.clone(),
         &[Slice::from(segment.rows.clone()), Slice::full()],
-    )
+    );
+    to_dtype::<B>(rows, DType::F32)
 }
 
 fn narrow_rows<B: Backend>(tensor: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
@@ -32,7 +42,7 @@ fn ranks<B: Backend>(weight: &FloatTensor<B>, segment: &RoutedSegment) -> FloatT
 }
 
 fn zeros<B: Backend>(shape: [usize; 2], like: &FloatTensor<B>) -> FloatTensor<B> {
-    B::float_zeros(Shape::new(shape), &like.device(), like.dtype().into())
+    B::float_zeros(Shape::new(shape), &like.device(), FloatDType::F32)
 }
 
 fn masked<B: Backend>(
@@ -89,6 +99,7 @@ pub(crate) fn expand_add<B: Backend>(
     routing: &Routing,
     side: Side,
 ) -> FloatTensor<B> {
+    let dtype = wide.dtype();
     let mut out = wide;
     for segment in routing.segments() {
         let product = B::float_matmul(
@@ -98,7 +109,7 @@ pub(crate) fn expand_add<B: Backend>(
         let product = scaled::<B>(masked::<B>(product, routing, segment, side), segment, side);
         let sum = B::float_add(rows::<B>(&out, segment), product);
         let place = [Slice::from(segment.rows.clone()), Slice::full()];
-        out = B::float_slice_assign(out, &place, sum);
+        out = B::float_slice_assign(out, &place, to_dtype::<B>(sum, dtype));
     }
     out
 }

@@ -2,7 +2,7 @@
 //! against numbers that torch gave.
 
 use batchlora::{
-    AdamWStep, AdapterBank, AdapterState, LoraPair, LoraSpec, SlotUpdate, squared_gradient_norms,
+    AdamWStep, AdapterBank, AdapterState, GradientNorms, LoraPair, LoraSpec, SlotUpdate,
 };
 use burn::tensor::Tensor;
 
@@ -51,11 +51,11 @@ fn update(slot: usize, step: u64) -> SlotUpdate {
 }
 
 fn norms(banks: &[AdapterBank], gradients: &[LoraPair]) -> Tensor<1> {
-    let squares = banks.iter().zip(gradients);
-    let squares = squares.map(|(bank, gradient)| squared_gradient_norms(bank, gradient));
-    squares
-        .reduce(|sum, squares| sum + squares)
-        .expect("a bank")
+    let zero = GradientNorms::new(banks[0].num_slots(), &device());
+    let pairs = banks.iter().zip(gradients);
+    pairs
+        .fold(zero, |norms, (bank, gradient)| norms.add(bank, gradient))
+        .finish()
 }
 
 fn step(banks: &mut [AdapterBank], updates: &[Option<SlotUpdate>], gradients: &[LoraPair]) {
@@ -214,6 +214,73 @@ fn squared_norms_are_those_of_each_slot() {
     assert_eq!(found[1].to_bits(), 0);
 }
 
+/// Random ranks, widths, hyper-parameters and idle slots, two steps each.
+#[test]
+fn random_banks_are_torchs() {
+    for seed in 0..24 {
+        let mut random = Random::new(seed);
+        let mut draw = |count: usize| {
+            let value = (random.values(1)[0] + 1.0) / 2.0;
+            ((value * count as f32) as usize).min(count - 1)
+        };
+        let shape = [1 + draw(300), [1, 4, 16][draw(3)] * (1 + draw(40))];
+        let ranks: Vec<Option<usize>> = (0..1 + draw(6))
+            .map(|_| [None, Some(1 + draw(40)), Some(8)][draw(3)])
+            .collect();
+        let kinds: Vec<usize> = ranks.iter().map(|_| draw(5)).collect();
+        let idle: Vec<bool> = ranks.iter().map(|_| draw(4) == 0).collect();
+        let mut tensors = Random::new(seed + 1000);
+        let specs: Vec<_> = ranks
+            .iter()
+            .map(|r| r.map(|r| LoraSpec::new(r, 1.0)))
+            .collect();
+        let mut banks = vec![tensors.bank(&specs, shape, 0, &device())];
+        let mut references: Vec<_> = (0..ranks.len())
+            .map(|slot| ranks[slot].map(|_| Reference::of(&states(&banks, slot))))
+            .collect();
+        for at in 1..=2 {
+            let updates: Vec<_> = (0..ranks.len())
+                .map(|slot| (!idle[slot]).then(|| update(kinds[slot], at)))
+                .collect();
+            let own: Vec<_> = ranks
+                .iter()
+                .map(|r| r.map(|r| tensors.pair(r, shape, &device())))
+                .collect();
+            for (slot, reference) in references.iter_mut().enumerate() {
+                if let (Some(reference), Some(pair), Some(update)) =
+                    (reference, &own[slot], &updates[slot])
+                {
+                    reference.step(&flat(pair), update);
+                }
+            }
+            let present: Vec<_> = own.into_iter().flatten().collect();
+            let cat = |part: fn(&LoraPair) -> &Tensor<2>| {
+                Tensor::cat(present.iter().map(|pair| part(pair).clone()).collect(), 0)
+            };
+            if !present.is_empty() {
+                let gradient = LoraPair {
+                    a: cat(|pair| &pair.a),
+                    b: cat(|pair| &pair.b),
+                };
+                step(&mut banks, &updates, &[gradient]);
+            }
+        }
+        for (slot, reference) in references.into_iter().enumerate() {
+            let Some(reference) = reference else { continue };
+            let found = Reference::of(&states(&banks, slot));
+            for (what, found, expected) in [
+                ("weights", found.weights, reference.weights),
+                ("first moment", found.first, reference.first),
+                ("second moment", found.second, reference.second),
+            ] {
+                let found: Vec<_> = found.into_iter().map(|value| value as f32).collect();
+                let what = format!("seed {seed}, shape {shape:?}: {what} of slot {slot}");
+                assert_close(&what, &found, &expected, 1e-5);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_slot_without_an_update_keeps_every_bit() {
     let mut some = banks(&RANKS);
@@ -298,10 +365,20 @@ fn banks_without_adapters_have_no_norm_and_take_no_step() {
     let mut bank = AdapterBank::new(3, 2, 0, &device);
     bank.push(None).expect("an empty slot");
     let gradient = Random::new(0).pair(0, [3, 2], &device);
-    let squares = squared_gradient_norms(&bank, &gradient);
+    let squares = GradientNorms::new(bank.num_slots(), &device)
+        .add(&bank, &gradient)
+        .finish();
     assert_eq!(host(squares.clone()), [0.0]);
     AdamWStep::new(&[Some(update(0, 1))], squares).apply(&mut bank, gradient);
     assert!(bank.weights().is_none());
+}
+
+#[test]
+#[should_panic(expected = "the gradient of a bank's B")]
+fn a_gradient_of_another_shape_is_refused() {
+    let bank = &banks(&RANKS)[0];
+    let gradient = Random::new(0).pair(23, [7, 6], &device());
+    let _ = GradientNorms::new(5, &device()).add(bank, &gradient);
 }
 
 #[test]
@@ -364,7 +441,9 @@ fn five_steps_give_the_numbers_that_torch_gave() {
             a: Tensor::cat(pairs.iter().map(|pair| pair.a.clone()).collect(), 0),
             b: Tensor::cat(pairs.iter().map(|pair| pair.b.clone()).collect(), 0),
         };
-        let squares = squared_gradient_norms(&bank, &gradient);
+        let squares = GradientNorms::new(bank.num_slots(), &device)
+            .add(&bank, &gradient)
+            .finish();
         let at = |slot: SlotUpdate| {
             Some(SlotUpdate {
                 step: step as u64,

@@ -280,7 +280,9 @@ fn an_attached_bank_is_the_operator_with_its_weights() {
         .expect("slots exist")
         .expect("adapters");
     let attached = attached.require_grad();
-    let h = attached.forward(x.clone(), weight.clone());
+    let h = attached
+        .forward(x.clone(), weight.clone())
+        .expect("operands that fit");
     let mut gradients = h.clone().sum().backward();
     let taken = attached.take_gradient(&mut gradients).expect("reached");
     assert!(
@@ -291,7 +293,8 @@ fn an_attached_bank_is_the_operator_with_its_weights() {
     let weights = bank.weights().expect("adapters").clone();
     let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
     let routing = bank.route(&batch, None).expect("slots exist");
-    let expected = lora_linear(x, weight, a.clone(), b.clone(), &routing);
+    let expected =
+        lora_linear(x, weight, a.clone(), b.clone(), &routing).expect("operands that fit");
     let gradients = expected.clone().sum().backward();
     let grad = |leaf: Tensor<2>| host(leaf.grad(&gradients).expect("a gradient"));
     assert_eq!(host(h), host(expected));

@@ -85,7 +85,8 @@ fn run(tasks: &[&Task], weight: &Tensor<2>, gap: usize, device: &Device) -> Vec<
     let weights = bank.weights().expect("adapters").clone();
     let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
     let x = tensor(x, [rows, D_IN], device).require_grad();
-    let h = lora_linear(x.clone(), weight.clone(), a.clone(), b.clone(), &routing);
+    let h = lora_linear(x.clone(), weight.clone(), a.clone(), b.clone(), &routing)
+        .expect("operands that fit");
     let gradient = tensor(gradient, [rows, D_OUT], device);
     let gradients = seed_gradient(h.clone(), gradient).backward();
     let grad = |leaf: &Tensor<2>| host(leaf.grad(&gradients).expect("a gradient"));

@@ -34,7 +34,7 @@ struct Case {
 }
 
 fn spec() -> impl Strategy<Value = LoraSpec> {
-    let ranks = prop_oneof![Just(1), 1..=64usize];
+    let ranks = prop_oneof![2 => Just(1), 6 => 1..=64usize, 1 => 65..=256usize];
     let dropout = prop_oneof![Just(0.0), 0.01..0.95f64];
     (ranks, 0.1..64.0f64, any::<bool>(), dropout).prop_map(|(r, alpha, rslora, dropout)| {
         LoraSpec::new(r, alpha)
@@ -138,7 +138,8 @@ fn by_operator(problem: &Problem, device: &Device) -> Results {
     let [x, a, b, weight] = problem.leaves(device);
     // A cheap operation in front, so that checkpointing has something to compute again.
     let input = x.clone() * 1.0;
-    let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing);
+    let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing)
+        .expect("operands that fit");
     let gradient = tensor(problem.gradient.clone(), h.dims(), device);
     let gradients = seed_gradient(h.clone(), gradient).backward();
     results(h, [x, a, b], &gradients)
@@ -191,7 +192,8 @@ proptest! {
         let problem = case.problem();
         prop_assume!(problem.rows() > 0 && problem.routing.rank_sum() > 0);
         let found = by_operator(&problem, &case.device());
-        let expected = by_composition(&problem, &case.device());
+        // On the CPU: elsewhere Burn would first try many kernels for every shape.
+        let expected = by_composition(&problem, &Device::flex().autodiff());
         assert_results(&problem, &found, &expected.map(|values| wide(&values)));
     }
 }
@@ -351,7 +353,8 @@ fn the_frozen_weight_gets_no_gradient() {
         a.clone(),
         b.clone(),
         &problem.routing,
-    );
+    )
+    .expect("operands that fit");
     let gradients = h.sum().backward();
     assert!(weight.grad(&gradients).is_none());
     assert!([x, a, b].iter().all(|leaf| leaf.grad(&gradients).is_some()));
@@ -391,7 +394,8 @@ fn an_input_outside_the_graph_changes_no_gradient() {
         let [_, _, da, db] = by_operator(&problem, &device);
         let [x, a, b, weight] = problem.leaves(&device);
         let x = x.set_require_grad(false);
-        let h = lora_linear(x.clone(), weight, a.clone(), b.clone(), &problem.routing);
+        let h = lora_linear(x.clone(), weight, a.clone(), b.clone(), &problem.routing)
+            .expect("operands that fit");
         let gradient = tensor(problem.gradient.clone(), h.dims(), &device);
         let gradients = seed_gradient(h, gradient).backward();
         assert!(x.grad(&gradients).is_none());
@@ -405,7 +409,7 @@ fn without_autodiff_the_values_are_the_same() {
     let problem = mixed().problem();
     let [expected, ..] = by_operator(&problem, &device().autodiff());
     let [x, a, b, weight] = problem.leaves(&device().autodiff()).map(Tensor::inner);
-    let found = host(lora_linear(x, weight, a, b, &problem.routing));
+    let found = host(lora_linear(x, weight, a, b, &problem.routing).expect("operands that fit"));
     assert_eq!(bits(&found), bits(&expected));
 }
 
@@ -435,7 +439,8 @@ fn views_are_read_as_what_they_show() {
             view(a.clone()),
             view(b.clone()),
             &problem.routing,
-        );
+        )
+        .expect("operands that fit");
         let gradient = view(tensor(problem.gradient.clone(), h.dims(), &device));
         let gradients = seed_gradient(h.clone(), gradient).backward();
         let found = results(h, [x.clone(), a.clone(), b.clone()], &gradients);
@@ -469,27 +474,37 @@ fn a_seed_of_another_shape_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "x [3, 2], weight [2, 4], a [1, 2] and b [1, 5]")]
 fn operands_that_do_not_fit_are_refused() {
     let device = device();
     let bank = Random::new(0).bank(&[Some(LoraSpec::new(1, 1.0))], [2, 4], 0, &device);
-    let segments = Segments::new(
-        3,
-        vec![Segment {
-            rows: 0..3,
-            slot: 0,
-        }],
-    )
-    .expect("in order");
+    let rows = |rows| vec![Segment { rows, slot: 0 }];
+    let segments = Segments::new(3, rows(0..3)).expect("in order");
     let routing = bank.route(&segments, None).expect("slot 0 exists");
     let zeros = |shape| Tensor::<2>::zeros(shape, &device);
-    let _ = lora_linear(
-        zeros([3, 2]),
-        zeros([2, 4]),
-        zeros([1, 2]),
-        zeros([1, 5]),
-        &routing,
+    let operator = |x: Tensor<2>, weight, a: Tensor<2>, b| {
+        lora_linear(x, weight, a, b, &routing)
+            .expect_err("operands that do not fit")
+            .to_string()
+    };
+    let [x, weight, a, b] = [[3, 2], [2, 4], [1, 2], [1, 4]].map(zeros);
+    assert_eq!(
+        operator(x.clone(), weight.clone(), a.clone(), zeros([1, 5])),
+        "shapes do not fit: x [3, 2], weight [2, 4], a [1, 2] and b [1, 5] for a routing of 3 rows \
+         over a total rank of 1"
     );
+    // Segments that do not cover the rows of x.
+    assert!(operator(zeros([4, 2]), weight.clone(), a.clone(), b.clone()).contains("x [4, 2]"));
+    let half = |tensor: &Tensor<2>| tensor.clone().cast(FloatDType::BF16);
+    assert_eq!(
+        operator(half(&x), weight.clone(), a.clone(), b.clone()),
+        "invalid LoRA configuration: x is BF16 and the frozen weight F32: both must be one of F32, \
+         F16, BF16"
+    );
+    assert_eq!(
+        operator(x, weight, half(&a), b),
+        "invalid LoRA configuration: a is BF16 and b F32: packed adapters are F32"
+    );
+    assert!(Segments::new(3, rows(0..4)).is_err());
 }
 
 #[test]
@@ -518,7 +533,8 @@ fn half_precision_activations_with_float32_adapters() {
         }
         let [x, a, b, weight] = problem.leaves(&device);
         let (input, weight) = (x.clone().cast(dtype), weight.cast(dtype));
-        let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing);
+        let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing)
+            .expect("operands that fit");
         assert_eq!(h.dtype(), DType::from(dtype));
         let gradient = tensor(problem.gradient.clone(), h.dims(), &device).cast(dtype);
         let gradients = seed_gradient(h.clone(), gradient).backward();

@@ -8,6 +8,8 @@ pub(crate) fn device() -> Device {
         Err(_) | Ok("flex") => Device::flex(),
         #[cfg(feature = "wgpu")]
         Ok("wgpu") => Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
+        #[cfg(feature = "cuda")]
+        Ok("cuda") => Device::cuda(0),
         Ok(other) => panic!("LORALOOM_TEST_DEVICE: this build has no device {other}"),
     }
 }

@@ -1,0 +1,157 @@
+//! What every kernel launch on a CubeCL device shares: operands that can be read by rows, results,
+//! tables, products, and the count of bytes.
+
+use std::sync::OnceLock;
+
+use burn::{
+    backend::TensorMetadata,
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{
+    CubeDevice,
+    cubecl::{
+        client::Client,
+        device::WgpuDeviceKind,
+        prelude::{CubeDim, VectorSize},
+        tensor_vector_size_parallel,
+    },
+    kernel::{
+        into_contiguous, into_contiguous_aligned,
+        matmul::{MatmulStrategy, matmul as burn_matmul},
+    },
+    ops::numeric::empty_device_dtype,
+    tensor::CubeTensor,
+};
+
+use super::count;
+
+/// Elements that a kernel loads at once where it can: one counter of the dropout generator. Where it
+/// cannot it loads one by one; sizes between would only be more kernels to compile.
+const VECTOR: usize = 4;
+
+/// The tensor with its last dimension contiguous; rows may lie apart. Copies only what is not so.
+pub fn by_rows(tensor: CubeTensor) -> CubeTensor {
+    let dims = tensor.meta.num_dims();
+    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+    let contiguous_rows = strides[dims - 1] == 1 || shape[dims - 1] == 1;
+    if dims == 2 && contiguous_rows && !tensor.meta.is_tiled() {
+        return tensor;
+    }
+    into_contiguous_aligned(tensor)
+}
+
+/// The tensor without gaps.
+pub fn packed(tensor: CubeTensor) -> CubeTensor {
+    if tensor.is_contiguous() && !tensor.meta.is_tiled() {
+        return tensor;
+    }
+    into_contiguous(tensor)
+}
+
+/// The tensor by rows and safe to write in place: itself if nobody else holds it, else a copy.
+pub fn writable(tensor: CubeTensor) -> CubeTensor {
+    let tensor = by_rows(tensor);
+    if tensor.can_mut() && tensor.is_nonoverlapping() {
+        return tensor;
+    }
+    record(&[&tensor, &tensor]);
+    tensor.copy()
+}
+
+/// An uninitialised tensor on the device of `like`.
+pub fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    empty_device_dtype(
+        like.client.clone(),
+        like.device.clone(),
+        shape.into(),
+        dtype,
+    )
+}
+
+/// Words of the host as a one-dimensional tensor. Never empty, as a kernel cannot bind nothing.
+pub fn table(client: &Client, device: &CubeDevice, words: &[u32]) -> CubeTensor {
+    let words = if words.is_empty() { &[0] } else { words };
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    CubeTensor::new_contiguous(
+        client.clone(),
+        device.clone(),
+        Shape::new([words.len()]),
+        client.create_from_slice(&bytes),
+        DType::U32,
+    )
+}
+
+/// Elements of the last dimension that all these tensors can be read by at once.
+pub fn vector_size(tensors: &[&CubeTensor]) -> VectorSize {
+    let longest = |tensor: &&CubeTensor| {
+        let sizes = tensor
+            .client
+            .io_optimized_vector_sizes(tensor.dtype.size())
+            .filter(|&size| size == VECTOR);
+        let axis = tensor.meta.num_dims() - 1;
+        tensor_vector_size_parallel(sizes, tensor.meta.shape(), tensor.meta.strides(), axis)
+    };
+    tensors.iter().map(longest).min().unwrap_or(1)
+}
+
+/// A cube of `x` units that neighbour each other in memory times `y`.
+pub fn cube_dim(x: usize, y: usize) -> CubeDim {
+    CubeDim::new_2d(x as u32, y as u32)
+}
+
+/// `lhs · rhs` over the last two dimensions, summed in `float32` and written as `dtype`.
+///
+/// Tuned by measurement where Burn's `autotune` is on, except on software adapters: trying kernels
+/// takes minutes there and the guess is as good.
+///
+/// # Panics
+/// If no kernel of Burn takes these operands.
+pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
+    let strategy = if is_software(&lhs.device) {
+        MatmulStrategy::Cube
+    } else {
+        MatmulStrategy::default()
+    };
+    let (left, right) = (bytes(&lhs), bytes(&rhs));
+    match burn_matmul(lhs, rhs, None, strategy, dtype) {
+        Ok(out) => {
+            count::moved(left + right + bytes(&out));
+            out
+        }
+        Err(error) => panic!("a product that no kernel computes: {error:?}"),
+    }
+}
+
+/// Whether the device is a software implementation of a graphics API.
+pub fn is_software(device: &CubeDevice) -> bool {
+    static ONLY_SOFTWARE: OnceLock<bool> = OnceLock::new();
+    let CubeDevice::Wgpu(device) = device else {
+        return false;
+    };
+    match device.kind {
+        WgpuDeviceKind::Cpu => true,
+        WgpuDeviceKind::DefaultDevice => *ONLY_SOFTWARE.get_or_init(|| {
+            let hardware = [
+                WgpuDeviceKind::DiscreteGpu(0),
+                WgpuDeviceKind::IntegratedGpu(0),
+                WgpuDeviceKind::VirtualGpu(0),
+                WgpuDeviceKind::Other(0),
+            ];
+            !hardware
+                .into_iter()
+                .any(|kind| CubeDevice::wgpu(kind).is_ok())
+        }),
+        _ => false,
+    }
+}
+
+/// Notes that a launch reads or writes these tensors, each once.
+pub fn record(tensors: &[&CubeTensor]) {
+    if count::active() {
+        count::moved(tensors.iter().map(|tensor| bytes(tensor)).sum());
+    }
+}
+
+fn bytes(tensor: &CubeTensor) -> u64 {
+    (tensor.shape().num_elements() * tensor.dtype.size()) as u64
+}

@@ -1,0 +1,215 @@
+//! `S = D(X) Aᵀ` and `dS = s · dH Bᵀ`: every row times its adapter's packed rows, all adapters in
+//! one launch.
+//!
+//! A cube takes [`ROW_TILE`] rows of one segment and up to 64 of its ranks, in chunks of
+//! [`RANK_CHUNK`]; chunks beyond the adapter's rank are not computed. It walks along the width by
+//! [`WIDTH_TILE`], with both operands in shared memory as `float32`; four groups of units each take
+//! a quarter of every tile and add their sums up at the end. A unit holds 4 rows × 4 ranks of a
+//! chunk in registers.
+
+use burn::{backend::TensorMetadata, tensor::DType};
+use burn_cubecl::{cubecl, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use super::{
+    dropout::keep_factors,
+    launch::{by_rows, cube_dim, empty, record, vector_size},
+    tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
+};
+use crate::{Routing, ops::Side};
+
+/// Ranks computed together.
+pub(super) const RANK_CHUNK: usize = 16;
+/// Chunks a cube computes at most; more ranks are more cubes.
+pub(super) const MAX_CHUNKS: usize = 4;
+/// Elements of the width in shared memory.
+const WIDTH_TILE: usize = 64;
+/// Groups of units that share the summed dimension.
+const SLICES: usize = 4;
+const UNITS: usize = 128;
+
+pub(super) fn shrink(
+    wide: CubeTensor,
+    weight: CubeTensor,
+    routing: &Routing,
+    side: Side,
+) -> CubeTensor {
+    let (wide, weight) = (by_rows(wide), by_rows(weight));
+    let out = empty(&wide, [wide.shape()[0], routing.rank_max()], DType::F32);
+    let tables = routing.tables(&wide.client, &wide.device);
+    if tables.tile_count == 0 || routing.rank_max() == 0 {
+        return out;
+    }
+    let size = vector_size(&[&wide, &weight]);
+    let chunks = routing.rank_max().div_ceil(RANK_CHUNK);
+    let cubes = CubeCount::Static(
+        tables.tile_count as u32,
+        chunks.div_ceil(MAX_CHUNKS) as u32,
+        1,
+    );
+    record(&[&wide, &weight, &out]);
+    let (client, dtype) = (wide.client.clone(), wide.dtype);
+    shrink_kernel::launch(
+        &client,
+        cubes,
+        cube_dim(UNITS, 1),
+        size,
+        wide.into_tensor_arg(),
+        weight.into_tensor_arg(),
+        tables.tiles.into_buffer_arg(),
+        tables.segments.into_buffer_arg(),
+        tables.dropout_rows.into_buffer_arg(),
+        out.clone().into_tensor_arg(),
+        routing.module(),
+        u32::from(side == Side::Output),
+        chunks.next_power_of_two().min(MAX_CHUNKS),
+        side == Side::Input && routing.has_dropout(),
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    out
+}
+
+#[cube(launch)]
+fn shrink_kernel<F: Float, N: Size>(
+    wide: &Tensor<Vector<F, N>>,
+    weight: &Tensor<Vector<f32, N>>,
+    tiles: &[u32],
+    segments: &[u32],
+    dropout_rows: &[u32],
+    out: &mut Tensor<f32>,
+    module: u32,
+    scaled: u32,
+    #[comptime] chunks: usize,
+    #[comptime] masked: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let vectors = comptime!(WIDTH_TILE / size);
+    // One vector of padding keeps rows that are read together in different memory banks.
+    let pitch = comptime!(vectors + 1);
+    let tile = CUBE_POS_X as usize * TILE_WORDS;
+    let segment = tiles[tile] as usize * SEGMENT_WORDS;
+    let first_row = tiles[tile + 1] as usize;
+    let rows = tiles[tile + 2] as usize;
+    let rank_start = segments[segment + RANK_START] as usize;
+    let rank = segments[segment + RANK] as usize;
+    let first_rank = CUBE_POS_Y as usize * (MAX_CHUNKS * RANK_CHUNK);
+
+    let unit = UNIT_POS as usize;
+    let rank_lane = unit % 4;
+    let row_lane = unit / 4 % 8;
+    let slice = unit / 32;
+
+    let width = wide.shape(1) / size;
+    let wide_stride = wide.stride(0) / size;
+    let weight_stride = weight.stride(0) / size;
+    let out_stride = out.stride(0);
+
+    let mut x =
+        Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (WIDTH_TILE / size + 1)));
+    let mut w =
+        Shared::<[Vector<f32, N>]>::new_slice(comptime!(RANK_CHUNK * (WIDTH_TILE / size + 1)));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(ROW_TILE * RANK_CHUNK));
+    let mut acc = Array::<f32>::new(comptime!(chunks * 16));
+
+    if first_rank < rank {
+        for step in 0..width.div_ceil(vectors) {
+            for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
+                let at = load * UNITS + unit;
+                let row = at / vectors;
+                let column = step * vectors + at % vectors;
+                let mut value = Vector::<f32, N>::new(0.0);
+                if row < rows && column < width {
+                    value = Vector::cast_from(wide[(first_row + row) * wide_stride + column]);
+                    if comptime!(masked) {
+                        value *= keep_factors::<N>(
+                            segments,
+                            segment,
+                            dropout_rows[first_row + row],
+                            module,
+                            column * size,
+                        );
+                    }
+                }
+                x[row * pitch + at % vectors] = value;
+            }
+            #[unroll]
+            for chunk in 0..chunks {
+                let chunk_rank = first_rank + chunk * RANK_CHUNK;
+                if chunk_rank < rank {
+                    for load in 0..comptime!(RANK_CHUNK * vectors / UNITS) {
+                        let at = load * UNITS + unit;
+                        let lane = at / vectors;
+                        let column = step * vectors + at % vectors;
+                        let mut value = Vector::<f32, N>::new(0.0);
+                        if chunk_rank + lane < rank && column < width {
+                            let row = rank_start + chunk_rank + lane;
+                            value = weight[row * weight_stride + column];
+                        }
+                        w[lane * pitch + at % vectors] = value;
+                    }
+                    sync_cube();
+                    for vector in 0..comptime!(vectors / SLICES) {
+                        let at = slice * comptime!(vectors / SLICES) + vector;
+                        let mut ranks = Array::<Vector<f32, N>>::new(4usize);
+                        #[unroll]
+                        for j in 0..4 {
+                            ranks[j] = w[(rank_lane + 4 * j) * pitch + at];
+                        }
+                        #[unroll]
+                        for i in 0..4 {
+                            let value = x[(row_lane + 8 * i) * pitch + at];
+                            #[unroll]
+                            for j in 0..4 {
+                                let product = value * ranks[j];
+                                #[unroll]
+                                for lane in 0..size {
+                                    acc[chunk * 16 + i * 4 + j] += product.extract(lane);
+                                }
+                            }
+                        }
+                    }
+                    sync_cube();
+                }
+            }
+        }
+
+        #[unroll]
+        for chunk in 0..chunks {
+            let chunk_rank = first_rank + chunk * RANK_CHUNK;
+            if chunk_rank < rank {
+                #[unroll]
+                for turn in 0..SLICES {
+                    if slice == turn {
+                        #[unroll]
+                        for i in 0..4 {
+                            #[unroll]
+                            for j in 0..4 {
+                                let at = (row_lane + 8 * i) * RANK_CHUNK + rank_lane + 4 * j;
+                                let mut sum = acc[chunk * 16 + i * 4 + j];
+                                if comptime!(turn > 0) {
+                                    sum += sums[at];
+                                }
+                                sums[at] = sum;
+                            }
+                        }
+                    }
+                    sync_cube();
+                }
+                for store in 0..comptime!(ROW_TILE * RANK_CHUNK / UNITS) {
+                    let at = store * UNITS + unit;
+                    let row = at / RANK_CHUNK;
+                    let lane = at % RANK_CHUNK;
+                    if row < rows && chunk_rank + lane < rank {
+                        let mut sum = sums[at];
+                        if scaled == 1 {
+                            sum *= f32::reinterpret(segments[segment + SCALE]);
+                        }
+                        out[(first_row + row) * out_stride + chunk_rank + lane] = sum;
+                    }
+                }
+                sync_cube();
+            }
+        }
+    }
+}

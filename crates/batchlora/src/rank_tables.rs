@@ -1,0 +1,31 @@
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::LoraSpec;
+
+/// Which of a bank's packed rows are whose, on its device, in 32-bit integers.
+#[derive(Debug, Clone)]
+pub(crate) struct RankTables {
+    /// The slot of every packed row, `[Σr]`.
+    pub(crate) slots: Tensor<1, Int>,
+    /// The first packed row of every slot and the end of the last one, `[slots + 1]`.
+    pub(crate) starts: Tensor<1, Int>,
+}
+
+impl RankTables {
+    pub(crate) fn new(specs: &[Option<LoraSpec>], device: &Device) -> Self {
+        let (mut slots, mut starts) = (Vec::new(), vec![0]);
+        for (slot, spec) in specs.iter().enumerate() {
+            let rank = spec.map_or(0, |spec| spec.r);
+            slots.extend(std::iter::repeat_n(slot as i32, rank));
+            starts.push(slots.len() as i32);
+        }
+        let upload = |words: Vec<i32>| {
+            let length = words.len();
+            Tensor::from_data(TensorData::new(words, [length]), (device, DType::I32))
+        };
+        Self {
+            slots: upload(slots),
+            starts: upload(starts),
+        }
+    }
+}
