@@ -5,9 +5,11 @@
 )]
 
 mod compare;
+mod device;
 mod fixture;
 mod train;
 
 pub use compare::{assert_close, largest_relative_difference};
+pub use device::device;
 pub use fixture::{Fixture, Job};
 pub use train::{TrainedRun, losses, train};

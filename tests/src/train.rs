@@ -1,11 +1,12 @@
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
-use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
 use loraloom_trainer::{Event, Run, RunReport};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::device;
 
 /// A finished run, its directory and its events.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl TrainedRun {
     }
 }
 
-/// Trains a configuration, given the output directory, on the CPU.
+/// Trains a configuration, given the output directory, on the device under test.
 pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = configuration(&directory.path().join("run"));
@@ -40,7 +41,7 @@ pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
     let config = RunConfig::load(&path, &[])
         .expect("a valid configuration")
         .config;
-    let run = Run::prepare(config, Device::flex()).expect("the run is prepared");
+    let run = Run::prepare(config, device()).expect("the run is prepared");
     let mut events = Vec::new();
     let report = run
         .train(&AtomicBool::new(false), &mut |event| {

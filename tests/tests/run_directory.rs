@@ -2,10 +2,9 @@
 
 use std::{fs, path::Path, sync::atomic::AtomicBool};
 
-use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
-use loraloom_tests::{Fixture, train};
+use loraloom_tests::{Fixture, device, train};
 use loraloom_trainer::{Event, Outcome, Run, RunReport, TrainerError};
 use serde_json::{Value, json};
 
@@ -32,7 +31,7 @@ fn run(config: &Value, directory: &Path, stop: bool) -> Result<RunReport, Traine
     let config = RunConfig::load(&path, &[])
         .expect("a valid configuration")
         .config;
-    Run::prepare(config, Device::flex())?.train(&AtomicBool::new(stop), &mut |_| {})
+    Run::prepare(config, device())?.train(&AtomicBool::new(stop), &mut |_| {})
 }
 
 #[test]

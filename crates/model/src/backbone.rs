@@ -5,10 +5,7 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 
-use crate::{
-    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError,
-    load::{load_frozen, load_norm},
-};
+use crate::{Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, load::Loader};
 
 /// A contiguous part of the frozen model: the whole of it, or what one pipeline stage holds.
 #[derive(Module, Debug)]
@@ -31,16 +28,38 @@ impl Backbone {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, ModelError> {
-        let device = &device.clone().without_autodiff();
-        let table = |name: &str| {
-            load_frozen(
-                checkpoint,
-                name,
-                [config.vocab_size, config.d_model],
-                dtype,
-                device,
-            )
+        let checkpoint = Some(checkpoint);
+        Self::load_from(checkpoint, config, layers, dtype, device)
+    }
+
+    /// Decoder layers `layers` of a model whose weights are drawn on the device, normal with
+    /// deviation 0.02, and whose norms are ones: for measuring speed without a checkpoint. The draws
+    /// are the process's own generator's.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), of which nothing can happen here.
+    pub fn random(
+        config: &LlamaConfig,
+        layers: Range<usize>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        Self::load_from(None, config, layers, dtype, device)
+    }
+
+    fn load_from(
+        checkpoint: Option<&Checkpoint>,
+        config: &LlamaConfig,
+        layers: Range<usize>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let loader = Loader {
+            checkpoint,
+            dtype,
+            device: &device.clone().without_autodiff(),
         };
+        let table = |name: &str| loader.table(name, [config.vocab_size, config.d_model]);
         let first = layers.start == 0;
         let last = layers.end == config.num_hidden_layers;
         let embedding = first
@@ -53,13 +72,13 @@ impl Backbone {
                 (_, false) => table("lm_head.weight")?,
             };
             let (name, epsilon) = ("model.norm.weight", config.rms_norm_eps);
-            let norm = load_norm(checkpoint, name, config.d_model, epsilon, dtype, device)?;
+            let norm = loader.norm(name, config.d_model, epsilon)?;
             Some(LanguageModelHead { norm, weight })
         } else {
             None
         };
         let layers = layers
-            .map(|index| DecoderLayer::load(checkpoint, config, index, dtype, device))
+            .map(|index| DecoderLayer::load_from(loader, config, index))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             embedding,

@@ -1,4 +1,4 @@
-use batchlora::frozen_linear;
+use batchlora::{BatchLoraError, frozen_linear};
 use burn::{
     module::Module,
     nn::{Linear, RmsNorm},
@@ -8,7 +8,7 @@ use burn::{
 use crate::{
     AttentionShape, Checkpoint, LayerCache, LayerLora, LlamaConfig, ModelError, Projection,
     SequenceBatch,
-    load::{load_linear, load_norm},
+    load::Loader,
     ops::{rms_norm, rotate, self_attention, swiglu},
 };
 
@@ -48,14 +48,26 @@ impl DecoderLayer {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, ModelError> {
+        let loader = Loader {
+            checkpoint: Some(checkpoint),
+            dtype,
+            device,
+        };
+        Self::load_from(loader, config, index)
+    }
+
+    pub(crate) fn load_from(
+        loader: Loader<'_>,
+        config: &LlamaConfig,
+        index: usize,
+    ) -> Result<Self, ModelError> {
         let shapes = config.linears();
         let linear = |projection: Projection| {
-            let shape = &shapes[projection as usize];
-            load_linear(checkpoint, &projection.module(index), shape, dtype, device)
+            loader.linear(&projection.module(index), &shapes[projection as usize])
         };
         let norm = |name: &str, width: usize| {
             let name = format!("model.layers.{index}.{name}");
-            load_norm(checkpoint, &name, width, config.rms_norm_eps, dtype, device)
+            loader.norm(&name, width, config.rms_norm_eps)
         };
         let head_norm = |name: &str| {
             config
@@ -83,20 +95,31 @@ impl DecoderLayer {
     }
 
     /// The layer over whole sequences: x and output `[rows, d_model]`.
-    pub fn forward(&self, x: Tensor<2>, batch: &SequenceBatch, lora: &LayerLora) -> Tensor<2> {
+    ///
+    /// # Errors
+    /// If the adapters do not fit x.
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        batch: &SequenceBatch,
+        lora: &LayerLora,
+    ) -> Result<Tensor<2>, BatchLoraError> {
         let shape = self.attention_shape(batch);
         self.decode(x, batch, lora, |q, k, v| self_attention(q, k, v, &shape))
     }
 
     /// The layer over the next tokens of sequences whose past is in `cache`, all sequences by the
     /// same number of tokens: x and output `[sequences · tokens, d_model]`.
+    ///
+    /// # Errors
+    /// If the adapters do not fit x.
     pub fn forward_cached(
         &self,
         x: Tensor<2>,
         batch: &SequenceBatch,
         lora: &LayerLora,
         cache: &mut LayerCache,
-    ) -> Tensor<2> {
+    ) -> Result<Tensor<2>, BatchLoraError> {
         let shape = self.attention_shape(batch);
         self.decode(x, batch, lora, |q, k, v| cache.attend(q, k, v, &shape))
     }
@@ -117,17 +140,17 @@ impl DecoderLayer {
         batch: &SequenceBatch,
         lora: &LayerLora,
         attend: impl FnOnce(Tensor<2>, Tensor<2>, Tensor<2>) -> Tensor<2>,
-    ) -> Tensor<2> {
+    ) -> Result<Tensor<2>, BatchLoraError> {
         let project = |projection: Projection, linear: &Linear, x: Tensor<2>| {
             let weight = linear.weight.val();
             let y = match lora.part(projection) {
-                Some(lora) => lora.forward(x, weight),
+                Some(lora) => lora.forward(x, weight)?,
                 None => frozen_linear(x, weight),
             };
-            match &linear.bias {
+            Ok::<_, BatchLoraError>(match &linear.bias {
                 Some(bias) => y + bias.val().unsqueeze(),
                 None => y,
-            }
+            })
         };
         let turn = |x: Tensor<2>, norm: &Option<RmsNorm>| {
             let x = match norm {
@@ -139,20 +162,20 @@ impl DecoderLayer {
 
         let normal = normalise(x.clone(), &self.input_layernorm);
         let q = turn(
-            project(Projection::Q, &self.q_proj, normal.clone()),
+            project(Projection::Q, &self.q_proj, normal.clone())?,
             &self.q_norm,
         );
         let k = turn(
-            project(Projection::K, &self.k_proj, normal.clone()),
+            project(Projection::K, &self.k_proj, normal.clone())?,
             &self.k_norm,
         );
-        let v = project(Projection::V, &self.v_proj, normal);
-        let x = x + project(Projection::O, &self.o_proj, attend(q, k, v));
+        let v = project(Projection::V, &self.v_proj, normal)?;
+        let x = x + project(Projection::O, &self.o_proj, attend(q, k, v))?;
 
         let normal = normalise(x.clone(), &self.post_attention_layernorm);
-        let gate = project(Projection::Gate, &self.gate_proj, normal.clone());
-        let up = project(Projection::Up, &self.up_proj, normal);
-        x + project(Projection::Down, &self.down_proj, swiglu(gate, up))
+        let gate = project(Projection::Gate, &self.gate_proj, normal.clone())?;
+        let up = project(Projection::Up, &self.up_proj, normal)?;
+        Ok(x + project(Projection::Down, &self.down_proj, swiglu(gate, up))?)
     }
 
     fn normalise_heads(&self, x: Tensor<2>, norm: &RmsNorm) -> Tensor<2> {

@@ -1,12 +1,15 @@
-//! Tensors of a checkpoint onto a device, one at a time.
+//! Parameters onto a device, one at a time: those of a checkpoint, or random ones.
 
 use burn::{
     module::{Param, ParamId},
     nn::{Linear, RmsNorm},
-    tensor::{Bytes, DType, Device, FloatDType, Tensor, TensorData},
+    tensor::{Bytes, DType, Device, Distribution, FloatDType, Tensor, TensorData},
 };
 
 use crate::{Checkpoint, HostTensor, LinearShape, ModelError, TensorDtype};
+
+/// The initialisation of the Llama family, near enough to keep activations finite.
+const RANDOM: Distribution = Distribution::Normal(0.0, 0.02);
 
 /// Puts a tensor on a device in the type wanted there.
 pub(crate) fn to_device<const D: usize>(
@@ -32,47 +35,67 @@ fn frozen<const D: usize>(tensor: Tensor<D>) -> Param<Tensor<D>> {
     Param::initialized(ParamId::new(), tensor).set_require_grad(false)
 }
 
-pub(crate) fn load_frozen<const D: usize>(
-    checkpoint: &Checkpoint,
-    name: &str,
-    shape: [usize; D],
-    dtype: FloatDType,
-    device: &Device,
-) -> Result<Param<Tensor<D>>, ModelError> {
-    let host = checkpoint.expect(name, &shape)?;
-    Ok(frozen(to_device(&host, dtype, device)))
+/// Where a model's parameters come from and where they go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loader<'a> {
+    /// `None` makes parameters up: speed does not depend on their values.
+    pub(crate) checkpoint: Option<&'a Checkpoint>,
+    pub(crate) dtype: FloatDType,
+    pub(crate) device: &'a Device,
 }
 
-pub(crate) fn load_linear(
-    checkpoint: &Checkpoint,
-    module: &str,
-    shape: &LinearShape,
-    dtype: FloatDType,
-    device: &Device,
-) -> Result<Linear, ModelError> {
-    let (name, stored) = (format!("{module}.weight"), [shape.d_out, shape.d_in]);
-    let weight = to_device::<2>(&checkpoint.expect(&name, &stored)?, dtype, device);
-    let name = format!("{module}.bias");
-    let bias = shape
-        .bias
-        .then(|| load_frozen(checkpoint, &name, [shape.d_out], dtype, device));
-    // A transposed view: the file's [d_out, d_in] stays as it is.
-    Ok(Linear {
-        weight: frozen(weight.transpose()),
-        bias: bias.transpose()?,
-    })
-}
+impl Loader<'_> {
+    fn tensor<const D: usize>(
+        &self,
+        name: &str,
+        shape: [usize; D],
+    ) -> Result<Tensor<D>, ModelError> {
+        match self.checkpoint {
+            Some(checkpoint) => {
+                let host = checkpoint.expect(name, &shape)?;
+                Ok(to_device(&host, self.dtype, self.device))
+            }
+            None => Ok(Tensor::random(shape, RANDOM, self.options())),
+        }
+    }
 
-pub(crate) fn load_norm(
-    checkpoint: &Checkpoint,
-    name: &str,
-    width: usize,
-    epsilon: f64,
-    dtype: FloatDType,
-    device: &Device,
-) -> Result<RmsNorm, ModelError> {
-    Ok(RmsNorm {
-        gamma: load_frozen(checkpoint, name, [width], dtype, device)?,
-        epsilon,
-    })
+    fn options(&self) -> (&Device, DType) {
+        (self.device, DType::from(self.dtype))
+    }
+
+    pub(crate) fn table(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+    ) -> Result<Param<Tensor<2>>, ModelError> {
+        Ok(frozen(self.tensor(name, shape)?))
+    }
+
+    pub(crate) fn linear(&self, module: &str, shape: &LinearShape) -> Result<Linear, ModelError> {
+        let weight = self.tensor(&format!("{module}.weight"), [shape.d_out, shape.d_in])?;
+        let bias = shape
+            .bias
+            .then(|| self.tensor(&format!("{module}.bias"), [shape.d_out]));
+        // A transposed view: the file's [d_out, d_in] stays as it is.
+        Ok(Linear {
+            weight: frozen(Tensor::<2>::transpose(weight)),
+            bias: bias.transpose()?.map(frozen),
+        })
+    }
+
+    pub(crate) fn norm(
+        &self,
+        name: &str,
+        width: usize,
+        epsilon: f64,
+    ) -> Result<RmsNorm, ModelError> {
+        let gamma = match self.checkpoint {
+            Some(_) => self.tensor(name, [width])?,
+            None => Tensor::ones([width], self.options()),
+        };
+        Ok(RmsNorm {
+            gamma: frozen(gamma),
+            epsilon,
+        })
+    }
 }

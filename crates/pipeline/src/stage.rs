@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use batchlora::{AdamWStep, squared_gradient_norms};
+use batchlora::{AdamWStep, GradientNorms};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{
     Backbone, Checkpoint, LayerAdapter, LayerBanks, LayerCache, LayerGradients, LlamaConfig,
@@ -40,18 +40,40 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let backbone = Backbone::load(checkpoint, config, layers.clone(), dtype, device)?;
+        Ok(Self::new(backbone, config, layers, device))
+    }
+
+    /// Decoder layers `layers` with random weights; see [`Backbone::random`].
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), of which nothing can happen here.
+    pub fn random(
+        config: &LlamaConfig,
+        layers: Range<usize>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, PipelineError> {
+        let backbone = Backbone::random(config, layers.clone(), dtype, device)?;
+        Ok(Self::new(backbone, config, layers, device))
+    }
+
+    fn new(
+        backbone: Backbone,
+        config: &LlamaConfig,
+        layers: Range<usize>,
+        device: &Device,
+    ) -> Self {
         let banks = layers
             .clone()
             .map(|layer| LayerBanks::new(config, layer, device))
             .collect();
-        let device = device.clone();
-        Ok(Self {
+        Self {
             backbone,
             layers,
             banks,
-            device,
+            device: device.clone(),
             gradient_checkpointing: false,
-        })
+        }
     }
 
     /// Keeps only the inputs of layers in the forward pass and computes the rest again in the
@@ -128,7 +150,7 @@ impl Stage {
             // Below the first adapter nothing asks for a gradient.
             let first_trained = tape.layers.is_empty() && begins_model;
             if first_trained && lora.is_base_only() {
-                hidden = layer.forward(hidden, &microbatch.batch, &lora);
+                hidden = layer.forward(hidden, &microbatch.batch, &lora)?;
                 continue;
             }
             let input = hidden.autodiff();
@@ -140,14 +162,15 @@ impl Stage {
             let lora = lora.require_grad();
             if self.gradient_checkpointing {
                 let plain = input.clone().without_autodiff();
-                hidden = layer.forward(plain, &microbatch.batch, &lora.clone().without_autodiff());
+                let plain_lora = lora.clone().without_autodiff();
+                hidden = layer.forward(plain, &microbatch.batch, &plain_lora)?;
                 tape.layers.push(LayerTape {
                     input,
                     lora,
                     output: None,
                 });
             } else {
-                let output = layer.forward(input.clone(), &microbatch.batch, &lora);
+                let output = layer.forward(input.clone(), &microbatch.batch, &lora)?;
                 hidden = output.clone().without_autodiff();
                 tape.layers.push(LayerTape {
                     input,
@@ -161,12 +184,15 @@ impl Stage {
 
     /// Walks the tape back from the gradient of the stage's output `[rows, d_model]`: the gradients
     /// of its adapters, and of its input unless the stage begins the model.
+    ///
+    /// # Errors
+    /// If a layer that is computed again cannot be.
     pub fn backward(
         &self,
         tape: Tape,
         gradient: Tensor<2>,
         microbatch: &Microbatch,
-    ) -> (StageGradients, Option<Tensor<2>>) {
+    ) -> Result<(StageGradients, Option<Tensor<2>>), PipelineError> {
         let mut layers = vec![LayerGradients::default(); self.banks.len()];
         let first = self.banks.len() - tape.layers.len();
         let mut gradient = Some(gradient);
@@ -178,13 +204,15 @@ impl Stage {
                 output,
             } = taped;
             let layer = &self.backbone.layers()[first + index];
-            let output =
-                output.unwrap_or_else(|| layer.forward(input.clone(), &microbatch.batch, &lora));
+            let output = match output {
+                Some(output) => output,
+                None => layer.forward(input.clone(), &microbatch.batch, &lora)?,
+            };
             let mut gradients = backward(output, above);
             layers[first + index] = lora.take_gradients(&mut gradients);
             gradient = input.grad_remove(&mut gradients);
         }
-        (StageGradients { layers }, gradient)
+        Ok((StageGradients { layers }, gradient))
     }
 
     /// The layers over hidden states `[rows, d_model]` without keeping anything.
@@ -199,7 +227,7 @@ impl Stage {
         let mut hidden = hidden;
         for (layer, banks) in self.backbone.layers().iter().zip(&self.banks) {
             let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
-            hidden = layer.forward(hidden, &microbatch.batch, &lora);
+            hidden = layer.forward(hidden, &microbatch.batch, &lora)?;
         }
         Ok(hidden)
     }
@@ -217,7 +245,7 @@ impl Stage {
         let mut hidden = hidden;
         for ((layer, banks), cache) in self.backbone.layers().iter().zip(&self.banks).zip(caches) {
             let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
-            hidden = layer.forward_cached(hidden, &microbatch.batch, &lora, cache);
+            hidden = layer.forward_cached(hidden, &microbatch.batch, &lora, cache)?;
         }
         Ok(hidden)
     }
@@ -258,20 +286,21 @@ impl Stage {
         Ok(head.logits(hidden))
     }
 
-    /// This stage's share of each slot's squared gradient norm, `[slots]`.
+    /// This stage's share of each slot's squared gradient norm, `[slots]`; `None` if there is no
+    /// gradient.
     pub fn squared_gradient_norms(&self, gradients: &StageGradients) -> Option<Tensor<1>> {
-        let mut sum: Option<Tensor<1>> = None;
+        let mut norms: Option<GradientNorms> = None;
         for (banks, layer) in self.banks.iter().zip(&gradients.layers) {
             for (projection, gradient) in Projection::ALL.into_iter().zip(&layer.0) {
                 let Some(gradient) = gradient else { continue };
-                let part = squared_gradient_norms(banks.bank(projection), gradient);
-                sum = Some(match sum {
-                    Some(sum) => sum + part,
-                    None => part,
-                });
+                let bank = banks.bank(projection);
+                let before = norms
+                    .take()
+                    .unwrap_or_else(|| GradientNorms::new(bank.num_slots(), &self.device));
+                norms = Some(before.add(bank, gradient));
             }
         }
-        sum
+        norms.map(GradientNorms::finish)
     }
 
     /// Steps all adapters of this stage.

@@ -11,12 +11,21 @@ pub(crate) fn resolve_dtype(
     device: &Device,
     checkpoint: &Checkpoint,
 ) -> Result<FloatDType, TrainerError> {
+    resolve_stored(choice, device, checkpoint.dtype())
+}
+
+/// The same for weights that are, or would be, stored in a type.
+pub(crate) fn resolve_stored(
+    choice: DtypeChoice,
+    device: &Device,
+    stored: Option<TensorDtype>,
+) -> Result<FloatDType, TrainerError> {
     let (dtype, name) = match choice {
         DtypeChoice::Float32 => (FloatDType::F32, "float32"),
         DtypeChoice::Bfloat16 => (FloatDType::BF16, "bfloat16"),
         DtypeChoice::Float16 => (FloatDType::F16, "float16"),
         DtypeChoice::Auto => {
-            let stored = match checkpoint.dtype() {
+            let stored = match stored {
                 Some(TensorDtype::Bfloat16) => FloatDType::BF16,
                 Some(TensorDtype::Float16) => FloatDType::F16,
                 Some(TensorDtype::Float32) | None => FloatDType::F32,

@@ -53,13 +53,16 @@ pub enum Event {
         /// Index of the group it was trained in.
         group: usize,
     },
-    /// All running adapters took a step.
+    /// All running adapters took a step. Results are read while the next iteration is computed, so
+    /// this and the step events before it come up to one iteration late; whatever follows from a
+    /// step comes after its event.
     Iteration {
         /// Iteration of the run, counted from 1.
         iteration: u64,
-        /// Wall time, evaluation and saving left out.
+        /// Wall time until its results were there: since those of the iteration before, or since
+        /// it was submitted if that was later. Evaluation and saving are left out.
         seconds: f64,
-        /// Tokens of all adapters.
+        /// Tokens of all adapters, also of one that turns out to have failed.
         tokens: usize,
         /// Tokens over seconds.
         tokens_per_second: f64,

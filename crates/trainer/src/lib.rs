@@ -8,12 +8,16 @@
 mod adapter;
 mod answers;
 mod assemble;
+mod bench;
 mod decode;
 mod dtype;
 mod error;
 mod evaluate;
 mod event;
 mod generator;
+mod iterate;
+mod pending;
+mod readback;
 mod report;
 mod run;
 mod run_directory;
@@ -21,7 +25,11 @@ mod sampling;
 mod session;
 mod step;
 mod task;
+mod train_step;
 
+pub use bench::{
+    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
+};
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;

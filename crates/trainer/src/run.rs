@@ -139,7 +139,7 @@ impl Run {
     }
 
     /// Trains until every adapter has come to its end or `stop` is set, which saves all adapters
-    /// after the current iteration. Every event goes to `events.jsonl` and to `observer`.
+    /// after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
     ///
     /// # Errors
     /// If the run directory cannot be written or holds a run already, or the device fails. An
@@ -175,6 +175,8 @@ impl Run {
             running: Vec::new(),
             ended: BTreeMap::new(),
             iteration: 0,
+            pending: None,
+            arrived: None,
             tokens: 0,
         };
         session.emit(Event::RunStart {

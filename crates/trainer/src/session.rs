@@ -14,8 +14,8 @@ use crate::{
     adapter::{ModelAdapter, to_peft, unmoved},
     answers,
     evaluate::evaluate,
+    pending::PendingIteration,
     run_directory::RunDirectory,
-    step::StepOutcome,
     task::TrainingTask,
 };
 
@@ -35,7 +35,12 @@ pub(crate) struct Session<'a> {
     /// The running tasks; a task's index is its slot.
     pub(crate) running: Vec<TrainingTask>,
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
+    /// Iterations submitted.
     pub(crate) iteration: u64,
+    /// The iteration under way: its results are read while the next one is computed.
+    pub(crate) pending: Option<PendingIteration>,
+    /// When the results of the last booked iteration were there.
+    pub(crate) arrived: Option<Instant>,
     pub(crate) tokens: u64,
 }
 
@@ -64,106 +69,22 @@ impl Session<'_> {
         })
     }
 
-    /// One optimizer step of every running task, and what follows from it. Returns the tasks that
-    /// ended.
-    pub(crate) fn iterate(&mut self) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
-        let started = Instant::now();
-        self.iteration += 1;
-        let outcomes = self.step()?;
-        let seconds = started.elapsed().as_secs_f64();
-        let names: Vec<String> = self
-            .running
-            .iter()
-            .map(|task| task.config.name.clone())
-            .collect();
-        let tokens = outcomes.iter().map(|outcome| outcome.tokens).sum();
-        self.tokens += tokens as u64;
-
-        let mut failures: Vec<Option<String>> = vec![None; self.running.len()];
-        for (slot, outcome) in outcomes.into_iter().enumerate() {
-            failures[slot] = self.record(slot, &outcome)?;
-        }
-        self.emit(Event::Iteration {
-            iteration: self.iteration,
-            seconds,
-            tokens,
-            tokens_per_second: tokens as f64 / seconds,
-            bubble_ratio: 0.0,
-            bytes_reserved: self
-                .stage
-                .device()
-                .memory_pool_usage()
-                .map(|u| u.bytes_reserved),
-            groups: vec![names],
-        })?;
-
-        // From the last slot on, so that removing one does not move those still to come.
-        let mut ended = Vec::new();
-        for slot in (0..failures.len()).rev() {
-            let end = match failures[slot].take() {
-                Some(reason) => Some(self.fail(slot, reason)?),
-                None => self.after_step(slot)?,
-            };
-            ended.extend(end);
-        }
-        ended.reverse();
-        Ok(ended)
-    }
-
-    /// Books a task's step; a reason if the task cannot go on.
-    fn record(
+    /// Liveness, evaluation, saving and the end of a task that took a step.
+    pub(crate) fn after_step(
         &mut self,
         slot: usize,
-        outcome: &StepOutcome,
-    ) -> Result<Option<String>, TrainerError> {
-        let task = &mut self.running[slot];
-        let StepOutcome {
-            loss,
-            grad_norm,
-            learning_rate,
-            target_tokens,
-            tokens,
-        } = *outcome;
-        let step = task.steps + 1;
-        if !loss.is_finite() || !grad_norm.is_finite() {
-            return Ok(Some(format!(
-                "step {step}: loss {loss}, gradient norm {grad_norm} at a learning rate of \
-                 {learning_rate}"
-            )));
-        }
-        task.steps = step;
-        task.first_loss.get_or_insert(loss);
-        task.last_loss = Some(loss);
-        let event = Event::Step {
-            iteration: self.iteration,
-            adapter: task.config.name.clone(),
-            step,
-            total_steps: task.total_steps,
-            loss,
-            target_tokens,
-            tokens,
-            grad_norm,
-            learning_rate,
-            group: 0,
-        };
-        self.emit(event)?;
-        Ok(None)
-    }
-
-    /// Liveness, evaluation, saving and the end of a task that took a step.
-    fn after_step(&mut self, slot: usize) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
         if let Some(reason) = self.unmoved(slot)? {
             return self.fail(slot, reason).map(Some);
         }
         let task = &self.running[slot];
-        let last = task.steps == task.total_steps;
+        let (step, last) = (task.steps, task.ends_after(task.steps));
         let mut out_of_patience = false;
-        if last || task.steps.is_multiple_of(task.config.eval.steps) {
+        if task.evaluates_after(step) {
             out_of_patience = self.evaluate(slot)?;
         }
-        let task = &self.running[slot];
         let ends = last || out_of_patience;
-        if ends || task.steps.is_multiple_of(task.config.save.steps) {
+        if ends || self.running[slot].saves_after(step) {
             self.save(slot, "last")?;
         }
         if !ends {
@@ -198,9 +119,7 @@ impl Session<'_> {
         let Some(before) = self.initial.get(&task.id) else {
             return Ok(None);
         };
-        let moving_steps = (0..task.steps)
-            .filter(|&step| task.config.train.learning_rate_at(step, task.total_steps) > 0.0);
-        if moving_steps.take(2).count() < 2 {
+        if !task.must_have_moved_after(task.steps) {
             return Ok(None);
         }
         let unmoved = unmoved(before, &self.stage.extract(slot)?)?;
@@ -278,7 +197,11 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot go on. What it saved before stays as it is.
-    fn fail(&mut self, slot: usize, reason: String) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    pub(crate) fn fail(
+        &mut self,
+        slot: usize,
+        reason: String,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
         self.stage.remove(slot)?;
         let task = self.running.remove(slot);
         let (id, step, adapter) = (task.id, task.steps + 1, task.config.name.clone());
@@ -296,8 +219,9 @@ impl Session<'_> {
         Ok((id, TaskOutcome::Failed))
     }
 
-    /// Saves every running adapter and ends its task.
+    /// Settles the iteration under way, saves every running adapter and ends its task.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
+        self.settle()?;
         for slot in 0..self.running.len() {
             if self.running[slot].saved_steps != Some(self.running[slot].steps) {
                 self.save(slot, "last")?;

@@ -23,7 +23,9 @@ pub(crate) struct TrainingTask {
     pub(crate) id: TaskId,
     pub(crate) config: AdapterConfig,
     pub(crate) total_steps: usize,
-    /// Optimizer steps taken.
+    /// Optimizer steps handed to the device.
+    pub(crate) submitted: usize,
+    /// Optimizer steps taken and known to be good: `submitted`, or one less.
     pub(crate) steps: usize,
     pub(crate) first_loss: Option<f64>,
     pub(crate) last_loss: Option<f64>,
@@ -59,6 +61,7 @@ impl TrainingTask {
             id,
             config,
             total_steps,
+            submitted: 0,
             steps: 0,
             first_loss: None,
             last_loss: None,
@@ -75,7 +78,7 @@ impl TrainingTask {
     pub(crate) fn next_rows(&self) -> StepRows<'_> {
         let samples: Vec<&Sample> = self
             .order
-            .rows(self.steps)
+            .rows(self.submitted)
             .into_iter()
             .map(|row| &self.data.train.samples[row])
             .collect();
@@ -109,6 +112,32 @@ impl TrainingTask {
     pub(crate) fn learning_rate(&self) -> f64 {
         self.config
             .train
-            .learning_rate_at(self.steps, self.total_steps)
+            .learning_rate_at(self.submitted, self.total_steps)
+    }
+
+    /// Whether `step`, counted from 1, is the last one.
+    pub(crate) fn ends_after(&self, step: usize) -> bool {
+        step == self.total_steps
+    }
+
+    /// Whether the task is evaluated after `step`, counted from 1.
+    pub(crate) fn evaluates_after(&self, step: usize) -> bool {
+        let due = self.ends_after(step) || step.is_multiple_of(self.config.eval.steps);
+        due && self.data.validation.is_some()
+    }
+
+    /// Whether the task is saved after `step`, counted from 1.
+    pub(crate) fn saves_after(&self, step: usize) -> bool {
+        self.ends_after(step) || step.is_multiple_of(self.config.save.steps)
+    }
+
+    /// Whether two of the first `steps` steps had a learning rate above zero: both factors of an
+    /// adapter that training reaches have moved then.
+    pub(crate) fn must_have_moved_after(&self, steps: usize) -> bool {
+        let rate = |step| {
+            let train = &self.config.train;
+            train.learning_rate_at(step, self.total_steps)
+        };
+        (0..steps).filter(|&step| rate(step) > 0.0).take(2).count() == 2
     }
 }

@@ -5,6 +5,7 @@ mod llama;
 mod raw;
 mod resolve;
 mod rope;
+mod shapes;
 mod sliding_window;
 
 pub use architecture::Architecture;

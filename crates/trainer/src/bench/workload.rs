@@ -1,0 +1,97 @@
+//! Tasks that nobody wrote: random tokens, fresh adapters.
+
+use batchlora::{AdapterState, DropoutDraw, LoraSpec, SlotUpdate};
+use burn::tensor::Device;
+use loraloom_data::Sample;
+use loraloom_model::{LayerAdapter, LlamaConfig, Projection};
+
+use crate::{TrainerError, adapter::ModelAdapter, assemble::TaskRows};
+
+/// The adapted projections of the paper's workload.
+const TARGETS: [Projection; 4] = [Projection::Q, Projection::K, Projection::V, Projection::O];
+
+/// A task of the paper's workload: rank 16 on the attention's projections, dropout 0.05, over the
+/// same random tokens in every step.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) adapter: ModelAdapter,
+    seed: u64,
+    samples: Vec<Sample>,
+}
+
+impl Task {
+    /// Task number `seed`, with `batch` sequences of which `length` tokens predict their successor.
+    pub(super) fn new(
+        seed: u64,
+        model: &LlamaConfig,
+        [batch, length]: [usize; 2],
+        device: &Device,
+    ) -> Result<Self, TrainerError> {
+        let spec = LoraSpec::new(16, 32.0).with_lora_dropout(0.05);
+        let shapes = model.linears();
+        let layer = |layer: usize| {
+            let mut adapter = LayerAdapter::default();
+            for projection in TARGETS {
+                let shape = &shapes[projection as usize];
+                let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
+                let state = AdapterState::init(spec, widths, seed, module, device)?;
+                adapter[projection as usize] = Some(state);
+            }
+            Ok(adapter)
+        };
+        let adapter: Result<_, TrainerError> = (0..model.num_hidden_layers).map(layer).collect();
+        let mut tokens = tokens(seed, model.vocab_size);
+        let samples = (0..batch).map(|_| Sample {
+            ids: tokens.by_ref().take(length + 1).collect(),
+            is_target: (0..=length).map(|position| position > 0).collect(),
+        });
+        Ok(Self {
+            adapter: adapter?,
+            seed,
+            samples: samples.collect(),
+        })
+    }
+
+    /// The task's rows of a batch, every one of them a prediction.
+    pub(super) fn rows(&self, slot: usize) -> TaskRows<'_> {
+        let targets: usize = self.samples.iter().map(Sample::num_targets).sum();
+        TaskRows {
+            slot,
+            samples: self.samples.iter().collect(),
+            first_sample: 0,
+            max_seq_len: self.samples.first().map_or(0, Sample::len),
+            weight: (1.0 / targets as f64) as f32,
+        }
+    }
+
+    pub(super) fn draw(&self, step: usize) -> DropoutDraw {
+        DropoutDraw {
+            seed: self.seed,
+            step: step as u32,
+        }
+    }
+}
+
+/// The optimizer's settings in step `step`, counted from 0.
+pub(super) fn update(step: usize) -> SlotUpdate {
+    SlotUpdate {
+        learning_rate: 1e-4,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        max_grad_norm: 1.0,
+        step: step as u64 + 1,
+    }
+}
+
+/// Endless tokens below `vocabulary`; a linear congruential generator's upper bits.
+fn tokens(seed: u64, vocabulary: usize) -> impl Iterator<Item = u32> {
+    let next = |state: &u64| {
+        let next = state.wrapping_mul(6_364_136_223_846_793_005);
+        Some(next.wrapping_add(1_442_695_040_888_963_407))
+    };
+    std::iter::successors(Some(seed), next)
+        .skip(1)
+        .map(move |state| ((state >> 33) % vocabulary as u64) as u32)
+}
