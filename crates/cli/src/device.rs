@@ -40,6 +40,8 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     /// The hardware's own name, where it has one.
     pub(crate) hardware: Option<String>,
+    /// A GPU API drawn by the CPU.
+    pub(crate) software: bool,
     /// What `auto` found wrong with the devices it would have preferred.
     pub(crate) warnings: Vec<String>,
 }
@@ -171,6 +173,7 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
                 device: listed.device.clone(),
                 name: listed.name.clone(),
                 hardware,
+                software: listed.software,
                 warnings: Vec::new(),
             });
         }

@@ -16,6 +16,7 @@ mod progress;
 mod run_directory;
 mod self_test;
 mod summary;
+mod table;
 mod unserved;
 
 use std::process::ExitCode;

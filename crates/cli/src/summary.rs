@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use loraloom_trainer::{AdapterReport, DatasetSummary, Outcome, RunReport};
 
+use crate::table;
+
 /// Columns of the table; text to the left, numbers to the right.
 const COLUMNS: [(&str, bool); 7] = [
     ("adapter", true),
@@ -40,28 +42,8 @@ pub(crate) fn dataset(summary: &DatasetSummary) -> String {
 
 /// A table with a row per adapter, and the run's totals below it.
 pub(crate) fn table(report: &RunReport) -> String {
-    let mut rows = vec![COLUMNS.map(|(name, _)| name.to_owned())];
-    rows.extend(report.adapters.iter().map(row));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS.len())
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .zip(COLUMNS)
-            .map(|((cell, width), (_, left))| {
-                if left {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            })
-            .collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
+    let rows: Vec<_> = report.adapters.iter().map(row).collect();
+    let mut text = table::aligned(COLUMNS, &rows);
     let rate = report.tokens as f64 / report.seconds.max(f64::MIN_POSITIVE);
     let _ = write!(
         text,

@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{exit::Exit, printer::Printer};
 
 /// Commands that are not there yet, with what serves meanwhile.
-const COMMANDS: [(&str, Option<&str>); 15] = [
+const COMMANDS: [(&str, Option<&str>); 14] = [
     (
         "plan",
         Some("`loraloom check CONFIG` checks everything but memory"),
@@ -30,7 +30,6 @@ const COMMANDS: [(&str, Option<&str>); 15] = [
     ),
     ("worker", None),
     ("simulate", None),
-    ("bench", None),
 ];
 const QUEUE: Option<&str> = Some("`loraloom train CONFIG` trains every adapter of a configuration");
 const PEFT: Option<&str> = Some(

@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod bench;
 mod check;
 mod completions;
 mod config;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Check(arguments) => check::run(&arguments, printer),
         Command::Train(arguments) => train::run(arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
+        Command::Bench(arguments) => bench::run(&arguments, printer),
         Command::Doctor(arguments) => doctor::run(&arguments, printer),
         Command::Config(command) => config::run(&command, printer),
         Command::Completions { shell } => completions::run(shell, printer),

@@ -4,6 +4,7 @@
     reason = "a failure here is a failed test, in helpers too"
 )]
 
+mod bench;
 mod check;
 mod config;
 mod device;

@@ -12,6 +12,7 @@ fn help_is_the_documentation() {
         ("help_short", &["-h"]),
         ("help_train", &["train", "--help"]),
         ("help_generate", &["generate", "--help"]),
+        ("help_bench", &["bench", "--help"]),
     ] {
         let run = here.run(arguments);
         assert_eq!(run.code, 0);
@@ -71,7 +72,6 @@ fn what_is_not_served_is_refused_by_name() {
         "export x",
         "worker",
         "simulate t --compare --json",
-        "bench --json",
         "data preview x.yaml",
         "train x.yaml --resume",
     ] {

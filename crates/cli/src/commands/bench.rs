@@ -1,0 +1,228 @@
+//! `bench`: the operator alone and whole training steps, measured on this machine.
+
+use loraloom_model::LlamaConfig;
+use loraloom_trainer::{
+    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement,
+};
+
+use crate::{
+    arguments::BenchArguments,
+    device::{self, Opened},
+    exit::Exit,
+    failure::Failure,
+    printer::Printer,
+    table,
+};
+
+/// Numbers of adapters that share a layer's rows.
+const KERNEL_ADAPTERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// What is measured where nothing else is said.
+struct Defaults {
+    rows: usize,
+    width: usize,
+    shape: &'static str,
+    batch: usize,
+    length: usize,
+    adapters: [usize; 2],
+}
+
+/// Fills a GPU.
+const LARGE: Defaults = Defaults {
+    rows: 8192,
+    width: 4096,
+    shape: "tinyllama-1.1b",
+    batch: 8,
+    length: 512,
+    adapters: [1, 4],
+};
+/// Takes seconds on a CPU.
+const SMALL: Defaults = Defaults {
+    rows: 256,
+    width: 512,
+    shape: "micro",
+    batch: 2,
+    length: 128,
+    adapters: [1, 8],
+};
+
+pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let opened = device::open(arguments.device)?;
+    printer.warnings(&opened.warnings);
+    let defaults = if opened.name == "cpu" || opened.software {
+        &SMALL
+    } else {
+        &LARGE
+    };
+    let kernels = kernels(arguments, defaults, &opened)?;
+    let end_to_end = end_to_end(arguments, defaults)?;
+    printer.note(&format!("device  {opened}"));
+    let mut progress = |line: &str| printer.note(&format!("bench   {line}"));
+    let mut report = BenchReport {
+        device: opened.to_string(),
+        kernels: Vec::new(),
+        end_to_end: Vec::new(),
+    };
+    if !arguments.end_to_end_only {
+        if !kernels.composed {
+            progress("`composed` is left out: Burn tunes it for minutes on a software adapter");
+        }
+        report.kernels = kernels.run(&opened.device, &mut progress)?;
+    }
+    if !arguments.kernels_only {
+        report.end_to_end = end_to_end.run(&opened.device, &mut progress)?;
+    }
+    if arguments.json {
+        printer.json(&report)?;
+    } else {
+        let tables = [
+            kernel_table(&report.kernels),
+            step_table(&report.end_to_end),
+        ];
+        let tables: Vec<String> = tables.into_iter().flatten().collect();
+        printer.data(&tables.join("\n"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn kernels(
+    arguments: &BenchArguments,
+    defaults: &Defaults,
+    opened: &Opened,
+) -> Result<KernelBench, Failure> {
+    let rows = arguments.rows.unwrap_or(defaults.rows);
+    let mut adapters = arguments.adapters.clone();
+    if let Some(most) = adapters.iter().find(|&&k| k > rows)
+        && !arguments.end_to_end_only
+    {
+        let message = format!("{most} adapters cannot share {rows} rows");
+        return Err(Failure::usage(message).hint("raise `--rows`, or ask for fewer `--adapters`"));
+    }
+    if adapters.is_empty() {
+        adapters.extend(KERNEL_ADAPTERS);
+    }
+    Ok(KernelBench {
+        rows,
+        d_in: arguments.d_in.unwrap_or(defaults.width),
+        d_out: arguments.d_out.unwrap_or(defaults.width),
+        adapters,
+        dtype: arguments.dtype,
+        composed: !opened.software,
+    })
+}
+
+fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEndBench, Failure> {
+    let shape = arguments.shape.as_deref().unwrap_or(defaults.shape);
+    let model = LlamaConfig::named(shape)
+        .ok_or_else(|| Failure::usage(format!("no model has the shape `{shape}`")))?;
+    let mut adapters = arguments.adapters.clone();
+    if adapters.is_empty() {
+        adapters.extend(defaults.adapters);
+    }
+    Ok(EndToEndBench {
+        shape: shape.to_owned(),
+        model,
+        adapters,
+        batch: arguments.batch.unwrap_or(defaults.batch),
+        length: arguments.length.unwrap_or(defaults.length),
+        dtype: arguments.dtype,
+        steps: arguments.steps,
+        gradient_checkpointing: arguments.gradient_checkpointing,
+        vs_sequential: arguments.vs_sequential,
+    })
+}
+
+/// The kernels in a table, under a line on what they have in common.
+fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
+    let first = measured.first()?;
+    let columns = [
+        ("kernel", true),
+        ("adapters", false),
+        ("ranks", true),
+        ("ms", false),
+        ("vs frozen", false),
+        ("launches", false),
+        ("MB moved", false),
+    ];
+    let rows: Vec<_> = measured.iter().map(kernel_row).collect();
+    Some(format!(
+        "layer [{}, {}], rows {}, {}: forward and backward\n{}",
+        first.d_in,
+        first.d_out,
+        first.rows,
+        first.dtype,
+        table::aligned(columns, &rows)
+    ))
+}
+
+fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
+    let ratio = measured.milliseconds / measured.frozen_milliseconds;
+    [
+        measured.name.name().to_owned(),
+        measured.ranks.len().to_string(),
+        ranks(&measured.ranks),
+        format!("{:.3}", measured.milliseconds),
+        format!("{ratio:.2}"),
+        or_dash(measured.launches, |launches| launches.to_string()),
+        or_dash(measured.bytes_moved, |bytes| {
+            format!("{:.1}", bytes as f64 / 1e6)
+        }),
+    ]
+}
+
+/// The different ranks, in the order of the adapters.
+fn ranks(all: &[usize]) -> String {
+    let mut different: Vec<String> = Vec::new();
+    for rank in all.iter().map(usize::to_string) {
+        if !different.contains(&rank) {
+            different.push(rank);
+        }
+    }
+    if different.is_empty() {
+        "-".to_owned()
+    } else {
+        different.join(",")
+    }
+}
+
+/// Training steps in a table.
+fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
+    let first = measured.first()?;
+    let columns = [
+        ("adapters", false),
+        ("tok/s", false),
+        ("one by one", false),
+        ("ratio", false),
+        ("TFLOP/s", false),
+        ("GB reserved", false),
+    ];
+    let rows: Vec<_> = measured.iter().map(step_row).collect();
+    Some(format!(
+        "{}, batch {}, length {}, {}: training steps\n{}",
+        first.shape,
+        first.batch,
+        first.length,
+        first.dtype,
+        table::aligned(columns, &rows)
+    ))
+}
+
+fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
+    let sequential = measured.sequential_tokens_per_second;
+    [
+        measured.adapters.to_string(),
+        format!("{:.0}", measured.tokens_per_second),
+        or_dash(sequential, |rate| format!("{rate:.0}")),
+        or_dash(sequential, |rate| {
+            format!("{:.2}", measured.tokens_per_second / rate)
+        }),
+        format!("{:.3}", measured.model_tflops),
+        or_dash(measured.peak_bytes, |bytes| {
+            format!("{:.2}", bytes as f64 / 1e9)
+        }),
+    ]
+}
+
+fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), shown)
+}

@@ -1,0 +1,185 @@
+//! `bench`: what it prints for scripts and for people.
+
+use serde_json::Value;
+
+use crate::support::{Run, Workspace};
+
+/// The smallest cases there are.
+const SMALL: [&str; 17] = [
+    "bench",
+    "--device",
+    "cpu",
+    "--adapters",
+    "1,3",
+    "--rows",
+    "6",
+    "--d-in",
+    "8",
+    "--d-out",
+    "12",
+    "--batch",
+    "1",
+    "--length",
+    "4",
+    "--steps",
+    "1",
+];
+
+fn bench(more: &[&str]) -> Run {
+    let run = Workspace::empty().run(&[&SMALL[..], more].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+    run
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
+fn positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number > 0.0)
+}
+
+#[test]
+fn json_has_every_key_and_null_for_what_cannot_be_measured() {
+    let json = bench(&["--json", "--vs-sequential"]).json();
+    assert_eq!(keys(&json), ["device", "end_to_end", "kernels"]);
+    assert_eq!(json["device"], "cpu");
+
+    let kernels = json["kernels"].as_array().unwrap();
+    let names: Vec<&str> = kernels
+        .iter()
+        .map(|k| k["name"].as_str().unwrap())
+        .collect();
+    let of_a_mix = ["composed", "fused"];
+    assert_eq!(
+        names,
+        [&["frozen"][..], &of_a_mix, &of_a_mix, &of_a_mix].concat()
+    );
+    for kernel in kernels {
+        assert_eq!(
+            keys(kernel),
+            [
+                "bytes_moved",
+                "d_in",
+                "d_out",
+                "dtype",
+                "frozen_milliseconds",
+                "launches",
+                "milliseconds",
+                "name",
+                "ranks",
+                "rows",
+            ]
+        );
+        assert_eq!(kernel["dtype"], "float32");
+        assert_eq!(
+            (&kernel["rows"], &kernel["d_in"], &kernel["d_out"]),
+            (&6.into(), &8.into(), &12.into())
+        );
+        assert!(positive(&kernel["milliseconds"]) && positive(&kernel["frozen_milliseconds"]));
+        // The CPU launches nothing.
+        assert!(kernel["launches"].is_null() && kernel["bytes_moved"].is_null());
+    }
+    let ranks: Vec<&Value> = kernels.iter().map(|kernel| &kernel["ranks"]).collect();
+    let expected = serde_json::json!([
+        [],
+        [16],
+        [16],
+        [16, 16, 16],
+        [16, 16, 16],
+        [4, 8, 16],
+        [4, 8, 16]
+    ]);
+    assert_eq!(serde_json::json!(ranks), expected);
+
+    let cases = json["end_to_end"].as_array().unwrap();
+    assert_eq!(cases.len(), 2);
+    for (case, adapters) in cases.iter().zip([1, 3]) {
+        assert_eq!(
+            keys(case),
+            [
+                "adapters",
+                "batch",
+                "dtype",
+                "length",
+                "model_tflops",
+                "peak_bytes",
+                "sequential_tokens_per_second",
+                "shape",
+                "tokens_per_second",
+            ]
+        );
+        assert_eq!(
+            (&case["shape"], &case["dtype"]),
+            (&"micro".into(), &"float32".into())
+        );
+        assert_eq!(
+            (&case["adapters"], &case["batch"], &case["length"]),
+            (&adapters.into(), &1.into(), &4.into())
+        );
+        for key in [
+            "tokens_per_second",
+            "sequential_tokens_per_second",
+            "model_tflops",
+        ] {
+            assert!(positive(&case[key]), "{key}: {case}");
+        }
+        assert!(case["peak_bytes"].is_null());
+    }
+}
+
+#[test]
+fn tables_are_data_and_progress_is_not() {
+    let run = bench(&["--kernels-only"]);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(
+        lines[0],
+        "layer [8, 12], rows 6, float32: forward and backward"
+    );
+    assert!(lines[1].starts_with("kernel"), "{}", run.stdout);
+    assert!(
+        lines[2].starts_with("frozen") && lines[2].contains("1.00"),
+        "{}",
+        run.stdout
+    );
+    assert_eq!(lines.len(), 9, "{}", run.stdout);
+    assert!(run.stderr.contains("device  cpu\n"), "{}", run.stderr);
+
+    let run = bench(&["--end-to-end-only", "--quiet"]);
+    assert_eq!(run.stderr, "");
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    let title = "micro, batch 1, length 4, float32: training steps";
+    assert_eq!(lines[0], title);
+    assert_eq!(lines.len(), 4, "{}", run.stdout);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let here = Workspace::empty();
+    for (arguments, said) in [
+        (
+            &["--kernels-only", "--end-to-end-only"][..],
+            "cannot be used with",
+        ),
+        (
+            &["--shape", "llama-9"],
+            "possible values: micro, tinyllama-1.1b",
+        ),
+        (&["--adapters", "0"], "expected a number above 0"),
+        (
+            &["--rows", "4", "--adapters", "8"],
+            "8 adapters cannot share 4 rows",
+        ),
+    ] {
+        let run = here.run(&[&["bench", "--device", "cpu"], arguments].concat());
+        assert_eq!(run.code, 2, "{}", run.all());
+        assert!(run.stderr.contains(said), "{}", run.stderr);
+    }
+}
