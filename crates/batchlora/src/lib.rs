@@ -3,6 +3,7 @@
 mod adapter;
 mod attached;
 mod bank;
+mod check;
 mod dropout;
 mod error;
 #[cfg(feature = "cubecl")]
@@ -20,6 +21,7 @@ mod spec;
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
+pub use check::check_device;
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]

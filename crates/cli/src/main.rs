@@ -14,7 +14,6 @@ mod panics;
 mod printer;
 mod progress;
 mod run_directory;
-mod self_test;
 mod summary;
 mod table;
 mod unserved;

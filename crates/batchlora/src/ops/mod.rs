@@ -37,10 +37,12 @@ pub(crate) enum Side {
 ///
 /// Wide operands may be `float32`, `float16` or `bfloat16`; packed weights, their gradients and the
 /// narrow operands of rank r are `float32`, and so is every sum.
-#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff)]
+#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait BatchLoraOps: Backend {
     /// `[rows, width] × [Σr, width] → [rows, rank_max]`: every routed row times its adapter's
     /// packed rows. Unspecified beyond the adapter's rank and in rows of no adapter.
+    #[fusion(dtype = burn::tensor::DType::F32,
+        shape = burn::tensor::Shape::new([wide[0], routing.rank_max()]))]
     fn lora_shrink(
         wide: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -51,6 +53,7 @@ pub(crate) trait BatchLoraOps: Backend {
     }
 
     /// `[rows, width] + [rows, rank_max] × [Σr, width] → [rows, width]`.
+    #[fusion(dtype = wide, shape = wide)]
     fn lora_expand_add(
         wide: FloatTensor<Self>,
         narrow: FloatTensor<Self>,
@@ -63,6 +66,8 @@ pub(crate) trait BatchLoraOps: Backend {
 
     /// `[rows, width], [rows, rank_max] → [Σr, width]`: the gradient of a packed weight, zero for
     /// adapters without rows.
+    #[fusion(dtype = burn::tensor::DType::F32,
+        shape = burn::tensor::Shape::new([routing.rank_sum(), wide[1]]))]
     fn lora_weight_grad(
         wide: FloatTensor<Self>,
         narrow: FloatTensor<Self>,
@@ -74,11 +79,13 @@ pub(crate) trait BatchLoraOps: Backend {
 
     /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where it can be had,
     /// a row's result does not depend on how many rows there are.
+    #[fusion(dtype = x, shape = burn::tensor::Shape::new([x[0], weight[1]]))]
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(x, weight)
     }
 
     /// `(H, S)`, the forward with the rank-r product that backward needs.
+    #[fusion(default)]
     fn lora_forward(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -94,6 +101,7 @@ pub(crate) trait BatchLoraOps: Backend {
 
     /// The operator: x `[rows, d_in]`, frozen weight `[d_in, d_out]`, packed A `[Σr, d_in]` and
     /// B `[Σr, d_out]` to `[rows, d_out]`. Under autodiff it is a single node.
+    #[fusion(default)]
     fn lora_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -106,5 +114,6 @@ pub(crate) trait BatchLoraOps: Backend {
 
     /// A scalar root whose backward gives `gradient` to `output`: how a gradient computed
     /// elsewhere enters a graph.
+    #[fusion(dtype = output, shape = burn::tensor::Shape::new([1]))]
     fn seed_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 }

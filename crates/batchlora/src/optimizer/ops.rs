@@ -8,11 +8,12 @@ use super::{flex, reference};
 /// The optimizer on a backend, in `float32`. The default bodies are the plain-tensor reference.
 ///
 /// Autodiff is left out: none of these tensors is in a graph.
-#[backend_extension(Cube: cfg(feature = "cubecl"), Flex)]
+#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait OptimizerOps: Backend {
     /// Sums `[slots, shares]` with the squares of packed gradients a `[Σr, d_in]` and b
     /// `[Σr, d_out]` added, each to one of its slot's shares. `slots` `[Σr]` has the slot of every
     /// packed row, `starts` `[slots + 1]` the first row of every slot and the end of the last one.
+    #[fusion(dtype = sums, shape = sums)]
     fn add_squares(
         sums: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -25,6 +26,7 @@ pub(crate) trait OptimizerOps: Backend {
     }
 
     /// The shares `[slots, shares]` added up, `[slots]`.
+    #[fusion(dtype = sums, shape = burn::tensor::Shape::new([sums[0]]))]
     fn total_squares(sums: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::total_squares::<Self>(sums)
     }
@@ -33,6 +35,9 @@ pub(crate) trait OptimizerOps: Backend {
     /// `[Σr, width]`, `table` is `[slots, column::COUNT]`, `slots` `[Σr]`, `squared_norms`
     /// `[slots]`. Rows of slots without an update, or with a norm that is not finite, keep every
     /// bit.
+    #[fusion(meta = |weight, first, second, _, _, _, _| {
+        (weight.clone(), first.clone(), second.clone())
+    })]
     fn adamw(
         weight: FloatTensor<Self>,
         first: FloatTensor<Self>,

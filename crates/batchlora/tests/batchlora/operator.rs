@@ -1,8 +1,8 @@
 //! Values and gradients of `lora_linear` on random shapes.
 
 use batchlora::{
-    AdapterBank, DropoutDraw, LoraSpec, Routing, Segment, Segments, frozen_linear, lora_linear,
-    seed_gradient,
+    AdapterBank, BatchLoraError, DropoutDraw, LoraSpec, Routing, Segment, Segments, check_device,
+    frozen_linear, lora_linear, seed_gradient,
 };
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use proptest::{collection::vec, option, prelude::*};
@@ -546,5 +546,21 @@ fn half_precision_activations_with_float32_adapters() {
         for ((name, found), expected) in NAMES.iter().zip(found).zip(&expected) {
             assert_close(&format!("{name} in {dtype:?}"), &found, expected, tolerance);
         }
+    }
+}
+
+#[test]
+fn the_device_under_test_passes_the_check() {
+    for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+        let supported = device().supports_dtype(dtype);
+        let found = check_device(&device(), dtype);
+        assert!(
+            match &found {
+                Ok(_) => supported,
+                Err(BatchLoraError::Unavailable { .. }) => !supported,
+                Err(_) => false,
+            },
+            "{dtype:?}: {found:?}"
+        );
     }
 }

@@ -2,14 +2,17 @@
 
 use std::path::Path;
 
+use batchlora::check_device;
+use burn::tensor::FloatDType;
+
 use super::{check, report::Report};
 use crate::{
     arguments::DoctorArguments,
     device::{self, Listed},
     exit::Exit,
     failure::Failure,
+    panics,
     printer::Printer,
-    self_test,
 };
 
 /// Less free space than this is worth a word: a run of a few large adapters writes as much.
@@ -49,7 +52,7 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
     report.finish()
 }
 
-/// Opens a device and lets it multiply. A GPU that fails is a warning: the CPU still works.
+/// Opens a device and lets it run the operator. A GPU that fails is a warning: the CPU still works.
 fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
     if listed.software {
         let hint = "`auto` does not pick it; the cpu backend is faster";
@@ -57,7 +60,11 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
     }
     let works = device::open_listed(listed)
         .map_err(|failure| failure.to_string())
-        .and_then(|opened| Ok((self_test::matmul(&opened.device)?, opened)));
+        .and_then(|opened| {
+            let checked = panics::catch(|| check_device(&opened.device, FloatDType::F32));
+            let difference = checked?.map_err(|error| error.to_string())?;
+            Ok((difference, opened))
+        });
     match works {
         Ok((difference, opened)) => {
             let hardware = opened
