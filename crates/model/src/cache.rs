@@ -1,6 +1,9 @@
-use burn::tensor::{Bool, Tensor, TensorData, activation::softmax};
+use burn::tensor::Tensor;
 
-use crate::AttentionShape;
+use crate::{
+    AttentionShape,
+    ops::{cached_attention, self_attention},
+};
 
 /// Keys and values of one layer's past tokens, for generation.
 #[derive(Debug, Clone, Default)]
@@ -22,56 +25,29 @@ impl LayerCache {
         v: Tensor<2>,
         shape: &AttentionShape,
     ) -> Tensor<2> {
-        let AttentionShape {
-            sequences,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            ..
-        } = shape;
-        let (count, tokens) = (sequences.len(), sequences.longest());
+        let (count, tokens) = (shape.sequences.len(), shape.sequences.longest());
+        let (heads, width) = (shape.num_kv_heads, shape.head_dim);
         assert_eq!(
-            sequences.rows(),
+            shape.sequences.rows(),
             count * tokens,
             "cached sequences advance together"
         );
-        let split = |x: Tensor<2>, heads: usize| {
-            x.reshape([count, tokens, heads, *head_dim]).swap_dims(1, 2)
+        let split = |x: Tensor<2>| x.reshape([count, tokens, heads, width]).swap_dims(1, 2);
+        let new = [split(k.clone()), split(v.clone())];
+        let Some(past) = self.past.take() else {
+            self.past = Some(new);
+            return self_attention(q, k, v, shape);
         };
-        let new = [split(k, *num_kv_heads), split(v, *num_kv_heads)];
-        let [k, v] = match self.past.take() {
-            Some([k, v]) => {
-                let [new_k, new_v] = new;
-                [
-                    Tensor::cat(vec![k, new_k], 2),
-                    Tensor::cat(vec![v, new_v], 2),
-                ]
-            }
-            None => new,
-        };
-        self.past = Some([k.clone(), v.clone()]);
-
-        let total = k.dims()[2];
-        let group = num_heads / num_kv_heads;
-        let q = split(q, *num_heads).reshape([count, *num_kv_heads, group, tokens, *head_dim]);
-        let k = k.reshape([count, *num_kv_heads, 1, total, *head_dim]);
-        let v = v.reshape([count, *num_kv_heads, 1, total, *head_dim]);
-        let scores = q.matmul(k.swap_dims(3, 4)).mul_scalar(shape.scale());
-        let hidden: Vec<bool> = (total - tokens..total)
-            .flat_map(|query| {
-                let seen = shape.first_key(query)..=query;
-                (0..total).map(move |key| !seen.contains(&key))
-            })
-            .collect();
-        let hidden = TensorData::new(hidden, [1, 1, 1, tokens, total]);
-        let hidden = Tensor::<5, Bool>::from_data(hidden, &scores.device());
-        let hidden = hidden.expand(scores.dims());
-        let probabilities = softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 4);
-        let out = probabilities
-            .matmul(v)
-            .reshape([count, *num_heads, tokens, *head_dim]);
-        out.swap_dims(1, 2)
-            .reshape([count * tokens, num_heads * head_dim])
+        let [past_k, past_v] = past;
+        let [new_k, new_v] = new;
+        let all = [
+            Tensor::cat(vec![past_k, new_k], 2),
+            Tensor::cat(vec![past_v, new_v], 2),
+        ];
+        let total = all[0].dims()[2];
+        self.past = Some(all.clone());
+        let [k, v] = all.map(|x| x.reshape([count * heads, total, width]));
+        cached_attention(q, k, v, shape)
     }
 
     /// Tokens in the cache.

@@ -72,6 +72,28 @@ pub fn self_attention(
     ))
 }
 
+/// Causal attention of the last tokens of sequences, all of the same number, over everything so far.
+///
+/// # Shapes
+/// q `[sequences · tokens, heads · head_dim]`, k and v `[sequences · kv_heads, total, head_dim]`,
+/// output as q.
+pub(crate) fn cached_attention(
+    q: Tensor<2>,
+    k: Tensor<3>,
+    v: Tensor<3>,
+    shape: &AttentionShape,
+) -> Tensor<2> {
+    if shape.sequences.rows() == 0 {
+        return q;
+    }
+    Tensor::from_dispatch(Dispatch::cached_attention(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        shape.clone(),
+    ))
+}
+
 /// Cross-entropy against one target a row, and the gradient of `Σ weight · loss`.
 ///
 /// # Shapes

@@ -3,7 +3,7 @@
 //! Each keeps only its inputs for the backward pass and recomputes the rest: composed from Burn's
 //! elementwise operations they would keep every intermediate and pass over memory many times.
 //! The default bodies, in plain tensor operations, are the reference and serve every backend; Flex
-//! has its own. Reductions, norms, softmax and losses are computed in `float32` whatever the type
+//! has its own, and CubeCL devices have kernels. Reductions, norms, softmax and losses are computed in `float32` whatever the type
 //! of the operands.
 //!
 //! Rows are tokens: sequences of a batch follow each other without padding, so that what a token
@@ -12,6 +12,8 @@
 mod autodiff;
 mod flex;
 mod functions;
+#[cfg(feature = "cubecl")]
+mod kernels;
 mod padded_attention;
 mod reference;
 mod sequences;
@@ -21,7 +23,7 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 
-pub(crate) use functions::rms_norm_backward;
+pub(crate) use functions::{cached_attention, rms_norm_backward};
 pub use functions::{cross_entropy, rms_norm, rotate, self_attention, swiglu};
 pub use sequences::{AttentionShape, Sequences};
 
@@ -100,6 +102,19 @@ pub(crate) trait DecoderOps: Backend {
         padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape)
     }
 
+    /// Causal attention of the last tokens of sequences, all of the same number, over the keys and
+    /// values of everything so far: q `[sequences · tokens, heads · head_dim]`, k and v
+    /// `[sequences · kv_heads, total, head_dim]`, output as q. For generation: where it has a
+    /// gradient at all, that is the composition's.
+    fn cached_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        shape: AttentionShape,
+    ) -> FloatTensor<Self> {
+        padded_attention::cached_attention::<Self>(q, k, v, &shape)
+    }
+
     /// Cross-entropy of logits `[rows, vocabulary]` against one target a row, and the gradient of
     /// `Σ weight · loss`: losses `[rows]` in `float32`, gradient as the logits.
     fn cross_entropy(
@@ -110,6 +125,3 @@ pub(crate) trait DecoderOps: Backend {
         reference::cross_entropy::<Self>(logits, targets, weights)
     }
 }
-
-#[cfg(feature = "cubecl")]
-impl DecoderOps for burn_cubecl::CubeBackend {}

@@ -81,27 +81,38 @@ impl Padded<'_> {
     fn probabilities<B: Backend>(&self, q: FloatTensor<B>, k: FloatTensor<B>) -> FloatTensor<B> {
         let scores = B::float_matmul(q, B::float_swap_dims(k, 3, 4));
         let scores = B::float_mul_scalar(scores, self.shape.scale().into());
-        let hidden = self.hidden::<B>(&scores.device());
-        let hidden = B::bool_expand(hidden, scores.shape());
-        let scores = B::float_mask_fill(scores, hidden, f32::NEG_INFINITY.into());
-        let scores = B::float_sub(scores.clone(), B::float_max_dim(scores, 4));
-        let exponentials = B::float_exp(scores);
-        B::float_div(exponentials.clone(), B::float_sum_dim(exponentials, 4))
+        causal_softmax::<B>(scores, self.shape)
     }
+}
 
-    /// Which keys a query does not see, `[1, 1, 1, longest, longest]`.
-    fn hidden<B: Backend>(&self, device: &Device<B>) -> BoolTensor<B> {
-        let longest = self.longest();
-        let hidden: Vec<bool> = (0..longest)
-            .flat_map(|query| {
-                let seen = self.shape.first_key(query)..=query;
-                (0..longest).map(move |key| !seen.contains(&key))
-            })
-            .collect();
-        let dtype = get_device_settings::<B>(device).bool_dtype;
-        let data = TensorData::new(hidden, [1, 1, 1, longest, longest]).convert_dtype(dtype.into());
-        B::bool_from_data(data, device)
-    }
+/// Softmax over the keys that a query sees, `[…, queries, keys]`: the queries are the last of the
+/// keys' positions.
+fn causal_softmax<B: Backend>(scores: FloatTensor<B>, shape: &AttentionShape) -> FloatTensor<B> {
+    let [.., queries, keys] = scores.shape().dims::<5>();
+    let hidden = hidden::<B>(shape, queries, keys, &scores.device());
+    let hidden = B::bool_expand(hidden, scores.shape());
+    let scores = B::float_mask_fill(scores, hidden, f32::NEG_INFINITY.into());
+    let scores = B::float_sub(scores.clone(), B::float_max_dim(scores, 4));
+    let exponentials = B::float_exp(scores);
+    B::float_div(exponentials.clone(), B::float_sum_dim(exponentials, 4))
+}
+
+/// Which keys a query does not see, `[1, 1, 1, queries, keys]`.
+fn hidden<B: Backend>(
+    shape: &AttentionShape,
+    queries: usize,
+    keys: usize,
+    device: &Device<B>,
+) -> BoolTensor<B> {
+    let hidden: Vec<bool> = (keys - queries..keys)
+        .flat_map(|query| {
+            let seen = shape.first_key(query)..=query;
+            (0..keys).map(move |key| !seen.contains(&key))
+        })
+        .collect();
+    let dtype = get_device_settings::<B>(device).bool_dtype;
+    let data = TensorData::new(hidden, [1, 1, 1, queries, keys]).convert_dtype(dtype.into());
+    B::bool_from_data(data, device)
 }
 
 pub(super) fn indices<B: Backend>(indices: Vec<i32>, device: &Device<B>) -> IntTensor<B> {
@@ -154,6 +165,36 @@ pub(super) fn self_attention_backward<B: Backend>(
         padded.join::<B>(dk, shape.num_kv_heads, dtype),
         padded.join::<B>(dv, shape.num_kv_heads, dtype),
     )
+}
+
+/// Queries `[sequences · tokens, heads · head_dim]` over a cache `[sequences · kv_heads, total,
+/// head_dim]`.
+pub(super) fn cached_attention<B: Backend>(
+    q: FloatTensor<B>,
+    k: FloatTensor<B>,
+    v: FloatTensor<B>,
+    shape: &AttentionShape,
+) -> FloatTensor<B> {
+    let (flat, dtype) = (q.shape(), q.dtype());
+    let (count, tokens) = (shape.sequences.len(), shape.sequences.longest());
+    let (kv_heads, width) = (shape.num_kv_heads, shape.head_dim);
+    let (group, total) = (shape.num_heads / kv_heads, k.shape()[1]);
+    let q = B::float_reshape(
+        to_f32::<B>(q),
+        Shape::new([count, tokens, kv_heads, group, width]),
+    );
+    let q = B::float_permute(q, &[0, 2, 3, 1, 4]);
+    let cached = |x: FloatTensor<B>| {
+        B::float_reshape(
+            to_f32::<B>(x),
+            Shape::new([count, kv_heads, 1, total, width]),
+        )
+    };
+    let scores = B::float_matmul(q, B::float_swap_dims(cached(k), 3, 4));
+    let scores = B::float_mul_scalar(scores, shape.scale().into());
+    let out = B::float_matmul(causal_softmax::<B>(scores, shape), cached(v));
+    let out = B::float_permute(out, &[0, 3, 1, 2, 4]);
+    to_dtype::<B>(B::float_reshape(out, flat), dtype)
 }
 
 impl Padded<'_> {

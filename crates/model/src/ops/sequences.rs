@@ -2,8 +2,24 @@ use std::{ops::Range, sync::Arc};
 
 /// Where the sequences of a batch begin and end: sequences follow each other without padding, each
 /// token is one row. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sequences(Arc<[usize]>);
+#[derive(Debug, Clone)]
+pub struct Sequences(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    boundaries: Vec<usize>,
+    /// Device tables of this batch, shared by all layers.
+    #[cfg(feature = "cubecl")]
+    tables: std::sync::Mutex<Vec<(burn_cubecl::CubeDevice, super::kernels::SequenceTable)>>,
+}
+
+impl PartialEq for Sequences {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.boundaries == other.0.boundaries
+    }
+}
+
+impl Eq for Sequences {}
 
 impl Sequences {
     /// Lays sequences of these lengths one after another.
@@ -12,17 +28,21 @@ impl Sequences {
         for length in lengths {
             boundaries.push(boundaries[boundaries.len() - 1] + length);
         }
-        Self(boundaries.into())
+        Self(Arc::new(Inner {
+            boundaries,
+            #[cfg(feature = "cubecl")]
+            tables: std::sync::Mutex::default(),
+        }))
     }
 
     /// Rows of each sequence, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
-        (1..self.0.len()).map(|end| self.0[end - 1]..self.0[end])
+        self.0.boundaries.windows(2).map(|pair| pair[0]..pair[1])
     }
 
     /// Number of sequences.
     pub fn len(&self) -> usize {
-        self.0.len() - 1
+        self.0.boundaries.len() - 1
     }
 
     /// Whether there is no sequence.
@@ -32,12 +52,33 @@ impl Sequences {
 
     /// Number of rows: the tokens of all sequences.
     pub fn rows(&self) -> usize {
-        self.0[self.0.len() - 1]
+        self.0.boundaries[self.len()]
     }
 
     /// Tokens of the longest sequence.
     pub fn longest(&self) -> usize {
         self.iter().map(|rows| rows.len()).max().unwrap_or(0)
+    }
+
+    /// The sequences on a device, uploaded on first use.
+    #[cfg(feature = "cubecl")]
+    pub(super) fn table(
+        &self,
+        client: &burn_cubecl::cubecl::client::Client,
+        device: &burn_cubecl::CubeDevice,
+    ) -> super::kernels::SequenceTable {
+        // Tables are only ever added whole: a panic elsewhere leaves nothing half made.
+        let mut tables = self
+            .0
+            .tables
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, found)) = tables.iter().find(|(of, _)| of == device) {
+            return found.clone();
+        }
+        let made = super::kernels::SequenceTable::upload(self, client, device);
+        tables.push((device.clone(), made.clone()));
+        made
     }
 }
 

@@ -1,15 +1,18 @@
 //! The loss fused with the head, against the full-logits expression.
 
-use burn::tensor::{Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use loraloom_model::{Checkpoint, Targets};
 
 use crate::support::{
-    Random, assert_close, assert_close_values, config, device, fixture, host, whole,
+    Random, assert_close, assert_close_values, backbone_on, config, device, fixture, host, whole,
 };
 
+/// Targets of different rows, in any order, if there are rows enough; else some rows have several.
 fn random_targets(random: &mut Random, count: usize, rows: usize, vocabulary: usize) -> Targets {
+    let mut order: Vec<_> = (0..rows).map(|row| (random.below(1 << 30), row)).collect();
+    order.sort_unstable();
     Targets {
-        rows: (0..count).map(|_| random.below(rows)).collect(),
+        rows: (0..count).map(|target| order[target % rows].1).collect(),
         ids: (0..count)
             .map(|_| random.below(vocabulary) as u32)
             .collect(),
@@ -17,10 +20,11 @@ fn random_targets(random: &mut Random, count: usize, rows: usize, vocabulary: us
     }
 }
 
+/// On the CPU, where the oracle is.
 fn integers(values: impl Iterator<Item = i32>) -> Tensor<1, Int> {
     let values: Vec<i32> = values.collect();
     let count = values.len();
-    Tensor::from_data(TensorData::new(values, [count]), &device().autodiff())
+    Tensor::from_data(TensorData::new(values, [count]), &Device::flex().autodiff())
 }
 
 #[test]
@@ -28,23 +32,27 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
     for model in ["llama-gqa", "llama-tied-rope-llama3", "qwen2-sharded"] {
         let (config, backbone) = (config(model), whole(model));
         let head = backbone.head().expect("a head");
+        let oracle = backbone_on(model, 0..config.num_hidden_layers, &Device::flex());
+        let oracle = oracle.head().expect("a head");
         for (rows, count) in [(1, 1), (9, 5), (40, 40), (7, 60)] {
             let mut random = Random::new(count as u64);
-            let hidden = random.tensor([rows, config.d_model], &device().autodiff());
+            let values = random.values(rows * config.d_model);
+            let values = TensorData::new(values, [rows, config.d_model]);
+            let hidden = Tensor::<2>::from_data(values.clone(), &Device::flex().autodiff());
             let hidden = hidden.require_grad();
             let targets = random_targets(&mut random, count, rows, config.vocab_size);
 
             let chosen = integers(targets.rows.iter().map(|&row| row as i32));
             let ids = integers(targets.ids.iter().map(|&id| id as i32)).reshape([count, 1]);
-            let logits = head.logits(hidden.clone()).select(0, chosen);
+            let logits = oracle.logits(hidden.clone()).select(0, chosen);
             let expected = activation::log_softmax(logits, 1).gather(1, ids).neg();
             let expected = expected.reshape([count]);
             let weights = TensorData::new(targets.weights.clone(), [count]);
-            let weights = Tensor::<1>::from_data(weights, &device().autodiff());
+            let weights = Tensor::<1>::from_data(weights, &Device::flex().autodiff());
             let gradients = (expected.clone() * weights).sum().backward();
             let gradient = hidden.grad(&gradients).expect("a gradient");
 
-            let input = hidden.inner();
+            let input = Tensor::<2>::from_data(values, &device());
             let (losses, found) = head.loss(input.clone(), &targets);
             assert_close(model, losses.clone(), expected.inner(), 1e-5);
             assert_eq!(host(head.target_losses(input, &targets)), host(losses));

@@ -1,5 +1,5 @@
 //! A decoder layer with adapters against a layer composed of Burn's own operations, with the
-//! adapters merged into its weights.
+//! adapters merged into its weights. The composition runs on the CPU, whatever device is tested.
 
 use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments, seed_gradient};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
@@ -40,7 +40,7 @@ impl<'a> Merged<'a> {
             let name = format!("{}.weight", projection.module(LAYER));
             let stored = checkpoint.tensor(&name).expect("there").to_f32();
             let stored = TensorData::new(stored, [shape.d_out, shape.d_in]);
-            let weight = Tensor::<2>::from_data(stored, &device()).transpose();
+            let weight = Tensor::<2>::from_data(stored, &Device::flex()).transpose();
             let state = adapter.and_then(|adapter| adapter[projection as usize].as_ref());
             let weight = match state {
                 Some(state) => {
@@ -62,7 +62,7 @@ impl<'a> Merged<'a> {
         let name = format!("model.layers.{LAYER}.{name}");
         let tensor = self.checkpoint.tensor(&name).ok()?.to_f32();
         let data = TensorData::new(tensor.clone(), [tensor.len()]);
-        Some(Tensor::from_data(data, &device().autodiff()))
+        Some(Tensor::from_data(data, &Device::flex().autodiff()))
     }
 
     fn linear(&self, projection: Projection, x: Tensor<2>) -> Tensor<2> {
@@ -116,6 +116,7 @@ fn adapter(
     config: &LlamaConfig,
     spec: LoraSpec,
     chosen: impl Fn(Projection) -> bool,
+    device: &Device,
 ) -> LayerAdapter {
     let shapes = config.linears();
     Projection::ALL.map(|projection| {
@@ -123,7 +124,7 @@ fn adapter(
             let shape = &shapes[projection as usize];
             let size = 0.3 / (spec.scale() * (spec.r as f64).sqrt()).sqrt();
             let mut part = |width: usize| {
-                let values: Tensor<2> = random.tensor([spec.r, width], &device());
+                let values: Tensor<2> = random.tensor([spec.r, width], device);
                 values.mul_scalar(size)
             };
             let weights = LoraPair {
@@ -137,14 +138,14 @@ fn adapter(
 
 /// Two adapters, the first at all seven projections and the second at three, of two sequences and
 /// one; and a sequence of the base alone.
-fn adapters(config: &LlamaConfig) -> Vec<LayerAdapter> {
+fn adapters(config: &LlamaConfig, device: &Device) -> Vec<LayerAdapter> {
     let mut random = Random::new(7);
     let all = LoraSpec::new(5, 10.0);
     let some = LoraSpec::new(16, 8.0).with_use_rslora(true);
     let chosen = |p| matches!(p, Projection::K | Projection::O | Projection::Up);
     vec![
-        adapter(&mut random, config, all, |_| true),
-        adapter(&mut random, config, some, chosen),
+        adapter(&mut random, config, all, |_| true, device),
+        adapter(&mut random, config, some, chosen, device),
     ]
 }
 
@@ -170,9 +171,9 @@ fn segments() -> Segments {
     Segments::new(sequences.rows(), segments.collect()).expect("in order")
 }
 
-fn batch(config: &LlamaConfig, lengths: &[usize]) -> SequenceBatch {
+fn batch(config: &LlamaConfig, lengths: &[usize], device: &Device) -> SequenceBatch {
     let sequences = Sequences::from_lengths(lengths.iter().copied());
-    SequenceBatch::new(config, sequences, lengths, &device())
+    SequenceBatch::new(config, sequences, lengths, device)
 }
 
 fn rows(x: &Tensor<2>, index: usize) -> Tensor<2> {
@@ -189,39 +190,43 @@ fn input(config: &LlamaConfig, device: &Device) -> Tensor<2> {
 fn values_and_gradients_are_those_of_the_merged_layer() {
     for model in MODELS {
         let config = config(model);
-        let adapters = adapters(&config);
+        let oracle_adapters = adapters(&config, &Device::flex());
         let device = device().autodiff();
         let layer = load(model, &config);
-        let batch_of_all = batch(&config, &LENGTHS);
-        let base = layer.forward(
-            input(&config, &device),
-            &batch_of_all,
-            &LayerLora::default(),
-        );
-        let banks = banks(&config, &adapters);
+        let batch_of_all = batch(&config, &LENGTHS, &device);
+        let forward = |x, lora: &LayerLora| {
+            let y = layer.forward(x, &batch_of_all, lora);
+            y.expect("adapters that fit")
+        };
+        let base = forward(input(&config, &device), &LayerLora::default());
+        let banks = banks(&config, &adapters(&config, &crate::support::device()));
         let lora = banks
             .attach(&segments(), None)
             .expect("slots exist")
             .require_grad();
         let x = input(&config, &device).require_grad();
-        let y = layer.forward(x.clone(), &batch_of_all, &lora);
-        let seed: Tensor<2> = Random::new(4).tensor(y.dims(), &device);
-        let mut gradients = seed_gradient(y.clone(), seed.clone()).backward();
+        let y = forward(x.clone(), &lora);
+        let seed = |device: &Device| Random::new(4).tensor::<2>(y.dims(), device);
+        let mut gradients = seed_gradient(y.clone(), seed(&device)).backward();
         let dx = x.grad(&gradients).expect("a gradient");
         let found = lora.take_gradients(&mut gradients);
+        let oracle_device = Device::flex().autodiff();
+        let (oracle_x, oracle_seed) = (input(&config, &oracle_device), seed(&oracle_device));
 
-        let mut of_weights = vec![Vec::new(); adapters.len()];
+        let mut of_weights = vec![Vec::new(); oracle_adapters.len()];
         for (index, slot) in SLOTS.into_iter().enumerate() {
-            let merged = Merged::new(model, &config, slot.map(|slot| &adapters[slot]));
-            let own = rows(&x, index).detach().require_grad();
-            let expected = merged.forward(own.clone(), &batch(&config, &LENGTHS[index..=index]));
+            let merged = Merged::new(model, &config, slot.map(|slot| &oracle_adapters[slot]));
+            let own = rows(&oracle_x, index).detach().require_grad();
+            let own_batch = batch(&config, &LENGTHS[index..=index], &oracle_device);
+            let expected = merged.forward(own.clone(), &own_batch);
             let what = format!("{model}, sequence {index}");
             assert_close(&what, rows(&y, index), expected.clone(), TOLERANCE);
-            let change = (rows(&base, index) - expected.clone()).abs().max();
-            let change = change.into_scalar::<f32>();
+            let pairs = host(rows(&base, index)).into_iter();
+            let pairs = pairs.zip(host(expected.clone()));
+            let change = pairs.fold(0f32, |max, (base, merged)| max.max((base - merged).abs()));
             assert_eq!(change > 0.1, slot.is_some(), "{what} changes by {change}");
 
-            let gradients = (expected * rows(&seed, index)).sum().backward();
+            let gradients = (expected * rows(&oracle_seed, index)).sum().backward();
             let expected = own.grad(&gradients).expect("a gradient");
             assert_close(
                 &format!("{what}, dx"),
@@ -238,7 +243,7 @@ fn values_and_gradients_are_those_of_the_merged_layer() {
         for (projection, found) in Projection::ALL.into_iter().zip(found.0) {
             let found = found.expect("every projection has an adapter");
             let mut rank = 0;
-            for (adapter, of_weights) in adapters.iter().zip(&of_weights) {
+            for (adapter, of_weights) in oracle_adapters.iter().zip(&of_weights) {
                 let Some(state) = &adapter[projection as usize] else {
                     continue;
                 };
@@ -270,11 +275,12 @@ fn dropout_is_drawn_for_every_projection() {
     let config = config("llama-gqa");
     let spec = LoraSpec::new(4, 8.0).with_lora_dropout(0.5);
     let x = input(&config, &device());
-    let batch = batch(&config, &LENGTHS);
+    let batch = batch(&config, &LENGTHS, &device());
     let layer = load("llama-gqa", &config);
     let mut outputs = Vec::new();
     for projection in Projection::ALL {
-        let adapter = adapter(&mut Random::new(1), &config, spec, |p| p == projection);
+        let own = |p| p == projection;
+        let adapter = adapter(&mut Random::new(1), &config, spec, own, &device());
         let banks = banks(&config, std::slice::from_ref(&adapter));
         let all = vec![Segment {
             rows: 0..x.dims()[0],
@@ -283,7 +289,11 @@ fn dropout_is_drawn_for_every_projection() {
         let segments = Segments::new(x.dims()[0], all).expect("in order");
         let run = |draws: Option<&[DropoutDraw]>| {
             let lora = banks.attach(&segments, draws).expect("slots exist");
-            host(layer.forward(x.clone(), &batch, &lora))
+            host(
+                layer
+                    .forward(x.clone(), &batch, &lora)
+                    .expect("adapters that fit"),
+            )
         };
         let draw = |seed, step| [DropoutDraw { seed, step }];
         let one = run(Some(&draw(1, 1)));

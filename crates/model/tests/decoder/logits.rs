@@ -74,7 +74,9 @@ fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u32]]) -> Ve
     let batch = SequenceBatch::new(config, layout, &lengths, &device());
     let mut x = parts[0].embed(&sequences.concat()).expect("an embedding");
     for layer in parts.iter().flat_map(Backbone::layers) {
-        x = layer.forward(x, &batch, &LayerLora::default());
+        x = layer
+            .forward(x, &batch, &LayerLora::default())
+            .expect("no adapters");
     }
     let head = parts.iter().find_map(Backbone::head).expect("a head");
     host(head.logits(x))
@@ -104,7 +106,9 @@ fn generate(
             .embed(&ids.copied().collect::<Vec<_>>())
             .expect("an embedding");
         for (layer, cache) in model.layers().iter().zip(&mut caches) {
-            x = layer.forward_cached(x, &batch, &LayerLora::default(), cache);
+            x = layer
+                .forward_cached(x, &batch, &LayerLora::default(), cache)
+                .expect("no adapters");
         }
         let found = host(model.head().expect("a head").logits(x));
         let per_sequence = tokens * config.vocab_size;

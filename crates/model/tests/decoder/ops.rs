@@ -1,5 +1,7 @@
-//! The decoder's operations, values and gradients, against compositions of Burn's own.
+//! The decoder's operations, values and gradients, against compositions of Burn's own. The
+//! compositions run on the CPU, whatever device is tested.
 
+use batchlora::seed_gradient;
 use burn::tensor::{
     Bool, DType, Device, FloatDType, Gradients, Int, Tensor, TensorData, activation,
 };
@@ -14,8 +16,7 @@ const TOLERANCE: f32 = 1e-5;
 /// Backward from a random gradient of `y`; the gradients of `leaves`.
 fn gradients<const N: usize>(y: Tensor<2>, leaves: &[Tensor<2>; N], seed: u64) -> [Tensor<2>; N] {
     let gradient = Random::new(seed).tensor(y.dims(), &y.device());
-    let dtype = y.dtype();
-    let gradients: Gradients = (y * gradient.cast(dtype)).sum().backward();
+    let gradients: Gradients = seed_gradient(y, gradient).backward();
     leaves
         .each_ref()
         .map(|leaf| leaf.grad(&gradients).expect("a gradient"))
@@ -31,8 +32,8 @@ fn view(x: Tensor<2>) -> Tensor<2> {
     all.slice([1..rows + 1, 3..columns + 3])
 }
 
-/// Value and gradients of an operation and of its composition on the same leaves, with and without
-/// gradient checkpointing.
+/// Value and gradients of an operation and of its composition on leaves of the same values, with and
+/// without gradient checkpointing.
 #[track_caller]
 fn compare<const N: usize>(
     what: &str,
@@ -41,24 +42,30 @@ fn compare<const N: usize>(
     operation: impl Fn([Tensor<2>; N]) -> Tensor<2>,
     composition: impl Fn([Tensor<2>; N]) -> Tensor<2>,
 ) {
+    let leaves_on = |device: Device| {
+        let mut random = Random::new(shapes[0][0] as u64 * 31 + shapes[0][1] as u64);
+        shapes.map(|shape| {
+            let values = random.tensor(shape, &device);
+            values.mul_scalar(spread).detach().require_grad()
+        })
+    };
+    let oracle_leaves = leaves_on(Device::flex().autodiff());
+    let expected = composition(oracle_leaves.clone());
+    let expected_gradients = gradients(expected.clone(), &oracle_leaves, 9);
     for device in [
         device().autodiff(),
         device().autodiff().gradient_checkpointing(),
     ] {
-        let mut random = Random::new(shapes[0][0] as u64 * 31 + shapes[0][1] as u64);
-        let leaves = shapes.map(|shape| {
-            let values = random.tensor(shape, &device);
-            values.mul_scalar(spread).detach().require_grad()
-        });
+        let leaves = leaves_on(device);
         // A cheap operation in front, so that checkpointing has something to compute again.
         let inputs = || leaves.each_ref().map(|leaf| leaf.clone() * 1.0);
-        let (found, expected) = (operation(inputs()), composition(inputs()));
+        let found = operation(inputs());
         assert_close(what, found.clone(), expected.clone(), TOLERANCE);
         // Views with offsets and strides are read as what they show.
         let views = inputs().map(view);
         assert_close(what, operation(views), found.clone(), 1e-6);
         let found = gradients(found, &leaves, 9);
-        let expected = gradients(expected, &leaves, 9);
+        let expected = expected_gradients.clone();
         for (index, (found, expected)) in found.into_iter().zip(expected).enumerate() {
             let what = format!("{what}: gradient {index}");
             assert_close(&what, found, expected, TOLERANCE);
@@ -83,13 +90,13 @@ fn rms_norm_is_its_definition() {
         [130, 96],
     ] {
         for epsilon in [1e-6, 0.3] {
-            let weight: Tensor<1> = Random::new(4).tensor([width], &device());
+            let weight = |device: &Device| Random::new(4).tensor::<1>([width], device);
             compare(
                 &format!("rms_norm [{rows}, {width}] {epsilon}"),
                 [[rows, width]],
                 2.0,
-                |[x]| rms_norm(x, weight.clone(), epsilon),
-                |[x]| composed_rms_norm(x, weight.clone(), epsilon),
+                |[x]| rms_norm(x, weight(&device()), epsilon),
+                |[x]| composed_rms_norm(x, weight(&Device::flex()), epsilon),
             );
         }
     }
@@ -136,6 +143,20 @@ fn swiglu_is_its_definition() {
     }
 }
 
+/// More units than cubes in one dimension hold, as the elements do not fit whole vectors.
+#[test]
+fn swiglu_of_very_many_elements() {
+    let on = |device: &Device| {
+        let mut random = Random::new(5);
+        let mut values = || random.tensor::<2>([3, 5_600_001], device);
+        [values(), values()]
+    };
+    let [gate, up] = on(&device());
+    let [oracle_gate, oracle_up] = on(&Device::flex());
+    let expected = composed_swiglu(oracle_gate, oracle_up);
+    assert_close("swiglu", swiglu(gate, up), expected, TOLERANCE);
+}
+
 #[test]
 fn swiglu_saturates_without_nan() {
     let device = device().autodiff();
@@ -179,15 +200,14 @@ pub(crate) fn composed_rotate(x: Tensor<2>, cos: Tensor<2>, sin: Tensor<2>) -> T
 fn rotate_is_transformers() {
     for (rows, heads, head_dim) in [(1, 1, 2), (9, 4, 12), (333, 3, 64), (5, 8, 128), (4, 1, 6)] {
         // Not on the unit circle: yarn scales the tables.
-        let device = device();
-        let cos: Tensor<2> = Random::new(1).tensor([rows, head_dim / 2], &device);
-        let sin: Tensor<2> = Random::new(2).tensor([rows, head_dim / 2], &device);
+        let table =
+            |seed, device: &Device| Random::new(seed).tensor::<2>([rows, head_dim / 2], device);
         compare(
             &format!("rotate {rows} {heads} {head_dim}"),
             [[rows, heads * head_dim]],
             1.0,
-            |[x]| rotate(x, cos.clone(), sin.clone()),
-            |[x]| composed_rotate(x, cos.clone(), sin.clone()),
+            |[x]| rotate(x, table(1, &device()), table(2, &device())),
+            |[x]| composed_rotate(x, table(1, &Device::flex()), table(2, &Device::flex())),
         );
     }
 }
@@ -279,6 +299,72 @@ fn attention_of_sequences_of_mixed_lengths() {
     }
 }
 
+/// On a GPU these are several chunks, and blocks of queries whose gradients of keys add up.
+#[test]
+fn attention_of_long_sequences() {
+    compare_attention(&[210, 5, 150], [8, 4, 8], 1.5);
+}
+
+/// Random shapes, with the widths of heads that models have.
+#[test]
+fn attention_of_random_shapes() {
+    for seed in 0..8 {
+        let mut random = Random::new(seed);
+        let head_dim = [64, 80, 128, 6][random.below(4)];
+        let kv_heads = 1 + random.below(3);
+        let heads = kv_heads * (1 + random.below(3));
+        let count = 1 + random.below(5);
+        let lengths: Vec<_> = (0..count).map(|_| random.below(40)).chain([1]).collect();
+        println!("seed {seed}: {lengths:?} {heads}/{kv_heads}·{head_dim}");
+        compare_attention(&lengths, [heads, kv_heads, head_dim], 1.0);
+    }
+}
+
+#[test]
+fn elementwise_operations_of_random_shapes() {
+    for seed in 0..12 {
+        let mut random = Random::new(seed);
+        let (rows, heads) = (1 + random.below(90), 1 + random.below(5));
+        let half = [32, 40, 64, 1 + random.below(100)][random.below(4)];
+        let width = 2 * half * heads;
+        let shape = [rows, width];
+        println!("seed {seed}: {shape:?}, {heads} heads");
+        let what = |name: &str| format!("{name} {shape:?}, seed {seed}");
+        let vector = |device: &Device| Random::new(seed).tensor::<1>([width], device);
+        compare(
+            &what("rms_norm"),
+            [shape],
+            1.0,
+            |[x]| rms_norm(x, vector(&device()), 1e-5),
+            |[x]| composed_rms_norm(x, vector(&Device::flex()), 1e-5),
+        );
+        compare(
+            &what("swiglu"),
+            [shape; 2],
+            3.0,
+            |[gate, up]| swiglu(gate, up),
+            |[gate, up]| composed_swiglu(gate, up),
+        );
+        let table = |seed, device: &Device| Random::new(seed).tensor::<2>([rows, half], device);
+        compare(
+            &what("rotate"),
+            [shape],
+            1.0,
+            |[x]| rotate(x, table(1, &device()), table(2, &device())),
+            |[x]| composed_rotate(x, table(1, &Device::flex()), table(2, &Device::flex())),
+        );
+    }
+}
+
+#[test]
+fn no_rows_are_no_rows() {
+    let empty = |width: usize| Tensor::<2>::zeros([0, width], &device());
+    let weight = Tensor::<1>::ones([8], &device());
+    assert_eq!(rms_norm(empty(8), weight, 1e-6).dims(), [0, 8]);
+    assert_eq!(swiglu(empty(8), empty(8)).dims(), [0, 8]);
+    assert_eq!(rotate(empty(8), empty(2), empty(2)).dims(), [0, 8]);
+}
+
 /// Scores of several hundred: the softmax must not overflow.
 #[test]
 fn attention_with_large_scores() {
@@ -344,7 +430,7 @@ fn attention_stays_within_the_sequence() {
             random.tensor([rows.len(), 48], &device)
         });
         let seeds = Tensor::<2>::cat(seeds.collect(), 0);
-        let gradients = (out.clone() * seeds).sum().backward();
+        let gradients = seed_gradient(out.clone(), seeds).backward();
         let rows = shape.sequences.iter().nth(own).expect("the sequence");
         let own = |t: Tensor<2>| host(t.clone().slice([rows.clone(), 0..t.dims()[1]]));
         let [dq, dk, dv] = leaves.map(|leaf| own(leaf.grad(&gradients).expect("a gradient")));
@@ -380,13 +466,18 @@ fn cross_entropy_is_the_gathered_log_softmax() {
         ([17, 384], 4.0),
         ([40, 1031], 50.0),
         ([3, 64], 1e4),
+        ([5, 32_003], 5.0),
+        ([70_000, 2], 1.0),
     ] {
-        let device = device().autodiff();
-        let mut random = Random::new(rows as u64);
-        let logits: Tensor<2> = random.tensor([rows, vocabulary], &device);
-        let logits = logits.mul_scalar(spread).detach().require_grad();
-        let ids = integers(&targets(&mut random, rows, vocabulary), &device);
-        let weights: Tensor<1> = random.tensor([rows], &device);
+        let inputs = |device: &Device| {
+            let mut random = Random::new(rows as u64);
+            let logits: Tensor<2> = random.tensor([rows, vocabulary], device);
+            let ids = integers(&targets(&mut random, rows, vocabulary), device);
+            let weights: Tensor<1> = random.tensor([rows], device);
+            (logits.mul_scalar(spread), ids, weights)
+        };
+        let (logits, ids, weights) = inputs(&Device::flex().autodiff());
+        let logits = logits.detach().require_grad();
         let expected = activation::log_softmax(logits.clone(), 1)
             .gather(1, ids.clone().reshape([rows, 1]))
             .neg()
@@ -394,10 +485,22 @@ fn cross_entropy_is_the_gathered_log_softmax() {
         let gradients = (expected.clone() * weights.clone()).sum().backward();
         let gradient = logits.grad(&gradients).expect("a gradient");
 
-        let (losses, found) = cross_entropy(logits.inner(), ids.inner(), weights.inner());
-        let what = format!("[{rows}, {vocabulary}], spread {spread}");
-        assert_close(&what, losses, expected.inner(), TOLERANCE);
-        assert_close(&format!("{what}, gradient"), found, gradient, TOLERANCE);
+        // Once held by this test and once by nobody else, when they may be overwritten.
+        let (logits, ids, weights) = inputs(&device());
+        let values = host(logits.clone());
+        let held = cross_entropy(logits.clone(), ids.clone(), weights.clone());
+        assert_eq!(host(logits.clone()), values);
+        let own = cross_entropy(logits, ids, weights);
+        for (losses, found) in [held, own] {
+            let what = format!("[{rows}, {vocabulary}], spread {spread}");
+            assert_close(&what, losses, expected.clone().inner(), TOLERANCE);
+            assert_close(
+                &format!("{what}, gradient"),
+                found,
+                gradient.clone(),
+                TOLERANCE,
+            );
+        }
     }
 }
 
@@ -413,6 +516,31 @@ fn a_target_of_no_weight_has_a_loss_and_no_gradient() {
     assert!(gradient[9..].iter().all(|&value| value != 0.0));
 }
 
+#[test]
+fn cross_entropy_in_half_precision_is_rounded_float32() {
+    let device = device();
+    for (dtype, tolerance) in [(FloatDType::F16, 2e-3), (FloatDType::BF16, 2e-2)] {
+        if !device.supports_dtype(DType::from(dtype)) {
+            continue;
+        }
+        let mut random = Random::new(8);
+        let logits = random.tensor::<2>([19, 1030], &device).mul_scalar(6.0);
+        let ids = integers(&targets(&mut random, 19, 1030), &device);
+        let weights: Tensor<1> = random.tensor([19], &device);
+        let logits = logits.cast(dtype);
+        let run = |with: FloatDType| {
+            let logits = logits.clone().cast(with);
+            let (losses, gradient) = cross_entropy(logits, ids.clone(), weights.clone());
+            assert_eq!(losses.dtype(), DType::F32);
+            assert_eq!(gradient.dtype(), DType::from(with));
+            [host(losses), host(gradient)]
+        };
+        for (found, expected) in run(dtype).iter().zip(run(FloatDType::F32)) {
+            assert_close_values(&format!("{dtype:?}"), found, &expected, tolerance);
+        }
+    }
+}
+
 type Operation<'a> = Box<dyn Fn([Tensor<2>; 3], FloatDType) -> Tensor<2> + 'a>;
 
 /// In half precision the result is that of `float32` on the same rounded inputs, rounded.
@@ -423,14 +551,16 @@ fn half_precision_is_rounded_float32() {
         if !plain.supports_dtype(DType::from(dtype)) {
             continue;
         }
+        // The long one is split on a GPU.
         let shape = AttentionShape {
-            sequences: Sequences::from_lengths([5, 11]),
+            sequences: Sequences::from_lengths([5, 11, 130]),
             num_heads: 4,
             num_kv_heads: 2,
             head_dim: 8,
             window: None,
         };
-        let table = |seed| Random::new(seed).tensor::<2>([16, 4], &plain);
+        let rows = shape.sequences.rows();
+        let table = |seed| Random::new(seed).tensor::<2>([rows, 4], &plain);
         let gamma = |dtype| Random::new(3).tensor::<1>([32], &plain).cast(dtype);
         let operations: [(&str, Operation<'_>); 4] = [
             (
@@ -452,7 +582,7 @@ fn half_precision_is_rounded_float32() {
                 let autodiff = plain.clone().autodiff();
                 let mut random = Random::new(6);
                 // Rounded to the narrow type first, whatever type it runs in.
-                let leaves = [[16, 32], [16, 16], [16, 16]].map(|shape| {
+                let leaves = [[rows, 32], [rows, 16], [rows, 16]].map(|shape| {
                     let values: Tensor<2> = random.tensor(shape, &autodiff);
                     values.cast(dtype).cast(with).detach().require_grad()
                 });
@@ -460,7 +590,7 @@ fn half_precision_is_rounded_float32() {
                 assert_eq!(y.dtype(), DType::from(with), "{name}");
                 let gradient: Tensor<2> = Random::new(9).tensor(y.dims(), &autodiff);
                 let gradient = gradient.cast(dtype).cast(with);
-                let gradients = (y.clone() * gradient).sum().backward();
+                let gradients = seed_gradient(y.clone(), gradient).backward();
                 let dx = leaves[0].grad(&gradients).expect("a gradient");
                 assert_eq!(dx.dtype(), DType::from(with), "{name}");
                 [host(y), host(dx)]

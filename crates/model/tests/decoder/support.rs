@@ -10,6 +10,8 @@ pub(crate) fn device() -> Device {
         Err(_) | Ok("flex") => Device::flex(),
         #[cfg(feature = "wgpu")]
         Ok("wgpu") => Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
+        #[cfg(feature = "cuda")]
+        Ok("cuda") => Device::cuda(0),
         Ok(other) => panic!("LORALOOM_TEST_DEVICE: this build has no device {other}"),
     }
 }
@@ -25,9 +27,17 @@ pub(crate) fn config(model: &str) -> LlamaConfig {
 }
 
 pub(crate) fn backbone(model: &str, layers: std::ops::Range<usize>) -> Backbone {
+    backbone_on(model, layers, &device())
+}
+
+pub(crate) fn backbone_on(
+    model: &str,
+    layers: std::ops::Range<usize>,
+    device: &Device,
+) -> Backbone {
     let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
     let dtype = FloatDType::F32;
-    Backbone::load(&checkpoint, &config(model), layers, dtype, &device()).expect("a backbone")
+    Backbone::load(&checkpoint, &config(model), layers, dtype, device).expect("a backbone")
 }
 
 pub(crate) fn whole(model: &str) -> Backbone {

@@ -1,0 +1,223 @@
+//! Probabilities of causal attention from its scores, and their gradient.
+//!
+//! A score row belongs to one query of one head. Units stand side by side on it, several rows to a
+//! cube where rows are short. Only the keys that the query sees are read, once from memory and once
+//! from cache; every place of the result is written once, zeros where nothing is seen.
+
+use burn::{backend::TensorMetadata, tensor::DType};
+use burn_cubecl::{cubecl, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use batchlora::launch::{cube_dim, empty, record, vector_size};
+
+use super::rows::{LOWEST, RowLayout, element_max, element_sum, row_max, row_sum};
+
+/// Where the queries and keys of a block of scores stand in their sequences.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    /// Position of the first query.
+    pub(super) first_query: usize,
+    /// Queries of a head; the rows of a batch are the queries of one head after another.
+    pub(super) queries: usize,
+    /// Position of the first key.
+    pub(super) first_key: usize,
+    /// A query sees itself and `window - 1` before it.
+    pub(super) window: Option<usize>,
+}
+
+/// Scores `[batch, heads · queries, keys]` in `float32` to probabilities of type `dtype`, in place
+/// if that is `float32`.
+pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DType) -> CubeTensor {
+    let [batch, rows, keys] = scores.shape().dims();
+    let in_place = dtype == DType::F32;
+    let out = if in_place {
+        scores.clone()
+    } else {
+        empty(&scores, [batch, rows, keys], dtype)
+    };
+    let size = vector_size(&[&scores, &out]);
+    let layout = RowLayout::new(keys / size);
+    record(&[&scores, &out]);
+    let client = scores.client.clone();
+    softmax_kernel::launch(
+        &client,
+        layout.cubes(batch * rows),
+        cube_dim(layout.lanes, layout.rows),
+        size,
+        scores.into_tensor_arg(),
+        if in_place {
+            out.as_tensor_alias(0)
+        } else {
+            out.clone().into_tensor_arg()
+        },
+        places.first_query as u32,
+        places.queries as u32,
+        places.first_key as u32,
+        // Positions are below 2^31: no query is so far that this hides anything.
+        places.window.map_or(u32::MAX / 2, |window| window as u32),
+        scale,
+        layout.lanes,
+        layout.rows,
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    out
+}
+
+/// `scale · P ∘ (dP - rowsum(P ∘ dP))` in the type of P; dP is `float32`, and overwritten if P is
+/// too.
+pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> CubeTensor {
+    let [batch, rows, keys] = p.shape().dims();
+    let in_place = p.dtype == DType::F32;
+    let out = if in_place {
+        dp.clone()
+    } else {
+        empty(&p, [batch, rows, keys], p.dtype)
+    };
+    let size = vector_size(&[&p, &dp, &out]);
+    let layout = RowLayout::new(keys / size);
+    record(&[&p, &dp, &out]);
+    let (client, dtype) = (p.client.clone(), p.dtype);
+    softmax_backward_kernel::launch(
+        &client,
+        layout.cubes(batch * rows),
+        cube_dim(layout.lanes, layout.rows),
+        size,
+        p.into_tensor_arg(),
+        dp.into_tensor_arg(),
+        if in_place {
+            out.as_tensor_alias(1)
+        } else {
+            out.clone().into_tensor_arg()
+        },
+        scale,
+        layout.lanes,
+        layout.rows,
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    out
+}
+
+#[cube(launch)]
+fn softmax_kernel<F: Float, N: Size>(
+    scores: &Tensor<Vector<f32, N>>,
+    out: &mut Tensor<Vector<F, N>>,
+    first_query: u32,
+    queries: u32,
+    first_key: u32,
+    window: u32,
+    scale: f32,
+    #[comptime] lanes: usize,
+    #[comptime] rows: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let lane = UNIT_POS_X as usize;
+    let row = CUBE_POS * rows + UNIT_POS_Y as usize;
+    let per_batch = scores.shape(1);
+    let batch = row / per_batch;
+    let within = row % per_batch;
+    let inside = batch < scores.shape(0);
+    let width = scores.shape(2) / size;
+    let scores_row = batch * (scores.stride(0) / size) + within * (scores.stride(1) / size);
+    let out_row = batch * (out.stride(0) / size) + within * (out.stride(1) / size);
+
+    // Keys begin..end of the row are seen.
+    let seen = first_query + within as u32 % queries + 1;
+    let end = (seen - first_key) as usize;
+    let mut begin = 0usize;
+    if seen > first_key + window {
+        begin = (seen - first_key - window) as usize;
+    }
+
+    let mut largest = LOWEST.runtime();
+    let mut sum = 0.0f32;
+    for step in 0..width.div_ceil(lanes) {
+        let column = step * lanes + lane;
+        if inside && column < width && (column + 1) * size > begin && column * size < end {
+            let value = visible::<N>(scores[scores_row + column], scale, column, begin, end);
+            let top = element_max::<N>(value);
+            if top > largest {
+                sum *= f32::exp(largest - top);
+                largest = top;
+            }
+            let shifted = value - Vector::new(largest);
+            sum += element_sum::<N>(shifted.exp());
+        }
+    }
+    let highest = row_max(largest, lanes);
+    let total = row_sum(sum * f32::exp(largest - highest), lanes);
+
+    for step in 0..width.div_ceil(lanes) {
+        let column = step * lanes + lane;
+        if inside && column < width {
+            let mut probability = Vector::<f32, N>::new(0.0);
+            if (column + 1) * size > begin && column * size < end {
+                let value = visible::<N>(scores[scores_row + column], scale, column, begin, end);
+                let shifted = value - Vector::new(highest);
+                probability = shifted.exp() / Vector::new(total);
+            }
+            out[out_row + column] = Vector::cast_from(probability);
+        }
+    }
+}
+
+/// Scaled scores; lowest, so that the exponential is zero, where the key is not seen.
+#[cube]
+fn visible<N: Size>(
+    scores: Vector<f32, N>,
+    scale: f32,
+    column: usize,
+    begin: usize,
+    end: usize,
+) -> Vector<f32, N> {
+    let size = N::value();
+    let mut value = scores * Vector::new(scale);
+    #[unroll]
+    for index in 0..size {
+        let key = column * size + index;
+        if key < begin || key >= end {
+            value.insert(index, LOWEST);
+        }
+    }
+    value
+}
+
+#[cube(launch)]
+fn softmax_backward_kernel<F: Float, N: Size>(
+    p: &Tensor<Vector<F, N>>,
+    dp: &Tensor<Vector<f32, N>>,
+    out: &mut Tensor<Vector<F, N>>,
+    scale: f32,
+    #[comptime] lanes: usize,
+    #[comptime] rows: usize,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let lane = UNIT_POS_X as usize;
+    let row = CUBE_POS * rows + UNIT_POS_Y as usize;
+    let per_batch = p.shape(1);
+    let batch = row / per_batch;
+    let within = row % per_batch;
+    let inside = batch < p.shape(0);
+    let width = p.shape(2) / size;
+    let p_row = batch * (p.stride(0) / size) + within * (p.stride(1) / size);
+    let dp_row = batch * (dp.stride(0) / size) + within * (dp.stride(1) / size);
+    let out_row = batch * (out.stride(0) / size) + within * (out.stride(1) / size);
+
+    let mut products = Vector::<f32, N>::new(0.0);
+    for step in 0..width.div_ceil(lanes) {
+        let column = step * lanes + lane;
+        if inside && column < width {
+            products += Vector::<f32, N>::cast_from(p[p_row + column]) * dp[dp_row + column];
+        }
+    }
+    let along = row_sum(element_sum::<N>(products), lanes);
+    for step in 0..width.div_ceil(lanes) {
+        let column = step * lanes + lane;
+        if inside && column < width {
+            let probability = Vector::<f32, N>::cast_from(p[p_row + column]);
+            let slope = probability * (dp[dp_row + column] - Vector::new(along));
+            out[out_row + column] = Vector::cast_from(slope * Vector::new(scale));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `silu(gate) · up` and its gradients.
+//!
+//! A unit takes one vector; every operand is read once and every result written once.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::{cubecl, tensor::CubeTensor};
+use cubecl::prelude::*;
+
+use batchlora::launch::{by_rows, cube_dim, empty, record, vector_size};
+
+use super::rows::{UNITS, cubes};
+
+pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
+    let (gate, up) = (by_rows(gate), by_rows(up));
+    let [rows, width] = gate.shape().dims();
+    let out = empty(&gate, [rows, width], gate.dtype);
+    if rows * width == 0 {
+        return out;
+    }
+    let size = vector_size(&[&gate, &up, &out]);
+    record(&[&gate, &up, &out]);
+    let (client, dtype) = (gate.client.clone(), gate.dtype);
+    swiglu_kernel::launch(
+        &client,
+        cubes((rows * width / size).div_ceil(UNITS)),
+        cube_dim(UNITS, 1),
+        size,
+        gate.into_tensor_arg(),
+        up.into_tensor_arg(),
+        out.clone().into_tensor_arg(),
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    out
+}
+
+pub(super) fn swiglu_backward(
+    gate: CubeTensor,
+    up: CubeTensor,
+    gradient: CubeTensor,
+) -> (CubeTensor, CubeTensor) {
+    let (gate, up, gradient) = (by_rows(gate), by_rows(up), by_rows(gradient));
+    let [rows, width] = gate.shape().dims();
+    let d_gate = empty(&gate, [rows, width], gate.dtype);
+    let d_up = empty(&gate, [rows, width], gate.dtype);
+    if rows * width == 0 {
+        return (d_gate, d_up);
+    }
+    let size = vector_size(&[&gate, &up, &gradient, &d_gate, &d_up]);
+    record(&[&gate, &up, &gradient, &d_gate, &d_up]);
+    let (client, dtype) = (gate.client.clone(), gate.dtype);
+    swiglu_backward_kernel::launch(
+        &client,
+        cubes((rows * width / size).div_ceil(UNITS)),
+        cube_dim(UNITS, 1),
+        size,
+        gate.into_tensor_arg(),
+        up.into_tensor_arg(),
+        gradient.into_tensor_arg(),
+        d_gate.clone().into_tensor_arg(),
+        d_up.clone().into_tensor_arg(),
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    (d_gate, d_up)
+}
+
+/// `1 / (1 + exp(-z))` without an exponential that overflows.
+#[cube]
+fn sigmoid<N: Size>(z: Vector<f32, N>) -> Vector<f32, N> {
+    let size = N::value();
+    let mut value = Vector::<f32, N>::new(0.0);
+    #[unroll]
+    for index in 0..size {
+        let element = z.extract(index);
+        let small = f32::exp(-f32::abs(element));
+        let mut above = small;
+        if element >= 0.0 {
+            above = 1.0f32;
+        }
+        value.insert(index, above / (1.0f32 + small));
+    }
+    value
+}
+
+#[cube(launch)]
+fn swiglu_kernel<F: Float, N: Size>(
+    gate: &Tensor<Vector<F, N>>,
+    up: &Tensor<Vector<F, N>>,
+    out: &mut Tensor<Vector<F, N>>,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let width = gate.shape(1) / size;
+    let row = ABSOLUTE_POS / width;
+    let column = ABSOLUTE_POS % width;
+    let out_stride = out.stride(0) / size;
+    if row < gate.shape(0) {
+        let z = Vector::<f32, N>::cast_from(gate[row * (gate.stride(0) / size) + column]);
+        let up = Vector::<f32, N>::cast_from(up[row * (up.stride(0) / size) + column]);
+        out[row * out_stride + column] = Vector::cast_from(z * sigmoid::<N>(z) * up);
+    }
+}
+
+/// silu'(z) = σ(z)·(1 + z·(1 - σ(z))).
+#[cube(launch)]
+fn swiglu_backward_kernel<F: Float, N: Size>(
+    gate: &Tensor<Vector<F, N>>,
+    up: &Tensor<Vector<F, N>>,
+    gradient: &Tensor<Vector<F, N>>,
+    d_gate: &mut Tensor<Vector<F, N>>,
+    d_up: &mut Tensor<Vector<F, N>>,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let width = gate.shape(1) / size;
+    let row = ABSOLUTE_POS / width;
+    let column = ABSOLUTE_POS % width;
+    let d_gate_stride = d_gate.stride(0) / size;
+    let d_up_stride = d_up.stride(0) / size;
+    if row < gate.shape(0) {
+        let z = Vector::<f32, N>::cast_from(gate[row * (gate.stride(0) / size) + column]);
+        let up = Vector::<f32, N>::cast_from(up[row * (up.stride(0) / size) + column]);
+        let gradient_at = row * (gradient.stride(0) / size) + column;
+        let gradient = Vector::<f32, N>::cast_from(gradient[gradient_at]);
+        let sigmoid = sigmoid::<N>(z);
+        let one = Vector::<f32, N>::new(1.0);
+        let slope = sigmoid * (one + z * (one - sigmoid));
+        d_gate[row * d_gate_stride + column] = Vector::cast_from(gradient * up * slope);
+        d_up[row * d_up_stride + column] = Vector::cast_from(gradient * z * sigmoid);
+    }
+}
