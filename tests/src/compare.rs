@@ -1,4 +1,36 @@
+use burn::tensor::Device;
 use loraloom_model::PeftAdapter;
+
+use crate::{TrainedRun, device, losses};
+
+/// Fails unless an adapter took the same steps in both runs and ended as the same: bit for bit on
+/// the CPU. Elsewhere Burn chooses a kernel for the frozen product by the number of rows, and the
+/// bounds are those of parity with PEFT.
+pub fn assert_same_training(name: &str, found: &TrainedRun, expected: &TrainedRun) {
+    let steps = |run: &TrainedRun| -> (Vec<f64>, Vec<f64>) {
+        let steps = losses(&run.events, name).into_iter();
+        steps.map(|[loss, norm]| (loss, norm)).unzip()
+    };
+    let (steps, expected_steps) = (steps(found), steps(expected));
+    let (adapter, expected_adapter) = (found.adapter(name), expected.adapter(name));
+    if device() == Device::flex() {
+        assert_eq!(steps, expected_steps, "{name}");
+        assert!(adapter == expected_adapter, "{name}: other weights");
+        return;
+    }
+    assert_close(&format!("{name} loss"), &steps.0, &expected_steps.0, 1e-6);
+    assert_close(
+        &format!("{name} gradient norm"),
+        &steps.1,
+        &expected_steps.1,
+        1e-4,
+    );
+    let difference = largest_relative_difference(&adapter, &expected_adapter);
+    assert!(
+        difference <= 1e-4,
+        "{name}: weights differ by {difference:.2e}"
+    );
+}
 
 /// Fails unless every pair differs by at most `tolerance` of the second.
 pub fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {

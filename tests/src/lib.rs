@@ -9,7 +9,7 @@ mod device;
 mod fixture;
 mod train;
 
-pub use compare::{assert_close, largest_relative_difference};
+pub use compare::{assert_close, assert_same_training, largest_relative_difference};
 pub use device::device;
 pub use fixture::{Fixture, Job};
 pub use train::{TrainedRun, losses, train};

@@ -9,7 +9,8 @@ use std::{
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
 use loraloom_tests::{
-    Fixture, TrainedRun, assert_close, device, largest_relative_difference, losses, train,
+    Fixture, TrainedRun, assert_close, assert_same_training, device, largest_relative_difference,
+    losses, train,
 };
 use loraloom_trainer::{Event, Outcome, Run};
 use serde_json::{Value, json};
@@ -195,12 +196,7 @@ fn a_diverging_task_fails_at_its_own_step_and_alone() {
     assert_eq!(iterations.count(), failed + 1);
 
     for name in ["a", "b"] {
-        assert_eq!(
-            steps(&beside.events, name),
-            steps(&without.events, name),
-            "{name}"
-        );
-        assert_eq!(beside.adapter(name), without.adapter(name), "{name}");
+        assert_same_training(name, &beside, &without);
     }
     // The same step fails when every step is waited for.
     wild["save"]["steps"] = json!(1);
@@ -274,10 +270,7 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
                 largest_relative_difference(&parts.adapter(name), &whole.adapter(name));
             assert!(difference <= 1e-4, "{what}: {difference:.2e}");
         }
-        assert_eq!(
-            losses(&parts.events, "b"),
-            losses(&whole.events, "b"),
-            "the micro-batches of one task are nothing to the other"
-        );
+        // The micro-batches of one task are nothing to the other.
+        assert_same_training("b", &parts, &whole);
     }
 }

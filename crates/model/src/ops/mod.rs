@@ -34,9 +34,10 @@ pub(crate) enum Rotation {
     Back,
 }
 
-#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff)]
+#[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait DecoderOps: Backend {
     /// `x / rms(x) · weight` over the last dimension: x `[rows, width]`, weight `[width]`.
+    #[fusion(dtype = x, shape = x)]
     fn rms_norm(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -46,6 +47,7 @@ pub(crate) trait DecoderOps: Backend {
     }
 
     /// The gradient of x; the weight is frozen.
+    #[fusion(dtype = x, shape = x)]
     fn rms_norm_backward(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -56,11 +58,13 @@ pub(crate) trait DecoderOps: Backend {
     }
 
     /// `silu(gate) · up`, all `[rows, d_ffn]`.
+    #[fusion(dtype = gate, shape = gate)]
     fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::swiglu::<Self>(gate, up)
     }
 
     /// The gradients of gate and up.
+    #[fusion(meta = |gate, up, _| (gate.clone(), up.clone()))]
     fn swiglu_backward(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
@@ -71,6 +75,7 @@ pub(crate) trait DecoderOps: Backend {
 
     /// Rotary embedding of x `[rows, heads · head_dim]` with cos and sin `[rows, head_dim / 2]`;
     /// element i of a head is paired with element i + `head_dim` / 2, as transformers does.
+    #[fusion(dtype = x, shape = x)]
     fn rotate(
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,
@@ -82,6 +87,7 @@ pub(crate) trait DecoderOps: Backend {
 
     /// Causal attention within each sequence: q `[rows, heads · head_dim]`, k and v
     /// `[rows, kv_heads · head_dim]`, output as q.
+    #[fusion(dtype = q, shape = q)]
     fn self_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -92,6 +98,7 @@ pub(crate) trait DecoderOps: Backend {
     }
 
     /// The gradients of q, k and v. The scores are computed again.
+    #[fusion(meta = |q, k, v, _, _| (q.clone(), k.clone(), v.clone()))]
     fn self_attention_backward(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -106,6 +113,7 @@ pub(crate) trait DecoderOps: Backend {
     /// values of everything so far: q `[sequences · tokens, heads · head_dim]`, k and v
     /// `[sequences · kv_heads, total, head_dim]`, output as q. For generation: where it has a
     /// gradient at all, that is the composition's.
+    #[fusion(dtype = q, shape = q)]
     fn cached_attention(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -117,6 +125,12 @@ pub(crate) trait DecoderOps: Backend {
 
     /// Cross-entropy of logits `[rows, vocabulary]` against one target a row, and the gradient of
     /// `Σ weight · loss`: losses `[rows]` in `float32`, gradient as the logits.
+    #[fusion(meta = |logits, _, _| {
+        let mut losses = logits.clone();
+        losses.shape = burn::tensor::Shape::new([logits.shape[0]]);
+        losses.dtype = burn::tensor::DType::F32;
+        (losses, logits.clone())
+    })]
     fn cross_entropy(
         logits: FloatTensor<Self>,
         targets: IntTensor<Self>,
