@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo run --release --example mlp_classifier
 //! ```
+#![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use batchlora::{
     AdamWStep, AdapterBank, AdapterState, BatchLora, BatchLoraError, DropoutDraw, GradientNorms,

@@ -62,8 +62,8 @@ fn banks(adapters: usize, device: &Device) -> Vec<AdapterBank> {
     banks.collect()
 }
 
-fn update(step: u64) -> Option<SlotUpdate> {
-    Some(SlotUpdate {
+fn update(step: u64) -> SlotUpdate {
+    SlotUpdate {
         learning_rate: 1e-3,
         beta1: 0.9,
         beta2: 0.999,
@@ -71,7 +71,7 @@ fn update(step: u64) -> Option<SlotUpdate> {
         weight_decay: 0.0,
         max_grad_norm: 1.0,
         step,
-    })
+    }
 }
 
 /// The gradients of a batch that has one row of each adapter.
@@ -101,7 +101,7 @@ fn step(banks: &mut [AdapterBank], gradients: Vec<LoraPair>, device: &Device, at
     for (bank, gradient) in banks.iter().zip(&gradients) {
         norms = norms.add(bank, gradient);
     }
-    let step = AdamWStep::new(&vec![update(at); slots], norms.finish());
+    let step = AdamWStep::new(&vec![Some(update(at)); slots], norms.finish());
     for (bank, gradient) in banks.iter_mut().zip(gradients) {
         step.apply(bank, gradient);
     }

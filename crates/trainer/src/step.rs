@@ -33,7 +33,7 @@ impl Session<'_> {
             })
             .collect();
         let (batches, ranges) = self.microbatches(&rows)?;
-        let updates: Vec<Option<SlotUpdate>> = self.running.iter().map(update).collect();
+        let updates: Vec<_> = self.running.iter().map(|task| Some(update(task))).collect();
         let tensors = train_step(&mut self.stage, &batches, &updates)?;
         for task in &mut self.running {
             task.submitted += 1;
@@ -88,9 +88,9 @@ impl Session<'_> {
 }
 
 /// The optimizer's numbers for a task's next step.
-fn update(task: &TrainingTask) -> Option<SlotUpdate> {
+fn update(task: &TrainingTask) -> SlotUpdate {
     let train = &task.config.train;
-    Some(SlotUpdate {
+    SlotUpdate {
         learning_rate: task.learning_rate(),
         beta1: train.adam_beta1,
         beta2: train.adam_beta2,
@@ -98,5 +98,5 @@ fn update(task: &TrainingTask) -> Option<SlotUpdate> {
         weight_decay: train.weight_decay,
         max_grad_norm: train.max_grad_norm,
         step: task.submitted as u64 + 1,
-    })
+    }
 }

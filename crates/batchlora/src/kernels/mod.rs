@@ -15,6 +15,11 @@
 //! Steps 3b to 5 want a measurement on the GPU they are for; the operands' bytes and the number of
 //! launches, which can be counted anywhere, are in `tests/launches.rs`.
 
+#![expect(
+    clippy::used_underscore_binding,
+    reason = "`#[define]` makes a kernel's type from an argument that its body never names"
+)]
+
 mod adamw;
 mod count;
 mod dropout;

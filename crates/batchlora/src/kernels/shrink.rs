@@ -98,18 +98,15 @@ fn shrink_kernel<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let rank_lane = unit % 4;
     let row_lane = unit / 4 % 8;
-    let slice = unit / 32;
 
     let width = wide.shape(1) / size;
     let wide_stride = wide.stride(0) / size;
     let weight_stride = weight.stride(0) / size;
-    let out_stride = out.stride(0);
 
     let mut x =
         Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (WIDTH_TILE / size + 1)));
     let mut w =
         Shared::<[Vector<f32, N>]>::new_slice(comptime!(RANK_CHUNK * (WIDTH_TILE / size + 1)));
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(ROW_TILE * RANK_CHUNK));
     let mut acc = Array::<f32>::new(comptime!(chunks * 16));
 
     if first_rank < rank {
@@ -143,14 +140,14 @@ fn shrink_kernel<F: Float, N: Size>(
                         let column = step * vectors + at % vectors;
                         let mut value = Vector::<f32, N>::new(0.0);
                         if chunk_rank + lane < rank && column < width {
-                            let row = rank_start + chunk_rank + lane;
-                            value = weight[row * weight_stride + column];
+                            value =
+                                weight[(rank_start + chunk_rank + lane) * weight_stride + column];
                         }
                         w[lane * pitch + at % vectors] = value;
                     }
                     sync_cube();
                     for vector in 0..comptime!(vectors / SLICES) {
-                        let at = slice * comptime!(vectors / SLICES) + vector;
+                        let at = unit / 32 * comptime!(vectors / SLICES) + vector;
                         let mut ranks = Array::<Vector<f32, N>>::new(4usize);
                         #[unroll]
                         for j in 0..4 {
@@ -174,42 +171,75 @@ fn shrink_kernel<F: Float, N: Size>(
             }
         }
 
+        let mut factor = 1.0f32;
+        if scaled == 1 {
+            factor = f32::reinterpret(segments[segment + SCALE]);
+        }
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * RANK_CHUNK;
             if chunk_rank < rank {
-                #[unroll]
-                for turn in 0..SLICES {
-                    if slice == turn {
-                        #[unroll]
-                        for i in 0..4 {
-                            #[unroll]
-                            for j in 0..4 {
-                                let at = (row_lane + 8 * i) * RANK_CHUNK + rank_lane + 4 * j;
-                                let mut sum = acc[chunk * 16 + i * 4 + j];
-                                if comptime!(turn > 0) {
-                                    sum += sums[at];
-                                }
-                                sums[at] = sum;
-                            }
-                        }
-                    }
-                    sync_cube();
-                }
-                for store in 0..comptime!(ROW_TILE * RANK_CHUNK / UNITS) {
-                    let at = store * UNITS + unit;
-                    let row = at / RANK_CHUNK;
-                    let lane = at % RANK_CHUNK;
-                    if row < rows && chunk_rank + lane < rank {
-                        let mut sum = sums[at];
-                        if scaled == 1 {
-                            sum *= f32::reinterpret(segments[segment + SCALE]);
-                        }
-                        out[(first_row + row) * out_stride + chunk_rank + lane] = sum;
-                    }
-                }
-                sync_cube();
+                let place = ChunkPlace {
+                    first_row,
+                    rows,
+                    first_rank: chunk_rank,
+                    ranks: rank - chunk_rank,
+                };
+                store_chunk(acc, chunk, place, factor, out);
             }
         }
     }
+}
+
+/// Where a chunk's results go.
+#[derive(CubeType, Clone, Copy)]
+struct ChunkPlace {
+    first_row: usize,
+    rows: usize,
+    first_rank: usize,
+    ranks: usize,
+}
+
+/// Adds up what the groups of units have of a chunk, group after group, and writes it.
+#[cube]
+fn store_chunk(
+    acc: Array<f32>,
+    #[comptime] chunk: usize,
+    place: ChunkPlace,
+    factor: f32,
+    out: &mut Tensor<f32>,
+) {
+    let unit = UNIT_POS as usize;
+    let rank_lane = unit % 4;
+    let row_lane = unit / 4 % 8;
+    let out_stride = out.stride(0);
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(ROW_TILE * RANK_CHUNK));
+    #[unroll]
+    for turn in 0..SLICES {
+        if unit / 32 == turn {
+            #[unroll]
+            for i in 0..4 {
+                #[unroll]
+                for j in 0..4 {
+                    let at = (row_lane + 8 * i) * RANK_CHUNK + rank_lane + 4 * j;
+                    let mut sum = acc[chunk * 16 + i * 4 + j];
+                    if comptime!(turn > 0) {
+                        sum += sums[at];
+                    }
+                    sums[at] = sum;
+                }
+            }
+        }
+        sync_cube();
+    }
+    for store in 0..comptime!(ROW_TILE * RANK_CHUNK / UNITS) {
+        let at = store * UNITS + unit;
+        let row = at / RANK_CHUNK;
+        let lane = at % RANK_CHUNK;
+        if row < place.rows && lane < place.ranks {
+            out[(place.first_row + row) * out_stride + place.first_rank + lane] = sums[at] * factor;
+        }
+    }
+    // The next chunk may get the same shared memory.
+    sync_cube();
 }

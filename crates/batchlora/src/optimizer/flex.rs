@@ -30,7 +30,9 @@ pub(super) fn add_squares(
         let sums = sums.storage_mut::<f32>().chunks_exact_mut(shares);
         for (sums, ranks) in sums.zip(starts) {
             let rows = &rows[ranks[0] as usize..ranks[1] as usize];
-            rows.iter().for_each(|squares| sums[0] += squares);
+            for squares in rows {
+                sums[0] += squares;
+            }
         }
     }
     sums

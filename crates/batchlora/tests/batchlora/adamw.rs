@@ -220,11 +220,11 @@ fn random_banks_are_torchs() {
     for seed in 0..24 {
         let mut random = Random::new(seed);
         let mut draw = |count: usize| {
-            let value = (random.values(1)[0] + 1.0) / 2.0;
+            let value = f32::midpoint(random.values(1)[0], 1.0);
             ((value * count as f32) as usize).min(count - 1)
         };
         let shape = [1 + draw(300), [1, 4, 16][draw(3)] * (1 + draw(40))];
-        let ranks: Vec<Option<usize>> = (0..1 + draw(6))
+        let ranks: Vec<Option<usize>> = (0..=draw(6))
             .map(|_| [None, Some(1 + draw(40)), Some(8)][draw(3)])
             .collect();
         let kinds: Vec<usize> = ranks.iter().map(|_| draw(5)).collect();

@@ -141,7 +141,7 @@ mod tests {
             let operations = measured.model_tflops * 1e12 / measured.tokens_per_second;
             // Two layers of 2·512² + 2·512·256 + 3·512·1376 weights, a head of 64·512.
             let weights = 2 * (2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1376) + 64 * 512;
-            let expected = (4 * weights + 6 * 2 * 512 * 4) as f64;
+            let expected = f64::from(4 * weights + 6 * 2 * 512 * 4);
             assert!(
                 (operations / expected - 1.0).abs() < 1e-9,
                 "{operations} {expected}"

@@ -51,7 +51,7 @@ impl<'a> Attention<'a> {
 
     fn query_heads(&self) -> Heads {
         Heads {
-            kv_heads: self.shape.num_kv_heads,
+            of_keys: self.shape.num_kv_heads,
             group: self.shape.num_heads / self.shape.num_kv_heads,
             head_dim: self.shape.head_dim,
         }
@@ -150,15 +150,12 @@ pub(super) fn self_attention_backward(
             let part_dq = matmul(ds.clone(), part_k, q.dtype);
             queries.scatter(part_dq, shape.num_kv_heads, &dq);
             let part_dk = matmul(transposed(ds), part_q, dtype);
-            match &sums {
-                Some([sum_dk, sum_dv]) => {
-                    add_to_sums(sum_dk, part_dk, part.keys.start);
-                    add_to_sums(sum_dv, part_dv, part.keys.start);
-                }
-                None => {
-                    whole.scatter(part_dk, shape.num_kv_heads, &dk);
-                    whole.scatter(part_dv, shape.num_kv_heads, &dv);
-                }
+            if let Some([sum_dk, sum_dv]) = &sums {
+                add_to_sums(sum_dk, part_dk, part.keys.start);
+                add_to_sums(sum_dv, part_dv, part.keys.start);
+            } else {
+                whole.scatter(part_dk, shape.num_kv_heads, &dk);
+                whole.scatter(part_dv, shape.num_kv_heads, &dv);
             }
         }
         if let Some([sum_dk, sum_dv]) = sums {

@@ -3,6 +3,11 @@
 //! Operands are `float32`, `float16` or `bfloat16`; arithmetic is `float32`, results are of the
 //! operands' type. What a cube and a unit do is in each kernel's own documentation.
 
+#![expect(
+    clippy::used_underscore_binding,
+    reason = "`#[define]` makes a kernel's type from an argument that its body never names"
+)]
+
 mod attention;
 mod chunks;
 mod cross_entropy;

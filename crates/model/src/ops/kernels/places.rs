@@ -31,7 +31,7 @@ pub(super) struct Block<'a> {
 /// Heads of the rows and how many of them share a batch of products.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
-    pub(super) kv_heads: usize,
+    pub(super) of_keys: usize,
     /// Heads of these rows per key and value head.
     pub(super) group: usize,
     pub(super) head_dim: usize,
@@ -40,7 +40,7 @@ pub(super) struct Heads {
 impl Block<'_> {
     /// `[rows, heads · head_dim]` to `[sequences · kv_heads, group · places, head_dim]`.
     pub(super) fn gather(self, rows: &CubeTensor, heads: Heads) -> CubeTensor {
-        let batch = self.sequences * heads.kv_heads;
+        let batch = self.sequences * heads.of_keys;
         let shape = [batch, heads.group * self.places, heads.head_dim];
         let out = empty(rows, shape, rows.dtype);
         let size = vector_size(&[rows, &out]);
@@ -54,7 +54,7 @@ impl Block<'_> {
             self.table.words.clone().into_buffer_arg(),
             out.clone().into_tensor_arg(),
             self.first_sequence as u32,
-            heads.kv_heads as u32,
+            heads.of_keys as u32,
             self.first_position as u32,
             self.places as u32,
             burn::backend::cubecl::dtype_to_storage_type(rows.dtype),

@@ -27,7 +27,7 @@ impl SequenceTable {
         let words: Vec<u32> = words.map(|word| word as u32).collect();
         Self {
             words: table(client, device, &words),
-            lengths: order.iter().map(|rows| rows.len()).collect(),
+            lengths: order.iter().map(ExactSizeIterator::len).collect(),
         }
     }
 }
