@@ -1,0 +1,83 @@
+use thiserror::Error;
+
+use crate::schedule::Operation;
+
+/// Why lists cannot be executed.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SimulationError {
+    /// A stage waits for what never comes.
+    #[error("deadlock: stage {stage} waits forever before operation {position}, {operation}")]
+    Deadlock {
+        /// The first stage that waits.
+        stage: usize,
+        /// Place of the operation in the stage's list, from 0.
+        position: usize,
+        /// What it cannot start.
+        operation: Operation,
+    },
+    /// An operation appears twice in a stage's list.
+    #[error("stage {stage} lists {operation} twice, the second time as operation {position}")]
+    Repeated {
+        /// The stage.
+        stage: usize,
+        /// Place of the second in the stage's list, from 0.
+        position: usize,
+        /// The operation.
+        operation: Operation,
+    },
+    /// Lists, costs and links do not fit each other.
+    #[error("{expected} {what} expected, {found} found")]
+    Mismatch {
+        /// What was counted.
+        what: &'static str,
+        /// By the lists.
+        expected: usize,
+        /// In costs or links.
+        found: usize,
+    },
+    /// A cost is no time.
+    #[error("a pass of group {group} cannot take {seconds} s on stage {stage}")]
+    Cost {
+        /// The stage.
+        stage: usize,
+        /// The group.
+        group: usize,
+        /// The cost.
+        seconds: f64,
+    },
+    /// A link that cannot carry anything.
+    #[error("link {index} cannot have {bytes_per_second} bytes/s and a latency of {latency} s")]
+    Link {
+        /// Between stages `index` and `index + 1`.
+        index: usize,
+        /// Its bandwidth.
+        bytes_per_second: f64,
+        /// Its latency, seconds.
+        latency: f64,
+    },
+    /// A size that cannot be.
+    #[error("a micro-batch of group {group} cannot have {bytes} bytes")]
+    Bytes {
+        /// The group.
+        group: usize,
+        /// Its size.
+        bytes: f64,
+    },
+}
+
+impl SimulationError {
+    pub(super) fn expect(
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    ) -> Result<(), SimulationError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(Self::Mismatch {
+            what,
+            expected,
+            found,
+        })
+    }
+}
