@@ -413,6 +413,26 @@ fn without_autodiff_the_values_are_the_same() {
     assert_eq!(bits(&found), bits(&expected));
 }
 
+/// As many rows as a large batch has, ranks from the least to the most, one of them over nearly all
+/// rows: sums of 45,000 terms in blocks.
+#[test]
+fn sixty_five_thousand_rows() {
+    let case = Case {
+        d_in: 16,
+        d_out: 12,
+        slots: [1, 64, 256]
+            .map(|r| Some(LoraSpec::new(r, 8.0).with_lora_dropout(0.1)))
+            .to_vec(),
+        parts: vec![(0, 0, 20_000), (0, 1, 45_000), (0, 2, 536)],
+        tail: 0,
+        ..mixed()
+    };
+    let problem = case.problem();
+    assert_eq!(problem.rows(), 65_536);
+    let found = by_operator(&problem, &case.device());
+    assert_results(&problem, &found, &by_oracle(&problem));
+}
+
 /// Operands that are views with offsets and strides, as transposes and slices leave them; the
 /// caller's own tensors are as they were afterwards.
 #[test]
