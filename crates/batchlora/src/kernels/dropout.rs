@@ -60,3 +60,26 @@ pub(super) fn keep_factors<N: Size>(
     }
     factors
 }
+
+/// Vector `column` of a row of the wide operand, in `float32` and, if the kernel masks, with the
+/// row's mask on.
+#[cube]
+pub(super) fn read_wide<F: Float, N: Size>(
+    wide: &Tensor<Vector<F, N>>,
+    place: (usize, usize),
+    segments: &[u32],
+    segment: usize,
+    dropout_rows: &[u32],
+    module: u32,
+    #[comptime] masked: bool,
+) -> Vector<f32, N> {
+    let size = N::value();
+    let (row, column) = place;
+    let at = row * (wide.stride(0) / size) + column;
+    let mut value = Vector::<f32, N>::cast_from(wide[at]);
+    if comptime!(masked) {
+        let dropout_row = dropout_rows[row];
+        value *= keep_factors::<N>(segments, segment, dropout_row, module, column * size);
+    }
+    value
+}

@@ -12,7 +12,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::keep_factors,
+    dropout::read_wide,
     launch::{by_rows, cube_dim, empty, record, vector_size},
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
 };
@@ -100,7 +100,6 @@ fn shrink_kernel<F: Float, N: Size>(
     let row_lane = unit / 4 % 8;
 
     let width = wide.shape(1) / size;
-    let wide_stride = wide.stride(0) / size;
     let weight_stride = weight.stride(0) / size;
 
     let mut x =
@@ -117,16 +116,15 @@ fn shrink_kernel<F: Float, N: Size>(
                 let column = step * vectors + at % vectors;
                 let mut value = Vector::<f32, N>::new(0.0);
                 if row < rows && column < width {
-                    value = Vector::cast_from(wide[(first_row + row) * wide_stride + column]);
-                    if comptime!(masked) {
-                        value *= keep_factors::<N>(
-                            segments,
-                            segment,
-                            dropout_rows[first_row + row],
-                            module,
-                            column * size,
-                        );
-                    }
+                    value = read_wide::<F, N>(
+                        wide,
+                        (first_row + row, column),
+                        segments,
+                        segment,
+                        dropout_rows,
+                        module,
+                        masked,
+                    );
                 }
                 x[row * pitch + at % vectors] = value;
             }

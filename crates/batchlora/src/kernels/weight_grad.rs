@@ -13,7 +13,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::keep_factors,
+    dropout::read_wide,
     launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK},
     tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, SUM_WORDS},
@@ -114,7 +114,6 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let unit = rank_lane * LANES + lane;
     let column = CUBE_POS_X as usize * LANES + lane;
     let width = wide.shape(1) / size;
-    let wide_stride = wide.stride(0) / size;
     let partial_stride = partial.stride(0) / size;
 
     let mut x = Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_STEP * LANES));
@@ -132,16 +131,15 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 let row = step_row + load * RANK_LANES + rank_lane;
                 let mut value = Vector::<f32, N>::new(0.0);
                 if row < rows && column < width {
-                    value = Vector::cast_from(wide[(first_row + row) * wide_stride + column]);
-                    if comptime!(masked) {
-                        value *= keep_factors::<N>(
-                            segments,
-                            segment,
-                            dropout_rows[first_row + row],
-                            module,
-                            column * size,
-                        );
-                    }
+                    value = read_wide::<F, N>(
+                        wide,
+                        (first_row + row, column),
+                        segments,
+                        segment,
+                        dropout_rows,
+                        module,
+                        masked,
+                    );
                 }
                 x[(load * RANK_LANES + rank_lane) * LANES + lane] = value;
             }
