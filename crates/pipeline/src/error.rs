@@ -1,6 +1,10 @@
+use std::ops::Range;
+
 use batchlora::BatchLoraError;
 use loraloom_model::ModelError;
 use thiserror::Error;
+
+use crate::{PartitionError, simulate::SimulationError};
 
 /// What can go wrong in a stage.
 #[derive(Debug, Error)]
@@ -11,6 +15,60 @@ pub enum PipelineError {
     /// Adapters and batch do not fit each other.
     #[error(transparent)]
     Adapter(#[from] BatchLoraError),
+    /// A group that the stages do not hold.
+    #[error("no group {group} among {groups}")]
+    NoSuchGroup {
+        /// The group asked for.
+        group: usize,
+        /// Groups there are.
+        groups: usize,
+    },
+    /// Stages that are not the model.
+    #[error("stages of layers {layers:?} are not all layers of the model, each once and in order")]
+    Gap {
+        /// The stages' layers.
+        layers: Vec<Range<usize>>,
+    },
+    /// Layers cannot be spread over the stages.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// A schedule cannot be executed.
+    #[error(transparent)]
+    Schedule(#[from] SimulationError),
+    /// A pass without what an earlier pass leaves for it.
+    #[error("stage of layers {first}..{end}, {pass}: {problem}")]
+    NothingUnderWay {
+        /// First decoder layer of the stage.
+        first: usize,
+        /// One past its last decoder layer.
+        end: usize,
+        /// The pass.
+        pass: &'static str,
+        /// What is missing.
+        problem: &'static str,
+    },
+    /// A stage ended because another one failed.
+    #[error("stage {stage} stopped because another stage failed")]
+    Stopped {
+        /// The stage.
+        stage: usize,
+    },
+    /// A list asks for what no stage sent before.
+    #[error("stage {stage} has not got {missing}")]
+    NotSent {
+        /// The stage.
+        stage: usize,
+        /// What it lacks.
+        missing: String,
+    },
+    /// A stage cannot get a thread of its own.
+    #[error("no thread for stage {stage}: {source}")]
+    Thread {
+        /// The stage.
+        stage: usize,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A stage was asked for what another stage does.
     #[error("stage of layers {first}..{end} has no {part}")]
     NotHere {

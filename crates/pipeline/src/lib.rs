@@ -1,22 +1,32 @@
 //! The backbone as stages: each holds contiguous decoder layers on one device, with their adapters
 //! and optimizer state, and runs them forward, backward and through an optimizer step.
 //!
-//! What a stage needs from the one below is hidden states, from the one above their gradient; a
-//! run on one device is one stage.
-//!
 //! [`partition()`] says which layers a stage holds, [`schedule`] in which order it works for several
-//! groups, [`simulate`] how long that takes; the three are functions of numbers and know no device.
+//! groups of adapters, [`simulate`] how long that takes; the three are functions of numbers and know
+//! no device. [`Pipeline`] holds the stages, [`executor`] has them work through their lists.
 
 mod error;
+pub mod executor;
+mod local_stage;
 mod microbatch;
 mod partition;
+mod pass_work;
+mod passage;
+mod pipeline;
 pub mod schedule;
 pub mod simulate;
 mod stage;
+mod stage_adapters;
 mod tape;
+mod train_stage;
 
 pub use error::PipelineError;
 pub use microbatch::Microbatch;
 pub use partition::{Balance, PartitionError, partition};
+pub use pass_work::PassWork;
+pub use passage::Passage;
+pub use pipeline::{Caches, Pipeline};
 pub use stage::Stage;
-pub use tape::{StageGradients, Tape};
+pub use train_stage::{Forwarded, TrainStage};
+
+pub(crate) use tape::{StageGradients, Tape};

@@ -3,26 +3,28 @@ use std::ops::Range;
 use batchlora::{AdamWStep, GradientNorms};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{
-    Backbone, Checkpoint, LayerAdapter, LayerBanks, LayerCache, LayerGradients, LlamaConfig,
-    Projection, Targets,
+    Backbone, Checkpoint, LayerAdapter, LayerCache, LayerGradients, LlamaConfig, Targets,
 };
 
 use crate::{
-    Microbatch, PipelineError, StageGradients, Tape,
+    PipelineError, StageGradients, Tape,
+    microbatch::PlacedMicrobatch,
+    stage_adapters::StageAdapters,
     tape::{LayerTape, backward},
 };
 
-/// A contiguous part of the backbone on one device, with its layers' adapters and their optimizer
-/// state.
+/// A contiguous part of the backbone on one device, with the adapters of all groups at its layers
+/// and their optimizer state.
 ///
 /// Every decoder layer has a graph of its own: its input is a leaf, the gradient from above enters
 /// at its end, and what comes out at the leaf is handed to the layer below. With gradient
 /// checkpointing a layer's graph is built in the backward pass only.
 #[derive(Debug)]
 pub struct Stage {
+    config: LlamaConfig,
     backbone: Backbone,
     layers: Range<usize>,
-    banks: Vec<LayerBanks>,
+    groups: Vec<StageAdapters>,
     device: Device,
     gradient_checkpointing: bool,
 }
@@ -63,14 +65,11 @@ impl Stage {
         layers: Range<usize>,
         device: &Device,
     ) -> Self {
-        let banks = layers
-            .clone()
-            .map(|layer| LayerBanks::new(config, layer, device))
-            .collect();
         Self {
+            config: config.clone(),
             backbone,
             layers,
-            banks,
+            groups: Vec::new(),
             device: device.clone(),
             gradient_checkpointing: false,
         }
@@ -93,41 +92,89 @@ impl Stage {
         self.layers.clone()
     }
 
-    /// Adds an adapter, given by this stage's layers in order, and returns its slot.
-    ///
-    /// # Errors
-    /// If a part of it does not fit its layer.
-    pub fn push(&mut self, adapter: Vec<LayerAdapter>) -> Result<usize, PipelineError> {
-        let mut slot = 0;
-        for (banks, part) in self.banks.iter_mut().zip(adapter) {
-            slot = banks.push(part)?;
-        }
-        Ok(slot)
+    /// Whether the stage has the head.
+    pub(crate) fn ends_model(&self) -> bool {
+        self.backbone.head().is_some()
     }
 
-    /// Takes an adapter out; later slots move down by one.
+    /// The configuration of the whole model.
+    pub(crate) fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    fn group(&self, group: usize) -> Result<&StageAdapters, PipelineError> {
+        let groups = self.groups.len();
+        let found = self.groups.get(group);
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
+    }
+
+    fn group_mut(&mut self, group: usize) -> Result<&mut StageAdapters, PipelineError> {
+        let groups = self.groups.len();
+        let found = self.groups.get_mut(group);
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
+    }
+
+    /// Makes sure that there are groups 0 to `count`, without it; new ones are empty.
+    pub(crate) fn reserve_groups(&mut self, count: usize) {
+        while self.groups.len() < count {
+            let (layers, device) = (self.layers.clone(), &self.device);
+            let empty = StageAdapters::new(&self.config, layers, device);
+            self.groups.push(empty);
+        }
+    }
+
+    /// Exchanges the adapters of two groups.
     ///
     /// # Errors
-    /// If there is no such slot.
-    pub fn remove(&mut self, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
-        let parts = self.banks.iter_mut().map(|banks| banks.remove(slot));
-        Ok(parts.collect::<Result<_, _>>()?)
+    /// If there is no such group.
+    pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
+        self.group(first)?;
+        self.group(second)?;
+        self.groups.swap(first, second);
+        Ok(())
+    }
+
+    /// Adds an adapter to a group, given by this stage's layers in order, and returns its slot.
+    ///
+    /// # Errors
+    /// If there is no such group, or a part of the adapter does not fit its layer.
+    pub(crate) fn push(
+        &mut self,
+        group: usize,
+        adapter: Vec<LayerAdapter>,
+    ) -> Result<usize, PipelineError> {
+        self.group_mut(group)?.push(adapter)
+    }
+
+    /// Takes an adapter out; later slots of its group move down by one.
+    ///
+    /// # Errors
+    /// If there is no such group or slot.
+    pub(crate) fn remove(
+        &mut self,
+        group: usize,
+        slot: usize,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        self.group_mut(group)?.remove(slot)
     }
 
     /// A copy of an adapter, by this stage's layers in order.
     ///
     /// # Errors
-    /// If there is no such slot.
-    pub fn extract(&self, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
-        let parts = self.banks.iter().map(|banks| banks.extract(slot));
-        Ok(parts.collect::<Result<_, _>>()?)
+    /// If there is no such group or slot.
+    pub(crate) fn extract(
+        &self,
+        group: usize,
+        slot: usize,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        self.group(group)?.extract(slot)
     }
 
     /// Embeds token ids: `[tokens, d_model]`.
     ///
     /// # Errors
     /// If the stage does not begin the model.
-    pub fn embed(&self, ids: &[u32]) -> Result<Tensor<2>, PipelineError> {
+    pub(crate) fn embed(&self, ids: &[u32]) -> Result<Tensor<2>, PipelineError> {
         self.backbone
             .embed(ids)
             .ok_or_else(|| self.lacks("embedding"))
@@ -137,16 +184,18 @@ impl Stage {
     ///
     /// # Errors
     /// If a segment of the batch names a slot that does not exist.
-    pub fn forward(
+    pub(crate) fn forward(
         &self,
+        group: usize,
         hidden: Tensor<2>,
-        microbatch: &Microbatch,
+        microbatch: &PlacedMicrobatch,
     ) -> Result<(Tensor<2>, Tape), PipelineError> {
+        let adapters = self.group(group)?;
         let begins_model = self.layers.start == 0;
         let mut hidden = hidden.without_autodiff();
         let mut tape = Tape { layers: Vec::new() };
-        for (layer, banks) in self.backbone.layers().iter().zip(&self.banks) {
-            let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
+        for (index, layer) in self.backbone.layers().iter().enumerate() {
+            let lora = adapters.attach(index, microbatch)?;
             // Below the first adapter nothing asks for a gradient.
             let first_trained = tape.layers.is_empty() && begins_model;
             if first_trained && lora.is_base_only() {
@@ -187,14 +236,14 @@ impl Stage {
     ///
     /// # Errors
     /// If a layer that is computed again cannot be.
-    pub fn backward(
+    pub(crate) fn backward(
         &self,
         tape: Tape,
         gradient: Tensor<2>,
-        microbatch: &Microbatch,
+        microbatch: &PlacedMicrobatch,
     ) -> Result<(StageGradients, Option<Tensor<2>>), PipelineError> {
-        let mut layers = vec![LayerGradients::default(); self.banks.len()];
-        let first = self.banks.len() - tape.layers.len();
+        let mut layers = vec![LayerGradients::default(); self.layers.len()];
+        let first = self.layers.len() - tape.layers.len();
         let mut gradient = Some(gradient);
         for (index, taped) in tape.layers.into_iter().enumerate().rev() {
             let Some(above) = gradient.take() else { break };
@@ -218,15 +267,16 @@ impl Stage {
     /// The layers over hidden states `[rows, d_model]` without keeping anything.
     ///
     /// # Errors
-    /// If a segment of the batch names a slot that does not exist.
-    pub fn infer(
+    /// If there is no such group, or a segment of the batch names a slot that does not exist.
+    pub(crate) fn infer(
         &self,
-        hidden: Tensor<2>,
-        microbatch: &Microbatch,
+        group: usize,
+        mut hidden: Tensor<2>,
+        microbatch: &PlacedMicrobatch,
     ) -> Result<Tensor<2>, PipelineError> {
-        let mut hidden = hidden;
-        for (layer, banks) in self.backbone.layers().iter().zip(&self.banks) {
-            let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
+        let adapters = self.group(group)?;
+        for (index, layer) in self.backbone.layers().iter().enumerate() {
+            let lora = adapters.attach(index, microbatch)?;
             hidden = layer.forward(hidden, &microbatch.batch, &lora)?;
         }
         Ok(hidden)
@@ -235,16 +285,18 @@ impl Stage {
     /// The layers over the next tokens of sequences whose past is in the caches, one per layer.
     ///
     /// # Errors
-    /// If a segment of the batch names a slot that does not exist.
-    pub fn infer_cached(
+    /// As [`infer`](Self::infer).
+    pub(crate) fn infer_cached(
         &self,
-        hidden: Tensor<2>,
-        microbatch: &Microbatch,
+        group: usize,
+        mut hidden: Tensor<2>,
+        microbatch: &PlacedMicrobatch,
         caches: &mut [LayerCache],
     ) -> Result<Tensor<2>, PipelineError> {
-        let mut hidden = hidden;
-        for ((layer, banks), cache) in self.backbone.layers().iter().zip(&self.banks).zip(caches) {
-            let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
+        let adapters = self.group(group)?;
+        let layers = self.backbone.layers().iter().zip(caches);
+        for (index, (layer, cache)) in layers.enumerate() {
+            let lora = adapters.attach(index, microbatch)?;
             hidden = layer.forward_cached(hidden, &microbatch.batch, &lora, cache)?;
         }
         Ok(hidden)
@@ -255,7 +307,7 @@ impl Stage {
     ///
     /// # Errors
     /// If the stage does not end the model.
-    pub fn loss(
+    pub(crate) fn loss(
         &self,
         hidden: Tensor<2>,
         targets: &Targets,
@@ -268,7 +320,7 @@ impl Stage {
     ///
     /// # Errors
     /// If the stage does not end the model.
-    pub fn target_losses(
+    pub(crate) fn target_losses(
         &self,
         hidden: Tensor<2>,
         targets: &Targets,
@@ -281,37 +333,36 @@ impl Stage {
     ///
     /// # Errors
     /// If the stage does not end the model.
-    pub fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
+    pub(crate) fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
         let head = self.backbone.head().ok_or_else(|| self.lacks("head"))?;
         Ok(head.logits(hidden))
     }
 
-    /// This stage's share of each slot's squared gradient norm, `[slots]`; `None` if there is no
-    /// gradient.
-    pub fn squared_gradient_norms(&self, gradients: &StageGradients) -> Option<Tensor<1>> {
-        let mut norms: Option<GradientNorms> = None;
-        for (banks, layer) in self.banks.iter().zip(&gradients.layers) {
-            for (projection, gradient) in Projection::ALL.into_iter().zip(&layer.0) {
-                let Some(gradient) = gradient else { continue };
-                let bank = banks.bank(projection);
-                let before = norms
-                    .take()
-                    .unwrap_or_else(|| GradientNorms::new(bank.num_slots(), &self.device));
-                norms = Some(before.add(bank, gradient));
-            }
-        }
-        norms.map(GradientNorms::finish)
+    /// Each slot's squared gradients on top of those of the stages above.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub(crate) fn add_squares(
+        &self,
+        group: usize,
+        above: Option<GradientNorms>,
+        gradients: Option<&StageGradients>,
+    ) -> Result<GradientNorms, PipelineError> {
+        Ok(self.group(group)?.add_squares(above, gradients))
     }
 
-    /// Steps all adapters of this stage.
-    pub fn step(&mut self, gradients: StageGradients, step: &AdamWStep) {
-        for (banks, layer) in self.banks.iter_mut().zip(gradients.layers) {
-            for (projection, gradient) in Projection::ALL.into_iter().zip(layer.0) {
-                if let Some(gradient) = gradient {
-                    step.apply(banks.bank_mut(projection), gradient);
-                }
-            }
-        }
+    /// Steps all adapters of a group at this stage.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub(crate) fn step(
+        &mut self,
+        group: usize,
+        gradients: StageGradients,
+        step: &AdamWStep,
+    ) -> Result<(), PipelineError> {
+        self.group_mut(group)?.step(gradients, step);
+        Ok(())
     }
 
     fn lacks(&self, part: &'static str) -> PipelineError {

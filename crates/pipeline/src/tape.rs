@@ -16,19 +16,19 @@ pub(crate) struct LayerTape {
 /// What a stage keeps of a forward pass until its backward pass: one graph per decoder layer, from
 /// the first layer that has an adapter on.
 #[derive(Debug)]
-pub struct Tape {
+pub(crate) struct Tape {
     pub(crate) layers: Vec<LayerTape>,
 }
 
 /// Gradients of a stage's packed adapter weights, by decoder layer.
 #[derive(Debug, Clone)]
-pub struct StageGradients {
+pub(crate) struct StageGradients {
     pub(crate) layers: Vec<LayerGradients>,
 }
 
 impl StageGradients {
     /// Adds the gradients of another micro-batch of the same step.
-    pub fn accumulate(&mut self, other: Self) {
+    pub(crate) fn accumulate(&mut self, other: Self) {
         for (sum, part) in self.layers.iter_mut().zip(other.layers) {
             sum.accumulate(part);
         }

@@ -1,10 +1,11 @@
 //! What an adapter answers to prompts of its own dataset, before and after training.
 
 use loraloom_data::{Sample, Tokenizer};
-use loraloom_model::LlamaConfig;
-use loraloom_pipeline::Stage;
+use loraloom_pipeline::Pipeline;
 
-use crate::{AnswerSample, TrainerError, decode::decode, sampling::Sampler, task::TrainingTask};
+use crate::{
+    AnswerSample, TrainerError, decode::decode, place::Place, sampling::Sampler, task::TrainingTask,
+};
 
 /// Prompts shown per adapter.
 const SAMPLES: usize = 2;
@@ -13,20 +14,19 @@ const SLACK: usize = 8;
 /// Longer references are not shown: decoding them would take longer than training steps.
 const LONGEST_REFERENCE: usize = 64;
 
-/// Answers prompts of the task's data with the adapter in `slot`; `after` is left empty.
+/// Answers prompts of the task's data with its adapter; `after` is left empty.
 pub(crate) fn before(
-    stage: &Stage,
-    model: &LlamaConfig,
+    pipeline: &Pipeline,
     tokenizer: &Tokenizer,
     task: &TrainingTask,
-    slot: usize,
+    place: Place,
 ) -> Result<Vec<AnswerSample>, TrainerError> {
     shown(task.sample_rows())
         .map(|(prompt, reference)| {
             Ok(AnswerSample {
                 prompt: tokenizer.decode(prompt, true)?,
                 reference: tokenizer.decode(reference, true)?,
-                before: answer(stage, model, tokenizer, prompt, reference.len(), slot)?,
+                before: answer(pipeline, tokenizer, prompt, reference.len(), place)?,
                 after: String::new(),
             })
         })
@@ -35,16 +35,15 @@ pub(crate) fn before(
 
 /// Answers the same prompts again and completes the samples.
 pub(crate) fn after(
-    stage: &Stage,
-    model: &LlamaConfig,
+    pipeline: &Pipeline,
     tokenizer: &Tokenizer,
     task: &TrainingTask,
-    slot: usize,
+    place: Place,
 ) -> Result<Vec<AnswerSample>, TrainerError> {
     shown(task.sample_rows())
         .zip(&task.samples)
         .map(|((prompt, reference), sample)| {
-            let after = answer(stage, model, tokenizer, prompt, reference.len(), slot)?;
+            let after = answer(pipeline, tokenizer, prompt, reference.len(), place)?;
             Ok(AnswerSample {
                 after,
                 ..sample.clone()
@@ -76,21 +75,20 @@ fn prompt_and_reference(sample: &Sample) -> (&[u32], &[u32]) {
 }
 
 fn answer(
-    stage: &Stage,
-    model: &LlamaConfig,
+    pipeline: &Pipeline,
     tokenizer: &Tokenizer,
     prompt: &[u32],
     reference_length: usize,
-    slot: usize,
+    place: Place,
 ) -> Result<String, TrainerError> {
-    let room = model.max_position_embeddings.saturating_sub(prompt.len());
+    let context = pipeline.config().max_position_embeddings;
+    let room = context.saturating_sub(prompt.len());
     let length = (reference_length + SLACK).min(room);
     let eos = tokenizer.eos_ids();
     let answers = decode(
-        stage,
-        model,
+        pipeline,
         prompt,
-        &[Some(slot)],
+        (place.group, &[Some(place.slot)]),
         eos,
         length,
         &mut [Sampler::greedy()],

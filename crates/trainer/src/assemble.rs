@@ -2,15 +2,14 @@
 //! sequences one after another without padding.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
-use burn::tensor::Device;
 use loraloom_data::Sample;
-use loraloom_model::{LlamaConfig, SequenceBatch, Sequences, Targets};
+use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::Microbatch;
 
 /// One task's part of a batch.
 #[derive(Debug)]
 pub(crate) struct TaskRows<'a> {
-    /// Adapter slot.
+    /// Adapter slot within the group.
     pub(crate) slot: usize,
     /// The samples.
     pub(crate) samples: Vec<&'a Sample>,
@@ -22,12 +21,10 @@ pub(crate) struct TaskRows<'a> {
     pub(crate) weight: f32,
 }
 
-/// A batch as the model takes it, and what it is to predict.
+/// A batch as the stages take it.
 #[derive(Debug)]
 pub(crate) struct AssembledBatch {
-    pub(crate) ids: Vec<u32>,
     pub(crate) microbatch: Microbatch,
-    pub(crate) targets: Targets,
     /// Number of targets of each task, in the order of the tasks: targets are in task order.
     pub(crate) targets_per_task: Vec<usize>,
 }
@@ -35,10 +32,8 @@ pub(crate) struct AssembledBatch {
 /// Lays the tasks' samples out. A sample's tokens after its last prediction are left out: nothing
 /// that is predicted depends on them.
 pub(crate) fn assemble(
-    config: &LlamaConfig,
     tasks: &[TaskRows<'_>],
     draws: Option<Vec<DropoutDraw>>,
-    device: &Device,
 ) -> Result<AssembledBatch, BatchLoraError> {
     let (mut ids, mut dropout_rows) = (Vec::new(), Vec::new());
     let (mut lengths, mut rope_lengths) = (Vec::new(), Vec::new());
@@ -74,15 +69,16 @@ pub(crate) fn assemble(
         });
         targets_per_task.push(targets.ids.len() - first_target);
     }
-    let sequences = Sequences::from_lengths(lengths);
     Ok(AssembledBatch {
         microbatch: Microbatch {
-            batch: SequenceBatch::new(config, sequences, &rope_lengths, device),
+            sequences: Sequences::from_lengths(lengths),
+            past: 0,
+            rope_lengths,
             segments: Segments::new(ids.len(), segments)?.with_dropout_rows(dropout_rows)?,
             draws,
+            targets,
+            ids,
         },
-        ids,
-        targets,
         targets_per_task,
     })
 }

@@ -30,9 +30,12 @@ pub enum TrainerError {
     /// The scheduler and the trainer disagree.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
-    /// A stage was asked for what it does not have.
+    /// Stages cannot be made or do not work together.
     #[error("{0}")]
     Pipeline(PipelineError),
+    /// Nothing to train on.
+    #[error("no device for any stage")]
+    NoStage,
     /// The run directory already holds a run.
     #[error("`{}` already holds a run", path.display())]
     RunExists {
@@ -117,7 +120,7 @@ impl From<PipelineError> for TrainerError {
         match error {
             PipelineError::Model(error) => Self::Model(error),
             PipelineError::Adapter(error) => Self::Adapter(error),
-            error @ PipelineError::NotHere { .. } => Self::Pipeline(error),
+            error => Self::Pipeline(error),
         }
     }
 }

@@ -66,12 +66,20 @@ pub enum Event {
         tokens: usize,
         /// Tokens over seconds.
         tokens_per_second: f64,
-        /// Share of the time that stages waited: 0 for one stage.
-        bubble_ratio: f64,
+        /// Mean share of the time that stages waited: 0 for one stage. Of stages on devices that
+        /// work on their own nothing is known.
+        bubble_ratio: Option<f64>,
         /// Bytes the device has reserved, if it reports them.
         bytes_reserved: Option<u64>,
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,
+    },
+    /// Adapters train in other groups than before.
+    Regroup {
+        /// Names of the adapters of each group.
+        groups: Vec<Vec<String>>,
+        /// Why.
+        reason: String,
     },
     /// An adapter was evaluated on its validation rows.
     Eval {

@@ -4,8 +4,8 @@ use batchlora::{Segment, Segments};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Message, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, SequenceBatch, Sequences, to_host};
-use loraloom_pipeline::{Microbatch, Stage};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Sequences, Targets};
+use loraloom_pipeline::{Microbatch, Pipeline, Stage};
 
 use crate::{
     GenerateOptions, TrainerError, adapter, decode::decode, dtype::resolve_dtype, sampling::Sampler,
@@ -14,8 +14,8 @@ use crate::{
 /// A base model with adapters beside it, for asking it things.
 #[derive(Debug)]
 pub struct Generator {
-    stage: Stage,
-    config: LlamaConfig,
+    /// One stage; the adapters are its group 0.
+    pipeline: Pipeline,
     tokenizer: Tokenizer,
 }
 
@@ -36,14 +36,14 @@ impl Generator {
         let tokenizer = Tokenizer::load(model)?;
         let dtype = resolve_dtype(dtype, device, &checkpoint)?;
         let layers = 0..config.num_hidden_layers;
-        let mut stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
+        let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
+        let mut pipeline = Pipeline::new(vec![stage])?;
         for directory in adapters {
             let peft = PeftAdapter::load(directory)?;
-            stage.push(adapter::from_peft(&peft, 0.0, &config, device)?)?;
+            pipeline.push(0, adapter::from_peft(&peft, 0.0, &config, device)?)?;
         }
         Ok(Self {
-            stage,
-            config,
+            pipeline,
             tokenizer,
         })
     }
@@ -59,15 +59,16 @@ impl Generator {
         }
         let rows = 0..ids.len();
         let segments = who.map(|slot| Segment { rows, slot }).into_iter().collect();
-        let sequences = Sequences::from_lengths([ids.len()]);
-        let device = self.stage.device();
         let microbatch = Microbatch {
-            batch: SequenceBatch::new(&self.config, sequences, &[ids.len()], device),
+            ids: ids.to_vec(),
+            sequences: Sequences::from_lengths([ids.len()]),
+            past: 0,
+            rope_lengths: vec![ids.len()],
             segments: Segments::new(ids.len(), segments)?,
             draws: None,
+            targets: Targets::default(),
         };
-        let hidden = self.stage.infer(self.stage.embed(ids)?, &microbatch)?;
-        Ok(to_host(self.stage.logits(hidden)?)?)
+        Ok(self.pipeline.logits(0, &microbatch)?)
     }
 
     /// Continues the prompt once for each entry of `who`, an index into the adapters given to
@@ -95,10 +96,9 @@ impl Generator {
         };
         let mut samplers = vec![Sampler::new(options); who.len()];
         let answers = decode(
-            &self.stage,
-            &self.config,
+            &self.pipeline,
             &ids,
-            who,
+            (0, who),
             self.tokenizer.eos_ids(),
             options.max_new_tokens,
             &mut samplers,

@@ -1,9 +1,9 @@
-//! A training run on one device: several adapters over one frozen backbone.
+//! A training run: several adapters over one frozen backbone.
 //!
 //! [`Run::prepare`] reads and checks everything, [`Run::train`] trains every adapter to its end and
 //! keeps the run directory; [`Generator`] asks the result. At every iteration the scheduler says
-//! which tasks train, each takes the rows of its own next step, and one batch carries them all
-//! through the stage.
+//! which tasks train, each takes the rows of its own next step, and a group's tasks go through the
+//! stages in one batch.
 
 mod adapter;
 mod answers;
@@ -15,9 +15,10 @@ mod error;
 mod evaluate;
 mod event;
 mod generator;
-mod iterate;
+mod groups;
+mod ledger;
 mod pending;
-mod readback;
+mod place;
 mod report;
 mod run;
 mod run_directory;
@@ -25,7 +26,7 @@ mod sampling;
 mod session;
 mod step;
 mod task;
-mod train_step;
+mod window;
 
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,

@@ -1,15 +1,18 @@
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
+    ops::Range,
     rc::Rc,
     sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
-use burn::tensor::Device;
-use loraloom_config::RunConfig;
+use burn::tensor::{Device, FloatDType};
+use loraloom_config::{BalanceChoice, DtypeChoice, RunConfig, ScheduleChoice};
 use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
-use loraloom_pipeline::Stage;
+use loraloom_pipeline::{
+    Balance, PassWork, Pipeline, PipelineError, Stage, partition, schedule::Schedule,
+};
 use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
 use serde::Serialize;
 
@@ -17,9 +20,10 @@ use crate::{
     AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
     adapter::{ModelAdapter, fresh, from_peft, shape_warning},
     dtype::resolve_dtype,
+    ledger::Ledger,
     run_directory::RunDirectory,
     session::Session,
-    task::TrainingTask,
+    task::{TrainingTask, tokens_per_step},
 };
 
 /// What was read for one adapter.
@@ -39,9 +43,8 @@ pub struct DatasetSummary {
 #[derive(Debug)]
 pub struct Run {
     config: RunConfig,
-    model: LlamaConfig,
     tokenizer: Tokenizer,
-    stage: Stage,
+    pipeline: Pipeline,
     tasks: Vec<TrainingTask>,
     initial: HashMap<TaskId, ModelAdapter>,
     shapes: HashMap<TaskId, PeftLoraConfig>,
@@ -51,11 +54,13 @@ pub struct Run {
 
 impl Run {
     /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
-    /// nothing.
+    /// nothing. There is a device for each stage; the configuration's own names for them are not
+    /// looked at.
     ///
     /// # Errors
     /// If anything is missing, damaged or does not fit.
-    pub fn prepare(config: RunConfig, device: Device) -> Result<Self, TrainerError> {
+    pub fn prepare(config: RunConfig, devices: &[Device]) -> Result<Self, TrainerError> {
+        let device = devices.first().ok_or(TrainerError::NoStage)?;
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
         checkpoint.verify(&model)?;
@@ -106,25 +111,29 @@ impl Run {
                 Some(directory) => {
                     let peft = PeftAdapter::load(directory)?;
                     warnings.extend(shape_warning(adapter, &peft.config));
-                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, &device)?;
+                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, device)?;
                     shapes.insert(id, peft.config);
                     state
                 }
-                None => fresh(adapter, &model, &device)?,
+                None => fresh(adapter, &model, device)?,
             };
             initial.insert(id, state);
             tasks.push(TrainingTask::new(id, adapter.clone(), data)?);
         }
 
-        let dtype = resolve_dtype(config.dtype, &device, &checkpoint)?;
-        let layers = 0..model.num_hidden_layers;
-        let stage = Stage::load(&checkpoint, &model, layers, dtype, &device)?
-            .with_gradient_checkpointing(config.gradient_checkpointing);
+        let dtype = shared_dtype(config.dtype, devices, &checkpoint)?;
+        let stages = spread(&config, &model, devices.len())?
+            .into_iter()
+            .zip(devices)
+            .map(|(layers, device)| {
+                let stage = Stage::load(&checkpoint, &model, layers, dtype, device)?;
+                Ok(stage.with_gradient_checkpointing(config.gradient_checkpointing))
+            });
+        let pipeline = Pipeline::new(stages.collect::<Result<_, TrainerError>>()?)?;
         Ok(Self {
             config,
-            model,
             tokenizer,
-            stage,
+            pipeline,
             tasks,
             initial,
             shapes,
@@ -160,44 +169,54 @@ impl Run {
             .iter()
             .map(|task| task.config.name.clone())
             .collect();
-        let device = format!("{:?}", self.stage.device());
+        let stages = self.pipeline.devices();
+        let stages = stages.map(|device| format!("{device:?}")).collect();
+        let mut devices: Vec<Device> = Vec::new();
+        for device in self.pipeline.devices() {
+            if !devices.contains(device) {
+                devices.push(device.clone());
+            }
+        }
         let waiting = self.tasks.into_iter().map(|task| (task.id, task)).collect();
-        let mut session = Session {
+        let ledger = Ledger {
             config: &self.config,
-            model: &self.model,
-            tokenizer: &self.tokenizer,
-            stage: self.stage,
             directory,
+            devices,
             observer,
-            initial: self.initial,
-            shapes: self.shapes,
-            waiting,
             running: Vec::new(),
-            ended: BTreeMap::new(),
             iteration: 0,
-            pending: None,
+            pending: VecDeque::new(),
+            failures: Vec::new(),
             arrived: None,
             tokens: 0,
         };
-        session.emit(Event::RunStart {
+        let mut session = Session {
+            pipeline: self.pipeline,
+            schedule: schedule(self.config.pipeline.schedule),
+            ledger,
+            tokenizer: &self.tokenizer,
+            initial: self.initial,
+            shapes: self.shapes,
+            waiting,
+            ended: BTreeMap::new(),
+        };
+        session.ledger.emit(Event::RunStart {
             time: now(),
             adapters: names,
-            stages: vec![device],
+            stages,
             versions: Versions::default(),
         })?;
         for message in self.warnings {
-            session.emit(Event::Warning { message })?;
+            session.ledger.emit(Event::Warning { message })?;
         }
 
         loop {
             let decision = scheduler.decide();
-            for admission in decision.admitted {
-                session.admit(admission.task, admission.reason)?;
-            }
-            if session.running.is_empty() {
+            session.admit(decision.admitted)?;
+            if session.ledger.running.is_empty() {
                 break;
             }
-            for (task, outcome) in session.iterate()? {
+            for (task, outcome) in session.train(stop)? {
                 scheduler.finish(task, outcome)?;
             }
             if stop.load(Ordering::Relaxed) {
@@ -219,8 +238,8 @@ impl Run {
                 .filter(|adapter| wanted(&adapter.outcome))
                 .count()
         };
-        let (seconds, tokens) = (started.elapsed().as_secs_f64(), session.tokens);
-        session.emit(Event::RunEnd {
+        let (seconds, tokens) = (started.elapsed().as_secs_f64(), session.ledger.tokens);
+        session.ledger.emit(Event::RunEnd {
             time: now(),
             seconds,
             tokens,
@@ -238,7 +257,6 @@ impl Run {
 }
 
 fn description(task: &TrainingTask) -> Task {
-    let rows_per_step = task.rows_per_step();
     Task {
         id: task.id,
         name: task.config.name.clone(),
@@ -246,9 +264,50 @@ fn description(task: &TrainingTask) -> Task {
         priority: task.config.priority,
         arrival: task.id.0,
         rank: task.config.lora.r,
-        rows_per_step,
-        tokens_per_step: rows_per_step * task.config.train.max_seq_len,
+        rows_per_step: task.rows_per_step(),
+        tokens_per_step: tokens_per_step(task),
         total_steps: task.total_steps,
+    }
+}
+
+/// Decoder layers of each stage.
+fn spread(
+    config: &RunConfig,
+    model: &LlamaConfig,
+    stages: usize,
+) -> Result<Vec<Range<usize>>, TrainerError> {
+    let balance = match &config.pipeline.balance {
+        BalanceChoice::Auto => Balance::Auto,
+        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
+    };
+    let lengths = config.adapters.iter().map(|adapter| adapter.train.max_seq_len);
+    let costs = PassWork::of(model, lengths.max().unwrap_or(0));
+    let layers = partition(&costs.layers, costs.embedding, costs.head, stages, &balance);
+    Ok(layers.map_err(PipelineError::from)?)
+}
+
+fn schedule(choice: ScheduleChoice) -> Schedule {
+    match choice {
+        ScheduleChoice::Lorapp => Schedule::LoraPp,
+        ScheduleChoice::OneFOneB => Schedule::OneFOneB,
+        ScheduleChoice::Gpipe => Schedule::GPipe,
+    }
+}
+
+/// One type for all stages; `auto` is `float32` where they would choose different ones.
+fn shared_dtype(
+    choice: DtypeChoice,
+    devices: &[Device],
+    checkpoint: &Checkpoint,
+) -> Result<FloatDType, TrainerError> {
+    let chosen = devices
+        .iter()
+        .map(|device| resolve_dtype(choice, device, checkpoint));
+    let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
+    chosen.dedup();
+    match chosen[..] {
+        [dtype] => Ok(dtype),
+        _ => Ok(FloatDType::F32),
     }
 }
 

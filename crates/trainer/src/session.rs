@@ -1,111 +1,164 @@
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Instant,
+    sync::atomic::AtomicBool,
 };
 
-use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_model::{LlamaConfig, PeftLoraConfig};
-use loraloom_pipeline::Stage;
-use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+use loraloom_model::PeftLoraConfig;
+use loraloom_pipeline::{
+    Pipeline,
+    executor::{Driver, Passes},
+    schedule::{PipelineShape, Schedule},
+};
+use loraloom_scheduler::{Admission, Outcome as TaskOutcome, TaskId};
 
 use crate::{
     AdapterReport, Best, Event, Outcome, TrainerError,
     adapter::{ModelAdapter, to_peft, unmoved},
     answers,
     evaluate::evaluate,
-    pending::PendingIteration,
-    run_directory::RunDirectory,
+    ledger::Ledger,
     task::TrainingTask,
+    window::Window,
 };
 
-/// A run in progress: the tasks that train, in the order of their slots, and everything they share.
+/// Iterations that are run without a pause at most.
+const LONGEST_WINDOW: usize = 256;
+
+/// A run in progress: the stages, the tasks over them and everything they share.
 pub(crate) struct Session<'a> {
-    pub(crate) config: &'a RunConfig,
-    pub(crate) model: &'a LlamaConfig,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) schedule: Schedule,
+    pub(crate) ledger: Ledger<'a>,
     pub(crate) tokenizer: &'a Tokenizer,
-    pub(crate) stage: Stage,
-    pub(crate) directory: RunDirectory,
-    pub(crate) observer: &'a mut dyn FnMut(&Event),
     /// Adapters before their first step; kept until they are seen to have moved.
     pub(crate) initial: HashMap<TaskId, ModelAdapter>,
     /// Shapes of adapters that began from a PEFT directory.
     pub(crate) shapes: HashMap<TaskId, PeftLoraConfig>,
     pub(crate) waiting: BTreeMap<TaskId, TrainingTask>,
-    /// The running tasks; a task's index is its slot.
-    pub(crate) running: Vec<TrainingTask>,
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
-    /// Iterations submitted.
-    pub(crate) iteration: u64,
-    /// The iteration under way: its results are read while the next one is computed.
-    pub(crate) pending: Option<PendingIteration>,
-    /// When the results of the last booked iteration were there.
-    pub(crate) arrived: Option<Instant>,
-    pub(crate) tokens: u64,
 }
 
 impl Session<'_> {
-    /// Writes an event and shows it.
-    pub(crate) fn emit(&mut self, event: Event) -> Result<(), TrainerError> {
-        self.directory.append(&event)?;
-        (self.observer)(&event);
+    /// Puts waiting tasks' adapters into groups.
+    pub(crate) fn admit(&mut self, admissions: Vec<Admission>) -> Result<(), TrainerError> {
+        let ids: Vec<TaskId> = admissions.iter().map(|admission| admission.task).collect();
+        let groups = self.groups_for(&ids);
+        for (admission, group) in admissions.into_iter().zip(groups) {
+            let Some(mut task) = self.waiting.remove(&admission.task) else {
+                continue;
+            };
+            task.group = group;
+            self.pipeline.reserve_groups(group + 1);
+            self.pipeline.push(group, self.initial[&task.id].clone())?;
+            let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
+            let running = &mut self.ledger.running;
+            running.push(task);
+            let index = running.len() - 1;
+            let place = self.ledger.place(index);
+            let task = &self.ledger.running[index];
+            let samples = answers::before(&self.pipeline, self.tokenizer, task, place)?;
+            self.ledger.running[index].samples = samples;
+            self.ledger.emit(Event::Admit {
+                adapter,
+                total_steps,
+                reason: admission.reason,
+            })?;
+        }
         Ok(())
     }
 
-    /// Puts a waiting task's adapter into the next slot.
-    pub(crate) fn admit(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
-        let Some(mut task) = self.waiting.remove(&id) else {
-            return Ok(());
+    /// Trains all running tasks until something follows from a step of one of them, `stop` is set or
+    /// a task fails; then does what follows. Returns the tasks that ended.
+    pub(crate) fn train(
+        &mut self,
+        stop: &AtomicBool,
+    ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+        self.regroup()?;
+        let split = self.ledger.config.pipeline.microbatches;
+        let running = self.ledger.running.iter();
+        let microbatches = running.map(|task| task.microbatches_per_step(split)).max();
+        let passes = Passes {
+            schedule: self.schedule,
+            shape: PipelineShape::new(
+                self.pipeline.layers().len(),
+                self.ledger.groups(),
+                microbatches.unwrap_or(0),
+                self.steps_until_something_follows(),
+            ),
+            driver: Driver::default(),
         };
-        let slot = self.stage.push(self.initial[&id].clone())?;
-        debug_assert_eq!(slot, self.running.len());
-        task.samples = answers::before(&self.stage, self.model, self.tokenizer, &task, slot)?;
-        let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
-        self.running.push(task);
-        self.emit(Event::Admit {
-            adapter,
-            total_steps,
-            reason,
-        })
+        let ledger = &mut self.ledger;
+        self.pipeline.run(&passes, &mut Window { ledger, stop })?;
+
+        let mut ended = Vec::new();
+        for (task, reason) in std::mem::take(&mut self.ledger.failures) {
+            let index = self.ledger.running.iter().position(|found| found.id == task);
+            if let Some(index) = index {
+                ended.push(self.fail(index, reason)?);
+            }
+        }
+        let failed = ended.len();
+        // From the last one on, so that removing one does not move those still to come.
+        for index in (0..self.ledger.running.len()).rev() {
+            ended.extend(self.after_step(index)?);
+        }
+        ended[failed..].reverse();
+        Ok(ended)
+    }
+
+    /// Steps to the next that ends, evaluates, saves or checks a task.
+    fn steps_until_something_follows(&self) -> usize {
+        let follows = |task: &TrainingTask, step| {
+            let unchecked = self.initial.contains_key(&task.id);
+            let checked = unchecked && task.must_have_moved_after(step);
+            checked || task.ends_after(step) || task.evaluates_after(step) || task.saves_after(step)
+        };
+        let running = &self.ledger.running;
+        let some = |&ahead: &usize| {
+            let mut tasks = running.iter();
+            tasks.any(|task| follows(task, task.submitted + ahead))
+        };
+        (1..LONGEST_WINDOW).find(some).unwrap_or(LONGEST_WINDOW)
     }
 
     /// Liveness, evaluation, saving and the end of a task that took a step.
     pub(crate) fn after_step(
         &mut self,
-        slot: usize,
+        index: usize,
     ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
-        if let Some(reason) = self.unmoved(slot)? {
-            return self.fail(slot, reason).map(Some);
+        if let Some(reason) = self.unmoved(index)? {
+            return self.fail(index, reason).map(Some);
         }
-        let task = &self.running[slot];
+        let task = &self.ledger.running[index];
         let (step, last) = (task.steps, task.ends_after(task.steps));
         let mut out_of_patience = false;
         if task.evaluates_after(step) {
-            out_of_patience = self.evaluate(slot)?;
+            out_of_patience = self.evaluate(index)?;
         }
         let ends = last || out_of_patience;
-        if ends || self.running[slot].saves_after(step) {
-            self.save(slot, "last")?;
+        if ends || self.ledger.running[index].saves_after(step) {
+            self.save(index, "last")?;
         }
         if !ends {
             return Ok(None);
         }
-        let task = &self.running[slot];
-        let samples = answers::after(&self.stage, self.model, self.tokenizer, task, slot)?;
-        self.running[slot].samples = samples;
+        let place = self.ledger.place(index);
+        let task = &mut self.ledger.running[index];
+        task.samples = answers::after(&self.pipeline, self.tokenizer, task, place)?;
         let reason = if last {
             "took all its steps".to_owned()
         } else {
             format!(
                 "{} evaluations without a new best",
-                self.running[slot].evaluations_without_best
+                task.evaluations_without_best
             )
         };
-        self.stage.remove(slot)?;
-        let task = self.running.remove(slot);
+        self.pipeline.remove(place.group, place.slot)?;
+        let task = self.ledger.running.remove(index);
         let (id, step, adapter) = (task.id, task.steps, task.config.name.clone());
         self.conclude(task, Outcome::Done);
-        self.emit(Event::AdapterDone {
+        self.ledger.emit(Event::AdapterDone {
             adapter,
             step,
             reason,
@@ -114,15 +167,16 @@ impl Session<'_> {
     }
 
     /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
-    fn unmoved(&mut self, slot: usize) -> Result<Option<String>, TrainerError> {
-        let task = &self.running[slot];
+    fn unmoved(&mut self, index: usize) -> Result<Option<String>, TrainerError> {
+        let task = &self.ledger.running[index];
         let Some(before) = self.initial.get(&task.id) else {
             return Ok(None);
         };
         if !task.must_have_moved_after(task.steps) {
             return Ok(None);
         }
-        let unmoved = unmoved(before, &self.stage.extract(slot)?)?;
+        let place = self.ledger.place(index);
+        let unmoved = unmoved(before, &self.pipeline.extract(place.group, place.slot)?)?;
         self.initial.remove(&task.id);
         Ok((!unmoved.is_empty()).then(|| {
             let more = unmoved.len().saturating_sub(3);
@@ -137,34 +191,29 @@ impl Session<'_> {
     }
 
     /// Evaluates a task that has validation rows; whether its patience has run out.
-    fn evaluate(&mut self, slot: usize) -> Result<bool, TrainerError> {
-        let task = &self.running[slot];
+    fn evaluate(&mut self, index: usize) -> Result<bool, TrainerError> {
+        let task = &self.ledger.running[index];
         let Some(rows) = task.validation_rows() else {
             return Ok(false);
         };
         let train = &task.config.train;
-        let loss = evaluate(
-            &self.stage,
-            self.model,
-            rows,
-            slot,
-            (train.batch_size, train.max_seq_len),
-        )?;
+        let sizes = (train.batch_size, train.max_seq_len);
+        let loss = evaluate(&self.pipeline, rows, self.ledger.place(index), sizes)?;
         // A loss that is not finite is never the best.
         let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
         let (adapter, step) = (task.config.name.clone(), task.steps);
         let loss_value = loss.is_finite().then_some(loss);
-        self.emit(Event::Eval {
+        self.ledger.emit(Event::Eval {
             adapter,
             step,
             loss: loss_value,
             best,
         })?;
-        let task = &mut self.running[slot];
+        let task = &mut self.ledger.running[index];
         if best {
             task.best = Some(Best { step, loss });
             task.evaluations_without_best = 0;
-            self.save(slot, "best")?;
+            self.save(index, "best")?;
             return Ok(false);
         }
         task.evaluations_without_best += 1;
@@ -172,24 +221,25 @@ impl Session<'_> {
         Ok(patience.is_some_and(|patience| task.evaluations_without_best >= patience))
     }
 
-    fn save(&mut self, slot: usize, which: &str) -> Result<(), TrainerError> {
-        let task = &self.running[slot];
-        let states = self.stage.extract(slot)?;
+    fn save(&mut self, index: usize, which: &str) -> Result<(), TrainerError> {
+        let task = &self.ledger.running[index];
+        let place = self.ledger.place(index);
+        let states = self.pipeline.extract(place.group, place.slot)?;
         let shape = self.shapes.get(&task.id);
-        let path = self.directory.adapter(&task.config.name, which);
+        let path = self.ledger.directory.adapter(&task.config.name, which);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).map_err(|source| TrainerError::Write {
                 path: parent.to_owned(),
                 source,
             })?;
         }
-        to_peft(self.config, &task.config, shape, &states)?.save(&path)?;
+        to_peft(self.ledger.config, &task.config, shape, &states)?.save(&path)?;
         let (adapter, step) = (task.config.name.clone(), task.steps);
-        let path = self.directory.relative(&path);
+        let path = self.ledger.directory.relative(&path);
         if which == "last" {
-            self.running[slot].saved_steps = Some(step);
+            self.ledger.running[index].saved_steps = Some(step);
         }
-        self.emit(Event::Checkpoint {
+        self.ledger.emit(Event::Checkpoint {
             adapter,
             step,
             path,
@@ -199,11 +249,12 @@ impl Session<'_> {
     /// Ends a task that cannot go on. What it saved before stays as it is.
     pub(crate) fn fail(
         &mut self,
-        slot: usize,
+        index: usize,
         reason: String,
     ) -> Result<(TaskId, TaskOutcome), TrainerError> {
-        self.stage.remove(slot)?;
-        let task = self.running.remove(slot);
+        let place = self.ledger.place(index);
+        self.pipeline.remove(place.group, place.slot)?;
+        let task = self.ledger.running.remove(index);
         let (id, step, adapter) = (task.id, task.steps + 1, task.config.name.clone());
         self.conclude(
             task,
@@ -211,7 +262,7 @@ impl Session<'_> {
                 reason: reason.clone(),
             },
         );
-        self.emit(Event::AdapterFailed {
+        self.ledger.emit(Event::AdapterFailed {
             adapter,
             step,
             reason,
@@ -219,15 +270,15 @@ impl Session<'_> {
         Ok((id, TaskOutcome::Failed))
     }
 
-    /// Settles the iteration under way, saves every running adapter and ends its task.
+    /// Saves every running adapter and ends its task.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
-        self.settle()?;
-        for slot in 0..self.running.len() {
-            if self.running[slot].saved_steps != Some(self.running[slot].steps) {
-                self.save(slot, "last")?;
+        for index in 0..self.ledger.running.len() {
+            let task = &self.ledger.running[index];
+            if task.saved_steps != Some(task.steps) {
+                self.save(index, "last")?;
             }
         }
-        for task in std::mem::take(&mut self.running) {
+        for task in std::mem::take(&mut self.ledger.running) {
             self.conclude(task, Outcome::Interrupted);
         }
         Ok(())
@@ -243,7 +294,7 @@ impl Session<'_> {
     fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
         let directory = task
             .saved_steps
-            .map(|_| self.directory.adapter(&task.config.name, "last"));
+            .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));
         self.initial.remove(&task.id);
         let report = AdapterReport {
             name: task.config.name,

@@ -1,90 +1,94 @@
-//! One iteration handed to the device: the next step of every running task, together.
-
-use std::time::Instant;
+//! The next step of every running task, laid out for the stages.
 
 use batchlora::{DropoutDraw, SlotUpdate};
+use loraloom_pipeline::{
+    Microbatch,
+    executor::{GroupPlan, StepPlan},
+};
 
 use crate::{
     TrainerError,
-    assemble::{AssembledBatch, TaskRows, assemble},
-    pending::{PendingIteration, SubmittedStep, TargetRange},
-    session::Session,
+    assemble::{TaskRows, assemble},
+    ledger::Ledger,
+    pending::{SubmittedGroup, SubmittedStep, TargetRange},
     task::{StepRows, TrainingTask},
-    train_step::train_step,
 };
 
-impl Session<'_> {
-    /// Submits the next optimizer step of all running tasks and asks for its results, without
-    /// waiting for them.
-    pub(crate) fn submit(&mut self) -> Result<PendingIteration, TrainerError> {
-        let begun = Instant::now();
-        self.iteration += 1;
-        let rows: Vec<StepRows<'_>> = self.running.iter().map(TrainingTask::next_rows).collect();
-        let steps: Vec<SubmittedStep> = rows
-            .iter()
-            .zip(&self.running)
-            .map(|(rows, task)| SubmittedStep {
-                task: task.id,
-                name: task.config.name.clone(),
-                step: task.submitted + 1,
-                learning_rate: task.learning_rate(),
-                target_tokens: rows.target_tokens,
-                tokens: rows.tokens,
-            })
-            .collect();
-        let (batches, ranges) = self.microbatches(&rows)?;
-        let updates: Vec<_> = self.running.iter().map(|task| Some(update(task))).collect();
-        let tensors = train_step(&mut self.stage, &batches, &updates)?;
-        for task in &mut self.running {
-            task.submitted += 1;
+impl Ledger<'_> {
+    /// The next step of all running tasks, group by group, and what is to be known of it when its
+    /// results come.
+    pub(crate) fn plan_step(&self) -> Result<(StepPlan, Vec<SubmittedGroup>), TrainerError> {
+        let (mut plan, mut submitted) = (StepPlan::default(), Vec::new());
+        for group in 0..self.groups() {
+            let members: Vec<&TrainingTask> = self.members(group).collect();
+            let split = self.config.pipeline.microbatches;
+            let rows = members.iter().map(|task| task.next_rows(split));
+            let rows: Vec<StepRows<'_>> = rows.collect();
+            let (microbatches, ranges) = microbatches(&members, &rows)?;
+            plan.groups.push(GroupPlan {
+                microbatches,
+                updates: members.iter().map(|task| Some(update(task))).collect(),
+            });
+            submitted.push(SubmittedGroup {
+                steps: members.iter().zip(&rows).map(described).collect(),
+                ranges,
+            });
         }
-        PendingIteration::new(self.iteration, begun, steps, ranges, tensors)
+        Ok((plan, submitted))
     }
+}
 
-    /// The micro-batches of a step: the first of every task together, then the second of those that
-    /// have one, and so on; and whose targets each of them has.
-    fn microbatches(
-        &self,
-        rows: &[StepRows<'_>],
-    ) -> Result<(Vec<AssembledBatch>, Vec<Vec<TargetRange>>), TrainerError> {
-        let draws: Vec<DropoutDraw> = self
-            .running
-            .iter()
-            .map(|task| DropoutDraw {
-                seed: task.config.seed,
-                step: task.submitted as u32,
-            })
-            .collect();
-        let counts = rows.iter().map(|rows| rows.microbatches.len());
-        let count = counts.max().unwrap_or(0);
-        let (mut batches, mut ranges) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for index in 0..count {
-            let parts: Vec<TaskRows<'_>> = rows
-                .iter()
-                .zip(&self.running)
-                .enumerate()
-                .filter_map(|(slot, (rows, task))| {
-                    let samples = rows.microbatches.get(index)?.clone();
-                    Some(TaskRows {
-                        slot,
-                        samples,
-                        first_sample: index * task.config.train.batch_size,
-                        max_seq_len: task.config.train.max_seq_len,
-                        weight: (1.0 / rows.target_tokens as f64) as f32,
-                    })
-                })
-                .collect();
-            let batch = assemble(self.model, &parts, Some(draws.clone()), self.stage.device())?;
-            let targets = parts.iter().zip(&batch.targets_per_task);
-            let range = |(part, &count): (&TaskRows<'_>, &usize)| TargetRange {
-                slot: part.slot,
-                count,
-            };
-            ranges.push(targets.map(range).collect());
-            batches.push(batch);
-        }
-        Ok((batches, ranges))
+fn described((task, rows): (&&TrainingTask, &StepRows<'_>)) -> SubmittedStep {
+    SubmittedStep {
+        task: task.id,
+        name: task.config.name.clone(),
+        step: task.submitted + 1,
+        learning_rate: task.learning_rate(),
+        target_tokens: rows.target_tokens,
+        tokens: rows.tokens,
     }
+}
+
+/// The micro-batches of a group's step: the first of every task together, then the second of those
+/// that have one, and so on; and whose targets each of them has.
+fn microbatches(
+    members: &[&TrainingTask],
+    rows: &[StepRows<'_>],
+) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>), TrainerError> {
+    let draw = |task: &&TrainingTask| DropoutDraw {
+        seed: task.config.seed,
+        step: task.submitted as u32,
+    };
+    let draws: Vec<DropoutDraw> = members.iter().map(draw).collect();
+    let counts = rows.iter().map(|rows| rows.microbatches.len());
+    let count = counts.max().unwrap_or(0);
+    let mut first_samples = vec![0; members.len()];
+    let (mut batches, mut all_ranges) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for index in 0..count {
+        let mut parts: Vec<TaskRows<'_>> = Vec::new();
+        for (slot, (rows, task)) in rows.iter().zip(members).enumerate() {
+            let Some(samples) = rows.microbatches.get(index) else {
+                continue;
+            };
+            parts.push(TaskRows {
+                slot,
+                samples: samples.clone(),
+                first_sample: first_samples[slot],
+                max_seq_len: task.config.train.max_seq_len,
+                weight: (1.0 / rows.target_tokens as f64) as f32,
+            });
+            first_samples[slot] += samples.len();
+        }
+        let batch = assemble(&parts, Some(draws.clone()))?;
+        let targets = parts.iter().zip(&batch.targets_per_task);
+        let range = |(part, &count): (&TaskRows<'_>, &usize)| TargetRange {
+            slot: part.slot,
+            count,
+        };
+        all_ranges.push(targets.map(range).collect());
+        batches.push(batch.microbatch);
+    }
+    Ok((batches, all_ranges))
 }
 
 /// The optimizer's numbers for a task's next step.

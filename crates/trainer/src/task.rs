@@ -23,9 +23,11 @@ pub(crate) struct TrainingTask {
     pub(crate) id: TaskId,
     pub(crate) config: AdapterConfig,
     pub(crate) total_steps: usize,
+    /// Group it trains in.
+    pub(crate) group: usize,
     /// Optimizer steps handed to the device.
     pub(crate) submitted: usize,
-    /// Optimizer steps taken and known to be good: `submitted`, or one less.
+    /// Optimizer steps taken and known to be good: `submitted`, or a few less.
     pub(crate) steps: usize,
     pub(crate) first_loss: Option<f64>,
     pub(crate) last_loss: Option<f64>,
@@ -61,6 +63,7 @@ impl TrainingTask {
             id,
             config,
             total_steps,
+            group: 0,
             submitted: 0,
             steps: 0,
             first_loss: None,
@@ -74,8 +77,9 @@ impl TrainingTask {
         })
     }
 
-    /// What the task's next step takes: a function of the task and its own step number.
-    pub(crate) fn next_rows(&self) -> StepRows<'_> {
+    /// What the task's next step takes, every batch of it in so many micro-batches: a function of the
+    /// task and its own step number.
+    pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
         let samples: Vec<&Sample> = self
             .order
             .rows(self.submitted)
@@ -87,9 +91,21 @@ impl TrainingTask {
             tokens: samples.iter().map(|sample| sample.len()).sum(),
             microbatches: samples
                 .chunks(self.config.train.batch_size)
+                .flat_map(|batch| batch.chunks(self.microbatch_size(split)))
                 .map(<[&Sample]>::to_vec)
                 .collect(),
         }
+    }
+
+    fn microbatch_size(&self, split: usize) -> usize {
+        self.config.train.batch_size.div_ceil(split)
+    }
+
+    /// Micro-batches of a whole step.
+    pub(crate) fn microbatches_per_step(&self, split: usize) -> usize {
+        let train = &self.config.train;
+        let of_batch = train.batch_size.div_ceil(self.microbatch_size(split));
+        train.gradient_accumulation_steps * of_batch
     }
 
     pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
@@ -140,4 +156,9 @@ impl TrainingTask {
         };
         (0..steps).filter(|&step| rate(step) > 0.0).take(2).count() == 2
     }
+}
+
+/// Upper bound on the tokens of one step.
+pub(crate) fn tokens_per_step(task: &TrainingTask) -> usize {
+    task.rows_per_step() * task.config.train.max_seq_len
 }

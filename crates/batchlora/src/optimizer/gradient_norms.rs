@@ -12,9 +12,10 @@ pub(super) const SHARES: usize = 32;
 
 /// The squared norms of all slots' gradients, added up bank by bank on one device.
 ///
-/// The sums of all devices, added up and rooted, are the global norms that
-/// [`AdamWStep`](crate::AdamWStep) takes. A slot's sum has the same bits whatever else is in the
-/// banks.
+/// A slot's sum has the same bits whatever else is in the banks. Where the banks are spread over
+/// devices, the sums go along from one to the next: banks added in the same order give the same
+/// bits wherever they are. The end of it are the global norms that
+/// [`AdamWStep`](crate::AdamWStep) takes.
 #[derive(Debug)]
 pub struct GradientNorms {
     /// `[slots, SHARES]`.
@@ -28,6 +29,24 @@ impl GradientNorms {
         Self {
             sums: Tensor::zeros([slots, SHARES], (&device, DType::F32)),
         }
+    }
+
+    /// The sums of another device, which [`into_sums`](Self::into_sums) gave, moved here.
+    ///
+    /// # Panics
+    /// If they are not of the shape `[slots, SHARES]`.
+    pub fn from_sums(sums: Tensor<2>) -> Self {
+        assert_eq!(
+            sums.dims()[1],
+            SHARES,
+            "GradientNorms: {SHARES} shares per slot"
+        );
+        Self { sums }
+    }
+
+    /// The sums so far, to be moved to another device: `[slots, SHARES]`.
+    pub fn into_sums(self) -> Tensor<2> {
+        self.sums
     }
 
     /// With the squares of one bank's gradient, `[Σr, d_in]` and `[Σr, d_out]`, added. A bank

@@ -63,7 +63,7 @@ impl EndToEndBench {
         let layers = 0..self.model.num_hidden_layers;
         let stage = Stage::random(&self.model, layers, dtype, device)?
             .with_gradient_checkpointing(self.gradient_checkpointing);
-        let mut trial = Trial::new(self, stage);
+        let mut trial = Trial::new(self, stage)?;
         self.adapters
             .iter()
             .filter(|&&adapters| adapters > 0)

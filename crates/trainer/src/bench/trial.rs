@@ -1,8 +1,12 @@
 use std::ops::Range;
 
-use burn::tensor::{FloatDType, Tensor};
-use loraloom_model::{ModelError, to_host};
-use loraloom_pipeline::Stage;
+use burn::tensor::{Device, FloatDType};
+use loraloom_model::ModelError;
+use loraloom_pipeline::{
+    Pipeline, Stage,
+    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    schedule::{PipelineShape, Schedule},
+};
 
 use super::{
     EndToEndBench,
@@ -13,7 +17,6 @@ use super::{
 use crate::{
     TrainerError,
     assemble::{TaskRows, assemble},
-    train_step::train_step,
 };
 
 /// Runs a median is taken of.
@@ -25,17 +28,19 @@ const WARM_UP: usize = 2;
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     bench: &'a EndToEndBench,
-    stage: Stage,
+    device: Device,
+    pipeline: Pipeline,
     tasks: Vec<Task>,
 }
 
 impl<'a> Trial<'a> {
-    pub(super) fn new(bench: &'a EndToEndBench, stage: Stage) -> Self {
-        Self {
+    pub(super) fn new(bench: &'a EndToEndBench, stage: Stage) -> Result<Self, TrainerError> {
+        Ok(Self {
             bench,
-            stage,
+            device: stage.device().clone(),
+            pipeline: Pipeline::new(vec![stage])?,
             tasks: Vec::new(),
-        }
+        })
     }
 
     /// Trains so many adapters together and, if that is asked for, one after another.
@@ -45,7 +50,7 @@ impl<'a> Trial<'a> {
         dtype: FloatDType,
     ) -> Result<EndToEndMeasurement, TrainerError> {
         let bench = self.bench;
-        let device = self.stage.device().clone();
+        let device = self.device.clone();
         let sizes = [bench.batch, bench.length];
         let tasks = (0..adapters).map(|seed| Task::new(seed as u64, &bench.model, sizes, &device));
         self.tasks = tasks.collect::<Result<_, _>>()?;
@@ -80,44 +85,62 @@ impl<'a> Trial<'a> {
 
     /// Trains these tasks from their beginning, all at once; seconds of the steps that count.
     fn train(&mut self, who: Range<usize>) -> Result<f64, TrainerError> {
-        for task in &self.tasks[who.clone()] {
-            self.stage.push(task.adapter.clone())?;
+        let tasks = &self.tasks[who];
+        for task in tasks {
+            self.pipeline.push(0, task.adapter.clone())?;
         }
-        let (device, steps) = (self.stage.device().clone(), self.bench.steps);
-        let mut step = 0;
-        let mut losses = Vec::new();
-        let mut next = || {
-            losses = self.step(&who, step)?;
-            step += 1;
-            Ok(())
+        let mut steps = BenchSteps { tasks, begun: 0 };
+        let pipeline = &mut self.pipeline;
+        let mut run = |count| {
+            let passes = Passes {
+                schedule: Schedule::default(),
+                shape: PipelineShape::new(1, 1, 1, count),
+                driver: Driver::default(),
+            };
+            pipeline.run(&passes, &mut steps)
         };
-        seconds(&device, WARM_UP, &mut next)?;
-        let seconds = seconds(&device, steps, &mut next)?;
-        for slot in (0..who.len()).rev() {
-            self.stage.remove(slot)?;
-        }
-        // Only who reads learns that a device failed.
-        for losses in losses {
-            let loss = to_host(losses.mean())?;
-            if !loss.iter().all(|loss| loss.is_finite()) {
-                let reason = format!("a benchmark's loss came to {loss:?}");
-                return Err(ModelError::Device { reason }.into());
-            }
+        run(WARM_UP)?;
+        let seconds = seconds(&self.device, 1, &mut || run(self.bench.steps))?;
+        for slot in (0..tasks.len()).rev() {
+            self.pipeline.remove(0, slot)?;
         }
         Ok(seconds)
     }
+}
 
-    /// One optimizer step of these tasks; the losses of their targets, still on the device.
-    fn step(&mut self, who: &Range<usize>, step: usize) -> Result<Vec<Tensor<1>>, TrainerError> {
-        let tasks = &self.tasks[who.clone()];
+/// The same step again and again.
+struct BenchSteps<'a> {
+    tasks: &'a [Task],
+    begun: usize,
+}
+
+impl Steps for BenchSteps<'_> {
+    type Error = TrainerError;
+
+    fn plan(&mut self, _step: usize) -> Result<Option<StepPlan>, TrainerError> {
+        let tasks = self.tasks.iter();
+        let draws = tasks.clone().map(|task| task.draw(self.begun)).collect();
         let rows: Vec<TaskRows<'_>> = tasks
-            .iter()
             .enumerate()
             .map(|(slot, task)| task.rows(slot))
             .collect();
-        let draws = tasks.iter().map(|task| task.draw(step)).collect();
-        let batch = assemble(&self.bench.model, &rows, Some(draws), self.stage.device())?;
-        let updates = vec![Some(update(step)); tasks.len()];
-        Ok(train_step(&mut self.stage, &[batch], &updates)?.losses)
+        let group = GroupPlan {
+            microbatches: vec![assemble(&rows, Some(draws))?.microbatch],
+            updates: vec![Some(update(self.begun)); self.tasks.len()],
+        };
+        self.begun += 1;
+        let groups = vec![group];
+        Ok(Some(StepPlan { groups }))
+    }
+
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
+        let mut losses = outcome.groups.iter().flat_map(|group| &group.losses).flatten();
+        match losses.find(|loss| !loss.is_finite()) {
+            None => Ok(true),
+            Some(loss) => {
+                let reason = format!("a benchmark's loss came to {loss}");
+                Err(ModelError::Device { reason }.into())
+            }
+        }
     }
 }

@@ -16,15 +16,15 @@ use loraloom_model::ModelError;
 /// waits for the device on CUDA. So a thread of its own asks and waits, on the stream of the thread
 /// that trains: the copy is queued after what was submitted before, and before what comes next.
 #[derive(Debug)]
-pub(crate) struct Readback {
+pub(super) struct Readback {
     thread: JoinHandle<Arrival<Result<Vec<TensorData>, ExecutionError>>>,
 }
 
 /// What was read, and when it was there.
 #[derive(Debug)]
-pub(crate) struct Arrival<T> {
-    pub(crate) values: T,
-    pub(crate) at: Instant,
+pub(super) struct Arrival<T> {
+    pub(super) values: T,
+    pub(super) at: Instant,
 }
 
 impl Readback {
@@ -34,7 +34,7 @@ impl Readback {
     ///
     /// # Errors
     /// [`ModelError::Device`] if there can be no further thread.
-    pub(crate) fn request(tensors: Vec<Tensor<1>>) -> Result<Self, ModelError> {
+    pub(super) fn request(tensors: Vec<Tensor<1>>) -> Result<Self, ModelError> {
         let stream = StreamId::current();
         let (begun, has_begun) = mpsc::channel();
         let read = move || {
@@ -63,7 +63,7 @@ impl Readback {
     ///
     /// # Errors
     /// [`ModelError::Device`] if an operation that they depend on failed.
-    pub(crate) fn wait(self) -> Result<Arrival<Vec<Vec<f32>>>, ModelError> {
+    pub(super) fn wait(self) -> Result<Arrival<Vec<Vec<f32>>>, ModelError> {
         let Ok(Arrival { values, at }) = self.thread.join() else {
             return Err(failed("reading results from it panicked".into()));
         };

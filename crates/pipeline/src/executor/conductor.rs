@@ -1,0 +1,122 @@
+use std::{
+    collections::HashMap,
+    sync::{Arc, mpsc::Receiver},
+    time::Instant,
+};
+
+use super::{
+    outcome::{GroupOutcome, StepOutcome},
+    plan::StepPlan,
+    stage_loop::{Report, Results, Work},
+};
+use crate::{
+    PipelineError,
+    executor::Steps,
+    schedule::{Operation, PipelineShape},
+};
+
+/// What stages send to the conductor.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// A group's step came to its end at a stage.
+    Report(Report),
+    /// A stage failed and ends; it says why itself.
+    Failed {
+        /// The stage.
+        stage: usize,
+    },
+}
+
+/// Hands out the operations of all stages, and books steps as they end.
+#[derive(Debug)]
+pub(super) struct Conductor<'a> {
+    pub(super) shape: &'a PipelineShape,
+    pub(super) notices: Receiver<Notice>,
+    /// Steps handed out before the first of them is waited for.
+    pub(super) lookahead: usize,
+    /// Of steps that are not booked yet.
+    pub(super) reports: HashMap<usize, Vec<Report>>,
+}
+
+impl Conductor<'_> {
+    /// Goes through `order`. No further step is begun once there is no plan for it or the run has
+    /// seen enough; what was begun is brought to its end.
+    pub(super) fn conduct<T: Steps>(
+        &mut self,
+        order: &[(usize, Operation)],
+        steps: &mut T,
+        mut hand_out: impl FnMut(usize, Work) -> Result<(), PipelineError>,
+    ) -> Result<(), T::Error> {
+        let mut plans: HashMap<usize, Arc<StepPlan>> = HashMap::new();
+        let (mut begun, mut booked, mut end) = (0, 0, self.shape.steps);
+        for &(stage, operation) in order {
+            let step = operation.step();
+            if step == begun && begun < end {
+                while booked + self.lookahead <= begun {
+                    if !steps.book(self.outcome(booked)?)? {
+                        end = begun;
+                    }
+                    plans.remove(&booked);
+                    booked += 1;
+                }
+                let plan = if begun < end { steps.plan(begun)? } else { None };
+                match plan {
+                    Some(plan) => {
+                        plans.insert(begun, Arc::new(plan));
+                        begun += 1;
+                    }
+                    None => end = begun,
+                }
+            }
+            if let Some(plan) = plans.get(&step) {
+                let plan = plan.clone();
+                hand_out(stage, Work { operation, plan })?;
+            }
+        }
+        for step in booked..begun {
+            steps.book(self.outcome(step)?)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a step's results.
+    fn outcome(&mut self, step: usize) -> Result<StepOutcome, PipelineError> {
+        let PipelineShape { stages, groups, .. } = *self.shape;
+        while self.reports.get(&step).map_or(0, Vec::len) < stages * groups {
+            match self.notices.recv() {
+                Ok(Notice::Report(report)) => {
+                    self.reports.entry(report.step).or_default().push(report);
+                }
+                Ok(Notice::Failed { stage }) => return Err(PipelineError::Stopped { stage }),
+                // Stages keep their ends until there is nothing left to do.
+                Err(_) => return Err(PipelineError::Stopped { stage: 0 }),
+            }
+        }
+        let reports = self.reports.remove(&step).unwrap_or_default();
+        let mut outcome = StepOutcome {
+            step,
+            groups: vec![GroupOutcome::default(); groups],
+            at: Instant::now(),
+            busy: vec![Some(0.0); stages],
+        };
+        let mut last = None;
+        for report in reports {
+            let busy = &mut outcome.busy[report.stage];
+            *busy = busy.zip(report.busy).map(|(sum, part)| sum + part);
+            let Some(Results { readback, losses }) = report.results else {
+                continue;
+            };
+            let arrival = readback.wait()?;
+            last = last.max(Some(arrival.at));
+            let mut values = arrival.values;
+            let norms = values.split_off(losses);
+            let group = &mut outcome.groups[report.group];
+            group.losses.extend(values);
+            if let Some(norms) = norms.into_iter().next() {
+                group.squared_norms = norms;
+            }
+        }
+        outcome.at = last.unwrap_or(outcome.at);
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,23 @@
+use std::time::Instant;
+
+/// What one optimizer step of all groups came to.
+#[derive(Debug, Clone)]
+pub struct StepOutcome {
+    /// Step of the run, counted from 0.
+    pub step: usize,
+    /// By group.
+    pub groups: Vec<GroupOutcome>,
+    /// When the last result was there.
+    pub at: Instant,
+    /// Seconds that each stage spent on the step; `None` where passes are only handed over.
+    pub busy: Vec<Option<f64>>,
+}
+
+/// What one optimizer step of a group came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GroupOutcome {
+    /// Cross-entropy of every target in nats, by micro-batch in the order of its targets.
+    pub losses: Vec<Vec<f32>>,
+    /// Square of the global norm of each slot's gradient, before clipping.
+    pub squared_norms: Vec<f32>,
+}

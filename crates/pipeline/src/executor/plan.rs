@@ -1,0 +1,19 @@
+use batchlora::SlotUpdate;
+
+use crate::Microbatch;
+
+/// What all groups do in one optimizer step.
+#[derive(Debug, Default)]
+pub struct StepPlan {
+    /// By group.
+    pub groups: Vec<GroupPlan>,
+}
+
+/// What one group does in one optimizer step.
+#[derive(Debug, Default)]
+pub struct GroupPlan {
+    /// The micro-batches; where there are fewer than the schedule has places, the last stay empty.
+    pub microbatches: Vec<Microbatch>,
+    /// One entry per slot; `None` leaves an adapter as it is.
+    pub updates: Vec<Option<SlotUpdate>>,
+}

@@ -1,0 +1,119 @@
+//! Tensors on their way between stages.
+
+use std::{
+    collections::HashMap,
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+};
+
+use burn::tensor::{Device, Tensor};
+
+use crate::{Passage, PipelineError};
+
+/// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
+/// letters under way are for the same thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Subject {
+    /// Output of the stage below.
+    Hidden(Passage),
+    /// Gradient of the stage's own output.
+    Gradient(Passage),
+    /// Squares of a group's gradients at the stages above.
+    SquaresAbove(usize),
+    /// Squares of a group's gradients at all stages.
+    Squares(usize),
+}
+
+#[derive(Debug)]
+enum Letter {
+    Tensor(Subject, Tensor<2>),
+    /// Another stage failed; nothing more will come of the run.
+    Stop,
+}
+
+/// What other stages sent to this one.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    stage: usize,
+    receiver: Receiver<Letter>,
+    arrived: HashMap<Subject, Tensor<2>>,
+    /// Whether another thread may be about to send.
+    waits: bool,
+}
+
+/// The way to all stages.
+#[derive(Debug, Clone)]
+pub(super) struct Outbox {
+    boxes: Vec<(Sender<Letter>, Device)>,
+}
+
+/// A box for every stage, whose device its letters are moved to. Without `waits` a letter must
+/// have been sent before it is taken.
+pub(super) fn boxes(devices: Vec<Device>, waits: bool) -> (Vec<Inbox>, Outbox) {
+    let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
+    for (stage, device) in devices.into_iter().enumerate() {
+        let (sender, receiver) = channel();
+        boxes.push((sender, device));
+        inboxes.push(Inbox {
+            stage,
+            receiver,
+            arrived: HashMap::new(),
+            waits,
+        });
+    }
+    (inboxes, Outbox { boxes })
+}
+
+impl Inbox {
+    /// The tensor, once it is there.
+    ///
+    /// # Errors
+    /// [`PipelineError::Stopped`] if another stage failed.
+    pub(super) fn take(&mut self, subject: Subject) -> Result<Tensor<2>, PipelineError> {
+        let stage = self.stage;
+        loop {
+            if let Some(tensor) = self.arrived.remove(&subject) {
+                return Ok(tensor);
+            }
+            let letter = if self.waits {
+                self.receiver.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                self.receiver.try_recv()
+            };
+            match letter {
+                Ok(Letter::Tensor(subject, tensor)) => {
+                    self.arrived.insert(subject, tensor);
+                }
+                Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => {
+                    return Err(PipelineError::Stopped { stage });
+                }
+                Err(TryRecvError::Empty) => {
+                    let missing = format!("{subject:?}");
+                    return Err(PipelineError::NotSent { stage, missing });
+                }
+            }
+        }
+    }
+}
+
+impl Outbox {
+    /// Starts a tensor on its way.
+    pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
+        let (sender, device) = &self.boxes[stage];
+        // Who has ended needs no letters; why it ended is told elsewhere.
+        let _ = sender.send(Letter::Tensor(subject, tensor.to_device(device)));
+    }
+
+    /// Sends a tensor to every stage but this one.
+    pub(super) fn send_others(&self, stage: usize, subject: Subject, tensor: &Tensor<2>) {
+        for other in (0..self.boxes.len()).filter(|&other| other != stage) {
+            self.send(other, subject, tensor.clone());
+        }
+    }
+
+    /// Tells all stages not to wait any more.
+    pub(super) fn stop(&self) {
+        for (sender, _) in &self.boxes {
+            let _ = sender.send(Letter::Stop);
+        }
+    }
+}

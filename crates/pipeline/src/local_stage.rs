@@ -1,0 +1,141 @@
+use std::collections::HashMap;
+
+use batchlora::{AdamWStep, GradientNorms, SlotUpdate};
+use burn::tensor::{Device, Tensor};
+
+use crate::{
+    Forwarded, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape, TrainStage,
+    microbatch::PlacedMicrobatch,
+};
+
+/// A stage on a device of this process, with the passes that are under way.
+#[derive(Debug)]
+pub(crate) struct LocalStage {
+    stage: Stage,
+    under_way: HashMap<Passage, UnderWay>,
+    /// By group; gone with the optimizer step.
+    gradients: HashMap<usize, StageGradients>,
+}
+
+/// What a forward pass leaves for its backward pass.
+#[derive(Debug)]
+struct UnderWay {
+    tape: Tape,
+    microbatch: PlacedMicrobatch,
+    /// Of the stage's output, on the last stage.
+    gradient: Option<Tensor<2>>,
+}
+
+impl LocalStage {
+    pub(crate) fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            under_way: HashMap::new(),
+            gradients: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    pub(crate) fn stage_mut(&mut self) -> &mut Stage {
+        &mut self.stage
+    }
+
+    fn misses(&self, pass: &'static str, problem: &'static str) -> PipelineError {
+        let layers = self.stage.layers();
+        PipelineError::NothingUnderWay {
+            first: layers.start,
+            end: layers.end,
+            pass,
+            problem,
+        }
+    }
+}
+
+impl TrainStage for LocalStage {
+    fn device(&self) -> Device {
+        self.stage.device().clone()
+    }
+
+    fn computes_in_call(&self) -> bool {
+        *self.stage.device() == Device::flex()
+    }
+
+    fn forward(
+        &mut self,
+        at: Passage,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        let placed = microbatch.place(self.stage.config(), self.stage.device());
+        let hidden = match hidden {
+            Some(hidden) => hidden,
+            None => self.stage.embed(&microbatch.ids)?,
+        };
+        let (hidden, tape) = self.stage.forward(at.group, hidden, &placed)?;
+        let (forwarded, gradient) = if self.stage.ends_model() {
+            let (losses, gradient) = self.stage.loss(hidden, &microbatch.targets)?;
+            let losses = Some(losses);
+            (Forwarded { hidden: None, losses }, Some(gradient))
+        } else {
+            let hidden = Some(hidden);
+            (Forwarded { hidden, losses: None }, None)
+        };
+        let under_way = UnderWay {
+            tape,
+            microbatch: placed,
+            gradient,
+        };
+        self.under_way.insert(at, under_way);
+        Ok(forwarded)
+    }
+
+    fn backward(
+        &mut self,
+        at: Passage,
+        gradient: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        let Some(under_way) = self.under_way.remove(&at) else {
+            return Err(self.misses("backward pass", "no forward pass before it"));
+        };
+        let Some(gradient) = gradient.or(under_way.gradient) else {
+            return Err(self.misses("backward pass", "no gradient from above"));
+        };
+        let microbatch = &under_way.microbatch;
+        let (gradients, below) = self.stage.backward(under_way.tape, gradient, microbatch)?;
+        match self.gradients.get_mut(&at.group) {
+            Some(sum) => sum.accumulate(gradients),
+            None => {
+                self.gradients.insert(at.group, gradients);
+            }
+        }
+        Ok(below)
+    }
+
+    fn add_squares(
+        &mut self,
+        group: usize,
+        above: Option<Tensor<2>>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let above = above.map(GradientNorms::from_sums);
+        let gradients = self.gradients.get(&group);
+        let norms = self.stage.add_squares(group, above, gradients)?;
+        Ok(norms.into_sums())
+    }
+
+    fn update(
+        &mut self,
+        group: usize,
+        updates: &[Option<SlotUpdate>],
+        squares: Tensor<2>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        let norms = GradientNorms::from_sums(squares).finish();
+        if let Some(gradients) = self.gradients.remove(&group) {
+            let step = AdamWStep::new(updates, norms.clone());
+            self.stage.step(group, gradients, &step)?;
+        }
+        Ok(norms)
+    }
+}

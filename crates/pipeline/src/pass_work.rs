@@ -1,0 +1,32 @@
+use loraloom_model::LlamaConfig;
+
+/// An estimate of what one token costs each part of a model in a step, before anything is measured:
+/// floating-point operations, forward and backward together.
+///
+/// Frozen weights cost two operations forward and two for the gradient of their input, causal
+/// attention `6 · width · length`; adapters and everything elementwise are left out. Looking up an
+/// embedding costs nothing beside that.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassWork {
+    /// Of every decoder layer.
+    pub layers: Vec<f64>,
+    /// Of the embedding.
+    pub embedding: f64,
+    /// Of the head, if every token predicts another.
+    pub head: f64,
+}
+
+impl PassWork {
+    /// Estimates for sequences of so many tokens.
+    pub fn of(model: &LlamaConfig, length: usize) -> Self {
+        let linears = model.linears().map(|linear| linear.d_in * linear.d_out);
+        let weights: usize = linears.iter().sum();
+        let attention = 6 * model.num_attention_heads * model.head_dim * length;
+        let layer = (4 * weights + attention) as f64;
+        Self {
+            layers: vec![layer; model.num_hidden_layers],
+            embedding: 0.0,
+            head: (4 * model.vocab_size * model.d_model) as f64,
+        }
+    }
+}

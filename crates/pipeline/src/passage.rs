@@ -1,0 +1,8 @@
+/// Which micro-batch of which group passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Passage {
+    /// Group of tasks.
+    pub group: usize,
+    /// Micro-batch within the group's step.
+    pub microbatch: usize,
+}

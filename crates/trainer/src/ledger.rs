@@ -1,0 +1,77 @@
+use std::{collections::VecDeque, time::Instant};
+
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_scheduler::TaskId;
+
+use crate::{
+    Event, TrainerError, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
+    task::TrainingTask,
+};
+
+/// What is known of a run in progress: the tasks that train, what they were given and what came of
+/// it, written down as it comes.
+pub(crate) struct Ledger<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) directory: RunDirectory,
+    /// Devices of the stages, each once.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) observer: &'a mut dyn FnMut(&Event),
+    /// The running tasks; those of a group are in the order of their slots.
+    pub(crate) running: Vec<TrainingTask>,
+    /// Iterations submitted.
+    pub(crate) iteration: u64,
+    /// Iterations under way, the first of them first.
+    pub(crate) pending: VecDeque<SubmittedIteration>,
+    /// Tasks that cannot go on, and why.
+    pub(crate) failures: Vec<(TaskId, String)>,
+    /// When the results of the last booked iteration were there.
+    pub(crate) arrived: Option<Instant>,
+    pub(crate) tokens: u64,
+}
+
+impl Ledger<'_> {
+    /// Writes an event and shows it.
+    pub(crate) fn emit(&mut self, event: Event) -> Result<(), TrainerError> {
+        self.directory.append(&event)?;
+        (self.observer)(&event);
+        Ok(())
+    }
+
+    /// Bytes that the devices have reserved, if they report them.
+    pub(crate) fn bytes_reserved(&self) -> Option<u64> {
+        let usages = self.devices.iter().map(Device::memory_pool_usage);
+        usages.map(|usage| Some(usage?.bytes_reserved)).sum()
+    }
+
+    /// Tasks of a group, in the order of their slots.
+    pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = &TrainingTask> {
+        let running = self.running.iter();
+        running.filter(move |task| task.group == group)
+    }
+
+    /// Where the adapter of the running task `index` is.
+    pub(crate) fn place(&self, index: usize) -> Place {
+        let group = self.running[index].group;
+        let before = self.running[..index].iter();
+        Place {
+            group,
+            slot: before.filter(|task| task.group == group).count(),
+        }
+    }
+
+    /// Groups in use; those with tasks come first.
+    pub(crate) fn groups(&self) -> usize {
+        let groups = self.running.iter().map(|task| task.group + 1);
+        groups.max().unwrap_or(0)
+    }
+
+    /// Names of the adapters of each group.
+    pub(crate) fn group_names(&self) -> Vec<Vec<String>> {
+        let names = |group| {
+            let members = self.members(group);
+            members.map(|task| task.config.name.clone()).collect()
+        };
+        (0..self.groups()).map(names).collect()
+    }
+}

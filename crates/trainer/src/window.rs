@@ -1,0 +1,160 @@
+//! Iterations of a run between two moments at which something follows from a step.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use loraloom_pipeline::executor::{StepOutcome, StepPlan, Steps};
+
+use crate::{
+    Event, TrainerError,
+    ledger::Ledger,
+    pending::{StepResult, SubmittedIteration, SubmittedStep},
+};
+
+/// The ledger while the stages work: it plans steps ahead and books them as they end.
+pub(crate) struct Window<'s, 'a> {
+    pub(crate) ledger: &'s mut Ledger<'a>,
+    /// Asks for an early end.
+    pub(crate) stop: &'s AtomicBool,
+}
+
+impl Steps for Window<'_, '_> {
+    type Error = TrainerError;
+
+    /// The first step is always taken: whoever asked for a window means it.
+    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
+        if step > 0 && self.stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        let ledger = &mut *self.ledger;
+        let (plan, groups) = ledger.plan_step()?;
+        ledger.iteration += 1;
+        for task in &mut ledger.running {
+            task.submitted += 1;
+        }
+        ledger.pending.push_back(SubmittedIteration {
+            number: ledger.iteration,
+            begun,
+            groups,
+        });
+        Ok(Some(plan))
+    }
+
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
+        self.ledger.book(&outcome)?;
+        Ok(self.ledger.failures.is_empty())
+    }
+}
+
+impl Ledger<'_> {
+    /// Writes the results of the first iteration under way down.
+    fn book(&mut self, outcome: &StepOutcome) -> Result<(), TrainerError> {
+        let Some(submitted) = self.pending.pop_front() else {
+            return Ok(());
+        };
+        let iteration = submitted.number;
+        let begun = submitted.begun;
+        let since = self.arrived.map_or(begun, |before| before.max(begun));
+        self.arrived = Some(outcome.at);
+        let seconds = outcome.at.saturating_duration_since(since).as_secs_f64();
+        let steps = submitted.groups.iter().flat_map(|group| &group.steps);
+        let tokens = steps.map(|step| step.tokens).sum();
+        self.tokens += tokens as u64;
+        let mut names = Vec::with_capacity(submitted.groups.len());
+        for (index, group) in submitted.groups.into_iter().enumerate() {
+            let steps = group.steps.iter();
+            names.push(steps.map(|step| step.name.clone()).collect());
+            let results = group.results(&outcome.groups[index]);
+            for (step, result) in group.steps.into_iter().zip(results) {
+                self.record(iteration, index, step, result)?;
+            }
+        }
+        self.emit(Event::Iteration {
+            iteration,
+            seconds,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            bubble_ratio: bubble_ratio(&outcome.busy, seconds),
+            bytes_reserved: self.bytes_reserved(),
+            groups: names,
+        })
+    }
+
+    /// Books a task's step. A task that failed a step earlier is as good as gone: this step of it
+    /// never counts.
+    fn record(
+        &mut self,
+        iteration: u64,
+        group: usize,
+        submitted: SubmittedStep,
+        result: StepResult,
+    ) -> Result<(), TrainerError> {
+        let StepResult { loss, grad_norm } = result;
+        let SubmittedStep {
+            task: id,
+            name,
+            step,
+            learning_rate,
+            target_tokens,
+            tokens,
+        } = submitted;
+        if self.failures.iter().any(|(failed, _)| *failed == id) {
+            return Ok(());
+        }
+        if !loss.is_finite() || !grad_norm.is_finite() {
+            let reason = format!(
+                "step {step}: loss {loss}, gradient norm {grad_norm} at a learning rate of \
+                 {learning_rate}"
+            );
+            self.failures.push((id, reason));
+            return Ok(());
+        }
+        let Some(task) = self.running.iter_mut().find(|task| task.id == id) else {
+            return Ok(());
+        };
+        task.steps = step;
+        task.first_loss.get_or_insert(loss);
+        task.last_loss = Some(loss);
+        let total_steps = task.total_steps;
+        self.emit(Event::Step {
+            iteration,
+            adapter: name,
+            step,
+            total_steps,
+            loss,
+            target_tokens,
+            tokens,
+            grad_norm,
+            learning_rate,
+            group,
+        })
+    }
+}
+
+/// Mean share of an iteration that stages did not work, from the seconds that each spent on it. One
+/// stage never waits for another; of a device that works on its own nothing is known.
+fn bubble_ratio(busy: &[Option<f64>], seconds: f64) -> Option<f64> {
+    if busy.len() == 1 {
+        return Some(0.0);
+    }
+    let busy: f64 = busy.iter().copied().sum::<Option<f64>>()? / busy.len() as f64;
+    Some((1.0 - busy / seconds).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bubble_ratio;
+
+    #[test]
+    fn stages_that_wait_leave_a_bubble() {
+        let found = bubble_ratio(&[Some(1.0), Some(3.0)], 4.0);
+        assert!(found.is_some_and(|ratio| (ratio - 0.5).abs() < 1e-12));
+        assert_eq!(bubble_ratio(&[None], 1.0), Some(0.0));
+        assert_eq!(bubble_ratio(&[Some(1.0), None], 1.0), None);
+        // Steps overlap: work of one iteration may have been done in the time of another.
+        assert_eq!(bubble_ratio(&[Some(3.0), Some(3.0)], 2.0), Some(0.0));
+    }
+}
