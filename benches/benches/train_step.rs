@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = directory.path().join("config.json");
     fs::write(&path, config.to_string())?;
 
-    let run = Run::prepare(RunConfig::load(&path, &[])?.config, Device::flex())?;
+    let run = Run::prepare(RunConfig::load(&path, &[])?.config, &[Device::flex()])?;
     let (mut seconds, mut tokens, mut iterations) = (0.0, 0, 0);
     run.train(&AtomicBool::new(false), &mut |event| {
         if let Event::Iteration {

@@ -32,7 +32,8 @@ impl TrainedRun {
     }
 }
 
-/// Trains a configuration, given the output directory, on the device under test.
+/// Trains a configuration, given the output directory, on the device under test, which
+/// is every stage's.
 pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = configuration(&directory.path().join("run"));
@@ -41,7 +42,8 @@ pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
     let config = RunConfig::load(&path, &[])
         .expect("a valid configuration")
         .config;
-    let run = Run::prepare(config, device()).expect("the run is prepared");
+    let devices = vec![device(); config.pipeline.stages.len()];
+    let run = Run::prepare(config, &devices).expect("the run is prepared");
     let mut events = Vec::new();
     let report = run
         .train(&AtomicBool::new(false), &mut |event| {

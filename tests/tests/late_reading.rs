@@ -223,7 +223,7 @@ fn a_stop_saves_the_step_under_way() {
         .config;
     let stop = AtomicBool::new(false);
     let mut events = Vec::new();
-    let report = Run::prepare(config, device())
+    let report = Run::prepare(config, &[device()])
         .expect("the run is prepared")
         .train(&stop, &mut |event| {
             if let Event::Iteration { iteration: 7, .. } = event {

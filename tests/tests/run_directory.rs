@@ -31,7 +31,7 @@ fn run(config: &Value, directory: &Path, stop: bool) -> Result<RunReport, Traine
     let config = RunConfig::load(&path, &[])
         .expect("a valid configuration")
         .config;
-    Run::prepare(config, device())?.train(&AtomicBool::new(stop), &mut |_| {})
+    Run::prepare(config, &[device()])?.train(&AtomicBool::new(stop), &mut |_| {})
 }
 
 #[test]

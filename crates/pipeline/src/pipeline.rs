@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, to_host};
 
 use crate::{
-    Microbatch, PipelineError, Stage, TrainStage,
+    Microbatch, PipelineError, Stage,
     executor::{Passes, Steps, run},
     local_stage::LocalStage,
 };

@@ -2,11 +2,7 @@
 
 use loraloom_scheduler::{TaskId, balanced_groups};
 
-use crate::{
-    Event, TrainerError,
-    session::Session,
-    task::{TrainingTask, tokens_per_step},
-};
+use crate::{Event, TrainerError, session::Session, task::tokens_per_step};
 
 impl Session<'_> {
     /// As many groups as there are stages, and no more than there are tasks: with fewer, stages

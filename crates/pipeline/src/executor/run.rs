@@ -136,7 +136,7 @@ fn in_threads<S: TrainStage, T: Steps>(
         let mut conducted = Ok(());
         for (index, mut stage) in loops.into_iter().enumerate() {
             let (list, works) = channel::<Work>();
-            let mut alarm = Alarm {
+            let alarm = Alarm {
                 armed: true,
                 stage: index,
                 outbox: outbox.clone(),
@@ -145,7 +145,9 @@ fn in_threads<S: TrainStage, T: Steps>(
             let work = move || {
                 let result = works.iter().try_for_each(|work| stage.execute(&work));
                 let result = result.and_then(|()| stage.finish());
-                alarm.armed = result.is_err();
+                if result.is_ok() {
+                    alarm.disarm();
+                }
                 result
             };
             let builder = thread::Builder::new().name(format!("stage {index}"));
@@ -191,6 +193,12 @@ struct Alarm {
     stage: usize,
     outbox: Outbox,
     notify: Sender<Notice>,
+}
+
+impl Alarm {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
 }
 
 impl Drop for Alarm {

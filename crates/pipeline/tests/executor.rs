@@ -1,0 +1,366 @@
+//! The executor over stages that only sleep: order, waiting, stopping and failing, without a model.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use batchlora::{Segments, SlotUpdate};
+use burn::tensor::{Device, Tensor};
+use loraloom_model::{Sequences, Targets};
+use loraloom_pipeline::{
+    Forwarded, Microbatch, Passage, PipelineError, TrainStage,
+    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    schedule::{PipelineShape, Schedule},
+    simulate::bubble_lorapp,
+};
+
+/// What a stage did.
+#[derive(Debug, Clone, PartialEq)]
+enum Done {
+    Forward(Passage, f32),
+    Backward(Passage, f32),
+    Squares(usize, f32),
+    Update(usize, f32),
+}
+
+#[derive(Debug)]
+struct Sleeper {
+    index: usize,
+    last: usize,
+    pass: Duration,
+    done: Arc<Mutex<Vec<Done>>>,
+    in_flight: usize,
+    most_in_flight: usize,
+    /// Fails, or panics, at its so manieth forward pass.
+    fails_at: Option<usize>,
+    panics: bool,
+    forwards: usize,
+}
+
+fn value(tensor: &Tensor<2>) -> f32 {
+    tensor.clone().into_scalar::<f32>()
+}
+
+fn scalar(value: f32) -> Tensor<2> {
+    Tensor::from_data([[value]], &Device::flex())
+}
+
+impl Sleeper {
+    fn note(&self, done: Done) {
+        self.done.lock().unwrap().push(done);
+    }
+}
+
+impl TrainStage for Sleeper {
+    fn device(&self) -> Device {
+        Device::flex()
+    }
+
+    fn computes_in_call(&self) -> bool {
+        true
+    }
+
+    fn forward(
+        &mut self,
+        at: Passage,
+        _microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        self.forwards += 1;
+        if self.fails_at == Some(self.forwards) {
+            assert!(!self.panics, "a stage's device broke");
+            return Err(PipelineError::NoSuchGroup { group: 77, groups: 0 });
+        }
+        self.in_flight += 1;
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
+        thread::sleep(self.pass);
+        let seen = hidden.as_ref().map_or(0.0, value);
+        self.note(Done::Forward(at, seen));
+        let out = scalar(seen + 1.0);
+        Ok(if self.index == self.last {
+            let losses = Some(out.reshape([1]));
+            Forwarded { hidden: None, losses }
+        } else {
+            let hidden = Some(out);
+            Forwarded { hidden, losses: None }
+        })
+    }
+
+    fn backward(
+        &mut self,
+        at: Passage,
+        gradient: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        self.in_flight -= 1;
+        thread::sleep(self.pass);
+        let seen = gradient.as_ref().map_or(0.0, value);
+        self.note(Done::Backward(at, seen));
+        Ok((self.index > 0).then(|| scalar(seen + 1.0)))
+    }
+
+    fn add_squares(
+        &mut self,
+        group: usize,
+        above: Option<Tensor<2>>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let seen = above.as_ref().map_or(0.0, value);
+        self.note(Done::Squares(group, seen));
+        Ok(scalar(seen + 1.0))
+    }
+
+    fn update(
+        &mut self,
+        group: usize,
+        _updates: &[Option<SlotUpdate>],
+        squares: Tensor<2>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        self.note(Done::Update(group, value(&squares)));
+        Ok(squares.reshape([1]))
+    }
+}
+
+fn sleepers(stages: usize, pass: Duration) -> Vec<Sleeper> {
+    (0..stages)
+        .map(|index| Sleeper {
+            index,
+            last: stages - 1,
+            pass,
+            done: Arc::default(),
+            in_flight: 0,
+            most_in_flight: 0,
+            fails_at: None,
+            panics: false,
+            forwards: 0,
+        })
+        .collect()
+}
+
+/// The same empty plan for every step.
+struct Plans {
+    groups: usize,
+    microbatches: usize,
+    /// Begin no step from this one on.
+    end: usize,
+    booked: Vec<StepOutcome>,
+}
+
+fn microbatch() -> Microbatch {
+    Microbatch {
+        ids: vec![0],
+        sequences: Sequences::from_lengths([1]),
+        past: 0,
+        rope_lengths: vec![1],
+        segments: Segments::new(1, Vec::new()).unwrap(),
+        draws: None,
+        targets: Targets::default(),
+    }
+}
+
+impl Steps for Plans {
+    type Error = PipelineError;
+
+    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+        let group = |_| GroupPlan {
+            microbatches: (0..self.microbatches).map(|_| microbatch()).collect(),
+            updates: vec![None],
+        };
+        let groups = (0..self.groups).map(group).collect();
+        Ok((step < self.end).then_some(StepPlan { groups }))
+    }
+
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+        assert_eq!(outcome.step, self.booked.len());
+        self.booked.push(outcome);
+        Ok(true)
+    }
+}
+
+fn passes(schedule: Schedule, shape: [usize; 4], driver: Driver) -> Passes {
+    let [stages, groups, microbatches, steps] = shape;
+    Passes {
+        schedule,
+        shape: PipelineShape::new(stages, groups, microbatches, steps),
+        driver,
+    }
+}
+
+fn plans(groups: usize, microbatches: usize) -> Plans {
+    Plans {
+        groups,
+        microbatches,
+        end: usize::MAX,
+        booked: Vec::new(),
+    }
+}
+
+fn done(stage: &Sleeper) -> Vec<Done> {
+    stage.done.lock().unwrap().clone()
+}
+
+const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe];
+
+/// Both drivers, every schedule: the same work in the same order with the same messages; every
+/// stage's squares reach the first, their total reaches all, and no group's forward pass comes
+/// before its optimizer step.
+#[test]
+fn threads_do_what_one_thread_does() {
+    for schedule in SCHEDULES {
+        for [stages, groups, microbatches] in [[1, 1, 1], [1, 3, 2], [2, 2, 1], [3, 2, 3], [4, 4, 1]] {
+            let shape = [stages, groups, microbatches, 5];
+            let run_with = |driver| {
+                let mut stages = sleepers(stages, Duration::from_micros(200));
+                let mut plans = plans(groups, microbatches);
+                run(&mut stages, &passes(schedule, shape, driver), &mut plans).unwrap();
+                assert_eq!(plans.booked.len(), 5);
+                (stages, plans)
+            };
+            let (threads, booked) = run_with(Driver::ThreadPerStage);
+            let (one, _) = run_with(Driver::OneThread);
+            for (threads, one) in threads.iter().zip(&one) {
+                assert_eq!(done(threads), done(one), "{schedule:?} {shape:?}");
+                assert_eq!(threads.in_flight, 0);
+                let limit = match schedule {
+                    Schedule::GPipe => microbatches,
+                    _ => stages,
+                };
+                assert!(threads.most_in_flight <= limit, "{schedule:?} {shape:?}");
+                for group in 0..groups {
+                    let of_group = done(threads).into_iter().filter_map(|done| match done {
+                        Done::Forward(at, hidden) if at.group == group => {
+                            assert!((hidden - threads.index as f32).abs() < 0.5);
+                            (at.microbatch == 0).then_some('f')
+                        }
+                        Done::Update(of, squares) if of == group => {
+                            assert!((squares - stages as f32).abs() < 0.5);
+                            Some('u')
+                        }
+                        _ => None,
+                    });
+                    assert_eq!(of_group.collect::<String>(), "fu".repeat(5));
+                }
+            }
+            for outcome in &booked.booked {
+                for group in &outcome.groups {
+                    assert_eq!(group.losses, vec![vec![stages as f32]; microbatches]);
+                    assert_eq!(group.squared_norms, [stages as f32]);
+                }
+            }
+        }
+    }
+}
+
+/// Places that a group has no micro-batch for stay empty, on all stages.
+#[test]
+fn a_group_with_fewer_micro_batches_leaves_places_empty() {
+    struct Fewer(Plans);
+    impl Steps for Fewer {
+        type Error = PipelineError;
+        fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+            let plan = self.0.plan(step)?;
+            Ok(plan.map(|mut plan| {
+                plan.groups[1].microbatches.truncate(1);
+                plan
+            }))
+        }
+        fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+            self.0.book(outcome)
+        }
+    }
+    let mut stages = sleepers(3, Duration::ZERO);
+    let mut plans = Fewer(plans(2, 3));
+    let passes = passes(Schedule::LoraPp, [3, 2, 3, 4], Driver::default());
+    run(&mut stages, &passes, &mut plans).unwrap();
+    for outcome in &plans.0.booked {
+        assert_eq!(outcome.groups[0].losses.len(), 3);
+        assert_eq!(outcome.groups[1].losses.len(), 1);
+    }
+}
+
+/// No step begins after the last one that there is a plan for; those that have begun end.
+#[test]
+fn a_run_ends_where_plans_end() {
+    for driver in [Driver::ThreadPerStage, Driver::OneThread] {
+        let mut stages = sleepers(3, Duration::from_micros(100));
+        let mut plans = Plans { end: 7, ..plans(3, 1) };
+        run(&mut stages, &passes(Schedule::LoraPp, [3, 3, 1, 100], driver), &mut plans).unwrap();
+        assert_eq!(plans.booked.len(), 7);
+        for stage in &stages {
+            let updates = done(stage).into_iter();
+            let updates = updates.filter(|done| matches!(done, Done::Update(..)));
+            assert_eq!(updates.count(), 7 * 3);
+            assert_eq!(stage.in_flight, 0);
+        }
+    }
+}
+
+/// A stage that fails ends the run with its own error, wherever it is, and nobody waits for ever.
+#[test]
+fn a_failing_stage_ends_the_run() {
+    for failing in 0..4 {
+        for driver in [Driver::ThreadPerStage, Driver::OneThread] {
+            let mut stages = sleepers(4, Duration::from_micros(100));
+            stages[failing].fails_at = Some(9);
+            let passes = passes(Schedule::LoraPp, [4, 4, 1, 50], driver);
+            let error = run(&mut stages, &passes, &mut plans(4, 1)).unwrap_err();
+            assert!(
+                matches!(error, PipelineError::NoSuchGroup { group: 77, .. }),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a stage's device broke")]
+fn a_panicking_stage_does_not_hang_the_run() {
+    let mut stages = sleepers(3, Duration::from_micros(100));
+    (stages[1].fails_at, stages[1].panics) = (Some(5), true);
+    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50], Driver::default());
+    let _ = run(&mut stages, &passes, &mut plans(3, 1));
+}
+
+/// Whoever books steps may fail too.
+#[test]
+fn an_error_of_the_steps_ends_the_run() {
+    struct Fails(Plans);
+    impl Steps for Fails {
+        type Error = PipelineError;
+        fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+            self.0.plan(step)
+        }
+        fn book(&mut self, _: StepOutcome) -> Result<bool, PipelineError> {
+            Err(PipelineError::NoSuchGroup { group: 5, groups: 5 })
+        }
+    }
+    let mut stages = sleepers(3, Duration::from_micros(100));
+    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50], Driver::default());
+    let error = run(&mut stages, &passes, &mut Fails(plans(3, 1))).unwrap_err();
+    assert!(matches!(error, PipelineError::NoSuchGroup { group: 5, .. }));
+}
+
+/// The bubble of stages that take the same time for every pass is that of the closed form, within
+/// five points: the executor itself costs next to nothing.
+#[test]
+fn the_measured_bubble_is_that_of_the_closed_form() {
+    let pass = Duration::from_millis(10);
+    for [stages, groups, microbatches] in [[2, 1, 1], [2, 2, 1], [4, 1, 1], [4, 2, 1], [4, 4, 1], [4, 1, 4]] {
+        let steps = 12;
+        let mut sleeping = sleepers(stages, pass);
+        let mut plans = plans(groups, microbatches);
+        let shape = [stages, groups, microbatches, steps];
+        let begun = Instant::now();
+        run(&mut sleeping, &passes(Schedule::LoraPp, shape, Driver::default()), &mut plans).unwrap();
+        let whole = begun.elapsed().as_secs_f64();
+        // Between two steps in the middle, without filling and draining.
+        let (first, last) = (&plans.booked[3], &plans.booked[steps - 3]);
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let between = &plans.booked[4..=steps - 3];
+        let busy: f64 = between.iter().flat_map(|outcome| &outcome.busy).map(|busy| busy.unwrap()).sum();
+        let bubble = 1.0 - busy / (seconds * stages as f64);
+        let expected = bubble_lorapp(stages, groups, microbatches);
+        println!("{shape:?}: bubble {bubble:.3}, closed form {expected:.3}, {whole:.2} s");
+        assert!((bubble - expected).abs() < 0.05, "{shape:?}: {bubble:.3} {expected:.3}");
+    }
+}
