@@ -7,6 +7,7 @@ use loraloom_trainer::{Event, Outcome};
 use serde_json::{Value, json};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const STEPS: [usize; 5] = [9, 5, 7, 3, 9];
 
 /// An adapter that differs from the others in everything; five end at different times.
 fn adapter(index: usize) -> Value {
@@ -15,13 +16,16 @@ fn adapter(index: usize) -> Value {
         &["gate_proj", "up_proj", "down_proj"],
         &["all-linear"],
     ];
+    let rank = [4, 1, 16, 8, 3][index];
+    let dropout = [0.1, 0.0, 0.3, 0.05, 0.5][index];
+    let (batch, length) = ([4, 3, 1, 4, 2][index], [64, 24, 48, 40, 32][index]);
     json!({
         "name": NAMES[index], "dataset": "data", "seed": 7 + index,
-        "lora": {"r": [4, 1, 16, 8, 3][index], "lora_alpha": 16, "target_modules": targets[index % 3],
-                 "lora_dropout": [0.1, 0.0, 0.3, 0.05, 0.5][index]},
-        "train": {"batch_size": [4, 3, 1, 4, 2][index], "max_seq_len": [64, 24, 48, 40, 32][index],
+        "lora": {"r": rank, "lora_alpha": 16, "lora_dropout": dropout,
+                 "target_modules": targets[index % 3]},
+        "train": {"batch_size": batch, "max_seq_len": length, "max_steps": STEPS[index],
                   "gradient_accumulation_steps": 1 + index % 2, "learning_rate": 2e-3,
-                  "max_steps": [9, 5, 7, 3, 9][index], "max_grad_norm": 0.5},
+                  "max_grad_norm": 0.5},
     })
 }
 
@@ -97,7 +101,7 @@ fn groups_are_filled_as_tasks_end() {
     }
     let regrouped = |event: &&Event| matches!(event, Event::Regroup { .. });
     assert!(run.events.iter().filter(regrouped).count() > 0);
-    for (name, steps) in NAMES.into_iter().zip([9, 5, 7, 3, 9]) {
+    for (name, steps) in NAMES.into_iter().zip(STEPS) {
         assert_eq!(losses(&run.events, name).len(), steps);
     }
 }

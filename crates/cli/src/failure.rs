@@ -105,6 +105,8 @@ fn trainer_exit(error: &TrainerError) -> Exit {
             Exit::Internal
         }
         TrainerError::Config(_)
+        | TrainerError::NoStage
+        | TrainerError::Partition(_)
         | TrainerError::RunExists { .. }
         | TrainerError::Write { .. }
         | TrainerError::NoSteps { .. }

@@ -143,7 +143,7 @@ impl<'a> Progress<'a> {
                     total.set_prefix(format!("{TOTAL_NAME:<0$}", self.width));
                 }
             }
-            Event::Checkpoint { .. } | Event::RunEnd { .. } => {}
+            Event::Regroup { .. } | Event::Checkpoint { .. } | Event::RunEnd { .. } => {}
         }
     }
 

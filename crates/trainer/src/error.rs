@@ -4,7 +4,7 @@ use batchlora::BatchLoraError;
 use loraloom_config::ConfigError;
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
-use loraloom_pipeline::PipelineError;
+use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 use thiserror::Error;
 
@@ -33,6 +33,9 @@ pub enum TrainerError {
     /// Stages cannot be made or do not work together.
     #[error("{0}")]
     Pipeline(PipelineError),
+    /// Layers cannot be spread over the stages.
+    #[error(transparent)]
+    Partition(PartitionError),
     /// Nothing to train on.
     #[error("no device for any stage")]
     NoStage,
@@ -108,6 +111,9 @@ impl TrainerError {
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
+            Self::Partition(_) => {
+                Some("`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into())
+            }
             Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
             _ => None,
@@ -120,6 +126,7 @@ impl From<PipelineError> for TrainerError {
         match error {
             PipelineError::Model(error) => Self::Model(error),
             PipelineError::Adapter(error) => Self::Adapter(error),
+            PipelineError::Partition(error) => Self::Partition(error),
             error => Self::Pipeline(error),
         }
     }

@@ -1,11 +1,18 @@
 //! `train CONFIG`: every adapter to its end.
 
-use loraloom_config::LoadOptions;
+use burn::tensor::Device;
+use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_trainer::{Outcome, Run, RunReport};
 
 use super::config;
 use crate::{
-    arguments::TrainArguments, device, exit::Exit, interrupt, printer::Printer, progress::Progress,
+    arguments::TrainArguments,
+    device::{self, OpenedStage},
+    exit::Exit,
+    failure::Failure,
+    interrupt,
+    printer::Printer,
+    progress::Progress,
     run_directory, summary,
 };
 
@@ -16,16 +23,14 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     };
     let mut config = config::load(&options, &arguments.config, printer)?;
     if let Some(device) = arguments.device {
-        config.device = device;
+        device::replace(&mut config, device)?;
     }
     // Said before weights are read; the run directory itself settles who is first.
     run_directory::refuse_used(&config.output_dir)?;
-    let opened = device::open(config.device)?;
-    printer.warnings(&opened.warnings);
-    printer.note(&format!("model   {} on {opened}", config.model.display()));
+    let devices = open_stages(&config, printer)?;
     let output_dir = config.output_dir.clone();
 
-    let run = Run::prepare(config, opened.device)?;
+    let run = Run::prepare(config, &devices)?;
     for dataset in run.datasets() {
         printer.note(&summary::dataset(dataset));
     }
@@ -49,6 +54,35 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         ));
     }
     Ok(exit(&report))
+}
+
+/// The device of every stage, said on the way.
+fn open_stages(config: &RunConfig, printer: &Printer) -> Result<Vec<Device>, Failure> {
+    let mut devices = Vec::new();
+    let stages = device::open_stages(config)?;
+    let several = stages.len() > 1;
+    let model = config.model.display();
+    if several {
+        let count = stages.len();
+        printer.note(&format!("model   {model} in {count} stages"));
+    }
+    for (index, stage) in stages.into_iter().enumerate() {
+        let opened = match stage {
+            OpenedStage::Local(opened) => opened,
+            OpenedStage::Remote(address) => {
+                let message = format!("stage {index}: no connection to {address}");
+                return Err(Failure::new(Exit::Device, message));
+            }
+        };
+        printer.warnings(&opened.warnings);
+        printer.note(&if several {
+            format!("stage {index} on {opened}")
+        } else {
+            format!("model   {model} on {opened}")
+        });
+        devices.push(opened.device);
+    }
+    Ok(devices)
 }
 
 fn exit(report: &RunReport) -> Exit {
