@@ -1,11 +1,17 @@
 //! `train CONFIG`: every adapter to its end.
 
-use loraloom_config::LoadOptions;
+use loraloom_config::{LoadOptions, RunConfig, ScheduleChoice};
 use loraloom_trainer::{Outcome, Run, RunReport};
 
 use super::config;
 use crate::{
-    arguments::TrainArguments, device, exit::Exit, interrupt, printer::Printer, progress::Progress,
+    arguments::TrainArguments,
+    device::{self, Opened, OpenedStage},
+    exit::Exit,
+    failure::Failure,
+    interrupt,
+    printer::Printer,
+    progress::Progress,
     run_directory, summary,
 };
 
@@ -16,11 +22,11 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     };
     let mut config = config::load(&options, &arguments.config, printer)?;
     if let Some(device) = arguments.device {
-        config.device = device;
+        device::replace(&mut config, device)?;
     }
     // Said before weights are read; the run directory itself settles who is first.
     run_directory::refuse_used(&config.output_dir)?;
-    let opened = device::open(config.device)?;
+    let opened = open_only_stage(&config)?;
     printer.warnings(&opened.warnings);
     printer.note(&format!("model   {} on {opened}", config.model.display()));
     let output_dir = config.output_dir.clone();
@@ -49,6 +55,22 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         ));
     }
     Ok(exit(&report))
+}
+
+/// Stages are not executed yet, so one is all there may be, working in the plainest way.
+fn open_only_stage(config: &RunConfig) -> Result<Opened, Failure> {
+    let pipeline = &config.pipeline;
+    let plain = pipeline.microbatches == 1 && pipeline.schedule == ScheduleChoice::Lorapp;
+    if plain
+        && pipeline.stages.len() == 1
+        && let Some(OpenedStage::Local(opened)) = device::open_stages(config)?.pop()
+    {
+        return Ok(opened);
+    }
+    let message = "pipelines are not executed in this version: several stages, workers, other \
+                   schedules and micro-batches are for `loraloom plan` only";
+    Err(Failure::usage(message)
+        .hint("train on one device: leave `pipeline` out, or name one stage and nothing else"))
 }
 
 fn exit(report: &RunReport) -> Exit {
