@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use burn::tensor::DeviceKind;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 use burn::tensor::DeviceType;
-use loraloom_config::DeviceChoice;
+use loraloom_config::{DeviceChoice, RunConfig, StageChoice, WorkerAddress};
 
 use crate::{exit::Exit, failure::Failure, panics};
 
@@ -44,6 +44,15 @@ pub(crate) struct Opened {
     pub(crate) software: bool,
     /// What `auto` found wrong with the devices it would have preferred.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What holds a stage.
+#[derive(Debug, Clone)]
+pub(crate) enum OpenedStage {
+    /// A device of this machine.
+    Local(Opened),
+    /// A worker, not connected to yet.
+    Remote(WorkerAddress),
 }
 
 /// The CPU.
@@ -122,6 +131,38 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
     }
 }
 
+/// Opens the devices of all stages on this machine, in order. One that is named twice is opened
+/// twice.
+///
+/// # Errors
+///
+/// As [`open`], for the first that fails.
+pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<OpenedStage>, Failure> {
+    let open_stage = |stage: &StageChoice| match stage {
+        StageChoice::Device(choice) => open(*choice).map(OpenedStage::Local),
+        StageChoice::Remote(address) => Ok(OpenedStage::Remote(address.clone())),
+    };
+    config.pipeline.stages.iter().map(open_stage).collect()
+}
+
+/// Computes everything on a device that the command line names.
+///
+/// # Errors
+///
+/// If the configuration has several stages: one device cannot stand for them.
+pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<(), Failure> {
+    let stages = config.pipeline.stages.len();
+    if stages > 1 {
+        let message =
+            format!("`--device {choice}` is one device, and the pipeline has {stages} stages");
+        let hint = "leave it out, or name the stages: `--set 'pipeline.stages=[cuda:0, cuda:1]'`";
+        return Err(Failure::usage(message).hint(hint));
+    }
+    config.device = choice;
+    config.pipeline.stages = vec![StageChoice::Device(choice)];
+    Ok(())
+}
+
 /// The device of `listed` with that index; without one the first that is hardware, then the first.
 fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<Listed, Failure> {
     let missing =
@@ -195,6 +236,15 @@ impl fmt::Display for Opened {
     }
 }
 
+impl fmt::Display for OpenedStage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(opened) => opened.fmt(formatter),
+            Self::Remote(address) => write!(formatter, "{}:{}", address.host, address.port),
+        }
+    }
+}
+
 fn hardware_name(device: &Device) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     let name = device.identity().map(|identity| identity.name);
@@ -208,9 +258,23 @@ fn hardware_name(device: &Device) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_config::DeviceChoice;
+    use std::fs;
 
-    use super::{Listed, cpu, open, pick};
+    use loraloom_config::{DeviceChoice, RunConfig};
+
+    use super::{Listed, OpenedStage, cpu, open, open_stages, pick, replace};
+
+    /// A configuration with these stages.
+    fn config(stages: &str) -> RunConfig {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run.yaml");
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a}}]\n\
+             pipeline: {{stages: {stages}, token_file: t}}\n"
+        );
+        fs::write(&path, text).unwrap();
+        RunConfig::load(&path, &[]).unwrap().config
+    }
 
     fn listed(software: &[bool]) -> Vec<Listed> {
         let device = |(index, software): (usize, &bool)| Listed {
@@ -239,5 +303,28 @@ mod tests {
     #[test]
     fn the_cpu_always_opens() {
         assert_eq!(open(DeviceChoice::Cpu).unwrap().name, "cpu");
+    }
+    #[test]
+    fn stages_are_opened_in_order_and_workers_passed_on() {
+        let remote = format!("'remote:{}@gpu-1:7'", "0a".repeat(32));
+        let stages = open_stages(&config(&format!("[cpu, {remote}, cpu]"))).unwrap();
+        let names: Vec<String> = stages.iter().map(ToString::to_string).collect();
+        assert_eq!(names[1], "gpu-1:7");
+        for stage in [&stages[0], &stages[2]] {
+            assert!(matches!(stage, OpenedStage::Local(opened) if opened.name == "cpu"));
+        }
+        assert!(open_stages(&config("[cpu, 'wgpu:99']")).is_err());
+    }
+
+    #[test]
+    fn the_command_line_replaces_one_stage_and_not_several() {
+        let mut one = config("['wgpu:0']");
+        replace(&mut one, DeviceChoice::Cpu).unwrap();
+        assert_eq!(one.device, DeviceChoice::Cpu);
+        assert_eq!(one.pipeline.stages[0].to_string(), "cpu");
+        let mut several = config("[cpu, cpu]");
+        let failure = replace(&mut several, DeviceChoice::Cuda(None)).unwrap_err();
+        assert!(failure.to_string().contains("2 stages"), "{failure}");
+        assert_eq!(several, config("[cpu, cpu]"));
     }
 }

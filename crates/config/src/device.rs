@@ -6,14 +6,26 @@ use crate::DeviceChoice;
 
 /// A device name that is none of the written forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device `{0}`: expected auto, cpu, wgpu, wgpu:<index>, cuda or cuda:<index>")]
-pub struct ParseDeviceError(String);
+#[error("unknown device `{text}`: {}", expected(text))]
+pub struct ParseDeviceError {
+    text: String,
+}
+
+fn expected(text: &str) -> &'static str {
+    if text.starts_with("remote:") {
+        "a worker is a stage, name it in `pipeline.stages`"
+    } else {
+        "expected auto, cpu, wgpu, wgpu:<index>, cuda or cuda:<index>"
+    }
+}
 
 impl FromStr for DeviceChoice {
     type Err = ParseDeviceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || ParseDeviceError(text.to_owned());
+        let unknown = || ParseDeviceError {
+            text: text.to_owned(),
+        };
         let (kind, index) = match text.split_once(':') {
             Some((kind, digits)) => (kind, Some(digits.parse().map_err(|_| unknown())?)),
             None => (text, None),

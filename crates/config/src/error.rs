@@ -135,6 +135,11 @@ impl ConfigError {
                 "`model` is a directory with config.json, *.safetensors and tokenizer.json"
                     .to_owned(),
             ),
+            Self::MissingKey { key, .. } if key == "pipeline.token_file" => Some(
+                "a worker lets in who has its token: name a file that holds what it was started \
+                 with"
+                    .to_owned(),
+            ),
             Self::Override { .. } => Some(
                 "keys are dotted paths, e.g. `--set defaults.train.learning_rate=1e-4` or \
                  `--set adapters.NAME.lora.r=8`"

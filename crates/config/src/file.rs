@@ -16,7 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
 use crate::{
-    ColumnMap, DeviceChoice, DtypeChoice, LrSchedulerType, Validation, one_or_many::OneOrMany,
+    BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, LrSchedulerType, ScheduleChoice,
+    StageChoice, Validation, one_or_many::OneOrMany,
 };
 
 /// A run: one backbone and the LoRA adapters trained over it.
@@ -43,6 +44,8 @@ pub(crate) struct RunFile {
     pub(crate) seed: Option<u64>,
     /// Recompute each decoder layer in the backward pass to save memory; default false.
     pub(crate) gradient_checkpointing: Option<bool>,
+    /// Over which devices and workers the model's layers are spread, and how.
+    pub(crate) pipeline: Option<PipelineFile>,
     /// How adapters are admitted.
     pub(crate) scheduler: Option<SchedulerFile>,
     /// Datasets by name.
@@ -52,6 +55,30 @@ pub(crate) struct RunFile {
     /// The adapters to train.
     #[schemars(length(min = 1))]
     pub(crate) adapters: Vec<AdapterFile>,
+}
+
+/// Over which devices and workers the model's layers are spread, and how.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping of pipeline settings")]
+pub(crate) struct PipelineFile {
+    /// Devices and workers in the order of the layers, one stage each: cpu, wgpu, wgpu:INDEX, cuda,
+    /// cuda:INDEX or remote:ID@HOST:PORT; default one stage on `device`.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(crate) stages: Option<Vec<StageChoice>>,
+    /// Decoder layers of each stage, such as [11, 11]; default auto, by estimated cost.
+    pub(crate) balance: Option<BalanceChoice>,
+    /// In which order stages work for the groups of adapters; default lorapp.
+    pub(crate) schedule: Option<ScheduleChoice>,
+    /// Parts that each batch of a group is cut into, so that several stages work on it at a time;
+    /// default 1. `train.gradient_accumulation_steps` come on top.
+    #[schemars(range(min = 1))]
+    pub(crate) microbatches: Option<usize>,
+    /// File with the token that workers were started with; needed if a stage is remote.
+    pub(crate) token_file: Option<String>,
+    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
+    /// default 600.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub(crate) step_deadline: Option<f64>,
 }
 
 /// How adapters are admitted.

@@ -14,6 +14,7 @@ mod mlora;
 mod one_or_many;
 mod overrides;
 mod paths;
+mod pipeline;
 mod place;
 mod resolve;
 mod resolved;
@@ -29,6 +30,10 @@ mod validation;
 pub use device::ParseDeviceError;
 pub use error::ConfigError;
 pub use load::{LoadOptions, Loaded};
+pub use pipeline::{
+    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, ScheduleChoice, StageChoice,
+    WorkerAddress,
+};
 pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,

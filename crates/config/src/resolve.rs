@@ -3,28 +3,31 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
-    AdapterConfig, ConfigError, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings,
-    LoraSettings, RunConfig, SaveSettings, SchedulerConfig, TrainSettings, Validation,
+    AdapterConfig, ConfigError, DatasetConfig, DtypeChoice, EvalSettings, LoraSettings, RunConfig,
+    SaveSettings, SchedulerConfig, TrainSettings, Validation,
     file::{
         AdapterFile, DatasetFile, DefaultsFile, EvalFile, LoraFile, RunFile, SaveFile, TrainFile,
     },
     paths::{default_output_dir, input_path},
+    pipeline,
     place::Source,
     suggest::Candidates,
     tree::Node,
     validate::{ALL_LINEAR, TARGET_MODULES},
 };
 
-/// Fills in what the file leaves open. Ranges are not checked here.
+/// Fills in what the file leaves open. Ranges are not checked here, those of `pipeline` apart.
 ///
 /// # Errors
 ///
-/// An adapter that names no dataset where there are several, or one that does not exist.
+/// A pipeline that cannot be; an adapter that names no dataset where there are several, or one that
+/// does not exist.
 pub(crate) fn resolve(
     file: RunFile,
     tree: &Node,
     source: &Source<'_>,
 ) -> Result<RunConfig, ConfigError> {
+    let (device, pipeline) = pipeline::resolve(file.pipeline, file.device, tree, source)?;
     let seed = file.seed.unwrap_or(0);
     let defaults = file.defaults.unwrap_or_default();
     let datasets: BTreeMap<String, DatasetConfig> = file
@@ -52,10 +55,11 @@ pub(crate) fn resolve(
         output_dir: file
             .output_dir
             .map_or_else(|| default_output_dir(source.path), PathBuf::from),
-        device: file.device.unwrap_or(DeviceChoice::Auto),
+        device,
         dtype: file.dtype.unwrap_or(DtypeChoice::Auto),
         seed,
         gradient_checkpointing: file.gradient_checkpointing.unwrap_or(false),
+        pipeline,
         scheduler: SchedulerConfig {
             max_adapters: file.scheduler.unwrap_or_default().max_adapters,
         },

@@ -8,6 +8,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::PipelineConfig;
+
 /// A whole run: one backbone and the adapters trained over it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunConfig {
@@ -15,7 +17,8 @@ pub struct RunConfig {
     pub model: PathBuf,
     /// The run directory; everything a run writes is below it.
     pub output_dir: PathBuf,
-    /// Where to compute.
+    /// Where to compute what is computed on this machine: the first stage of `pipeline` here, or the
+    /// CPU where all stages are workers.
     pub device: DeviceChoice,
     /// Type of the frozen weights and activations. Adapters and their moments are `float32`.
     pub dtype: DtypeChoice,
@@ -23,6 +26,8 @@ pub struct RunConfig {
     pub seed: u64,
     /// Recompute each decoder layer in the backward pass instead of keeping its intermediates.
     pub gradient_checkpointing: bool,
+    /// What holds the layers, and how it takes turns.
+    pub pipeline: PipelineConfig,
     /// How tasks are admitted.
     pub scheduler: SchedulerConfig,
     /// Datasets by name.

@@ -25,7 +25,7 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 23] = [
+const SYNONYMS: [(&str, &str); 24] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
@@ -49,6 +49,7 @@ const SYNONYMS: [(&str, &str); 23] = [
     ("bf16", "bfloat16"),
     ("fp16", "float16"),
     ("fp32", "float32"),
+    ("1f1b", "one_f_one_b"),
 ];
 
 /// The word of `valid` closest to `word`, if one is close enough to be a misspelling of it or is

@@ -1,7 +1,7 @@
 //! Ranges and names: what types cannot say.
 
 use crate::{
-    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation,
+    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, pipeline,
     place::{Location, Source},
     resolve::locate,
     suggest::Candidates,
@@ -35,7 +35,7 @@ pub(crate) fn validate(
     tree: &Node,
     source: &Source<'_>,
 ) -> Result<Vec<String>, ConfigError> {
-    let mut warnings = Vec::new();
+    let mut warnings = pipeline::warn(&config.pipeline);
     let run = Run {
         config,
         tree,

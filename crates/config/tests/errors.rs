@@ -191,25 +191,57 @@ fn nothing_to_train() {
 }
 
 #[test]
+fn pipelines_that_cannot_be() {
+    let lines = [
+        "pipeline: [cpu]",
+        "pipeline: {stages: []}",
+        "pipeline: {stages: cpu}",
+        "pipeline: {stages: [gpu]}",
+        "pipeline: {stages: [cpu, 3]}",
+        "pipeline: {stages: [cpu, auto]}",
+        "device: cpu\npipeline: {stages: ['cuda:0']}",
+        "device: cpu\npipeline: {stages: ['cuda:0', cpu]}",
+        "device: cuda\npipeline: {stages: ['REMOTE@y:1'], token_file: t}",
+        "device: REMOTE@y:1",
+        "pipeline: {stages: [cpu, 'remote:']}",
+        "pipeline: {stages: [cpu, 'REMOTE']}",
+        "pipeline: {stages: [cpu, 'REMOTE@y']}",
+        "pipeline: {stages: [cpu, 'REMOTE0@y:1']}",
+        "pipeline: {stages: [cpu, 'REMOTE@two words:1']}",
+        "pipeline: {stages: [cpu, 'REMOTE@fe80::1:80']}",
+        "pipeline: {stages: [cpu, 'REMOTE@y:0']}",
+        "pipeline: {stages: ['REMOTE@y:1', cpu, 'REMOTE@y:1'], token_file: t}",
+        "pipeline: {stages: [cpu, 'REMOTE@y:1']}",
+        "pipeline: {stages: ['REMOTE@y:1'], token_file: ''}",
+        "pipeline: {balance: [11, 11]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22, 0]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22, -1]}",
+        "pipeline: {balance: atuo}",
+        "pipeline: {balance: 11}",
+        "pipeline: {schedule: gpip}",
+        "pipeline: {schedule: 1f1b}",
+        "pipeline: {schedule: [gpipe]}",
+        "pipeline: {microbatches: 0}",
+        "pipeline: {microbatches: many}",
+        "pipeline: {step_deadline: 0}",
+        "pipeline: {step_deadline: .inf}",
+        "pipeline: {stage: [cpu]}",
+        "pipeline: {micro_batches: 2}",
+    ]
+    .map(|line| format!("model: base\n{line}"))
+    .map(|text| text.replace("REMOTE", &format!("remote:{}", "0a".repeat(32))));
+    let edits: Vec<_> = lines
+        .iter()
+        .map(|text| ("model: base", text.as_str()))
+        .collect();
+    let text = report(&edits).replace(&"0a".repeat(32), "[ID]");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn what_this_version_does_not_serve_is_refused() {
     let text = report(&[
-        ("model: base", "model: base\npipeline: {stages: [cpu, cpu]}"),
-        ("model: base", "model: base\npipeline: {stages: []}"),
-        (
-            "model: base",
-            "model: base\npipeline: {stages: ['remote:x@y:1']}",
-        ),
-        ("model: base", "model: base\npipeline: {stages: [gpu]}"),
-        (
-            "model: base",
-            "model: base\ndevice: cpu\npipeline: {stages: ['cuda:0']}",
-        ),
-        ("model: base", "model: base\npipeline: {balance: [11, 11]}"),
-        ("model: base", "model: base\npipeline: {schedule: gpipe}"),
-        ("model: base", "model: base\npipeline: {schedule: gpip}"),
-        ("model: base", "model: base\npipeline: {microbatches: 4}"),
-        ("model: base", "model: base\npipeline: [cpu]"),
-        ("model: base", "model: base\ndevice: remote:x@y:1"),
         (
             "model: base",
             "model: base\nscheduler: {policy: best_effort_fifo}",
@@ -245,7 +277,9 @@ fn overrides() {
         "defaults..train=3",
         "adapters.b.name=a",
         "output_dir=[a",
-        "pipeline.stages=[cpu, cpu]",
+        "pipeline.stages=[auto, cpu]",
+        "pipeline.balance=[2, 2]",
+        "pipeline.stage=[cpu]",
     ]);
     insta::assert_snapshot!(text);
 }

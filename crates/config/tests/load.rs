@@ -10,9 +10,10 @@ mod support;
 use std::{fs, path::PathBuf};
 
 use loraloom_config::{
-    AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoadOptions,
-    LoraSettings, LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TARGET_MODULES,
-    TrainSettings, Validation,
+    AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
+    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, PipelineConfig, RunConfig,
+    SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice, TARGET_MODULES, TrainSettings,
+    Validation, WorkerAddress,
 };
 use support::{fixture, load};
 
@@ -35,6 +36,14 @@ fn defaults_are_those_of_the_interface() {
         dtype: DtypeChoice::Auto,
         seed: 0,
         gradient_checkpointing: false,
+        pipeline: PipelineConfig {
+            stages: vec![StageChoice::Device(DeviceChoice::Auto)],
+            balance: BalanceChoice::Auto,
+            schedule: ScheduleChoice::Lorapp,
+            microbatches: 1,
+            token_file: None,
+            step_deadline: 600.0,
+        },
         scheduler: SchedulerConfig { max_adapters: None },
         datasets: [(
             "rows".to_owned(),
@@ -95,6 +104,24 @@ fn every_field_of_a_full_file_arrives() {
     assert_eq!(config.dtype, DtypeChoice::Bfloat16);
     assert_eq!((config.seed, config.gradient_checkpointing), (7, true));
     assert_eq!(config.scheduler.max_adapters, Some(2));
+    let worker = WorkerAddress {
+        id: "0123456789abcdef".repeat(4),
+        host: "10.0.0.7".to_owned(),
+        port: 4433,
+    };
+    let pipeline = PipelineConfig {
+        stages: vec![
+            StageChoice::Device(DeviceChoice::Cuda(Some(1))),
+            StageChoice::Remote(worker),
+        ],
+        balance: BalanceChoice::Layers(vec![10, 12]),
+        schedule: ScheduleChoice::OneFOneB,
+        microbatches: 2,
+        token_file: Some("token.txt".into()),
+        step_deadline: 90.5,
+    };
+    assert_eq!(config.pipeline, pipeline);
+    assert!(config.pipeline.has_workers());
     let gsm8k = &config.datasets["gsm8k"];
     assert_eq!(
         gsm8k.path,
@@ -282,22 +309,88 @@ fn input_paths_fall_back_to_the_files_directory_and_outputs_do_not() {
     assert_eq!(config.datasets["d"].validation, Validation::File(rows));
 }
 
+/// The device and the stages of a configuration with these lines more.
+fn stages(lines: &str) -> (DeviceChoice, Vec<String>) {
+    let text =
+        format!("model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a}}]\n{lines}\n");
+    let config = match load(&text, &[]) {
+        Ok(loaded) => loaded.config,
+        Err(error) => panic!("{error}\n{text}"),
+    };
+    let back = load(&config.to_yaml().unwrap(), &[]).unwrap().config;
+    assert_eq!(back, config, "{text}");
+    let stages = config.pipeline.stages.iter().map(ToString::to_string);
+    (config.device, stages.collect())
+}
+
 #[test]
-fn a_pipeline_of_one_local_stage_is_the_device() {
-    let text = "model: m\ndatasets: {d: {path: p}}\nadapters: [{name: a}]\n\
-                scheduler: {policy: strict_fifo}\nsweep: null\n\
-                pipeline: {stages: ['wgpu:0'], balance: auto, schedule: lorapp, microbatches: 1}";
-    let config = load(text, &[]).unwrap().config;
-    assert_eq!(config.device, DeviceChoice::Wgpu(Some(0)));
+fn the_device_is_the_first_stage_of_this_machine() {
+    let same = |text: &str| vec![text.to_owned()];
+    let (cpu, first) = (DeviceChoice::Cpu, DeviceChoice::Wgpu(Some(0)));
+    assert_eq!(
+        stages("scheduler: {policy: strict_fifo}\nsweep: null\npipeline: null"),
+        (DeviceChoice::Auto, same("auto"))
+    );
+    assert_eq!(stages("device: wgpu:0"), (first, same("wgpu:0")));
+    assert_eq!(
+        stages("pipeline: {stages: ['wgpu:0'], balance: auto, schedule: lorapp, microbatches: 1}"),
+        (first, same("wgpu:0"))
+    );
+    // As a resolved configuration has it where one changes the device only.
+    assert_eq!(
+        stages("device: wgpu:0\npipeline: {stages: [auto]}"),
+        (first, same("wgpu:0"))
+    );
+    assert_eq!(
+        stages("device: auto\npipeline: {stages: [cpu, cpu], balance: [3, 1]}"),
+        (cpu, vec!["cpu".to_owned(); 2])
+    );
+    let remote = format!("remote:{}@host:1", "0a".repeat(32));
+    assert_eq!(
+        stages(&format!(
+            "pipeline: {{stages: ['{remote}', 'wgpu:0', cpu], token_file: t}}"
+        )),
+        (
+            first,
+            vec![remote.clone(), "wgpu:0".to_owned(), "cpu".to_owned()]
+        )
+    );
+    for device in ["", "device: auto\n", "device: cpu\n"] {
+        let lines = format!("{device}pipeline: {{stages: ['{remote}'], token_file: t}}");
+        assert_eq!(stages(&lines), (cpu, same(&remote)));
+    }
+}
+
+#[test]
+fn a_worker_is_the_same_in_either_form_of_its_key() {
+    let base32 = format!("remote:{}@host:1", "a".repeat(52));
+    let (_, found) = stages(&format!(
+        "pipeline: {{stages: ['{base32}'], token_file: t}}"
+    ));
+    assert_eq!(found, [format!("remote:{}@host:1", "0".repeat(64))]);
+}
+
+#[test]
+fn an_override_makes_a_pipeline() {
+    let overrides = ["pipeline.stages=[cpu, cpu]", "pipeline.balance=[1, 2]"].map(str::to_owned);
+    let config = RunConfig::load(&fixture("minimal.yaml"), &overrides)
+        .unwrap()
+        .config;
+    assert_eq!(config.device, DeviceChoice::Cpu);
+    assert_eq!(config.pipeline.balance, BalanceChoice::Layers(vec![1, 2]));
+    assert_eq!(config.pipeline.stages.len(), 2);
 }
 
 #[test]
 fn legal_but_odd_settings_are_warned_of() {
-    let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\nadapters:\n\
+    let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\n\
+                pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t}\nadapters:\n\
                 - {name: a, dataset: d, lora: {r: 5000}, train: {lr_scheduler_type: constant, warmup_steps: 3, warmup_ratio: 0.1}}\n\
                 - {name: b, dataset: d, train: {max_steps: 5, warmup_steps: 5, learning_rate: 0}}\n";
     let warnings = load(text, &[]).unwrap().warnings;
     insta::assert_snapshot!(warnings.join("\n"), @r"
+    stages 1 and 4 of the pipeline are both `cuda`: they take turns on it
+    `pipeline.token_file` is not used: no stage is a worker
     adapter `a`: the `constant` schedule has no warm-up, as in transformers; `constant_with_warmup` has
     adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
     adapter `a`: rank 5000 is above 4096, the adapter is not low-rank

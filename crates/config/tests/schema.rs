@@ -40,12 +40,22 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "dtype",
         "seed",
         "gradient_checkpointing",
+        "pipeline",
         "scheduler",
         "datasets",
         "defaults",
         "adapters",
     ];
     check("", &run);
+    let pipeline = [
+        "stages",
+        "balance",
+        "schedule",
+        "microbatches",
+        "token_file",
+        "step_deadline",
+    ];
+    check("PipelineFile", &pipeline);
     check("SchedulerFile", &["max_adapters"]);
     check(
         "DatasetFile",
@@ -121,6 +131,9 @@ fn words_of_the_schema_are_those_that_load() {
         "prompt",
         "completion",
         "conversations",
+        "one_f_one_b",
+        "gpipe",
+        "auto",
     ] {
         assert!(schema.contains(&format!("\"{word}\"")), "{word}");
     }

@@ -8,6 +8,7 @@
 mod decision;
 mod error;
 mod first_come_first_served;
+mod grouping;
 mod scheduler;
 mod state;
 mod task;
@@ -15,6 +16,7 @@ mod task;
 pub use decision::{Admission, Decision};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
+pub use grouping::{balanced_groups, group_count};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
 pub use task::{Task, TaskId};

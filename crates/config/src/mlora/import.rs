@@ -349,7 +349,8 @@ impl Import<'_> {
             && name != "default"
         {
             self.warnings.push(format!(
-                "dispatcher `{name}` is not used: adapters are trained together on one device"
+                "dispatcher `{name}` is not used: adapters are trained together, over the devices that \
+                 `pipeline.stages` names"
             ));
         }
     }

@@ -1,0 +1,15 @@
+//! The section `pipeline`: which devices and workers hold the model's layers, and how they take
+//! turns.
+
+mod balance;
+mod endpoint_id;
+mod resolve;
+mod settings;
+mod stage;
+mod worker;
+
+pub use balance::BalanceChoice;
+pub(crate) use resolve::{resolve, warn};
+pub use settings::{PipelineConfig, ScheduleChoice};
+pub use stage::{ParseStageError, StageChoice};
+pub use worker::{ParseWorkerError, WorkerAddress};

@@ -1,0 +1,51 @@
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BalanceChoice, StageChoice};
+
+/// How the model is spread over devices and workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PipelineConfig {
+    /// What holds each stage, in the order of the layers; never empty.
+    pub stages: Vec<StageChoice>,
+    /// How many decoder layers each stage holds.
+    pub balance: BalanceChoice,
+    /// In which order the stages work for the groups of adapters.
+    pub schedule: ScheduleChoice,
+    /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
+    /// at least 1.
+    pub microbatches: usize,
+    /// File with the token that workers were started with; there if any stage is one.
+    pub token_file: Option<PathBuf>,
+    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
+    /// above 0.
+    pub step_deadline: f64,
+}
+
+impl PipelineConfig {
+    /// Seconds of [`step_deadline`](Self::step_deadline) unless a file says otherwise.
+    pub const STEP_DEADLINE: f64 = 600.0;
+
+    /// Whether any stage is on another machine.
+    pub fn has_workers(&self) -> bool {
+        let is_worker = |stage: &StageChoice| matches!(stage, StageChoice::Remote(_));
+        self.stages.iter().any(is_worker)
+    }
+}
+
+/// In which order stages work for several groups of adapters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ScheduleChoice {
+    /// The groups' passes interleaved: no stage idles with as many groups as stages.
+    #[serde(rename = "lorapp")]
+    Lorapp,
+    /// One group after another, each by 1F1B; a baseline.
+    #[serde(rename = "one_f_one_b")]
+    OneFOneB,
+    /// One group after another, each with all forward passes before its backward passes; a
+    /// baseline.
+    #[serde(rename = "gpipe")]
+    Gpipe,
+}
