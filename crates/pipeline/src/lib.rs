@@ -9,6 +9,7 @@ mod error;
 pub mod executor;
 mod local_stage;
 mod microbatch;
+mod part_seconds;
 mod partition;
 mod pass_work;
 mod passage;
@@ -22,6 +23,7 @@ mod train_stage;
 
 pub use error::PipelineError;
 pub use microbatch::Microbatch;
+pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};
 pub use pass_work::PassWork;
 pub use passage::Passage;

@@ -44,3 +44,20 @@ pub(crate) fn resolve_stored(
         Err(TrainerError::UnsupportedDtype { dtype: name })
     }
 }
+
+/// One type for all stages; `auto` is `float32` where they would choose different ones.
+pub(crate) fn shared_dtype(
+    choice: DtypeChoice,
+    devices: &[Device],
+    checkpoint: &Checkpoint,
+) -> Result<FloatDType, TrainerError> {
+    let chosen = devices
+        .iter()
+        .map(|device| resolve_dtype(choice, device, checkpoint));
+    let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
+    chosen.dedup();
+    match chosen[..] {
+        [dtype] => Ok(dtype),
+        _ => Ok(FloatDType::F32),
+    }
+}

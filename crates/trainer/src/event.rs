@@ -18,6 +18,8 @@ pub enum Event {
         adapters: Vec<String>,
         /// Devices, one per stage.
         stages: Vec<String>,
+        /// First decoder layer of each stage and the one after its last.
+        layers: Vec<[usize; 2]>,
         /// Versions of what computes.
         versions: Versions,
     },

@@ -8,6 +8,7 @@
 mod adapter;
 mod answers;
 mod assemble;
+mod balance;
 mod bench;
 mod decode;
 mod dtype;

@@ -1,25 +1,23 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    ops::Range,
     rc::Rc,
     sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
-use burn::tensor::{Device, FloatDType};
-use loraloom_config::{BalanceChoice, DtypeChoice, RunConfig, ScheduleChoice};
+use burn::tensor::Device;
+use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
-use loraloom_pipeline::{
-    Balance, PassWork, Pipeline, PipelineError, Stage, partition, schedule::Schedule,
-};
+use loraloom_pipeline::{Pipeline, Stage, schedule::Schedule};
 use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
 use serde::Serialize;
 
 use crate::{
     AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
     adapter::{ModelAdapter, fresh, from_peft, shape_warning},
-    dtype::resolve_dtype,
+    balance::spread,
+    dtype::shared_dtype,
     ledger::Ledger,
     run_directory::RunDirectory,
     session::Session,
@@ -122,7 +120,8 @@ impl Run {
         }
 
         let dtype = shared_dtype(config.dtype, devices, &checkpoint)?;
-        let stages = spread(&config, &model, devices.len())?
+        let measure_on = Some((device, dtype));
+        let stages = spread(&config, &model, devices.len(), &tasks, measure_on)?
             .into_iter()
             .zip(devices)
             .map(|(layers, device)| {
@@ -171,6 +170,8 @@ impl Run {
             .collect();
         let stages = self.pipeline.devices();
         let stages = stages.map(|device| format!("{device:?}")).collect();
+        let layers = self.pipeline.layers();
+        let layers = layers.map(|layers| [layers.start, layers.end]).collect();
         let mut devices: Vec<Device> = Vec::new();
         for device in self.pipeline.devices() {
             if !devices.contains(device) {
@@ -204,6 +205,7 @@ impl Run {
             time: now(),
             adapters: names,
             stages,
+            layers,
             versions: Versions::default(),
         })?;
         for message in self.warnings {
@@ -270,44 +272,11 @@ fn description(task: &TrainingTask) -> Task {
     }
 }
 
-/// Decoder layers of each stage.
-fn spread(
-    config: &RunConfig,
-    model: &LlamaConfig,
-    stages: usize,
-) -> Result<Vec<Range<usize>>, TrainerError> {
-    let balance = match &config.pipeline.balance {
-        BalanceChoice::Auto => Balance::Auto,
-        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
-    };
-    let lengths = config.adapters.iter().map(|adapter| adapter.train.max_seq_len);
-    let costs = PassWork::of(model, lengths.max().unwrap_or(0));
-    let layers = partition(&costs.layers, costs.embedding, costs.head, stages, &balance);
-    Ok(layers.map_err(PipelineError::from)?)
-}
-
 fn schedule(choice: ScheduleChoice) -> Schedule {
     match choice {
         ScheduleChoice::Lorapp => Schedule::LoraPp,
         ScheduleChoice::OneFOneB => Schedule::OneFOneB,
         ScheduleChoice::Gpipe => Schedule::GPipe,
-    }
-}
-
-/// One type for all stages; `auto` is `float32` where they would choose different ones.
-fn shared_dtype(
-    choice: DtypeChoice,
-    devices: &[Device],
-    checkpoint: &Checkpoint,
-) -> Result<FloatDType, TrainerError> {
-    let chosen = devices
-        .iter()
-        .map(|device| resolve_dtype(choice, device, checkpoint));
-    let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
-    chosen.dedup();
-    match chosen[..] {
-        [dtype] => Ok(dtype),
-        _ => Ok(FloatDType::F32),
     }
 }
 

@@ -1,7 +1,7 @@
 use std::rc::Rc;
 
 use loraloom_config::AdapterConfig;
-use loraloom_data::{Encoded, RowOrder, Sample};
+use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample};
 use loraloom_scheduler::TaskId;
 
 use crate::{AnswerSample, Best, TrainerError};
@@ -95,6 +95,11 @@ impl TrainingTask {
                 .map(<[&Sample]>::to_vec)
                 .collect(),
         }
+    }
+
+    /// What became of the training rows.
+    pub(crate) fn train_report(&self) -> &EncodeReport {
+        &self.data.train.report
     }
 
     fn microbatch_size(&self, split: usize) -> usize {

@@ -1,0 +1,59 @@
+//! Which decoder layers each stage holds.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, FloatDType};
+use loraloom_config::{BalanceChoice, RunConfig};
+use loraloom_data::EncodeReport;
+use loraloom_model::LlamaConfig;
+use loraloom_pipeline::{Balance, PartSeconds, PassWork, PipelineError, partition};
+
+use crate::{TrainerError, task::TrainingTask};
+
+/// A measurement takes this many tokens at most.
+const MOST_ROWS: usize = 2048;
+
+/// Spreads the layers over `stages`. If that is left to us, by the time that a layer and the head
+/// take on `device`, with micro-batches of about the size of the run's; by an estimate of their
+/// work where there is no device to measure on, or nothing to choose.
+pub(crate) fn spread(
+    config: &RunConfig,
+    model: &LlamaConfig,
+    stages: usize,
+    tasks: &[TrainingTask],
+    measure_on: Option<(&Device, FloatDType)>,
+) -> Result<Vec<Range<usize>>, TrainerError> {
+    let longest = config.adapters.iter().map(|task| task.train.max_seq_len);
+    let mut costs = PassWork::of(model, longest.max().unwrap_or(0));
+    let balance = match &config.pipeline.balance {
+        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
+        BalanceChoice::Auto => Balance::Auto,
+    };
+    let choice = stages > 1 && stages < model.num_hidden_layers && balance == Balance::Auto;
+    if choice && let Some((device, dtype)) = measure_on {
+        let (sizes, predicting) = typical(config, stages, tasks);
+        if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
+            costs.layers.fill(seconds.layer.forward + seconds.layer.backward);
+            costs.head = seconds.head.forward + seconds.head.backward;
+        }
+    }
+    let layers = partition(&costs.layers, costs.embedding, costs.head, stages, &balance);
+    Ok(layers.map_err(PipelineError::from)?)
+}
+
+/// Rows and length of a group's micro-batch, about, and the share of its tokens that predict
+/// another.
+fn typical(config: &RunConfig, stages: usize, tasks: &[TrainingTask]) -> ([usize; 2], f64) {
+    let of_tasks = |count: fn(&EncodeReport) -> usize| -> usize {
+        tasks.iter().map(|task| count(task.train_report())).sum()
+    };
+    let samples = of_tasks(|report| report.kept).max(1);
+    let tokens = of_tasks(|report| report.tokens);
+    let length = (tokens / samples).max(1);
+    let batches: usize = tasks.iter().map(|task| task.config.train.batch_size).sum();
+    let groups = stages.min(tasks.len()).max(1);
+    let sequences = (batches / groups / config.pipeline.microbatches).max(1);
+    let rows = (sequences * length).min(MOST_ROWS.max(length));
+    let predicting = of_tasks(|report| report.target_tokens) as f64 / tokens.max(1) as f64;
+    ([rows, length], predicting)
+}
