@@ -17,6 +17,7 @@ mod event;
 mod generator;
 mod iterate;
 mod pending;
+mod plan;
 mod readback;
 mod report;
 mod run;
@@ -33,6 +34,7 @@ pub use bench::{
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;
+pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
 pub use sampling::GenerateOptions;
