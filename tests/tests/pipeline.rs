@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, losses, train};
+use burn::tensor::Device;
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, losses, train};
 use loraloom_trainer::{Event, Outcome};
 use serde_json::{Value, json};
 
@@ -64,9 +65,15 @@ fn assert_same(found: &TrainedRun, expected: &TrainedRun) {
 #[test]
 fn every_partition_and_schedule_gives_the_bits_of_one_stage() {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    for microbatches in [1, 2, 4] {
+    // A GPU has the executor's other side to show, work that is only submitted; once is enough.
+    let (splits, counts): (&[usize], &[usize]) = if device() == Device::flex() {
+        (&[1, 2, 4], &[2, 3, 4])
+    } else {
+        (&[2], &[3])
+    };
+    for &microbatches in splits {
         let one = run(&adapters, &stages(1, "lorapp", microbatches));
-        for count in [2, 3, 4] {
+        for &count in counts {
             for schedule in ["lorapp", "one_f_one_b", "gpipe"] {
                 assert_same(&run(&adapters, &stages(count, schedule, microbatches)), &one);
             }
