@@ -75,7 +75,10 @@ fn every_partition_and_schedule_gives_the_bits_of_one_stage() {
         let one = run(&adapters, &stages(1, "lorapp", microbatches));
         for &count in counts {
             for schedule in ["lorapp", "one_f_one_b", "gpipe"] {
-                assert_same(&run(&adapters, &stages(count, schedule, microbatches)), &one);
+                assert_same(
+                    &run(&adapters, &stages(count, schedule, microbatches)),
+                    &one,
+                );
             }
         }
     }
@@ -141,7 +144,11 @@ fn a_diverging_adapter_fails_alone_over_stages() {
     let pipeline = stages(2, "lorapp", 1);
     let beside = train(|output_dir| config(&adapters, &pipeline, output_dir));
     let failed = &beside.report.adapters[1];
-    assert!(matches!(failed.outcome, Outcome::Failed { .. }), "{:?}", failed.outcome);
+    assert!(
+        matches!(failed.outcome, Outcome::Failed { .. }),
+        "{:?}",
+        failed.outcome
+    );
     let without = run(&[adapters[0].clone(), adapters[2].clone()], &pipeline);
     for name in ["a", "c"] {
         assert_same_training(name, &beside, &without);

@@ -111,9 +111,9 @@ impl TrainerError {
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
-            Self::Partition(_) => {
-                Some("`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into())
-            }
+            Self::Partition(_) => Some(
+                "`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into(),
+            ),
             Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
             _ => None,

@@ -23,12 +23,8 @@ pub(super) enum Subject {
     Squares(usize),
 }
 
-#[derive(Debug)]
-enum Letter {
-    Tensor(Subject, Tensor<2>),
-    /// Another stage failed; nothing more will come of the run.
-    Stop,
-}
+/// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
+type Letter = Option<(Subject, Tensor<2>)>;
 
 /// What other stages sent to this one.
 #[derive(Debug)]
@@ -80,10 +76,10 @@ impl Inbox {
                 self.receiver.try_recv()
             };
             match letter {
-                Ok(Letter::Tensor(subject, tensor)) => {
+                Ok(Some((subject, tensor))) => {
                     self.arrived.insert(subject, tensor);
                 }
-                Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => {
+                Ok(None) | Err(TryRecvError::Disconnected) => {
                     return Err(PipelineError::Stopped { stage });
                 }
                 Err(TryRecvError::Empty) => {
@@ -100,7 +96,7 @@ impl Outbox {
     pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
         let (sender, device) = &self.boxes[stage];
         // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = sender.send(Letter::Tensor(subject, tensor.to_device(device)));
+        let _ = sender.send(Some((subject, tensor.to_device(device))));
     }
 
     /// Sends a tensor to every stage but this one.
@@ -113,7 +109,7 @@ impl Outbox {
     /// Tells all stages not to wait any more.
     pub(super) fn stop(&self) {
         for (sender, _) in &self.boxes {
-            let _ = sender.send(Letter::Stop);
+            let _ = sender.send(None);
         }
     }
 }

@@ -91,7 +91,13 @@ pub fn run<S: TrainStage, T: Steps>(
         .enumerate()
         .map(|(index, (stage, inbox))| {
             let post = (inbox, outbox.clone());
-            StageLoop::new(stage, (index, shape.stages), shape.groups, post, notify.clone())
+            StageLoop::new(
+                stage,
+                (index, shape.stages),
+                shape.groups,
+                post,
+                notify.clone(),
+            )
         })
         .collect();
     let conductor = Conductor {
