@@ -2,12 +2,16 @@
 
 use std::{
     collections::HashMap,
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
 };
 
 use burn::tensor::{Device, Tensor};
 
-use crate::{Passage, PipelineError};
+use crate::{Passage, PipelineError, TrainStage, Way};
 
 /// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
 /// letters under way are for the same thing.
@@ -21,6 +25,40 @@ pub(super) enum Subject {
     SquaresAbove(usize),
     /// Squares of a group's gradients at all stages.
     Squares(usize),
+}
+
+impl Subject {
+    fn way(self) -> Way {
+        match self {
+            Self::Hidden(_) => Way::Hidden,
+            Self::Gradient(_) => Way::Gradient,
+            Self::SquaresAbove(_) | Self::Squares(_) => Way::Squares,
+        }
+    }
+}
+
+/// Where a stage takes what comes one way, in turn.
+#[derive(Debug)]
+struct Entrances {
+    devices: Vec<Device>,
+    taken: AtomicUsize,
+}
+
+impl Entrances {
+    fn next(&self) -> &Device {
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        &self.devices[taken % self.devices.len()]
+    }
+}
+
+/// The entrances of a stage by way.
+type Doors = [Entrances; 3];
+
+fn doors(stage: &impl TrainStage) -> Doors {
+    Way::ALL.map(|way| Entrances {
+        devices: stage.entrances(way),
+        taken: AtomicUsize::new(0),
+    })
 }
 
 #[derive(Debug)]
@@ -43,16 +81,16 @@ pub(super) struct Inbox {
 /// The way to all stages.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
-    boxes: Vec<(Sender<Letter>, Device)>,
+    boxes: Vec<(Sender<Letter>, Arc<Doors>)>,
 }
 
-/// A box for every stage, whose device its letters are moved to. Without `waits` a letter must
+/// A box for every stage, at whose entrances its letters arrive. Without `waits` a letter must
 /// have been sent before it is taken.
-pub(super) fn boxes(devices: Vec<Device>, waits: bool) -> (Vec<Inbox>, Outbox) {
+pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Outbox) {
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
-    for (stage, device) in devices.into_iter().enumerate() {
+    for (stage, taker) in stages.iter().enumerate() {
         let (sender, receiver) = channel();
-        boxes.push((sender, device));
+        boxes.push((sender, Arc::new(doors(taker))));
         inboxes.push(Inbox {
             stage,
             receiver,
@@ -98,7 +136,8 @@ impl Inbox {
 impl Outbox {
     /// Starts a tensor on its way.
     pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
-        let (sender, device) = &self.boxes[stage];
+        let (sender, doors) = &self.boxes[stage];
+        let device = doors[subject.way() as usize].next();
         // Who has ended needs no letters; why it ended is told elsewhere.
         let _ = sender.send(Letter::Tensor(subject, tensor.to_device(device)));
     }
