@@ -159,11 +159,7 @@ impl Pipeline {
     /// Why a run over stages on other machines has ended, where one of them is to blame: whoever
     /// reads what it should have computed learns only that it is not there.
     fn reason(&self) -> Option<PipelineError> {
-        let mut reasons: Vec<_> = self.stages.iter().filter_map(AnyStage::failure).collect();
-        // A stage that is lost makes others fail.
-        let lost = |reason: &PipelineError| matches!(reason, PipelineError::StageLost { .. });
-        let first = reasons.iter().position(lost).unwrap_or(0);
-        (!reasons.is_empty()).then(|| reasons.swap_remove(first))
+        self.stages.iter().find_map(AnyStage::failure)
     }
 
     /// The error of a read, or the reason for it.

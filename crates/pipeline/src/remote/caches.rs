@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{stage::Line, wire::Command};
+use super::{line::Line, wire::Command};
 
 /// Keys and values that a worker keeps, under a number.
 #[derive(Debug)]

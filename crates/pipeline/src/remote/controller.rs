@@ -17,10 +17,11 @@ use super::{
     envelope::Envelope,
     error::WorkerError,
     host::describe,
+    line::Line,
     link::Link,
     monitor::{Monitor, Subject},
     session::Session,
-    stage::{Line, RemoteStage},
+    stage::RemoteStage,
     wire::{Answer, Command, Greeting, LoadOrder, WireDtype},
 };
 use crate::PipelineError;
@@ -126,9 +127,8 @@ impl Controller {
         };
         let monitor = Monitor::start(&subject, sessions.clone(), self.deadline)
             .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
-        let line = Line::new(order.stage, address, sessions, lease, Arc::clone(&self.link));
-        let measures = computes_in_call;
-        Ok(RemoteStage::new(line, order, measures, monitor))
+        let line = Line::new(order.stage, address, sessions, lease, &self.link);
+        Ok(RemoteStage::new(line, order, computes_in_call, monitor))
     }
 
     fn host(&self, address: &WorkerAddress) -> Result<RemoteHost, WorkerError> {

@@ -14,7 +14,7 @@ use super::{
     digest::weights_digest,
     error::WorkerError,
     lease::Leases,
-    wire::{Answer, Command, Greeting, LoadOrder},
+    wire::{Answer, Command, Greeting, LoadOrder, Trouble},
     work::{Done, Work},
 };
 use crate::{Stage, local_stage::LocalStage};
@@ -29,7 +29,7 @@ pub(super) struct Host {
     /// The stage, under the lease it was loaded for.
     pub(super) work: Mutex<Option<(u64, Work)>>,
     /// What went wrong first, and under which lease.
-    pub(super) failure: Mutex<Option<(u64, String)>>,
+    pub(super) failure: Mutex<Option<(u64, Trouble)>>,
     pub(super) log: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -142,22 +142,22 @@ impl Host {
     }
 
     /// Remembers why a pass could not be done; only the first reason counts.
-    pub(super) fn fail(&self, lease: u64, reason: String) {
+    pub(super) fn fail(&self, lease: u64, trouble: Trouble) {
         if !self.leases.is_current(lease) {
             return;
         }
         let mut failure = locked(&self.failure);
         if failure.as_ref().is_none_or(|(of, _)| *of != lease) {
-            self.say(&format!("failed: {reason}"));
-            *failure = Some((lease, reason));
+            self.say(&format!("failed: {}", trouble.reason));
+            *failure = Some((lease, trouble));
         }
     }
 
     /// What went wrong first under a lease.
-    pub(super) fn failed(&self, lease: u64) -> Option<String> {
+    pub(super) fn failed(&self, lease: u64) -> Option<Trouble> {
         let failure = locked(&self.failure);
         let failure = failure.as_ref().filter(|(of, _)| *of == lease);
-        failure.map(|(_, reason)| reason.clone())
+        failure.map(|(_, trouble)| trouble.clone())
     }
 
     /// Forgets a stage whose controller has gone. Waits for the pass that is being computed.

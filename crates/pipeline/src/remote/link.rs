@@ -1,9 +1,9 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use iroh::Endpoint;
 use tokio::runtime::Runtime;
 
-use super::connection;
+use super::{connection, error::WorkerError, line::Line, wire::Trouble};
 use crate::PipelineError;
 
 /// A controller's end of all its connections, which end together.
@@ -12,25 +12,51 @@ pub(super) struct Link {
     endpoint: Endpoint,
     /// `None` when it has been dropped.
     runtime: Option<Runtime>,
-    lost: Mutex<Option<Loss>>,
+    lines: Mutex<Vec<Weak<Line>>>,
+    end: Mutex<Option<End>>,
+    /// Held while somebody finds out what has happened.
+    inquiry: Mutex<()>,
 }
 
-/// The first stage that was lost.
+/// What ended all of them.
 #[derive(Debug, Clone)]
-struct Loss {
+struct End {
     stage: usize,
     address: String,
-    reason: String,
+    cause: Cause,
 }
 
-impl From<Loss> for PipelineError {
-    fn from(loss: Loss) -> Self {
-        Self::StageLost {
-            stage: loss.stage,
-            address: loss.address,
-            reason: loss.reason,
+#[derive(Debug, Clone)]
+enum Cause {
+    Lost(String),
+    Failed(String),
+}
+
+impl From<End> for PipelineError {
+    fn from(end: End) -> Self {
+        let End {
+            stage,
+            address,
+            cause,
+        } = end;
+        match cause {
+            Cause::Lost(reason) => Self::StageLost {
+                stage,
+                address,
+                reason,
+            },
+            Cause::Failed(reason) => Self::Worker {
+                stage,
+                address,
+                problem: WorkerError::Failed { reason },
+            },
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind it is only ever changed at once.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Link {
@@ -42,7 +68,9 @@ impl Link {
         Ok(Self {
             endpoint,
             runtime: Some(runtime),
-            lost: Mutex::new(None),
+            lines: Mutex::default(),
+            end: Mutex::default(),
+            inquiry: Mutex::default(),
         })
     }
 
@@ -50,34 +78,67 @@ impl Link {
         &self.endpoint
     }
 
-    fn loss(&self) -> Option<Loss> {
-        // Only ever set whole.
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.clone()
+    /// Counts a worker in.
+    pub(super) fn join(&self, line: Weak<Line>) {
+        locked(&self.lines).push(line);
     }
 
-    /// A stage has gone. Ends all connections, with which every wait for any stage ends.
+    /// # Errors
+    /// What ended all connections, if anything did.
+    pub(super) fn check(&self) -> Result<(), PipelineError> {
+        let end = locked(&self.end).clone();
+        end.map_or(Ok(()), |end| Err(end.into()))
+    }
+
+    /// A stage does not get on any more.
     pub(super) fn lose(&self, stage: usize, address: &str, reason: &str) -> PipelineError {
-        let loss = {
-            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-            let loss = || Loss {
-                stage,
-                address: address.to_owned(),
-                reason: reason.to_owned(),
+        let cause = Cause::Lost(reason.to_owned());
+        let address = address.to_owned();
+        self.end(End {
+            stage,
+            address,
+            cause,
+        })
+    }
+
+    /// Finds out what is wrong with any of the workers, and ends all connections if something is. A
+    /// stage that is lost is what makes others fail, and a stage's own failure what others inherit.
+    pub(super) fn inquire(&self) -> Option<PipelineError> {
+        let _inquiry = locked(&self.inquiry);
+        if let Err(end) = self.check() {
+            return Some(end);
+        }
+        let lines: Vec<_> = locked(&self.lines).iter().filter_map(Weak::upgrade).collect();
+        let mut worst: Option<(u8, End)> = None;
+        for line in lines {
+            let (rank, cause) = match line.health() {
+                Ok(None) => continue,
+                Ok(Some(Trouble { reason, inherited })) => {
+                    (u8::from(!inherited), Cause::Failed(reason))
+                }
+                Err(_) => (2, Cause::Lost("its connection has ended".to_owned())),
             };
-            lost.get_or_insert_with(loss).clone()
-        };
+            if worst.as_ref().is_none_or(|(than, _)| rank > *than) {
+                let (stage, address) = line.place();
+                let end = End {
+                    stage,
+                    address: address.to_owned(),
+                    cause,
+                };
+                worst = Some((rank, end));
+            }
+        }
+        worst.map(|(_, end)| self.end(end))
+    }
+
+    /// Ends all connections, with which every wait for any stage ends. The first reason counts.
+    fn end(&self, end: End) -> PipelineError {
+        let first = locked(&self.end).get_or_insert(end).clone();
         if let Some(runtime) = &self.runtime {
             let endpoint = self.endpoint.clone();
             runtime.spawn(async move { endpoint.close().await });
         }
-        loss.into()
-    }
-
-    /// # Errors
-    /// [`PipelineError::StageLost`] if a stage is lost.
-    pub(super) fn check(&self) -> Result<(), PipelineError> {
-        self.loss().map_or(Ok(()), |loss| Err(loss.into()))
+        first.into()
     }
 }
 

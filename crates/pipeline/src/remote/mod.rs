@@ -28,6 +28,7 @@ mod error;
 mod guard;
 mod host;
 mod lease;
+mod line;
 mod link;
 mod monitor;
 mod operation;

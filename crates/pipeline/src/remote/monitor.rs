@@ -42,6 +42,15 @@ impl Subject {
             link.lose(self.stage, &self.address, reason);
         }
     }
+
+    /// A session has ended.
+    fn silent(&self) {
+        if let Some(link) = self.link.upgrade()
+            && link.inquire().is_none()
+        {
+            link.lose(self.stage, &self.address, "one of its sessions has ended");
+        }
+    }
 }
 
 /// Since when a session has not answered.
@@ -81,7 +90,7 @@ impl Monitor {
                     set(&own, None);
                     if answer.is_err() {
                         if !stopped.load(Ordering::Relaxed) {
-                            subject.lose("its connection has ended");
+                            subject.silent();
                         }
                         break;
                     }

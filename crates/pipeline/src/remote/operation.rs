@@ -20,7 +20,7 @@ use super::{
     envelope::{ANSWER, ANSWER_DTYPE, Envelope, answer_to_elements},
     error::WorkerError,
     host::Host,
-    wire::Answer,
+    wire::{Answer, Trouble},
     work::{Done, Output},
 };
 
@@ -46,6 +46,7 @@ where
     let lease = envelope.as_ref().map_or(0, |envelope| envelope.lease);
     let answered = envelope.as_ref().is_ok_and(|envelope| envelope.command.is_answered());
     let talk = envelope.as_ref().is_ok_and(|envelope| envelope.command.is_talk());
+    let inherited = inputs.is_err();
     let execute = || {
         let Envelope { lease, command } = envelope?;
         host.execute(lease, command, inputs?)
@@ -78,7 +79,8 @@ where
         Err(error) => {
             let reason = error.to_string();
             if !answered && !talk {
-                host.fail(lease, reason.clone());
+                let reason = reason.clone();
+                host.fail(lease, Trouble { reason, inherited });
             }
             let error = TensorError::new(ExecutionError::with_context(reason));
             for ir in outputs {

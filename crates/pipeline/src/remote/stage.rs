@@ -1,11 +1,4 @@
-use std::{
-    collections::HashMap,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use batchlora::SlotUpdate;
 use burn::{
@@ -15,98 +8,15 @@ use burn::{
 use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
 
 use super::{
-    COMPUTE, CONTROL, RemoteCache, StageOrder, WAYS, WorkerAddress,
+    RemoteCache, StageOrder,
     adapters::{Specs, put_together, shapes, take_apart},
-    envelope::Envelope,
     error::WorkerError,
-    link::Link,
+    line::Line,
     monitor::Monitor,
-    session::{Promise, Session},
+    session::Promise,
     wire::{Answer, Command, WireMicrobatch, WireTargets},
 };
 use crate::{Forwarded, Microbatch, Passage, PipelineError, TrainStage, Way};
-
-/// What a worker is asked over.
-#[derive(Debug)]
-pub(super) struct Line {
-    stage: usize,
-    address: String,
-    sessions: Vec<Session>,
-    lease: u64,
-    link: Arc<Link>,
-    caches: AtomicU64,
-}
-
-impl Line {
-    pub(super) fn new(
-        stage: usize,
-        address: &WorkerAddress,
-        sessions: Vec<Session>,
-        lease: u64,
-        link: Arc<Link>,
-    ) -> Self {
-        Self {
-            stage,
-            address: address.to_string(),
-            sessions,
-            lease,
-            link,
-            caches: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn next_cache(&self) -> u64 {
-        self.caches.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn compute(&self) -> &Device {
-        self.sessions[COMPUTE].device()
-    }
-
-    fn envelope(&self, command: Command) -> Envelope {
-        let lease = self.lease;
-        Envelope { lease, command }
-    }
-
-    fn problem(&self, problem: WorkerError) -> PipelineError {
-        PipelineError::Worker {
-            stage: self.stage,
-            address: self.address.clone(),
-            problem,
-        }
-    }
-
-    fn lost(&self) -> PipelineError {
-        let reason = "its connection has ended";
-        self.link.lose(self.stage, &self.address, reason)
-    }
-
-    /// Has something computed, and returns what will come of it.
-    pub(super) fn send(
-        &self,
-        command: Command,
-        inputs: Vec<Tensor<2>>,
-        promises: &[Promise],
-    ) -> Result<Vec<FloatTensor<Remote>>, PipelineError> {
-        self.link.check()?;
-        let sent = self.sessions[COMPUTE].send(&self.envelope(command), inputs, promises);
-        sent.map_err(|problem| self.problem(problem))
-    }
-
-    /// Has something done, and waits for it.
-    fn ask(
-        &self,
-        session: usize,
-        command: Command,
-        inputs: Vec<Tensor<2>>,
-        promises: &[Promise],
-    ) -> Result<(Answer, Vec<FloatTensor<Remote>>), PipelineError> {
-        self.link.check()?;
-        let answer = self.sessions[session].ask(&self.envelope(command), inputs, promises);
-        let answer = answer.map_err(|_| self.lost())?;
-        answer.map_err(|problem| self.problem(problem))
-    }
-}
 
 /// A stage that a worker holds. Calls that compute return at once, with tensors still to come.
 #[derive(Debug)]
@@ -136,13 +46,13 @@ fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
 
 impl RemoteStage {
     pub(super) fn new(
-        line: Line,
+        line: Arc<Line>,
         order: &StageOrder<'_>,
         measures: bool,
         monitor: Monitor,
     ) -> Self {
         Self {
-            line: Arc::new(line),
+            line,
             config: order.config.clone(),
             layers: order.layers.clone(),
             dtype: order.dtype.into(),
@@ -176,18 +86,9 @@ impl RemoteStage {
         self.layers.start == 0
     }
 
-    /// Why this stage cannot go on, if it has an own reason.
+    /// Why stages on workers cannot go on, if one of them cannot.
     pub(crate) fn failure(&self) -> Option<PipelineError> {
-        if let Err(lost) = self.line.link.check() {
-            return Some(lost);
-        }
-        match self.line.ask(CONTROL, Command::Health, Vec::new(), &[]) {
-            Ok((Answer::Health(Some(reason)), _)) => {
-                Some(self.line.problem(WorkerError::Failed { reason }))
-            }
-            Ok(_) => None,
-            Err(error) => Some(error),
-        }
+        self.line.inquire()
     }
 
     fn group(&self, group: usize) -> Result<&Vec<Specs>, PipelineError> {
@@ -204,7 +105,7 @@ impl RemoteStage {
     }
 
     fn ask(&self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Answer, PipelineError> {
-        let (answer, _) = self.line.ask(COMPUTE, command, inputs, &[])?;
+        let (answer, _) = self.line.ask(command, inputs, &[])?;
         Ok(answer)
     }
 
@@ -274,7 +175,7 @@ impl RemoteStage {
             .into_iter()
             .map(|shape| Promise::matrix(shape, DType::F32))
             .collect();
-        let (answer, outputs) = self.line.ask(COMPUTE, command, Vec::new(), &promises)?;
+        let (answer, outputs) = self.line.ask(command, Vec::new(), &promises)?;
         let tensors = outputs.into_iter().map(Tensor::from_primitive::<Remote>);
         put_together(specs, tensors.collect()).ok_or_else(|| self.strange(&answer))
     }
@@ -361,10 +262,7 @@ impl TrainStage for RemoteStage {
     }
 
     fn entrances(&self, way: Way) -> Vec<Device> {
-        let sessions = WAYS[way as usize].iter();
-        sessions
-            .map(|&session| self.line.sessions[session].device().clone())
-            .collect()
+        self.line.entrances(way)
     }
 
     fn computes_in_call(&self) -> bool {

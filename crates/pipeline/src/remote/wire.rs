@@ -124,7 +124,7 @@ pub(super) enum Answer {
     /// Bytes, where the device can tell.
     Memory(Option<WireMemory>),
     /// What went wrong first.
-    Health(Option<String>),
+    Health(Option<Trouble>),
     Refused(WorkerError),
 }
 
@@ -146,7 +146,10 @@ impl Answer {
             text[..end].to_owned()
         };
         match self {
-            Self::Health(Some(reason)) => Self::Health(Some(cut(reason))),
+            Self::Health(Some(trouble)) => Self::Health(Some(Trouble {
+                reason: cut(&trouble.reason),
+                inherited: trouble.inherited,
+            })),
             Self::Refused(WorkerError::Failed { reason }) => {
                 let reason = cut(reason);
                 Self::Refused(WorkerError::Failed { reason })
@@ -163,6 +166,14 @@ impl Answer {
             other => other.clone(),
         }
     }
+}
+
+/// Why a worker could not do something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trouble {
+    pub(super) reason: String,
+    /// It did not get what another stage should have sent.
+    pub(super) inherited: bool,
 }
 
 /// Memory of a worker's device, in bytes.
