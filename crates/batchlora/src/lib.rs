@@ -13,6 +13,8 @@ mod linear;
 pub mod matrix;
 mod ops;
 mod optimizer;
+#[doc(hidden)]
+pub mod primitives;
 mod rank_tables;
 mod routing;
 mod segments;

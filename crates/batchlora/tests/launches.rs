@@ -14,7 +14,7 @@ use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::cubecl::dry_run::DryRun;
 
 /// Launches of one forward and backward of the operator. Fusion never makes the two scalars.
-const OPERATOR_LAUNCHES: u64 = if cfg!(feature = "fusion") { 10 } else { 12 };
+const OPERATOR_LAUNCHES: u64 = if cfg!(feature = "fusion") { 9 } else { 11 };
 
 /// Widths of the layers of a model.
 const SHAPES: [[usize; 2]; 3] = [[64, 64], [64, 16], [48, 112]];
@@ -186,8 +186,8 @@ impl Batch {
     }
 }
 
-/// Forward: the frozen product, shrink, expand. Backward: dB and dA by partial sums and their sum
-/// each, dS, the frozen product, expand; and two scalars, where the gradient enters the graph.
+/// Forward: the frozen product, shrink, expand. Backward: dS with dB, and dA, by partial sums and
+/// their sum each, the frozen product, expand; and two scalars, where the gradient enters the graph.
 #[test]
 #[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
 fn the_operator_launches_as_much_for_any_number_of_adapters() {
@@ -220,7 +220,8 @@ fn the_operator_moves_as_little_as_the_best_known_kernel() {
     };
     let (one, four) = (moved(1), moved(4));
     println!("{one:.4} GB for one adapter, {four:.4} GB for four");
-    assert!(0.8 < one && one <= 1.26, "{one} GB");
+    // With two reads of dH it was 0.894.
+    assert!(0.8 < one && one <= 0.84, "{one} GB");
     assert!(
         (four - one).abs() <= 0.01 * one,
         "{four} GB against {one} GB"

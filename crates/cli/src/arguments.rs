@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Init(InitArguments),
     /// Check a configuration, its model, tokenizer, data and directories; needs no device.
     Check(CheckArguments),
+    /// Say what a run would take before it starts: memory, groups, balance, idle time; needs no device.
+    Plan(PlanArguments),
     /// Train every adapter of a configuration to its end.
     Train(TrainArguments),
     /// Complete a prompt with adapters, side by side, and with the base model to compare.
@@ -109,6 +111,37 @@ pub(crate) struct CheckArguments {
     pub(crate) json: bool,
 }
 
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Bytes of weights, adapters, moments and gradients are exact for the type that is printed. Activations, \
+work, idle time and bytes between stages are estimates for the data's average step, and are marked; the \
+notes below the tables say what each leaves out.")]
+pub(crate) struct PlanArguments {
+    /// What to plan.
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+    /// Also draw the first iterations, as an SVG image.
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub(crate) gantt: Option<PathBuf>,
+    /// Speed of a stage in 10^12 operations a second, as `loraloom bench` prints it, to predict time.
+    #[arg(long, value_name = "T", value_parser = parse_positive)]
+    pub(crate) tflops: Option<f64>,
+    /// Speed of the links between stages in 10^9 bits a second; left out, transfers take no time.
+    #[arg(long, value_name = "G", value_parser = parse_positive, requires = "tflops")]
+    pub(crate) link_gbits: Option<f64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
 /// Arguments of `train`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -124,6 +157,7 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) output_dir: Option<PathBuf>,
     /// Where to compute, instead of the configuration's: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
+    /// Not with several stages.
     #[arg(long)]
     pub(crate) device: Option<DeviceChoice>,
     /// Print the report as one JSON object to stdout at the end.
@@ -199,7 +233,8 @@ fn parse_dtype(text: &str) -> Result<DtypeChoice, String> {
 #[command(after_long_help = "\
 Kernels: one layer, forward and backward, in three ways. `frozen` is the products with the frozen \
 weight alone; `composed` is Burn's operations, one adapter after another; `fused` is the operator that \
-training uses. Adapters share the rows evenly: rank 16 each, then ranks 4, 8, 16 and 64 mixed.
+training uses, and `shrink`, `expand_add`, `weight_grad` and `output_grads` are its kernels, once each. \
+Adapters share the rows evenly: rank 16 each, then ranks 4, 8, 16 and 64 mixed.
 
 End to end: forward, loss, backward, clipping and AdamW of adapters of rank 16 on q, k, v and o, over \
 random tokens. Dropout is 0.05 in both. TFLOP/s counts 4 operations a token and frozen weight plus \

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io};
 use loraloom_config::ConfigError;
 use loraloom_data::DataError;
 use loraloom_model::ModelError;
-use loraloom_trainer::TrainerError;
+use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
 
@@ -82,6 +82,9 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
         if let Some(error) = cause.downcast_ref::<TrainerError>() {
             return trainer_exit(error);
         }
+        if let Some(error) = cause.downcast_ref::<PlanError>() {
+            return plan_exit(error);
+        }
         if let Some(error) = cause.downcast_ref::<ModelError>() {
             return model_exit(error);
         }
@@ -117,6 +120,15 @@ fn trainer_exit(error: &TrainerError) -> Exit {
     }
 }
 
+fn plan_exit(error: &PlanError) -> Exit {
+    match error {
+        PlanError::Data(_) => Exit::Data,
+        PlanError::Model(error) => model_exit(error),
+        PlanError::Partition(_) | PlanError::Simulation(_) => Exit::Usage,
+        PlanError::Scheduler(_) => Exit::Internal,
+    }
+}
+
 fn model_exit(error: &ModelError) -> Exit {
     match error {
         // Drivers say so in words only.
@@ -135,6 +147,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             failure.hint.clone()
         } else if let Some(error) = cause.downcast_ref::<TrainerError>() {
+            error.hint()
+        } else if let Some(error) = cause.downcast_ref::<PlanError>() {
             error.hint()
         } else if let Some(error) = cause.downcast_ref::<DataError>() {
             error.hint()

@@ -6,11 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{exit::Exit, printer::Printer};
 
 /// Commands that are not there yet, with what serves meanwhile.
-const COMMANDS: [(&str, Option<&str>); 14] = [
-    (
-        "plan",
-        Some("`loraloom check CONFIG` checks everything but memory"),
-    ),
+const COMMANDS: [(&str, Option<&str>); 13] = [
     ("submit", QUEUE),
     ("status", QUEUE),
     ("cancel", QUEUE),

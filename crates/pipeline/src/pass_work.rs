@@ -30,3 +30,29 @@ impl PassWork {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_model::LlamaConfig;
+
+    use super::PassWork;
+
+    #[test]
+    #[expect(
+        clippy::float_cmp,
+        reason = "products of small whole numbers are exact"
+    )]
+    fn work_is_that_of_the_products() {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        (model.vocab_size, model.d_model, model.d_ffn) = (40, 16, 24);
+        (
+            model.num_attention_heads,
+            model.num_key_value_heads,
+            model.head_dim,
+        ) = (2, 1, 8);
+        let weights = 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24;
+        let work = PassWork::of(&model, 4);
+        assert_eq!(work.layers, vec![f64::from(4 * weights + 6 * 16 * 4); 8]);
+        assert_eq!((work.embedding, work.head), (0.0, 4.0 * 640.0));
+    }
+}

@@ -84,7 +84,7 @@ pub(crate) fn assemble(
 }
 
 /// Tokens up to the one that predicts the last target.
-fn predicting_length(sample: &Sample) -> usize {
+pub(crate) fn predicting_length(sample: &Sample) -> usize {
     sample
         .is_target
         .iter()

@@ -23,12 +23,8 @@ pub(crate) fn spread(
     tasks: &[TrainingTask],
     measure_on: Option<(&Device, FloatDType)>,
 ) -> Result<Vec<Range<usize>>, TrainerError> {
-    let longest = config.adapters.iter().map(|task| task.train.max_seq_len);
-    let mut costs = PassWork::of(model, longest.max().unwrap_or(0));
-    let balance = match &config.pipeline.balance {
-        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
-        BalanceChoice::Auto => Balance::Auto,
-    };
+    let mut costs = estimated(config, model);
+    let balance = balance(config);
     let choice = stages > 1 && stages < model.num_hidden_layers && balance == Balance::Auto;
     if choice && let Some((device, dtype)) = measure_on {
         let (sizes, predicting) = typical(config, stages, tasks);
@@ -39,6 +35,21 @@ pub(crate) fn spread(
     }
     let layers = partition(&costs.layers, costs.embedding, costs.head, stages, &balance);
     Ok(layers.map_err(PipelineError::from)?)
+}
+
+/// How the configuration wants layers spread.
+pub(crate) fn balance(config: &RunConfig) -> Balance {
+    match &config.pipeline.balance {
+        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
+        BalanceChoice::Auto => Balance::Auto,
+    }
+}
+
+/// The work of a token in sequences as long as any adapter allows.
+pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PassWork {
+    let adapters = config.adapters.iter();
+    let longest = adapters.map(|adapter| adapter.train.max_seq_len).max();
+    PassWork::of(model, longest.unwrap_or(0))
 }
 
 /// Rows and length of a group's micro-batch, about, and the share of its tokens that predict

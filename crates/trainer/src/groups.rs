@@ -1,14 +1,12 @@
 //! Which group an adapter trains in.
 
-use loraloom_scheduler::{TaskId, balanced_groups};
+use loraloom_scheduler::{TaskId, balanced_groups, group_count};
 
 use crate::{Event, TrainerError, session::Session, task::tokens_per_step};
 
 impl Session<'_> {
-    /// As many groups as there are stages, and no more than there are tasks: with fewer, stages
-    /// would wait for each other; with more, what is computed together would be smaller for nothing.
     fn wanted_groups(&self, tasks: usize) -> usize {
-        self.pipeline.layers().len().min(tasks)
+        group_count(self.pipeline.layers().len(), tasks)
     }
 
     /// Groups for tasks that are admitted together, so that all groups have about as many tokens in

@@ -20,6 +20,7 @@ mod groups;
 mod ledger;
 mod pending;
 mod place;
+mod plan;
 mod report;
 mod run;
 mod run_directory;
@@ -35,6 +36,7 @@ pub use bench::{
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;
+pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
 pub use sampling::GenerateOptions;

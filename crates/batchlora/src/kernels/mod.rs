@@ -4,15 +4,20 @@
 //!
 //! 1. `shrink`: one launch for all segments, chunks of 16 ranks. Kept.
 //! 2. `expand_add`: one launch, in place on the frozen product's result. Kept.
-//! 3. `weight_grad`: partial sums over blocks of 512 rows and their sum, two launches. Kept. The
-//!    form that computes dS and dB from one read of dH would save one read of dH, `rows · d_out`
-//!    elements, and pay for it with a cube per few rows, each with all of d_out to walk, and partial
-//!    sums of dB for every one of them; not built, as nothing here could tell which wins.
+//! 3. `weight_grad`: partial sums over blocks of 512 rows and their sum, two launches. Kept, for dA.
+//!    - 3b. `output_grads`: dS and dB from one read of dH, two launches where `shrink` and
+//!      `weight_grad` take three. Kept for its bytes: an operator moves 0.8352 GB instead of 0.8939
+//!      (8192 rows, 4096 × 4096, rank 16, two bytes per activation). On lavapipe it takes 1.09 times
+//!      as long as the two at rank 16 there, 0.7 times at rank 4, and about twice as long at rank 64,
+//!      where it spares half as much; `docs/lab-notes.md` has the figures.
 //! 4. The expansion in the frozen product's epilogue: cubek-matmul 0.3.1 has no epilogue and no
-//!    accumulation, so it would mean a product of our own against Burn's tuned ones. Not built.
+//!    accumulation, so it would mean a product of our own against Burn's tuned ones. It could spare
+//!    one read and one write of H at most, and as much of dX: 0.134 GB each at that size. Appending S
+//!    and B as more columns of the product's inner dimension spares the same 0.134 GB but copies X
+//!    (0.134 GB) and, in every step, W (0.067 GB) to where these columns are. Not built.
 //! 5. Tensor cores for the products of rank r: needs a device to be seen working. Not built.
 //!
-//! Steps 3b to 5 want a measurement on the GPU they are for; the operands' bytes and the number of
+//! Steps 4 and 5 want a measurement on the GPU they are for; the operands' bytes and the number of
 //! launches, which can be counted anywhere, are in `tests/launches.rs`.
 
 #![expect(
@@ -27,6 +32,7 @@ mod expand_add;
 mod gradient_norm;
 #[doc(hidden)]
 pub mod launch;
+mod output_grads;
 mod shrink;
 mod tables;
 mod weight_grad;
@@ -73,6 +79,15 @@ impl BatchLoraOps for CubeBackend {
         side: Side,
     ) -> FloatTensor<Self> {
         weight_grad::weight_grad(wide, narrow, &routing, side)
+    }
+
+    fn lora_output_grads(
+        gradient: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        output_grads::output_grads(gradient, narrow, weight, &routing)
     }
 
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -12,8 +12,9 @@ pub(super) const ROW_BLOCK: usize = 512;
 
 /// Words per row tile: segment, first row, rows.
 pub(super) const TILE_WORDS: usize = 3;
-/// Words per row block: segment, first row, rows, first row among the partial sums.
-pub(super) const BLOCK_WORDS: usize = 4;
+/// Words per row block: segment, first row, rows, first row among the partial sums, first element
+/// among all blocks' rows times their ranks.
+pub(super) const BLOCK_WORDS: usize = 5;
 /// Words per packed row: its first partial sum, number of them, rows between them, scale.
 pub(super) const SUM_WORDS: usize = 4;
 
@@ -37,6 +38,8 @@ pub(crate) struct Tables {
     pub(super) tile_count: usize,
     pub(super) blocks: CubeTensor,
     pub(super) block_count: usize,
+    /// Rows times ranks of all blocks.
+    pub(super) block_elements: usize,
     pub(super) sums: CubeTensor,
     /// Rows of all partial sums.
     pub(super) partial_rows: usize,
@@ -73,6 +76,7 @@ impl Tables {
         let Host {
             tiles,
             blocks,
+            block_elements,
             sums,
             partial_rows,
         } = Host::new(routing.segments(), routing.rank_sum());
@@ -83,6 +87,7 @@ impl Tables {
             tiles: upload(&tiles),
             block_count: blocks.len() / BLOCK_WORDS,
             blocks: upload(&blocks),
+            block_elements,
             sums: upload(&sums),
             partial_rows,
             segments: upload(&segments),
@@ -111,6 +116,7 @@ fn segment_words(segment: &RoutedSegment) -> [u32; SEGMENT_WORDS] {
 struct Host {
     tiles: Vec<u32>,
     blocks: Vec<u32>,
+    block_elements: usize,
     sums: Vec<u32>,
     partial_rows: usize,
 }
@@ -128,7 +134,7 @@ impl Host {
         // Blocks of one adapter follow each other, in row order: its gradient is their sum.
         let mut order: Vec<usize> = (0..segments.len()).collect();
         order.sort_by_key(|&index| segments[index].ranks.start);
-        let (mut blocks, mut partial_rows) = (Vec::new(), 0);
+        let (mut blocks, mut partial_rows, mut block_elements) = (Vec::new(), 0, 0);
         let mut sums = vec![0; rank_sum * SUM_WORDS];
         for adapter in order.chunk_by(|&a, &b| segments[a].ranks == segments[b].ranks) {
             let ranks = segments[adapter[0]].ranks.clone();
@@ -137,8 +143,10 @@ impl Host {
                 let rows = &segments[index].rows;
                 for row in rows.clone().step_by(ROW_BLOCK) {
                     let length = ROW_BLOCK.min(rows.end - row);
-                    blocks.extend([index, row, length, partial_rows].map(|word| word as u32));
+                    let words = [index, row, length, partial_rows, block_elements];
+                    blocks.extend(words.map(|word| word as u32));
                     partial_rows += ranks.len();
+                    block_elements += length * ranks.len();
                     count += 1;
                 }
             }
@@ -151,6 +159,7 @@ impl Host {
         Self {
             tiles,
             blocks,
+            block_elements,
             sums,
             partial_rows,
         }

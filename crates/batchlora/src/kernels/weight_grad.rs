@@ -195,9 +195,21 @@ fn sum_kernel<N: Size>(
     out: &mut Tensor<Vector<f32, N>>,
     scaled: u32,
 ) {
-    let size = N::value();
-    let row = CUBE_POS_Y as usize;
     let column = CUBE_POS_X as usize * LANES + UNIT_POS_X as usize;
+    sum_row::<N>(partial, sums, CUBE_POS_Y as usize, column, out, scaled);
+}
+
+/// One vector of a packed row's sum.
+#[cube]
+pub(super) fn sum_row<N: Size>(
+    partial: &Tensor<Vector<f32, N>>,
+    sums: &[u32],
+    row: usize,
+    column: usize,
+    out: &mut Tensor<Vector<f32, N>>,
+    scaled: u32,
+) {
+    let size = N::value();
     let stride = partial.stride(0) / size;
     let out_stride = out.stride(0) / size;
     let first = sums[row * SUM_WORDS] as usize;

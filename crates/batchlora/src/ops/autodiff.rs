@@ -46,14 +46,20 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
         let dh = grads.consume::<B>(&ops.node);
 
-        if let Some(node) = b_node {
-            let db = B::lora_weight_grad(dh.clone(), s, routing.clone(), Side::Output);
-            grads.register::<B>(node.id, db);
-        }
-        if x_node.is_none() && a_node.is_none() {
-            return;
-        }
-        let ds = B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output);
+        let wants_ds = x_node.is_some() || a_node.is_some();
+        let ds = match b_node {
+            Some(node) if wants_ds => {
+                let (ds, db) = B::lora_output_grads(dh.clone(), s, b, routing.clone());
+                grads.register::<B>(node.id, db);
+                ds
+            }
+            Some(node) => {
+                let db = B::lora_weight_grad(dh, s, routing, Side::Output);
+                return grads.register::<B>(node.id, db);
+            }
+            None if wants_ds => B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output),
+            None => return,
+        };
         if let Some(node) = a_node {
             let da = B::lora_weight_grad(x, ds.clone(), routing.clone(), Side::Input);
             grads.register::<B>(node.id, da);

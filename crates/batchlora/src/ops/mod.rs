@@ -6,8 +6,8 @@
 //! ```text
 //! S   = D(x_i) A_iᵀ                      shrink(x, A, Input)
 //! H   = X W + s_i S B_i                  expand_add(XW, S, B, Output)
-//! dS  = s_i dH B_iᵀ                      shrink(dH, B, Output)
-//! dB  = s_i Sᵀ dH                        weight_grad(dH, S, Output)
+//! dS  = s_i dH B_iᵀ                      shrink(dH, B, Output)       } output_grads(dH, S, B)
+//! dB  = s_i Sᵀ dH                        weight_grad(dH, S, Output)  } where both are wanted
 //! dA  = dSᵀ D(x_i)                       weight_grad(x, dS, Input)
 //! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
 //! ```
@@ -26,7 +26,7 @@ use crate::Routing;
 
 /// Which of the two adapter matrices a primitive works with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
     /// A, beside the operator's input: the wide operand is masked by dropout and never scaled.
     Input,
     /// B, beside the operator's output: the product is scaled and never masked.
@@ -75,6 +75,24 @@ pub(crate) trait BatchLoraOps: Backend {
         side: Side,
     ) -> FloatTensor<Self> {
         reference::weight_grad::<Self>(wide, narrow, &routing, side)
+    }
+
+    /// `(dS, dB)` of a gradient `[rows, width]`, S `[rows, rank_max]` and B `[Σr, width]`: what
+    /// `lora_shrink` and `lora_weight_grad` make of them at the output's side.
+    #[fusion(meta = |gradient, _, weight, routing| {
+        let mut narrow = weight.clone();
+        narrow.shape = burn::tensor::Shape::new([gradient.shape[0], routing.rank_max()]);
+        (narrow, weight.clone())
+    })]
+    fn lora_output_grads(
+        gradient: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let ds = Self::lora_shrink(gradient.clone(), weight, routing.clone(), Side::Output);
+        let db = Self::lora_weight_grad(gradient, narrow, routing, Side::Output);
+        (ds, db)
     }
 
     /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where it can be had,

@@ -7,4 +7,5 @@ mod bank;
 mod isolation;
 mod operator;
 mod oracle;
+mod primitives;
 mod support;

@@ -12,25 +12,25 @@ use crate::{
     support::{Random, assert_close, bits, device, host, tensor, wide},
 };
 
-const TOLERANCE: f64 = 1e-5;
+pub(crate) const TOLERANCE: f64 = 1e-5;
 /// Of the sum of an element's terms in absolute value, where they cancel.
-const ROUNDING: f64 = 1e-6;
+pub(crate) const ROUNDING: f64 = 1e-6;
 
 /// A batch and a bank; everything else follows from `seed`.
 #[derive(Debug, Clone)]
-struct Case {
-    d_in: usize,
-    d_out: usize,
-    slots: Vec<Option<LoraSpec>>,
+pub(crate) struct Case {
+    pub(crate) d_in: usize,
+    pub(crate) d_out: usize,
+    pub(crate) slots: Vec<Option<LoraSpec>>,
     /// Rows without an adapter, then a slot and its rows.
-    parts: Vec<(usize, usize, usize)>,
+    pub(crate) parts: Vec<(usize, usize, usize)>,
     /// Rows without an adapter at the end.
-    tail: usize,
-    training: bool,
+    pub(crate) tail: usize,
+    pub(crate) training: bool,
     /// Rows have coordinates of their own in the dropout counter.
-    placed: bool,
-    checkpointing: bool,
-    seed: u64,
+    pub(crate) placed: bool,
+    pub(crate) checkpointing: bool,
+    pub(crate) seed: u64,
 }
 
 fn spec() -> impl Strategy<Value = LoraSpec> {
@@ -43,7 +43,7 @@ fn spec() -> impl Strategy<Value = LoraSpec> {
     })
 }
 
-fn case() -> impl Strategy<Value = Case> {
+pub(crate) fn case() -> impl Strategy<Value = Case> {
     let slots = vec(option::weighted(0.8, spec()), 1..5);
     let rows = prop_oneof![1 => Just(0usize), 1 => Just(1), 6 => 1..70usize, 1 => 120..300usize];
     let gap = prop_oneof![2 => Just(0usize), 1 => 1..9usize];
@@ -100,7 +100,7 @@ impl Case {
         bank.route(&self.segments(), draws).expect("slots exist")
     }
 
-    fn problem(&self) -> Problem {
+    pub(crate) fn problem(&self) -> Problem {
         let mut random = Random::new(self.seed);
         let bank = random.bank(&self.slots, [self.d_in, self.d_out], 5, &device());
         let routing = self.routing(&bank);
@@ -169,7 +169,7 @@ fn by_oracle(problem: &Problem) -> [Vec<f64>; 4] {
     [problem.forward(&operands), dx, da, db]
 }
 
-fn config(cases: u32) -> ProptestConfig {
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
         failure_persistence: None,
@@ -232,7 +232,7 @@ fn assert_results(problem: &Problem, found: &Results, expected: &[Vec<f64>; 4]) 
 
 /// Two adapters, an empty slot, a slot in two segments, base rows, dropout, ranks above and below
 /// the number of rows.
-fn mixed() -> Case {
+pub(crate) fn mixed() -> Case {
     Case {
         d_in: 13,
         d_out: 9,

@@ -146,7 +146,7 @@ fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
     ];
     let rows: Vec<_> = measured.iter().map(kernel_row).collect();
     Some(format!(
-        "layer [{}, {}], rows {}, {}: forward and backward\n{}",
+        "layer [{}, {}], rows {}, {}: forward and backward, or one kernel\n{}",
         first.d_in,
         first.d_out,
         first.rows,

@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod generate;
 mod init;
+mod plan;
 mod report;
 mod train;
 
@@ -21,6 +22,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
     match command {
         Command::Init(arguments) => init::run(&arguments, printer),
         Command::Check(arguments) => check::run(&arguments, printer),
+        Command::Plan(arguments) => plan::run(&arguments, printer),
         Command::Train(arguments) => train::run(arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),

@@ -11,6 +11,7 @@ mod device;
 mod generate;
 mod init;
 mod mlora;
+mod plan;
 mod support;
 mod train;
 mod usage;

@@ -10,6 +10,7 @@ fn help_is_the_documentation() {
     for (name, arguments) in [
         ("help", &["--help"][..]),
         ("help_short", &["-h"]),
+        ("help_plan", &["plan", "--help"]),
         ("help_train", &["train", "--help"]),
         ("help_generate", &["generate", "--help"]),
         ("help_bench", &["bench", "--help"]),
@@ -59,7 +60,6 @@ fn what_is_not_served_is_refused_by_name() {
     let here = Workspace::empty();
     let mut all = String::new();
     for line in [
-        "plan x.yaml",
         "submit x.yaml",
         "status",
         "cancel a",

@@ -1,11 +1,11 @@
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_config::DtypeChoice;
 use loraloom_model::{ModelError, TensorDtype, to_host};
 
 use super::{
     count::{Counts, count},
-    layer::{Layer, Pass},
-    measure::{dtype_name, medians},
+    layer::Layer,
+    measure::{Work, dtype_name, medians},
     report::{KernelMeasurement, Rung},
 };
 use crate::{TrainerError, dtype::resolve_stored};
@@ -17,8 +17,8 @@ const RANK: usize = 16;
 /// Ranks that are taken in turn where they differ.
 const MIXED_RANKS: [usize; 4] = [4, 8, 16, 64];
 
-/// The operator at one layer with random operands, forward and backward, for several adapters that
-/// share its rows: rank 16 each, and once of ranks 4, 8, 16 and 64. Dropout is 0.05.
+/// The operator at one layer with random operands, forward and backward, and its kernels, for several
+/// adapters that share the rows: rank 16 each, and once of ranks 4, 8, 16 and 64. Dropout is 0.05.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelBench {
     /// Rows of the batch, shared evenly by the adapters.
@@ -76,7 +76,7 @@ impl KernelBench {
         mixes
     }
 
-    /// One mix: the frozen products first, then what computes the adapters too.
+    /// One mix, rung by rung: the frozen products first.
     fn measure(
         &self,
         ranks: &[usize],
@@ -85,33 +85,22 @@ impl KernelBench {
     ) -> Result<Vec<KernelMeasurement>, TrainerError> {
         let shape = [self.rows, self.d_in, self.d_out];
         let layer = Layer::new(shape, ranks, DROPOUT, dtype, device)?;
-        let pass = |rung| match rung {
-            Rung::Frozen => Ok(layer.frozen()),
-            Rung::Composed => Ok(layer.composed()),
-            Rung::Fused => layer.fused(),
-        };
-        let run = |rung| pass(rung).map(drop);
-        let (mut frozen, mut fused) = (|| run(Rung::Frozen), || run(Rung::Fused));
-        let mut composed = || run(Rung::Composed);
-        let timed = if self.composed {
-            let pieces: [super::measure::Work<'_>; 3] = [&mut frozen, &mut composed, &mut fused];
-            let [frozen, composed, fused] = medians(device, pieces)?;
-            vec![
-                (Rung::Frozen, frozen),
-                (Rung::Composed, composed),
-                (Rung::Fused, fused),
-            ]
-        } else {
-            let [frozen, fused] = medians(device, [&mut frozen, &mut fused])?;
-            vec![(Rung::Frozen, frozen), (Rung::Fused, fused)]
-        };
-        let frozen = timed[0].1;
-        timed
-            .into_iter()
-            .map(|(rung, seconds)| {
-                check(&pass(rung)?)?;
+        let rungs = Rung::ALL.into_iter();
+        let rungs: Vec<Rung> = rungs
+            .filter(|&rung| self.composed || rung != Rung::Composed)
+            .collect();
+        let run = |rung| layer.run(rung).map(drop);
+        let mut pieces: Vec<_> = rungs.iter().map(|&rung| move || run(rung)).collect();
+        let pieces: Vec<Work<'_>> = pieces.iter_mut().map(|piece| piece as Work<'_>).collect();
+        let seconds = medians(device, pieces)?;
+        rungs
+            .iter()
+            .zip(&seconds)
+            .map(|(&rung, &taken)| {
+                check(layer.run(rung)?)?;
                 let counts = count(device, || run(rung))?;
-                Ok(self.measurement(rung, ranks, dtype, [seconds, frozen], counts))
+                // The frozen products are the first rung.
+                Ok(self.measurement(rung, ranks, dtype, [taken, seconds[0]], counts))
             })
             .collect()
     }
@@ -131,7 +120,7 @@ impl KernelBench {
             d_out: self.d_out,
             ranks: match rung {
                 Rung::Frozen => Vec::new(),
-                Rung::Composed | Rung::Fused => ranks.to_vec(),
+                _ => ranks.to_vec(),
             },
             dtype: dtype_name(dtype),
             milliseconds: seconds * 1e3,
@@ -155,8 +144,8 @@ fn described(ranks: &[usize]) -> String {
 }
 
 /// Reads a bit of every result: only who reads learns that a device failed.
-fn check(pass: &Pass) -> Result<(), TrainerError> {
-    for (index, result) in pass.results().into_iter().enumerate() {
+fn check(results: Vec<Option<Tensor<2>>>) -> Result<(), TrainerError> {
+    for (index, result) in results.into_iter().enumerate() {
         let first = match result {
             Some(tensor) => to_host(tensor.slice([0..1, 0..1]))?.first().copied(),
             None => None,
@@ -192,16 +181,19 @@ mod tests {
         let found: Vec<_> = found.iter().map(|m| (m.name, &m.ranks[..])).collect();
         // 9 adapters have not a row each.
         let (one, five, mixed) = (&[16][..], &[16; 5][..], &[4, 8, 16, 64, 4][..]);
-        let expected = [
-            (Rung::Frozen, &[][..]),
-            (Rung::Composed, one),
-            (Rung::Fused, one),
-            (Rung::Composed, five),
-            (Rung::Fused, five),
-            (Rung::Composed, mixed),
-            (Rung::Fused, mixed),
-        ];
+        let mut expected = vec![(Rung::Frozen, &[][..])];
+        for ranks in [one, five, mixed] {
+            expected.extend(Rung::ALL[1..].iter().map(|&rung| (rung, ranks)));
+        }
         assert_eq!(found, expected);
         assert_eq!(said.len(), 3, "{said:?}");
+
+        let bench = KernelBench {
+            composed: false,
+            ..bench
+        };
+        let found = bench.run(&Device::flex(), &mut |_| ()).unwrap();
+        assert!(found.iter().all(|m| m.name != Rung::Composed));
+        assert_eq!(found.len(), expected.len() - 3);
     }
 }

@@ -1,13 +1,16 @@
 //! One adapted layer with random operands, computed in every way there is.
 
-use std::ops::Range;
+use std::{cell::RefCell, ops::Range};
 
 use batchlora::{
-    AdapterBank, AdapterState, BatchLora, DropoutDraw, LoraPair, LoraSpec, Segment, Segments,
-    frozen_linear, seed_gradient,
+    AdapterBank, AdapterState, BatchLora, BatchLoraError, DropoutDraw, LoraPair, LoraSpec, Routing,
+    Segment, Segments, frozen_linear,
+    primitives::{self, Side},
+    seed_gradient,
 };
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 
+use super::report::Rung;
 use crate::TrainerError;
 
 /// An adapter's share of the batch.
@@ -26,23 +29,29 @@ pub(super) struct Layer {
     gradient: Tensor<2>,
     parts: Vec<Part>,
     lora: BatchLora,
+    routing: Routing,
+    packed: LoraPair,
+    /// A product of rank r, `[rows, rank_max]`.
+    narrow: Tensor<2>,
+    /// What `expand_add` adds to in place, `[rows, d_out]`.
+    expanded: RefCell<Option<Tensor<2>>>,
     dropout: f64,
 }
 
 /// What a forward and backward leaves.
 #[derive(Debug)]
-pub(super) struct Pass {
+struct Pass {
     /// `[rows, d_out]`.
-    pub(super) output: Tensor<2>,
+    output: Tensor<2>,
     /// `[rows, d_in]`.
-    pub(super) input_gradient: Option<Tensor<2>>,
+    input_gradient: Option<Tensor<2>>,
     /// Of all adapters packed, or of each adapter.
-    pub(super) adapters: Vec<Option<LoraPair>>,
+    adapters: Vec<Option<LoraPair>>,
 }
 
 impl Pass {
     /// Everything that was computed; `None` is what should have been.
-    pub(super) fn results(&self) -> Vec<Option<Tensor<2>>> {
+    fn results(&self) -> Vec<Option<Tensor<2>>> {
         let mut results = vec![Some(self.output.clone()), self.input_gradient.clone()];
         for pair in &self.adapters {
             results.push(pair.as_ref().map(|pair| pair.a.clone()));
@@ -88,21 +97,58 @@ impl Layer {
             });
         }
         let draws = vec![DropoutDraw { seed: 1, step: 1 }; ranks.len()];
-        let routing = bank.attach(&Segments::new(rows, segments)?, Some(&draws))?;
-        let nothing = || batchlora::BatchLoraError::InvalidConfig("no adapter has a row".into());
+        let segments = Segments::new(rows, segments)?;
+        let routing = bank.route(&segments, Some(&draws))?;
+        let nothing = || BatchLoraError::InvalidConfig("no adapter has a row".into());
         Ok(Self {
             x: random([rows, d_in], dtype),
             // As it is loaded: a transposed view of [d_out, d_in].
             weight: random([d_out, d_in], dtype).transpose(),
             gradient: random([rows, d_out], dtype),
             parts,
-            lora: routing.ok_or_else(nothing)?,
+            lora: bank.attach(&segments, Some(&draws))?.ok_or_else(nothing)?,
+            packed: bank.weights().cloned().ok_or_else(nothing)?,
+            narrow: random([rows, routing.rank_max()], FloatDType::F32),
+            routing,
+            expanded: RefCell::new(Some(random([rows, d_out], dtype))),
             dropout,
         })
     }
 
+    /// Computes it this way, or one of its kernels; everything that came out, `None` where something
+    /// should have.
+    pub(super) fn run(&self, rung: Rung) -> Result<Vec<Option<Tensor<2>>>, TrainerError> {
+        let (routing, LoraPair { a, b }) = (&self.routing, self.packed.clone());
+        let (narrow, gradient) = (self.narrow.clone(), self.gradient.clone());
+        Ok(match rung {
+            Rung::Frozen => self.frozen().results(),
+            Rung::Composed => self.composed().results(),
+            Rung::Fused => self.fused()?.results(),
+            Rung::Shrink => {
+                let narrow = primitives::shrink(self.x.clone(), a, routing, Side::Input);
+                vec![Some(narrow)]
+            }
+            Rung::ExpandAdd => {
+                // Held by nobody else meanwhile: else the kernel would write to a copy.
+                let wide = self.expanded.take();
+                let wide =
+                    wide.map(|wide| primitives::expand_add(wide, narrow, b, routing, Side::Output));
+                self.expanded.replace(wide.clone());
+                vec![wide]
+            }
+            Rung::WeightGrad => {
+                let grad = primitives::weight_grad(self.x.clone(), narrow, routing, Side::Input);
+                vec![Some(grad)]
+            }
+            Rung::OutputGrads => {
+                let (ds, db) = primitives::output_grads(gradient, narrow, b, routing);
+                vec![Some(ds), Some(db)]
+            }
+        })
+    }
+
     /// The products with the frozen weight alone.
-    pub(super) fn frozen(&self) -> Pass {
+    fn frozen(&self) -> Pass {
         let x = self.x.clone().autodiff().require_grad();
         let output = frozen_linear(x.clone(), self.weight.clone());
         let mut gradients = seed_gradient(output.clone(), self.gradient.clone()).backward();
@@ -114,7 +160,7 @@ impl Layer {
     }
 
     /// batchlora's operator.
-    pub(super) fn fused(&self) -> Result<Pass, TrainerError> {
+    fn fused(&self) -> Result<Pass, TrainerError> {
         let lora = self.lora.clone().require_grad();
         let x = self.x.clone().autodiff().require_grad();
         let output = lora.forward(x.clone(), self.weight.clone())?;
@@ -127,7 +173,7 @@ impl Layer {
     }
 
     /// What a user of Burn writes: one product with the frozen weight, then adapter by adapter.
-    pub(super) fn composed(&self) -> Pass {
+    fn composed(&self) -> Pass {
         let ([_, d_in], [_, d_out]) = (self.x.dims(), self.gradient.dims());
         let x = self.x.clone().autodiff().require_grad();
         let base = x.clone().matmul(self.weight.clone());
@@ -173,7 +219,7 @@ mod tests {
     use burn::tensor::{Device, FloatDType, Tensor};
     use loraloom_model::to_host;
 
-    use super::{Layer, Pass};
+    use super::{Layer, Pass, Rung};
 
     fn assert_close(what: &str, found: Tensor<2>, expected: Tensor<2>) {
         let [found, expected] = [found, expected].map(|tensor| to_host(tensor).unwrap());
@@ -224,6 +270,34 @@ mod tests {
             .clone()
             .matmul(layer.weight.clone().transpose());
         assert_close("dH Wᵀ", frozen.input_gradient.unwrap(), product);
+    }
+
+    #[test]
+    fn kernels_compute_what_their_names_say() {
+        let layer = Layer::new([13, 24, 40], &[4], 0.0, FloatDType::F32, &Device::flex()).unwrap();
+        let (x, gradient, narrow) = (&layer.x, &layer.gradient, &layer.narrow);
+        let (a, b) = (&layer.packed.a, &layer.packed.b);
+        let scale = layer.parts[0].scale;
+        let run = |rung| -> Vec<_> {
+            let results = layer.run(rung).unwrap().into_iter();
+            results.map(Option::unwrap).collect()
+        };
+        let product = |left: &Tensor<2>, right: &Tensor<2>| left.clone().matmul(right.clone());
+        let turned = |tensor: &Tensor<2>| tensor.clone().transpose();
+        let shrunk = run(Rung::Shrink).remove(0);
+        assert_close("S", shrunk, product(x, &turned(a)));
+        let grad = run(Rung::WeightGrad).remove(0);
+        assert_close("dA", grad, product(&turned(narrow), x));
+        let [ds, db] = run(Rung::OutputGrads).try_into().unwrap();
+        assert_close("dS", ds, product(gradient, &turned(b)) * scale);
+        assert_close("dB", db, product(&turned(narrow), gradient) * scale);
+        let before = layer.expanded.borrow().clone().unwrap();
+        let added = product(narrow, b) * scale;
+        for times in [1.0, 2.0] {
+            let found = run(Rung::ExpandAdd).remove(0);
+            let expected = before.clone() + added.clone() * times;
+            assert_close("H", found, expected);
+        }
     }
 
     #[test]

@@ -17,24 +17,24 @@ pub(super) type Work<'a> = &'a mut dyn FnMut() -> Result<(), TrainerError>;
 
 /// Median seconds of each piece of work. The pieces take turns, so that what else the machine does
 /// falls on all of them.
-pub(super) fn medians<const N: usize>(
+pub(super) fn medians(
     device: &Device,
-    mut pieces: [Work<'_>; N],
-) -> Result<[f64; N], TrainerError> {
-    let mut repetitions = [1; N];
-    for (count, piece) in repetitions.iter_mut().zip(&mut pieces) {
+    mut pieces: Vec<Work<'_>>,
+) -> Result<Vec<f64>, TrainerError> {
+    let mut repetitions = Vec::new();
+    for piece in &mut pieces {
         // The first run compiles and tunes.
         seconds(device, 1, piece)?;
         let once = seconds(device, 1, piece)?;
-        *count = ((SAMPLE_SECONDS / once) as usize).clamp(1, MOST_REPETITIONS);
+        repetitions.push(((SAMPLE_SECONDS / once) as usize).clamp(1, MOST_REPETITIONS));
     }
-    let mut samples = [const { Vec::new() }; N];
+    let mut samples = vec![Vec::new(); pieces.len()];
     for _ in 0..SAMPLES {
         for ((samples, piece), &count) in samples.iter_mut().zip(&mut pieces).zip(&repetitions) {
             samples.push(seconds(device, count, piece)? / count as f64);
         }
     }
-    Ok(samples.map(median))
+    Ok(samples.into_iter().map(median).collect())
 }
 
 /// Seconds that work takes `count` times, with nothing left to do on the device before and after.

@@ -11,30 +11,53 @@ pub struct BenchReport {
     pub end_to_end: Vec<EndToEndMeasurement>,
 }
 
-/// The ways to compute one adapted layer, forward and backward.
+/// The ways to compute one adapted layer, forward and backward, and the kernels of the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Rung {
     /// The products with the frozen weight alone, `x W` and `dH Wᵀ`: what cannot be saved.
     Frozen,
     /// One adapter after another, of Burn's operations, differentiated by Burn.
     Composed,
-    /// batchlora's operator.
+    /// The kernel of `S = D(X) Aᵀ`.
+    Shrink,
+    /// The kernel of `H += s · S B`; a forward and backward runs it twice, once for dX.
+    ExpandAdd,
+    /// The kernels of `dA = dSᵀ D(X)`.
+    WeightGrad,
+    /// The kernels of dS and dB.
+    OutputGrads,
+    /// batchlora's operator: the frozen products and all of these kernels.
     Fused,
 }
 
 impl Rung {
-    /// The name in a table.
+    /// All of them, in the order of a report.
+    pub const ALL: [Self; 7] = [
+        Self::Frozen,
+        Self::Composed,
+        Self::Shrink,
+        Self::ExpandAdd,
+        Self::WeightGrad,
+        Self::OutputGrads,
+        Self::Fused,
+    ];
+
+    /// The name in a table and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Frozen => "frozen",
             Self::Composed => "composed",
+            Self::Shrink => "shrink",
+            Self::ExpandAdd => "expand_add",
+            Self::WeightGrad => "weight_grad",
+            Self::OutputGrads => "output_grads",
             Self::Fused => "fused",
         }
     }
 }
 
-/// One way to compute one adapted layer, forward and backward.
+/// One way to compute one adapted layer, or one of its kernels.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KernelMeasurement {
     /// The way.
@@ -49,11 +72,11 @@ pub struct KernelMeasurement {
     pub ranks: Vec<usize>,
     /// Type of x and the frozen weight.
     pub dtype: &'static str,
-    /// Forward and backward, median.
+    /// Forward and backward, or one run of the kernel, median.
     pub milliseconds: f64,
     /// The frozen products alone, median of runs that took turns with these.
     pub frozen_milliseconds: f64,
-    /// Kernels launched by one forward and backward.
+    /// Kernels launched by that.
     pub launches: Option<u64>,
     /// Bytes that the operands and results of these launches hold.
     pub bytes_moved: Option<u64>,

@@ -1,0 +1,239 @@
+//! Stages: how fast more of them are, and how near the executor comes to its simulation.
+//!
+//!     cargo bench -p loraloom-benches --bench pipeline [-- SHAPE ROWS]
+//!
+//! Prints a JSON line per case. `measured_costs` are seconds of a decoder layer and of the head of
+//! SHAPE (`tinyllama-1.1b` unless named) on this machine's CPU; `simulated` spreads the whole model
+//! over stages by them and lets the schedules run on a clock, with as many groups as stages;
+//! `executed` has the real executor run stages that sleep, beside the simulation of the same list.
+
+use std::{env, thread, time::Duration};
+
+use batchlora::{Segments, SlotUpdate};
+use burn::tensor::{Device, FloatDType, Tensor};
+use loraloom_model::{LlamaConfig, Sequences, Targets};
+use loraloom_pipeline::{
+    Balance, Forwarded, Microbatch, PartSeconds, Passage, PipelineError, TrainStage,
+    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    partition,
+    schedule::{PipelineShape, Schedule},
+    simulate::{Costs, Links, PassCosts, simulate},
+};
+use serde_json::json;
+
+const STEPS: usize = 24;
+/// Tokens of a sequence.
+const LENGTH: usize = 256;
+const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe];
+
+fn main() -> anyhow::Result<()> {
+    // Cargo adds arguments of its own.
+    let mut arguments = env::args().skip(1).filter(|word| !word.starts_with("--"));
+    let shape = arguments.next().unwrap_or_else(|| "tinyllama-1.1b".to_owned());
+    let rows = arguments.next().map_or(Ok(LENGTH), |rows| rows.parse())?;
+    let model = LlamaConfig::named(&shape);
+    let model = model.ok_or_else(|| anyhow::anyhow!("no shape `{shape}`"))?;
+    scaling(&shape, &model, rows)?;
+    for (stages, groups, microbatches) in [(2, 2, 1), (4, 4, 1), (4, 1, 1), (4, 1, 4)] {
+        executed(stages, groups, microbatches)?;
+    }
+    Ok(())
+}
+
+/// The same model on more and more stages, by measured costs.
+fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> {
+    let sizes = [rows, LENGTH];
+    let device = Device::flex();
+    for predicting in [1.0, 0.5] {
+        let seconds = PartSeconds::measure(model, FloatDType::F32, &device, sizes, predicting)?;
+        let Some(seconds) = seconds else { continue };
+        let PartSeconds { layer, head } = seconds;
+        println!(
+            "{}",
+            json!({"measured_costs": {
+                "shape": shape, "rows": rows, "predicting": predicting,
+                "layer_forward": layer.forward, "layer_backward": layer.backward,
+                "head_forward": head.forward,
+            }})
+        );
+        let layer_cost = layer.forward + layer.backward;
+        let layer_costs = vec![layer_cost; model.num_hidden_layers];
+        for stages in [1, 2, 4, 8] {
+            let head_cost = head.forward + head.backward;
+            let parts = partition(&layer_costs, 0.0, head_cost, stages, &Balance::Auto)?;
+            let costs = parts.iter().map(|part| {
+                let count = part.len() as f64;
+                let last = part.end == model.num_hidden_layers;
+                let beyond = if last { head.forward } else { 0.0 };
+                let costs = PassCosts {
+                    forward: count * layer.forward + beyond,
+                    backward: count * layer.backward,
+                    step: 0.0,
+                };
+                vec![costs; stages]
+            });
+            let costs = Costs::new(costs.collect())?;
+            let layers: Vec<usize> = parts.iter().map(ExactSizeIterator::len).collect();
+            for schedule in SCHEDULES {
+                let rate = steps_per_second(schedule, [stages, stages, 1], &costs)?;
+                println!(
+                    "{}",
+                    json!({"simulated": {
+                        "stages": stages, "groups": stages, "schedule": schedule,
+                        "layers": layers, "group_steps_per_second": rate,
+                    }})
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Optimizer steps of all groups a second, without filling and draining.
+fn steps_per_second(
+    schedule: Schedule,
+    [stages, groups, microbatches]: [usize; 3],
+    costs: &Costs,
+) -> anyhow::Result<f64> {
+    let shape = PipelineShape::new(stages, groups, microbatches, STEPS);
+    let lists = schedule.operations(&shape);
+    let simulation = simulate(&lists, costs, &Links::instant(stages, groups))?;
+    let rate = simulation.steady_steps_per_second();
+    rate.ok_or_else(|| anyhow::anyhow!("{STEPS} steps have no middle"))
+}
+
+/// The executor over stages that sleep.
+fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result<()> {
+    let pass = Duration::from_millis(20);
+    let costs = PassCosts {
+        forward: pass.as_secs_f64(),
+        backward: pass.as_secs_f64(),
+        step: 0.0,
+    };
+    let costs = Costs::uniform(stages, groups, costs)?;
+    for schedule in SCHEDULES {
+        let simulated = steps_per_second(schedule, [stages, groups, microbatches], &costs)?;
+        let last = stages - 1;
+        let mut sleeping: Vec<Sleeper> = (0..stages)
+            .map(|index| Sleeper { index, last, pass })
+            .collect();
+        let mut idle = Idle {
+            groups,
+            microbatches,
+            booked: Vec::new(),
+        };
+        let passes = Passes {
+            schedule,
+            shape: PipelineShape::new(stages, groups, microbatches, STEPS),
+            driver: Driver::default(),
+        };
+        run(&mut sleeping, &passes, &mut idle)?;
+        let (first, end) = (&idle.booked[STEPS / 4], &idle.booked[STEPS - 3]);
+        let between = &idle.booked[STEPS / 4 + 1..=STEPS - 3];
+        let seconds = end.at.duration_since(first.at).as_secs_f64();
+        let executed = (between.len() * groups) as f64 / seconds;
+        let busy = between.iter().flat_map(|outcome| &outcome.busy).flatten();
+        let bubble = 1.0 - busy.sum::<f64>() / (seconds * stages as f64);
+        println!(
+            "{}",
+            json!({"executed": {
+                "stages": stages, "groups": groups, "microbatches": microbatches,
+                "schedule": schedule, "bubble_ratio": bubble,
+                "group_steps_per_second": executed, "simulated_group_steps_per_second": simulated,
+                "ratio": executed / simulated,
+            }})
+        );
+    }
+    Ok(())
+}
+
+/// A stage whose passes only take time.
+struct Sleeper {
+    index: usize,
+    last: usize,
+    pass: Duration,
+}
+
+fn nothing() -> Tensor<2> {
+    Tensor::zeros([1, 1], &Device::flex())
+}
+
+impl TrainStage for Sleeper {
+    fn device(&self) -> Device {
+        Device::flex()
+    }
+
+    fn computes_in_call(&self) -> bool {
+        true
+    }
+
+    fn forward(
+        &mut self,
+        _: Passage,
+        _: &Microbatch,
+        _: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        thread::sleep(self.pass);
+        let last = self.index == self.last;
+        Ok(Forwarded {
+            hidden: (!last).then(nothing),
+            losses: last.then(|| nothing().reshape([1])),
+        })
+    }
+
+    fn backward(
+        &mut self,
+        _: Passage,
+        _: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        thread::sleep(self.pass);
+        Ok((self.index > 0).then(nothing))
+    }
+
+    fn add_squares(&mut self, _: usize, _: Option<Tensor<2>>) -> Result<Tensor<2>, PipelineError> {
+        Ok(nothing())
+    }
+
+    fn update(
+        &mut self,
+        _: usize,
+        _: &[Option<SlotUpdate>],
+        squares: Tensor<2>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        Ok(squares.reshape([1]))
+    }
+}
+
+/// Steps of nothing.
+struct Idle {
+    groups: usize,
+    microbatches: usize,
+    booked: Vec<StepOutcome>,
+}
+
+impl Steps for Idle {
+    type Error = PipelineError;
+
+    fn plan(&mut self, _: usize) -> Result<Option<StepPlan>, PipelineError> {
+        let microbatch = Microbatch {
+            ids: vec![0],
+            sequences: Sequences::from_lengths([1]),
+            past: 0,
+            rope_lengths: vec![1],
+            segments: Segments::new(1, Vec::new())?,
+            draws: None,
+            targets: Targets::default(),
+        };
+        let group = |_| GroupPlan {
+            microbatches: vec![microbatch.clone(); self.microbatches],
+            updates: Vec::new(),
+        };
+        let groups = (0..self.groups).map(group).collect();
+        Ok(Some(StepPlan { groups }))
+    }
+
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+        self.booked.push(outcome);
+        Ok(true)
+    }
+}

@@ -1,0 +1,233 @@
+//! `plan CONFIG`: what a run would take and how it would go, before it starts.
+
+use std::{fmt::Write, fs};
+
+use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds};
+
+use super::config;
+use crate::{arguments::PlanArguments, exit::Exit, failure::Failure, printer::Printer, table};
+
+/// Marks what is an estimate.
+const ESTIMATE: &str = "*";
+
+pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let options = config::options(&arguments.config);
+    let config = config::load(&options, &arguments.config, printer)?;
+    let speeds = Speeds {
+        tflops: arguments.tflops,
+        link_bytes_per_second: arguments.link_gbits.map(|gigabits| gigabits * 1e9 / 8.0),
+    };
+    let plan = Plan::prepare(&config, speeds)?;
+    if let Some(path) = &arguments.gantt {
+        fs::write(path, plan.gantt_svg()).map_err(|error| {
+            Failure::usage(format!("cannot write `{}`: {error}", path.display()))
+        })?;
+        printer.note(&format!("chart   {}", path.display()));
+    }
+    if arguments.json {
+        printer.json(&plan)?;
+    } else {
+        printer.data(&text(&plan, arguments.link_gbits))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
+    let mut sections = vec![stages(plan), groups(&plan.groups, &plan.waiting)];
+    sections.extend(links(&plan.links, link_gbits));
+    sections.push(time(plan));
+    if plan.stages.len() > 1 && !plan.gantt.is_empty() {
+        sections.push(format!(
+            "three iterations: groups a, b, ... forward, A, B, ... backward\n{}",
+            plan.gantt
+        ));
+    }
+    let notes = plan.notes.iter().map(|note| format!("- {note}\n"));
+    sections.push(format!(
+        "{ESTIMATE} is an estimate\n{}",
+        notes.collect::<String>()
+    ));
+    sections.join("\n")
+}
+
+fn stages(plan: &Plan) -> String {
+    let columns = [
+        ("stage", false),
+        ("on", true),
+        ("layers", true),
+        ("weights", false),
+        ("adapters", false),
+        ("gradients", false),
+        ("a micro-batch*", false),
+        ("in flight", false),
+        ("activations*", false),
+        ("all*", false),
+        ("of the work*", false),
+        ("idle*", false),
+    ];
+    let row = |(index, stage): (usize, &PlannedStage)| {
+        [
+            index.to_string(),
+            shortened(&stage.on),
+            held(stage),
+            bytes(stage.weight_bytes as f64),
+            bytes(stage.adapter_bytes as f64),
+            bytes(stage.gradient_bytes as f64),
+            bytes(stage.estimated_activation_bytes_per_microbatch as f64),
+            stage.microbatches_in_flight.to_string(),
+            bytes(stage.estimated_activation_bytes as f64),
+            bytes(stage.estimated_bytes as f64),
+            percent(stage.estimated_share),
+            percent(stage.simulated_bubble),
+        ]
+    };
+    let rows: Vec<_> = plan.stages.iter().enumerate().map(row).collect();
+    format!(
+        "memory and work of each stage, {}\n{}",
+        plan.dtype,
+        table::aligned(columns, &rows)
+    )
+}
+
+/// The layers, and what else of the model is there.
+fn held(stage: &PlannedStage) -> String {
+    let last = (stage.first_layer + stage.layers).saturating_sub(1);
+    let mut text = if stage.layers == 1 {
+        stage.first_layer.to_string()
+    } else {
+        format!("{}-{last}", stage.first_layer)
+    };
+    for (is_here, what) in [(stage.embedding, "embedding"), (stage.head, "head")] {
+        if is_here {
+            let _ = write!(text, " + {what}");
+        }
+    }
+    text
+}
+
+fn groups(groups: &[PlannedGroup], waiting: &[String]) -> String {
+    let columns = [
+        ("group", false),
+        ("micro-batches", false),
+        ("tokens a step*", false),
+        ("most a micro-batch", false),
+        ("adapters", true),
+    ];
+    let row = |(index, group): (usize, &PlannedGroup)| {
+        [
+            index.to_string(),
+            group.microbatches.to_string(),
+            format!("{:.0}", group.estimated_tokens_per_step),
+            group.most_tokens_per_microbatch.to_string(),
+            group.adapters.join(", "),
+        ]
+    };
+    let rows: Vec<_> = groups.iter().enumerate().map(row).collect();
+    let mut text = table::aligned(columns, &rows);
+    if !waiting.is_empty() {
+        let _ = writeln!(text, "waiting: {}", waiting.join(", "));
+    }
+    text
+}
+
+fn links(links: &[PlannedLink], gigabits: Option<f64>) -> Option<String> {
+    links.first()?;
+    let columns = [
+        ("link", true),
+        ("a micro-batch each way*", false),
+        ("an iteration*", false),
+    ];
+    let row = |link: &PlannedLink| {
+        let largest = link.estimated_bytes_per_microbatch.iter().copied();
+        [
+            format!("{} - {}", link.from, link.to),
+            bytes(largest.fold(0.0, f64::max)),
+            bytes(link.estimated_bytes_per_iteration),
+        ]
+    };
+    let rows: Vec<_> = links.iter().map(row).collect();
+    let speed = gigabits.map_or_else(String::new, |gigabits| format!(", {gigabits} Gbit/s"));
+    Some(format!(
+        "bytes between stages{speed}\n{}",
+        table::aligned(columns, &rows)
+    ))
+}
+
+fn time(plan: &Plan) -> String {
+    let bubble = &plan.bubble;
+    let schedule = serde_json::to_value(plan.schedule).ok();
+    let schedule = schedule.as_ref().and_then(|name| name.as_str());
+    let mut text = format!(
+        "idle under {}: {} by the formula, for equal stages and groups; {}* simulated; {}* if every \
+         iteration is drained\n",
+        schedule.unwrap_or_default(),
+        percent(bubble.closed_form),
+        percent(bubble.simulated),
+        percent(bubble.simulated_if_drained),
+    );
+    if let Some(seconds) = plan.estimated_seconds_per_iteration {
+        let tokens: f64 = plan
+            .groups
+            .iter()
+            .map(|group| group.estimated_tokens_per_step)
+            .sum();
+        let rate = tokens / seconds.max(f64::MIN_POSITIVE);
+        let _ = writeln!(text, "time: {seconds:.3} s* an iteration, {rate:.0} tok/s*");
+    }
+    text
+}
+
+/// A worker by the beginning of its key; devices as they are.
+fn shortened(stage: &str) -> String {
+    const SHOWN: usize = 8;
+    match stage
+        .strip_prefix("remote:")
+        .and_then(|s| s.split_once('@'))
+    {
+        Some((id, place)) if id.len() > SHOWN => {
+            let shown: String = id.chars().take(SHOWN).collect();
+            format!("remote:{shown}..@{place}")
+        }
+        _ => stage.to_owned(),
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+/// Three digits and a decimal unit.
+fn bytes(count: f64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    let Some((unit, size)) = units.into_iter().find(|(_, size)| count >= *size) else {
+        return format!("{count:.0} B");
+    };
+    let value = count / size;
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, shortened};
+
+    #[test]
+    fn bytes_have_three_digits() {
+        let shown = [0.0, 999.0, 1000.0, 12_345.0, 999_400.0, 1.5e6, 2.5e11].map(bytes);
+        let expected = [
+            "0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.50 MB", "250 GB",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn keys_are_shortened() {
+        assert_eq!(shortened("cuda:1"), "cuda:1");
+        let remote = format!("remote:{}@[::1]:7", "0123456789abcdef".repeat(4));
+        assert_eq!(shortened(&remote), "remote:01234567..@[::1]:7");
+    }
+}

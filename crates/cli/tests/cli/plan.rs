@@ -1,0 +1,203 @@
+//! `plan`: what it counts, what it draws, and what it refuses.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::Workspace;
+
+/// Three adapters of two ranks over two small datasets.
+const THREE: &str = "\
+model: tiny-llama
+datasets:
+  shout: {path: data/shout.jsonl}
+  number: {path: data/number.jsonl}
+defaults:
+  train: {batch_size: 4, max_seq_len: 48}
+adapters:
+  - {name: shout-r2, dataset: shout, lora: {r: 2}}
+  - {name: number-r4, dataset: number, lora: {r: 4}, train: {gradient_accumulation_steps: 2}}
+  - {name: shout-r8, dataset: shout, lora: {r: 8}}
+";
+
+fn workspace() -> Workspace {
+    let here = Workspace::new();
+    here.write("three.yaml", THREE);
+    here
+}
+
+fn plan(here: &Workspace, more: &[&str]) -> Value {
+    let run = here.run(&[&["plan", "three.yaml", "--json"], more].concat());
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{}", run.all());
+    run.json()
+}
+
+fn sum(plan: &Value, key: &str) -> u64 {
+    let stages = plan["stages"].as_array().unwrap();
+    stages
+        .iter()
+        .map(|stage| stage[key].as_u64().unwrap())
+        .sum()
+}
+
+#[test]
+fn it_says_what_is_exact_and_what_is_estimated() {
+    let here = workspace();
+    let stages = ["--set", "pipeline.stages=[cpu, cpu]"];
+    let run = here.run(&[&["plan", "three.yaml"], &stages[..]].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+    let mut settings = insta::Settings::clone_current();
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!("three", run.all()));
+    let files = fs::read_dir(here.path(".")).unwrap().count();
+    assert_eq!(files, 4, "plan left something behind");
+}
+
+#[test]
+fn stages_add_up_to_the_whole_model() {
+    let here = workspace();
+    let whole = plan(&here, &["--set", "device=cpu"]);
+    assert_eq!(whole["stages"].as_array().unwrap().len(), 1);
+    assert_eq!(whole["groups"].as_array().unwrap().len(), 1);
+    assert_eq!(whole["links"], Value::Array(Vec::new()));
+    assert_eq!(whole["bubble"]["simulated"], 0.0);
+    assert_eq!(whole["dtype"], "float32");
+
+    let two = plan(&here, &["--set", "pipeline.stages=[cpu, cpu]"]);
+    assert_eq!(two["groups"].as_array().unwrap().len(), 2);
+    for key in ["layers", "adapter_bytes", "gradient_bytes"] {
+        assert_eq!(sum(&two, key), sum(&whole, key), "{key}");
+    }
+    // The table of tied embeddings is on both ends.
+    let config = fs::read_to_string(here.path("tiny-llama/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let size = |key: &str| config[key].as_u64().unwrap();
+    let again = if config["tie_word_embeddings"] == true {
+        4 * size("vocab_size") * size("hidden_size")
+    } else {
+        0
+    };
+    assert_eq!(
+        sum(&two, "weight_bytes"),
+        sum(&whole, "weight_bytes") + again
+    );
+    let shares = two["stages"].as_array().unwrap().iter();
+    let shares: f64 = shares.map(|s| s["estimated_share"].as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    // Hidden states up and gradients down, of every token of the iteration.
+    let groups = two["groups"].as_array().unwrap().iter();
+    let tokens: f64 = groups
+        .map(|g| g["estimated_tokens_per_step"].as_f64().unwrap())
+        .sum();
+    let bytes = two["links"][0]["estimated_bytes_per_iteration"].as_f64();
+    let expected = 2.0 * tokens * size("hidden_size") as f64 * 4.0;
+    assert!((bytes.unwrap() / expected - 1.0).abs() < 1e-9, "{bytes:?}");
+}
+
+#[test]
+fn keys_of_the_pipeline_are_planned_with() {
+    let here = workspace();
+    let two = "pipeline.stages=[cpu, cpu]";
+    let simulated = |more: &[&str]| {
+        let plan = plan(&here, &[&["--set", two], more].concat());
+        plan["bubble"]["simulated"].as_f64().unwrap()
+    };
+    let (lorapp, gpipe) = (
+        simulated(&[]),
+        simulated(&["--set", "pipeline.schedule=gpipe"]),
+    );
+    assert!(lorapp < gpipe, "{lorapp} {gpipe}");
+
+    let balanced = plan(&here, &["--set", two, "--set", "pipeline.balance=[1, 3]"]);
+    assert_eq!(balanced["stages"][0]["layers"], 1);
+    assert_eq!(balanced["stages"][1]["first_layer"], 1);
+
+    // One group accumulates twice; its batches of four rows are cut into two and two at best.
+    let parts = plan(&here, &["--set", two, "--set", "pipeline.microbatches=3"]);
+    let groups = parts["groups"].as_array().unwrap();
+    let counts: Vec<_> = groups.iter().map(|g| g["microbatches"].as_u64()).collect();
+    assert!(counts.contains(&Some(4)), "{counts:?}");
+
+    let capped = plan(&here, &["--set", "scheduler.max_adapters=1"]);
+    assert_eq!(
+        capped["groups"][0]["adapters"],
+        serde_json::json!(["shout-r2"])
+    );
+    assert_eq!(capped["waiting"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn speed_gives_time_and_a_chart() {
+    let here = workspace();
+    let two = ["--set", "pipeline.stages=[cpu, cpu]"];
+    let seconds = |more: &[&str]| {
+        let plan = plan(&here, &[&two[..], more].concat());
+        plan["estimated_seconds_per_iteration"].as_f64()
+    };
+    assert_eq!(seconds(&[]), None);
+    let slow = seconds(&["--tflops", "0.001"]).unwrap();
+    let fast = seconds(&["--tflops", "0.002"]).unwrap();
+    assert!((slow / fast - 2.0).abs() < 1e-9, "{slow} {fast}");
+    let linked = seconds(&["--tflops", "0.001", "--link-gbits", "0.001"]).unwrap();
+    assert!(linked > slow, "{linked} {slow}");
+
+    let run = here.run(&[&["plan", "three.yaml", "--gantt", "chart.svg"], &two[..]].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+    let chart = fs::read_to_string(here.path("chart.svg")).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("stage 1"));
+    let run = here.run(&["plan", "three.yaml", "--gantt", "no/where.svg"]);
+    assert_eq!(run.code, 2, "{}", run.all());
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused() {
+    let here = workspace();
+    let mut all = String::new();
+    for (code, arguments) in [
+        (
+            2,
+            &[
+                "--set",
+                "pipeline.stages=[cpu, cpu, cpu, cpu, cpu, cpu, cpu]",
+            ][..],
+        ),
+        (
+            2,
+            &[
+                "--set",
+                "pipeline.stages=[cpu, cpu]",
+                "--set",
+                "pipeline.balance=[9, 9]",
+            ],
+        ),
+        (3, &["--set", "model=nowhere"]),
+        (3, &["--set", "datasets.shout.path=nowhere.jsonl"]),
+        (2, &["--link-gbits", "10"]),
+        (2, &["--tflops", "0"]),
+    ] {
+        let line = [&["plan", "three.yaml"], arguments].concat();
+        let run = here.run(&line);
+        assert_eq!(run.code, code, "{arguments:?}: {}", run.all());
+        assert_eq!(run.stdout, "");
+        all += &run.after(&line);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn stages_that_do_not_fit_the_model_are_refused_before_training() {
+    let here = workspace();
+    let mut all = String::new();
+    for arguments in [
+        &["--set", "pipeline.stages=[cpu, cpu]", "--device", "cpu"][..],
+        &["--set", "pipeline.stages=[cpu, cpu, cpu, cpu, cpu]"],
+        &["--set", "pipeline.stages=[cpu, cpu]", "--set", "pipeline.balance=[1, 1]"],
+    ] {
+        let line = [&["train", "three.yaml"], arguments].concat();
+        let run = here.run(&line);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{arguments:?}");
+        all += &run.after(&line);
+    }
+    insta::assert_snapshot!(all);
+    assert!(!here.path("runs").exists(), "a run was begun");
+}

@@ -1,0 +1,149 @@
+//! What a micro-batch leaves on a stage between its forward and its backward pass, estimated from
+//! the operators' own rule: they keep their inputs and the rank-r products, and nothing else.
+
+use std::ops::Range;
+
+use loraloom_model::{LlamaConfig, Projection};
+
+/// Bytes of an element of a rank-r product, which is `float32` whatever the activations are.
+const PRODUCT_BYTES: usize = 4;
+
+/// How activations are stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Storage {
+    /// Bytes of an element.
+    pub(super) element_bytes: usize,
+    /// Only the inputs of layers are kept; the rest is computed again, a layer at a time.
+    pub(super) gradient_checkpointing: bool,
+}
+
+/// Bytes that one token takes on a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TokenBytes {
+    /// Between its forward and its backward pass.
+    pub(super) kept: usize,
+    /// Besides, in the backward pass, of one micro-batch at a time.
+    pub(super) computed_again: usize,
+}
+
+/// Bytes that one token takes on a stage with these layers. `ranks` has, by layer and projection, the
+/// largest rank in the micro-batch; 0 is no adapter.
+pub(super) fn bytes_per_token(
+    model: &LlamaConfig,
+    layers: &Range<usize>,
+    ranks: impl Fn(usize) -> [usize; 7],
+    storage: Storage,
+) -> TokenBytes {
+    let hidden = model.d_model * storage.element_bytes;
+    let inside = layers
+        .clone()
+        .map(|layer| layer_bytes(model, ranks(layer), storage.element_bytes));
+    if storage.gradient_checkpointing {
+        TokenBytes {
+            kept: hidden * layers.len(),
+            computed_again: inside.max().unwrap_or(0) + hidden,
+        }
+    } else {
+        TokenBytes {
+            // Every layer's input, and the output of the last.
+            kept: inside.sum::<usize>() + hidden * (layers.len() + 1),
+            computed_again: 0,
+        }
+    }
+}
+
+/// Bytes that one token keeps inside a layer: its input and its output apart.
+fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], element_bytes: usize) -> usize {
+    let if_adapted = |projections: &[Projection], width| {
+        let adapted = projections.iter().any(|&p| ranks[p as usize] > 0);
+        if adapted { width } else { 0 }
+    };
+    let query = model.num_attention_heads * model.head_dim;
+    let key = model.num_key_value_heads * model.head_dim;
+    let before_head_norms = if model.qk_norm { query + key } else { 0 };
+    let normed = if_adapted(
+        &[Projection::Q, Projection::K, Projection::V],
+        model.d_model,
+    );
+    let attention = query + 2 * key;
+    let attended = if_adapted(&[Projection::O], query);
+    let middle = model.d_model;
+    let normed_again = if_adapted(&[Projection::Gate, Projection::Up], model.d_model);
+    let gate_and_up = 2 * model.d_ffn;
+    let activated = if_adapted(&[Projection::Down], model.d_ffn);
+    let elements = normed
+        + before_head_norms
+        + attention
+        + attended
+        + middle
+        + normed_again
+        + gate_and_up
+        + activated;
+    elements * element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_model::LlamaConfig;
+
+    use super::{Storage, TokenBytes, bytes_per_token};
+
+    fn model() -> LlamaConfig {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        (model.d_model, model.d_ffn) = (16, 24);
+        (
+            model.num_attention_heads,
+            model.num_key_value_heads,
+            model.head_dim,
+        ) = (2, 1, 8);
+        model
+    }
+
+    const PLAIN: Storage = Storage {
+        element_bytes: 2,
+        gradient_checkpointing: false,
+    };
+
+    #[test]
+    fn every_kept_tensor_is_counted_once() {
+        let model = model();
+        let bytes = |ranks: [usize; 7]| bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept;
+        // Input and output; q, k, v; the middle; gate and up.
+        let base = 2 * (2 * 16 + (16 + 8 + 8) + 16 + 2 * 24);
+        assert_eq!(bytes([0; 7]), base);
+        // The normed input, once for three; their rank-r products.
+        assert_eq!(bytes([4, 0, 8, 0, 0, 0, 0]), base + 2 * 16 + 4 * 12);
+        assert_eq!(bytes([0, 0, 0, 4, 0, 0, 0]), base + 2 * 16 + 4 * 4);
+        assert_eq!(bytes([0, 0, 0, 0, 4, 4, 0]), base + 2 * 16 + 4 * 8);
+        assert_eq!(bytes([0, 0, 0, 0, 0, 0, 4]), base + 2 * 24 + 4 * 4);
+    }
+
+    #[test]
+    fn checkpointing_keeps_inputs_and_computes_a_layer_again() {
+        let model = model();
+        let ranks = |layer: usize| if layer == 2 { [8; 7] } else { [4; 7] };
+        let checkpointed = Storage {
+            gradient_checkpointing: true,
+            ..PLAIN
+        };
+        let hidden = 2 * 16;
+        let largest = bytes_per_token(&model, &(2..3), ranks, PLAIN);
+        assert_eq!(largest.computed_again, 0);
+        assert_eq!(
+            bytes_per_token(&model, &(0..4), ranks, checkpointed),
+            TokenBytes {
+                kept: 4 * hidden,
+                computed_again: largest.kept - hidden,
+            }
+        );
+    }
+
+    #[test]
+    fn head_norms_keep_their_inputs() {
+        let mut model = model();
+        let plain = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
+        model.qk_norm = true;
+        let normed = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
+        assert_eq!(normed, plain + 2 * (16 + 8));
+    }
+}

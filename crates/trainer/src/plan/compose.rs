@@ -1,0 +1,144 @@
+//! From what is known of model and tasks to the plan: no files, no devices.
+
+use std::ops::Range;
+
+use loraloom_config::RunConfig;
+use loraloom_pipeline::simulate::{StageReport, gantt_text};
+
+use super::{
+    Plan, PlanError, PlannedLink, PlannedStage, Speeds,
+    activations::Storage,
+    dtype,
+    gather::Gathered,
+    groups::Groups,
+    notes::notes,
+    parameters::frozen_parameters,
+    predict::{Pipeline, most_held, steady_bubble},
+};
+
+/// Columns of the chart.
+const CHART_COLUMNS: f64 = 72.0;
+/// Gradients of adapters are `float32`.
+const GRADIENT_BYTES: usize = 4;
+
+pub(super) fn compose(
+    config: &RunConfig,
+    gathered: &Gathered,
+    speeds: Speeds,
+) -> Result<Plan, PlanError> {
+    let pipeline = &config.pipeline;
+    let (dtype, dtype_note) = dtype::planned(config.dtype, pipeline, gathered.stored);
+    let storage = Storage {
+        element_bytes: dtype.size(),
+        gradient_checkpointing: config.gradient_checkpointing,
+    };
+    let groups = Groups::new(config, gathered);
+    let layers = groups.partition()?;
+    let microbatches = groups.microbatches();
+    let row_bytes = (gathered.model.d_model * dtype.size()) as f64;
+    let step_bytes = groups.tokens().into_iter().map(|tokens| tokens * row_bytes);
+    let step_bytes: Vec<f64> = step_bytes.collect();
+    let prediction = Pipeline {
+        schedule: pipeline.schedule,
+        microbatches: microbatches.iter().copied().max().unwrap_or(1),
+        operations: layers
+            .iter()
+            .map(|range| groups.operations(range))
+            .collect(),
+        step_bytes: step_bytes.clone(),
+    }
+    .predict(speeds)?;
+
+    let stages = stages(
+        config,
+        gathered,
+        &groups,
+        storage,
+        &layers,
+        &prediction.long.stages,
+    );
+    let links = (1..layers.len()).map(|to| PlannedLink {
+        from: to - 1,
+        to,
+        estimated_bytes_per_microbatch: step_bytes
+            .iter()
+            .zip(&microbatches)
+            .map(|(bytes, &count)| bytes / count as f64)
+            .collect(),
+        estimated_bytes_per_iteration: 2.0 * step_bytes.iter().sum::<f64>(),
+    });
+    let column = prediction.drawn.makespan / CHART_COLUMNS;
+    Ok(Plan {
+        dtype: dtype.to_string(),
+        schedule: pipeline.schedule,
+        stages,
+        groups: groups.planned(),
+        waiting: gathered.waiting.clone(),
+        links: links.collect(),
+        bubble: prediction.bubble,
+        estimated_seconds_per_iteration: speeds.tflops.map(|_| prediction.seconds_per_iteration),
+        gantt: if column > 0.0 {
+            gantt_text(&prediction.drawn, column)
+        } else {
+            String::new()
+        },
+        notes: dtype_note
+            .into_iter()
+            .chain(notes(gathered, speeds, layers.len(), &microbatches))
+            .collect(),
+        chart: prediction.drawn,
+    })
+}
+
+fn stages(
+    config: &RunConfig,
+    gathered: &Gathered,
+    groups: &Groups<'_>,
+    storage: Storage,
+    layers: &[Range<usize>],
+    simulated: &[StageReport],
+) -> Vec<PlannedStage> {
+    let model = &gathered.model;
+    let operations: Vec<f64> = layers
+        .iter()
+        .map(|range| groups.operations(range).iter().map(|o| o.total()).sum())
+        .collect();
+    let all_operations: f64 = operations.iter().sum();
+    let names = config.pipeline.stages.iter();
+    names
+        .zip(layers)
+        .zip(simulated)
+        .zip(operations)
+        .map(|(((name, range), simulated), operations)| {
+            let weight_bytes = frozen_parameters(model, range) * storage.element_bytes;
+            let adapters = groups.tasks().map(|task| &task.ranks);
+            let parameters: usize = adapters.map(|ranks| ranks.sum(model, range)).sum();
+            let adapter_bytes = parameters * super::parameters::ADAPTER_BYTES;
+            let gradient_bytes = parameters * GRADIENT_BYTES;
+            let activations = groups.activations(range, storage);
+            let kept: Vec<usize> = activations.iter().map(|bytes| bytes.kept).collect();
+            let again = activations.iter().map(|bytes| bytes.computed_again).max();
+            let activation_bytes = most_held(simulated, &kept) + again.unwrap_or(0);
+            PlannedStage {
+                on: name.to_string(),
+                first_layer: range.start,
+                layers: range.len(),
+                embedding: range.start == 0,
+                head: range.end == model.num_hidden_layers,
+                weight_bytes,
+                adapter_bytes,
+                gradient_bytes,
+                estimated_activation_bytes_per_microbatch: kept.into_iter().max().unwrap_or(0),
+                microbatches_in_flight: simulated.most_in_flight(),
+                estimated_activation_bytes: activation_bytes,
+                estimated_bytes: weight_bytes + adapter_bytes + gradient_bytes + activation_bytes,
+                estimated_share: if all_operations > 0.0 {
+                    operations / all_operations
+                } else {
+                    0.0
+                },
+                simulated_bubble: steady_bubble(simulated),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,67 @@
+use loraloom_config::{DeviceChoice, DtypeChoice, PipelineConfig, StageChoice};
+use loraloom_model::TensorDtype;
+
+/// The type of frozen weights and activations, and a sentence where it is a guess. No device is asked
+/// what it can compute in.
+pub(super) fn planned(
+    choice: DtypeChoice,
+    pipeline: &PipelineConfig,
+    stored: Option<TensorDtype>,
+) -> (TensorDtype, Option<String>) {
+    let cpu = StageChoice::Device(DeviceChoice::Cpu);
+    match choice {
+        DtypeChoice::Float32 => (TensorDtype::Float32, None),
+        DtypeChoice::Bfloat16 => (TensorDtype::Bfloat16, None),
+        DtypeChoice::Float16 => (TensorDtype::Float16, None),
+        DtypeChoice::Auto if pipeline.stages.contains(&cpu) => (TensorDtype::Float32, None),
+        DtypeChoice::Auto => match stored {
+            None | Some(TensorDtype::Float32) => (TensorDtype::Float32, None),
+            Some(dtype) => {
+                let note = format!(
+                    "`dtype: auto` is taken for {dtype}, as the weights are stored; on the CPU, or \
+                     on a device without it, it is float32, and twice as large"
+                );
+                (dtype, Some(note))
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::{
+        BalanceChoice, DeviceChoice, DtypeChoice, PipelineConfig, ScheduleChoice, StageChoice,
+    };
+    use loraloom_model::TensorDtype;
+
+    use super::planned;
+
+    #[test]
+    fn auto_is_what_is_stored_but_on_the_cpu() {
+        let found = |choice, devices: &[DeviceChoice], stored| {
+            let pipeline = PipelineConfig {
+                stages: devices.iter().copied().map(StageChoice::Device).collect(),
+                balance: BalanceChoice::Auto,
+                schedule: ScheduleChoice::Lorapp,
+                microbatches: 1,
+                token_file: None,
+                step_deadline: 1.0,
+            };
+            let (dtype, note) = planned(choice, &pipeline, stored);
+            (dtype, note.is_some())
+        };
+        let (gpu, cpu) = (DeviceChoice::Cuda(None), DeviceChoice::Cpu);
+        let half = Some(TensorDtype::Bfloat16);
+        let auto = DtypeChoice::Auto;
+        assert_eq!(found(auto, &[gpu], half), (TensorDtype::Bfloat16, true));
+        assert_eq!(
+            found(auto, &[gpu, cpu], half),
+            (TensorDtype::Float32, false)
+        );
+        assert_eq!(found(auto, &[gpu], None), (TensorDtype::Float32, false));
+        assert_eq!(
+            found(DtypeChoice::Float16, &[cpu], half),
+            (TensorDtype::Float16, false)
+        );
+    }
+}

@@ -1,0 +1,155 @@
+use std::ops::Range;
+
+use loraloom_config::RunConfig;
+use loraloom_model::LlamaConfig;
+use loraloom_pipeline::{PartitionError, partition};
+use loraloom_scheduler::{balanced_groups, group_count};
+
+use super::{
+    PlannedGroup,
+    activations::{Storage, TokenBytes, bytes_per_token},
+    costs::{self, Member, Operations},
+    gather::{Gathered, TaskPlan},
+};
+use crate::balance::{balance, estimated};
+
+/// The tasks that train at first, in their groups.
+pub(super) struct Groups<'a> {
+    model: &'a LlamaConfig,
+    config: &'a RunConfig,
+    tasks: Vec<Vec<&'a TaskPlan>>,
+}
+
+impl<'a> Groups<'a> {
+    /// As many groups as keep the stages busy, with about the same number of tokens at most.
+    pub(super) fn new(config: &'a RunConfig, gathered: &'a Gathered) -> Self {
+        let tasks = &gathered.tasks;
+        let tokens: Vec<usize> = tasks.iter().map(|task| task.load.tokens_at_most).collect();
+        let count = group_count(config.pipeline.stages.len(), tasks.len());
+        let named = |group: Vec<usize>| group.into_iter().map(|index| &tasks[index]).collect();
+        Self {
+            model: &gathered.model,
+            config,
+            tasks: balanced_groups(&tokens, count)
+                .into_iter()
+                .map(named)
+                .collect(),
+        }
+    }
+
+    /// Every task.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = &'a TaskPlan> + '_ {
+        self.tasks.iter().flatten().copied()
+    }
+
+    /// Micro-batches of a step, by group.
+    pub(super) fn microbatches(&self) -> Vec<usize> {
+        self.of_each(|group| self.microbatches_of(group))
+    }
+
+    fn microbatches_of(&self, group: &[&TaskPlan]) -> usize {
+        let parts = self.config.pipeline.microbatches;
+        let counts = group.iter().map(|task| task.load.microbatches(parts));
+        counts.max().unwrap_or(1).max(1)
+    }
+
+    /// Tokens of a step, by group.
+    pub(super) fn tokens(&self) -> Vec<f64> {
+        self.of_each(|group| group.iter().map(|task| task.load.tokens()).sum())
+    }
+
+    /// The layers of each stage, by the run's own rule where it measures nothing: for sequences as
+    /// long as any adapter allows and a target in every row.
+    ///
+    /// # Errors
+    /// If there are more stages than layers, or the configuration's balance does not fit.
+    pub(super) fn partition(&self) -> Result<Vec<Range<usize>>, PartitionError> {
+        let costs = estimated(self.config, self.model);
+        let (stages, balance) = (self.config.pipeline.stages.len(), balance(self.config));
+        partition(&costs.layers, costs.embedding, costs.head, stages, &balance)
+    }
+
+    /// Operations of a step on a stage with these layers, by group.
+    pub(super) fn operations(&self, layers: &Range<usize>) -> Vec<Operations> {
+        self.of_each(|group| {
+            let members = members(group);
+            let mut sum = Operations::default();
+            for layer in layers.clone() {
+                sum = sum.add(self.layer(layer, &members));
+            }
+            if layers.start == 0 {
+                sum = sum.add(costs::embedding(self.model, &members));
+            }
+            if layers.end == self.model.num_hidden_layers {
+                sum = sum.add(costs::head(self.model, &members));
+            }
+            sum
+        })
+    }
+
+    /// Bytes of the largest micro-batch on a stage with these layers, by group.
+    pub(super) fn activations(&self, layers: &Range<usize>, storage: Storage) -> Vec<TokenBytes> {
+        self.of_each(|group| {
+            let TokenBytes {
+                kept,
+                computed_again,
+            } = bytes_per_token(
+                self.model,
+                layers,
+                |layer| largest_ranks(group, layer),
+                storage,
+            );
+            let tokens = self.most_tokens(group);
+            TokenBytes {
+                kept: tokens * kept,
+                computed_again: tokens * computed_again,
+            }
+        })
+    }
+
+    /// The groups for the report.
+    pub(super) fn planned(&self) -> Vec<PlannedGroup> {
+        self.of_each(|group| PlannedGroup {
+            adapters: group.iter().map(|task| task.name.clone()).collect(),
+            microbatches: self.microbatches_of(group),
+            estimated_tokens_per_step: group.iter().map(|task| task.load.tokens()).sum(),
+            most_tokens_per_microbatch: self.most_tokens(group),
+        })
+    }
+
+    fn layer(&self, layer: usize, members: &[Member<'_>]) -> Operations {
+        costs::layer(
+            self.model,
+            layer,
+            members,
+            self.config.gradient_checkpointing,
+        )
+    }
+
+    fn most_tokens(&self, group: &[&TaskPlan]) -> usize {
+        let parts = self.config.pipeline.microbatches;
+        group.iter().map(|task| task.load.most_tokens(parts)).sum()
+    }
+
+    fn of_each<T>(&self, value: impl Fn(&[&'a TaskPlan]) -> T) -> Vec<T> {
+        self.tasks.iter().map(|group| value(group)).collect()
+    }
+}
+
+fn members<'a>(group: &[&'a TaskPlan]) -> Vec<Member<'a>> {
+    let member = |task: &&'a TaskPlan| Member {
+        load: &task.load,
+        ranks: &task.ranks,
+    };
+    group.iter().map(member).collect()
+}
+
+fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; 7] {
+    let mut largest = [0; 7];
+    for task in group {
+        for (largest, rank) in largest.iter_mut().zip(task.ranks.at(layer)) {
+            *largest = rank.max(*largest);
+        }
+    }
+    largest
+}

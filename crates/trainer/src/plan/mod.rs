@@ -1,0 +1,23 @@
+//! A run before it starts: what each stage holds, which tasks share a batch, and how full the
+//! pipeline is. No weight is read and no device is opened.
+//!
+//! Weights, adapters and moments are counted exactly. Activations, costs and with them the balance
+//! and the bubble are estimates, of the data's average step; what each leaves out is in
+//! [`Plan::notes`].
+
+mod activations;
+mod compose;
+mod costs;
+mod dtype;
+mod error;
+mod gather;
+mod groups;
+mod notes;
+mod parameters;
+mod predict;
+mod report;
+mod workload;
+
+pub use error::PlanError;
+pub use predict::Speeds;
+pub use report::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage};

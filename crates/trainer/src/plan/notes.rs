@@ -1,0 +1,51 @@
+use super::{Speeds, gather::Gathered};
+
+/// What a plan assumes and leaves out.
+pub(super) fn notes(
+    gathered: &Gathered,
+    speeds: Speeds,
+    stages: usize,
+    microbatches: &[usize],
+) -> Vec<String> {
+    let mut notes = vec![
+        "activations are what the operators keep for the backward pass, were the longest samples of \
+         all tasks of a group in one micro-batch; what a pass needs while it runs (attention scores, \
+         a part of the logits, gradients on their way), and what the device's allocator and driver \
+         take, comes on top"
+            .to_owned(),
+        "operations are those of products, for the average step of the data; norms, optimizer and \
+         evaluation are not counted"
+            .to_owned(),
+    ];
+    if stages > 1 {
+        notes.push(
+            "all stages are taken to be equally fast; iterations follow one another without a pause, \
+             except where the bubble is said to be drained"
+                .to_owned(),
+        );
+        if microbatches.iter().min() != microbatches.iter().max() {
+            notes.push(
+                "groups have different numbers of micro-batches; simulated, each group's step is \
+                 spread evenly over the most of them"
+                    .to_owned(),
+            );
+        }
+        if speeds.link_bytes_per_second.is_none() {
+            notes.push("transfers between stages are taken to take no time".to_owned());
+        }
+    }
+    if speeds.tflops.is_none() {
+        notes.push(
+            "the speed of the stages is not known: the chart is drawn for 1 TFLOP/s each"
+                .to_owned(),
+        );
+    }
+    if !gathered.waiting.is_empty() {
+        notes.push(format!(
+            "{} of {} adapters wait for a place and are in no group",
+            gathered.waiting.len(),
+            gathered.waiting.len() + gathered.tasks.len()
+        ));
+    }
+    notes
+}

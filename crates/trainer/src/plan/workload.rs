@@ -1,0 +1,135 @@
+use loraloom_config::AdapterConfig;
+use loraloom_data::Sample;
+
+use crate::assemble::predicting_length;
+
+/// What a task computes in a step, averaged over its data.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Workload {
+    /// Tokens that each sample puts through the model, in descending order.
+    lengths: Vec<usize>,
+    /// Targets of all samples.
+    targets: usize,
+    /// Optimizer steps that take every sample once.
+    steps_per_epoch: usize,
+    /// Rows of one batch, before it is cut.
+    batch_size: usize,
+    /// Rows of a step.
+    rows: usize,
+    /// Tokens that a step can have at most, by which tasks are spread over groups.
+    pub(super) tokens_at_most: usize,
+}
+
+impl Workload {
+    /// The work of an adapter that trains on these samples.
+    pub(super) fn new(adapter: &AdapterConfig, samples: &[Sample]) -> Self {
+        let train = &adapter.train;
+        let rows = train.batch_size * train.gradient_accumulation_steps;
+        Self {
+            tokens_at_most: rows * train.max_seq_len,
+            ..Self::of(train.batch_size, train.gradient_accumulation_steps, samples)
+        }
+    }
+
+    /// The work of `accumulation` batches a step.
+    pub(super) fn of(batch_size: usize, accumulation: usize, samples: &[Sample]) -> Self {
+        let rows = batch_size * accumulation;
+        let mut lengths: Vec<usize> = samples.iter().map(predicting_length).collect();
+        lengths.sort_unstable_by(|left, right| right.cmp(left));
+        Self {
+            targets: samples.iter().map(Sample::num_targets).sum(),
+            steps_per_epoch: samples.len().div_ceil(rows).max(1),
+            batch_size,
+            rows: rows.min(samples.len()),
+            tokens_at_most: rows * lengths.first().copied().unwrap_or(0),
+            lengths,
+        }
+    }
+
+    /// Micro-batches of a step, if each batch is cut into `parts`, or as many as it has rows for.
+    pub(super) fn microbatches(&self, parts: usize) -> usize {
+        let of_batch = self.batch_size.div_ceil(self.microbatch_rows(parts));
+        let rest = self.rows % self.batch_size;
+        self.rows / self.batch_size * of_batch + rest.div_ceil(self.microbatch_rows(parts))
+    }
+
+    fn microbatch_rows(&self, parts: usize) -> usize {
+        self.batch_size.div_ceil(parts)
+    }
+
+    /// Tokens of a step.
+    pub(super) fn tokens(&self) -> f64 {
+        self.per_step(self.lengths.iter().sum())
+    }
+
+    /// Targets of a step.
+    pub(super) fn targets(&self) -> f64 {
+        self.per_step(self.targets)
+    }
+
+    /// Pairs of a query and a key it sees, of a step, in a layer whose tokens see `window` tokens,
+    /// themselves included; `None` is all before them.
+    pub(super) fn attention_pairs(&self, window: Option<usize>) -> f64 {
+        let pairs = |length: &usize| {
+            let seen = window.map_or(*length, |window| window.min(*length));
+            seen * (seen + 1) / 2 + (length - seen) * seen
+        };
+        self.per_step(self.lengths.iter().map(pairs).sum())
+    }
+
+    /// The most tokens of a micro-batch, if each is cut into `parts`: the longest samples, should
+    /// they meet.
+    pub(super) fn most_tokens(&self, parts: usize) -> usize {
+        self.lengths.iter().take(self.microbatch_rows(parts)).sum()
+    }
+
+    fn per_step(&self, of_all: usize) -> f64 {
+        of_all as f64 / self.steps_per_epoch as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_data::Sample;
+
+    use super::Workload;
+
+    /// A prompt, two targets, and a token behind them that nothing predicts.
+    fn sample(prompt: usize) -> Sample {
+        let is_target = [vec![false; prompt], vec![true, true, false]].concat();
+        Sample {
+            ids: vec![0; is_target.len()],
+            is_target,
+        }
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
+    fn a_step_is_the_average_of_an_epoch() {
+        // Put through the model: 2, 4, 6, 8 and 10 tokens.
+        let samples = [1, 3, 5, 7, 9].map(sample);
+        let load = Workload::of(2, 1, &samples);
+        assert_eq!(load.tokens(), 30.0 / 3.0);
+        assert_eq!(load.targets(), 10.0 / 3.0);
+        assert_eq!((load.microbatches(1), load.microbatches(2)), (1, 2));
+        assert_eq!(load.microbatches(9), 2, "a row is not cut");
+        assert_eq!((load.most_tokens(1), load.most_tokens(2)), (18, 10));
+        assert_eq!(load.most_tokens(9), 10, "a row is not cut");
+        // More rows a step than there are: an epoch a step.
+        let all = Workload::of(2, 4, &samples);
+        assert_eq!((all.tokens(), all.microbatches(1)), (30.0, 3));
+        assert_eq!(Workload::of(3, 2, &samples).microbatches(2), 3);
+        assert_eq!(Workload::of(4, 1, &samples).microbatches(3), 2);
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
+    fn pairs_are_counted_one_by_one() {
+        let load = Workload::of(1, 1, &[sample(5)]);
+        for window in [None, Some(1), Some(3), Some(6), Some(100)] {
+            let seen = |query: usize| window.map_or(query + 1, |window| window.min(query + 1));
+            let expected: usize = (0..6).map(seen).sum();
+            assert_eq!(load.attention_pairs(window), expected as f64, "{window:?}");
+        }
+    }
+}
