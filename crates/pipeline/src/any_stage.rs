@@ -66,6 +66,11 @@ impl AnyStage {
         either!(&self.0, stage => stage.stage().device(), stage.device())
     }
 
+    /// What the stage is on, for people.
+    pub(crate) fn name(&self) -> String {
+        either!(&self.0, stage => format!("{:?}", stage.stage().device()), stage.address().to_owned())
+    }
+
     pub(crate) fn config(&self) -> &LlamaConfig {
         either!(&self.0, stage => stage.stage().config(), stage.config())
     }

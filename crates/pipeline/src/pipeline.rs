@@ -71,6 +71,11 @@ impl Pipeline {
         self.stages.iter().map(AnyStage::device)
     }
 
+    /// What each stage is on, for people.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = String> {
+        self.stages.iter().map(AnyStage::name)
+    }
+
     /// The configuration of the model.
     ///
     /// # Panics
@@ -153,18 +158,18 @@ impl Pipeline {
     /// The first error of a stage or of `steps`.
     pub fn run<T: Steps>(&mut self, passes: &Passes, steps: &mut T) -> Result<(), T::Error> {
         self.reserve_groups(passes.shape.groups)?;
-        run(&mut self.stages, passes, steps).map_err(|error| self.reason().map_or(error, Into::into))
+        run(&mut self.stages, passes, steps).map_err(|error| self.failure().map_or(error, Into::into))
     }
 
-    /// Why a run over stages on other machines has ended, where one of them is to blame: whoever
-    /// reads what it should have computed learns only that it is not there.
-    fn reason(&self) -> Option<PipelineError> {
+    /// Why nothing comes of stages on other machines any more, where one of them is to blame:
+    /// whoever reads what it should have computed learns only that it is not there.
+    pub fn failure(&self) -> Option<PipelineError> {
         self.stages.iter().find_map(AnyStage::failure)
     }
 
     /// The error of a read, or the reason for it.
     fn read<const D: usize>(&self, tensor: Tensor<D>) -> Result<Vec<f32>, PipelineError> {
-        to_host(tensor).map_err(|error| self.reason().unwrap_or_else(|| error.into()))
+        to_host(tensor).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
 
     /// The losses of a micro-batch's targets in nats, in their order.

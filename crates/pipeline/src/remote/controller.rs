@@ -12,15 +12,15 @@ use burn::{
 use loraloom_model::{Checkpoint, LlamaConfig};
 
 use super::{
-    COMPUTE, CONTROL, PROTOCOL, SESSIONS, WorkerAddress,
+    CONTROL, PROTOCOL, SESSIONS, WorkerAddress,
     digest::weights_digest,
     envelope::Envelope,
     error::WorkerError,
     host::describe,
     line::Line,
     link::Link,
-    monitor::{Monitor, Subject},
-    session::Session,
+    monitor::Monitor,
+    session::{Session, Silence},
     stage::RemoteStage,
     wire::{Answer, Command, Greeting, LoadOrder, WireDtype},
 };
@@ -40,18 +40,62 @@ pub struct Controller {
 /// Which stage a worker is to hold.
 #[derive(Debug, Clone)]
 pub struct StageOrder<'a> {
-    /// Number of the stage.
-    pub stage: usize,
     /// Its decoder layers.
     pub layers: Range<usize>,
-    /// The model.
-    pub config: &'a LlamaConfig,
     /// The model's weights as the controller has them.
     pub checkpoint: &'a Checkpoint,
     /// What to compute in.
     pub dtype: FloatDType,
     /// Whether to keep only the inputs of layers.
     pub gradient_checkpointing: bool,
+}
+
+/// A worker that is this controller's, and holds nothing yet.
+#[derive(Debug)]
+pub struct Reached {
+    line: Arc<Line>,
+    deadline: Duration,
+    config: LlamaConfig,
+    on_cpu: bool,
+    dtypes: Vec<WireDtype>,
+}
+
+impl Reached {
+    /// Whether the worker computes on its CPU.
+    pub fn on_cpu(&self) -> bool {
+        self.on_cpu
+    }
+
+    /// Whether the worker's device can compute in a type.
+    pub fn supports(&self, dtype: FloatDType) -> bool {
+        WireDtype::new(dtype).is_some_and(|dtype| self.dtypes.contains(&dtype))
+    }
+
+    /// Has the worker read its layers. Reads them here, too, to compare.
+    ///
+    /// # Errors
+    /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
+    pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
+        let Range { start, end } = order.layers;
+        let failed = |reason: String| self.line.problem(WorkerError::Failed { reason });
+        let dtype = WireDtype::new(order.dtype)
+            .ok_or_else(|| failed(format!("{:?} is not for weights", order.dtype)))?;
+        let command = Command::Load(LoadOrder {
+            first: start,
+            end,
+            dtype,
+            gradient_checkpointing: order.gradient_checkpointing,
+            digest: weights_digest(order.checkpoint, &self.config, (start, end))?,
+        });
+        self.line.ask(command, Vec::new(), &[])?;
+        let monitor = Monitor::start(&self.line, self.deadline)
+            .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
+        Ok(RemoteStage::new(self, order, monitor))
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {
+        (self.line, self.config, self.on_cpu)
+    }
 }
 
 impl Controller {
@@ -71,64 +115,44 @@ impl Controller {
         })
     }
 
-    /// Has a worker read the layers of a stage.
+    /// Takes a worker for a stage of a model.
     ///
     /// # Errors
     /// [`PipelineError::Worker`] if it cannot be reached, is somebody else's, or has another
-    /// version, model or weights.
-    pub fn connect(
+    /// version or model.
+    pub fn reach(
         &self,
+        stage: usize,
         address: &WorkerAddress,
-        order: &StageOrder<'_>,
-    ) -> Result<RemoteStage, PipelineError> {
-        let stage = order.stage;
-        self.try_connect(address, order)
-            .map_err(|problem| PipelineError::Worker {
-                stage,
-                address: address.to_string(),
-                problem,
+        config: &LlamaConfig,
+    ) -> Result<Reached, PipelineError> {
+        let reach = || {
+            let host = self.host(address)?;
+            let control = open(&host, CONTROL)?;
+            let Answer::Yours {
+                lease,
+                on_cpu,
+                dtypes,
+            } = self.claim(&control, config)?
+            else {
+                let reason = "it does not answer a greeting".to_owned();
+                return Err(WorkerError::Failed { reason });
+            };
+            let sessions = (0..SESSIONS).map(|session| open(&host, session));
+            let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+            Ok(Reached {
+                line: Line::new(stage, address, sessions, lease, &self.link),
+                deadline: self.deadline,
+                config: config.clone(),
+                on_cpu,
+                dtypes,
             })
-    }
-
-    fn try_connect(
-        &self,
-        address: &WorkerAddress,
-        order: &StageOrder<'_>,
-    ) -> Result<RemoteStage, WorkerError> {
-        let Range { start, end } = order.layers;
-        let failed = |reason: String| WorkerError::Failed { reason };
-        let dtype = WireDtype::new(order.dtype)
-            .ok_or_else(|| failed(format!("{:?} is not for weights", order.dtype)))?;
-        let digest = weights_digest(order.checkpoint, order.config, (start, end))
-            .map_err(|error| WorkerError::failed(&error))?;
-        let host = self.host(address)?;
-        let control = open(&host, CONTROL)?;
-        let lease = self.claim(&control, order.config)?;
-        let sessions: Result<Vec<Session>, _> =
-            (0..SESSIONS).map(|session| open(&host, session)).collect();
-        let sessions = sessions?;
-        let load = Envelope {
-            lease,
-            command: Command::Load(LoadOrder {
-                first: start,
-                end,
-                dtype,
-                gradient_checkpointing: order.gradient_checkpointing,
-                digest,
-            }),
         };
-        let Answer::Loaded { computes_in_call } = asked(&sessions[COMPUTE], &load)? else {
-            return Err(failed("it does not say what it has loaded".to_owned()));
-        };
-        let subject = Subject {
-            stage: order.stage,
+        reach().map_err(|problem| PipelineError::Worker {
+            stage,
             address: address.to_string(),
-            link: Arc::downgrade(&self.link),
-        };
-        let monitor = Monitor::start(&subject, sessions.clone(), self.deadline)
-            .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
-        let line = Line::new(order.stage, address, sessions, lease, &self.link);
-        Ok(RemoteStage::new(line, order, computes_in_call, monitor))
+            problem,
+        })
     }
 
     fn host(&self, address: &WorkerAddress) -> Result<RemoteHost, WorkerError> {
@@ -141,7 +165,7 @@ impl Controller {
     }
 
     /// Greets a worker until it is this controller's.
-    fn claim(&self, control: &Session, config: &LlamaConfig) -> Result<u64, WorkerError> {
+    fn claim(&self, control: &Session, config: &LlamaConfig) -> Result<Answer, WorkerError> {
         let begun = Instant::now();
         loop {
             let greeting = Greeting {
@@ -151,12 +175,12 @@ impl Controller {
                 config: describe(config),
             };
             let command = Command::Hello(greeting);
-            match asked(control, &Envelope { lease: 0, command }) {
-                Ok(Answer::Yours { lease }) => return Ok(lease),
-                Ok(answer) => {
-                    let reason = format!("it answers a greeting with {answer:?}");
-                    return Err(WorkerError::Failed { reason });
-                }
+            let answer = control.ask(&Envelope { lease: 0, command }, Vec::new(), &[]);
+            let answer = answer.map_err(|Silence| WorkerError::Unreachable {
+                reason: "its connection has ended".to_owned(),
+            });
+            match answer? {
+                Ok((answer, _)) => return Ok(answer),
                 Err(WorkerError::Busy { .. }) if begun.elapsed() < PATIENCE => {
                     thread::sleep(Duration::from_millis(500));
                 }
@@ -188,12 +212,4 @@ fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
         },
     })?;
     Ok(Session::new(device))
-}
-
-fn asked(session: &Session, envelope: &Envelope) -> Result<Answer, WorkerError> {
-    let answer = session.ask(envelope, Vec::new(), &[]);
-    let (answer, _) = answer.map_err(|_| WorkerError::Unreachable {
-        reason: "its connection has ended".to_owned(),
-    })??;
-    Ok(answer)
 }

@@ -14,7 +14,7 @@ use super::{
     digest::weights_digest,
     error::WorkerError,
     lease::Leases,
-    wire::{Answer, Command, Greeting, LoadOrder, Trouble},
+    wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
     work::{Done, Work},
 };
 use crate::{Stage, local_stage::LocalStage};
@@ -101,7 +101,12 @@ impl Host {
             .map_err(|error| WorkerError::failed(&error))?;
         let lease = self.leases.claim(controller)?;
         self.say(&format!("controller {controller} has connected"));
-        Ok(Answer::Yours { lease })
+        let supported = |dtype: &WireDtype| self.device.supports_dtype(dtype.dtype());
+        Ok(Answer::Yours {
+            lease,
+            on_cpu: self.device == Device::flex(),
+            dtypes: WireDtype::ALL.into_iter().filter(supported).collect(),
+        })
     }
 
     fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
@@ -136,9 +141,8 @@ impl Host {
             .map_err(|error| WorkerError::failed(&error))?
             .with_gradient_checkpointing(order.gradient_checkpointing);
         *work = Some((lease, Work::new(LocalStage::new(stage))));
-        let computes_in_call = *device == Device::flex();
         self.say(&format!("serves layers {first}..{end} as {dtype:?}"));
-        Ok(Answer::Loaded { computes_in_call }.into())
+        Ok(Answer::Done.into())
     }
 
     /// Remembers why a pass could not be done; only the first reason counts.

@@ -58,6 +58,14 @@ impl Line {
         (self.stage, &self.address)
     }
 
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(super) fn sessions(&self) -> &[Session] {
+        &self.sessions
+    }
+
     /// The session that computes.
     pub(super) fn compute(&self) -> &Device {
         self.sessions[COMPUTE].device()

@@ -39,7 +39,7 @@ mod work;
 mod worker;
 
 pub use address::{AddressError, WorkerAddress};
-pub use controller::{Controller, StageOrder};
+pub use controller::{Controller, Reached, StageOrder};
 pub use error::WorkerError;
 pub use stage::RemoteStage;
 pub use worker::{ServeError, Worker, WorkerOptions};

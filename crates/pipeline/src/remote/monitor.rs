@@ -6,6 +6,7 @@
 //! at how long they have been waiting.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{link::Link, session::Session};
+use super::{line::Line, link::Link, session::Session};
 
 /// How long a session is left alone between two questions.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,12 +29,12 @@ pub(super) struct Monitor {
     stopped: Arc<AtomicBool>,
 }
 
-/// Whose sessions are watched.
+/// Whose sessions are watched. What is watched may end meanwhile.
 #[derive(Debug, Clone)]
-pub(super) struct Subject {
-    pub(super) stage: usize,
-    pub(super) address: String,
-    pub(super) link: Weak<Link>,
+struct Subject {
+    stage: usize,
+    address: String,
+    link: Weak<Link>,
 }
 
 impl Subject {
@@ -65,21 +66,24 @@ fn since(waiting: &Waiting) -> Option<Instant> {
 }
 
 impl Monitor {
-    /// Watches sessions. One that has not answered for `deadline` is lost.
+    /// Watches the sessions of a line. If one has not answered for `deadline` the stage is lost.
     ///
     /// # Errors
     /// If there can be no further threads.
-    pub(super) fn start(
-        subject: &Subject,
-        sessions: Vec<Session>,
-        deadline: Duration,
-    ) -> std::io::Result<Self> {
+    pub(super) fn start(line: &Line, deadline: Duration) -> io::Result<Self> {
+        let (stage, address) = line.place();
+        let subject = Subject {
+            stage,
+            address: address.to_owned(),
+            link: Arc::downgrade(line.link()),
+        };
         let stopped = Arc::new(AtomicBool::new(false));
         let monitor = Self {
             stopped: Arc::clone(&stopped),
         };
         let mut waiting = Vec::new();
-        for session in sessions {
+        for session in line.sessions() {
+            let session: Session = session.clone();
             let (subject, stopped) = (subject.clone(), Arc::clone(&stopped));
             let own = Waiting::default();
             waiting.push(Arc::clone(&own));
@@ -99,7 +103,6 @@ impl Monitor {
             };
             thread::Builder::new().name("session".into()).spawn(watch)?;
         }
-        let subject = subject.clone();
         let look = move || {
             while !stopped.load(Ordering::Relaxed) {
                 let longest = waiting.iter().filter_map(since).min();

@@ -8,7 +8,7 @@ use burn::{
 use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
 
 use super::{
-    RemoteCache, StageOrder,
+    Reached, RemoteCache, StageOrder,
     adapters::{Specs, put_together, shapes, take_apart},
     error::WorkerError,
     line::Line,
@@ -45,15 +45,11 @@ fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
 }
 
 impl RemoteStage {
-    pub(super) fn new(
-        line: Arc<Line>,
-        order: &StageOrder<'_>,
-        measures: bool,
-        monitor: Monitor,
-    ) -> Self {
+    pub(super) fn new(reached: Reached, order: &StageOrder<'_>, monitor: Monitor) -> Self {
+        let (line, config, measures) = reached.into_parts();
         Self {
             line,
-            config: order.config.clone(),
+            config,
             layers: order.layers.clone(),
             dtype: order.dtype.into(),
             measures,
@@ -61,6 +57,11 @@ impl RemoteStage {
             under_way: HashMap::new(),
             _monitor: monitor,
         }
+    }
+
+    /// Where the worker is.
+    pub fn address(&self) -> &str {
+        self.line.place().1
     }
 
     /// The decoder layers of this stage.

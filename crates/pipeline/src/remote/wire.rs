@@ -116,9 +116,10 @@ pub(super) enum Answer {
     /// The worker is the controller's, under this number.
     Yours {
         lease: u64,
-    },
-    Loaded {
-        computes_in_call: bool,
+        /// Passes are computed by the CPU while they are called.
+        on_cpu: bool,
+        /// What the device can compute in.
+        dtypes: Vec<WireDtype>,
     },
     Slot(usize),
     /// Bytes, where the device can tell.
@@ -192,6 +193,8 @@ pub(super) enum WireDtype {
 }
 
 impl WireDtype {
+    pub(super) const ALL: [Self; 3] = [Self::Float32, Self::Float16, Self::Bfloat16];
+
     pub(super) fn new(dtype: FloatDType) -> Option<Self> {
         match dtype {
             FloatDType::F32 => Some(Self::Float32),

@@ -8,12 +8,12 @@ use loraloom_pipeline::{
     remote::{Controller, Worker, WorkerAddress, WorkerError},
 };
 
-use crate::support::{Model, TOKEN, connect, controller, microbatch, model, options, remote, scratch};
+use crate::support::{Model, TOKEN, controller, microbatch, model, options, remote, scratch};
 
 /// What a worker says to the bundled model's controller.
 fn refusal(controller: &Controller, worker: &Worker) -> WorkerError {
     let model = Model::open(&model());
-    match connect(controller, worker, &model.order(1, 1..3)) {
+    match model.connect(controller, worker, 1, 1..3) {
         Err(PipelineError::Worker { stage: 1, address, problem }) => {
             assert_eq!(address, worker.address().to_string());
             problem
@@ -32,7 +32,7 @@ fn the_token_is_asked_for() {
     // White space around it, as a file has it, is no part of a token.
     let spaced = Controller::new(&format!(" {TOKEN}\n"), Duration::from_secs(60)).unwrap();
     let model = Model::open(&model());
-    assert!(connect(&spaced, &worker, &model.order(0, 0..4)).is_ok());
+    assert!(model.connect(&spaced, &worker, 0, 0..4).is_ok());
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn weights_must_be_the_same() {
     );
     let model = Model::open(&model());
     let controller = controller();
-    assert!(connect(&controller, &worker, &model.order(0, 0..2)).is_ok());
+    assert!(model.connect(&controller, &worker, 0, 0..2).is_ok());
 }
 
 /// A worker is one controller's, until that one is gone.
@@ -103,11 +103,11 @@ fn a_second_controller_is_refused() {
     let worker = Worker::start(options("second", &model())).unwrap();
     let model = Model::open(&model());
     let first = controller();
-    let stage = connect(&first, &worker, &model.order(0, 0..4)).unwrap();
+    let stage = model.connect(&first, &worker, 0, 0..4).unwrap();
     let second = controller();
     assert!(matches!(refusal(&second, &worker), WorkerError::Busy { .. }));
     drop((stage, first));
-    assert!(connect(&second, &worker, &model.order(0, 0..4)).is_ok());
+    assert!(model.connect(&second, &worker, 0, 0..4).is_ok());
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn nobody_there_is_said() {
     let address: WorkerAddress = worker.address().clone();
     drop(worker);
     let model = Model::open(&model());
-    let error = controller().connect(&address, &model.order(0, 0..4)).unwrap_err();
+    let error = controller().reach(0, &address, &model.config).unwrap_err();
     assert!(
         matches!(&error, PipelineError::Worker { problem: WorkerError::Unreachable { .. }, .. }),
         "{error}"
@@ -128,7 +128,7 @@ fn layers_that_do_not_exist_are_refused() {
     let worker = Worker::start(options("layers", &model())).unwrap();
     let model = Model::open(&model());
     for layers in [3..9, 2..2] {
-        let error = connect(&controller(), &worker, &model.order(0, layers)).unwrap_err();
+        let error = model.connect(&controller(), &worker, 0, layers).unwrap_err();
         assert!(error.to_string().contains("there are no layers"), "{error}");
     }
 }
@@ -147,7 +147,7 @@ fn a_pass_that_cannot_be_done_is_an_error() {
     assert!(error.contains("stage 0") && error.contains("slot"), "{error}");
     drop(pipeline);
     let controller = controller();
-    let again = connect(&controller, &workers[0], &model.order(0, 0..4)).unwrap();
+    let again = model.connect(&controller, &workers[0], 0, 0..4).unwrap();
     let mut pipeline = Pipeline::of(vec![again.into()]).unwrap();
     let batch = microbatch(&model.config, 3, None);
     for seed in 0..2 {

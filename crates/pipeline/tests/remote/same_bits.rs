@@ -83,7 +83,7 @@ fn training_over_workers_in_half_precision() {
 /// Stages of this process and workers may follow each other in any order.
 #[test]
 fn training_over_workers_and_local_stages() {
-    use crate::support::{connect, controller, options};
+    use crate::support::{controller, options};
     use loraloom_pipeline::remote::Worker;
     let model = Model::open(&model());
     let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
@@ -93,8 +93,7 @@ fn training_over_workers_and_local_stages() {
         let (worker, controller) = (worker.unwrap(), controller());
         let stages = [0..2, 2..3, 3..4].into_iter().enumerate().map(|(stage, layers)| {
             if stage == remote {
-                let order = model.order(stage, layers);
-                connect(&controller, &worker, &order).unwrap().into()
+                model.connect(&controller, &worker, stage, layers).unwrap().into()
             } else {
                 model.local(layers).into()
             }

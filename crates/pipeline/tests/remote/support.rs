@@ -62,15 +62,21 @@ impl Model {
         }
     }
 
-    pub(crate) fn order(&self, stage: usize, layers: Range<usize>) -> StageOrder<'_> {
-        StageOrder {
-            stage,
+    /// Has a worker hold some layers.
+    pub(crate) fn connect(
+        &self,
+        controller: &Controller,
+        worker: &Worker,
+        stage: usize,
+        layers: Range<usize>,
+    ) -> Result<RemoteStage, PipelineError> {
+        let order = StageOrder {
             layers,
-            config: &self.config,
             checkpoint: &self.checkpoint,
             dtype: self.dtype,
             gradient_checkpointing: self.gradient_checkpointing,
-        }
+        };
+        controller.reach(stage, worker.address(), &self.config)?.load(&order)
     }
 
     pub(crate) fn local(&self, layers: Range<usize>) -> Stage {
@@ -85,14 +91,6 @@ pub(crate) fn controller() -> Controller {
     Controller::new(TOKEN, Duration::from_secs(60)).unwrap()
 }
 
-pub(crate) fn connect(
-    controller: &Controller,
-    worker: &Worker,
-    order: &StageOrder<'_>,
-) -> Result<RemoteStage, PipelineError> {
-    controller.connect(worker.address(), order)
-}
-
 /// A pipeline of stages that are all on workers of their own, which must be kept.
 pub(crate) fn remote(model: &Model, cut: &[Range<usize>]) -> (Pipeline, Vec<Worker>) {
     let controller = controller();
@@ -101,8 +99,8 @@ pub(crate) fn remote(model: &Model, cut: &[Range<usize>]) -> (Pipeline, Vec<Work
         let name = format!("{stage}-{cut:?}");
         let directory = crate::support::model();
         let worker = Worker::start(options(&name, &directory)).unwrap();
-        let order = model.order(stage, layers.clone());
-        stages.push(AnyStage::from(connect(&controller, &worker, &order).unwrap()));
+        let stage = model.connect(&controller, &worker, stage, layers.clone());
+        stages.push(AnyStage::from(stage.unwrap()));
         workers.push(worker);
     }
     (Pipeline::of(stages).unwrap(), workers)
