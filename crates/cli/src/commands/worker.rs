@@ -51,8 +51,8 @@ fn failure(error: loraloom_pipeline::remote::ServeError) -> anyhow::Error {
 
     use crate::failure::Failure;
 
-    let exit = match &error {
-        ServeError::Model(_) => return anyhow::Error::from(error),
+    let exit = match error {
+        ServeError::Model(error) => return error.into(),
         ServeError::Identity { .. } | ServeError::EmptyToken | ServeError::Listen { .. } => {
             Exit::Usage
         }

@@ -150,11 +150,15 @@ impl Host {
         if !self.leases.is_current(lease) {
             return;
         }
-        let mut failure = locked(&self.failure);
-        if failure.as_ref().is_none_or(|(of, _)| *of != lease) {
-            self.say(&format!("failed: {}", trouble.reason));
+        let line = format!("failed: {}", trouble.reason);
+        {
+            let mut failure = locked(&self.failure);
+            if failure.as_ref().is_some_and(|(of, _)| *of == lease) {
+                return;
+            }
             *failure = Some((lease, trouble));
         }
+        self.say(&line);
     }
 
     /// What went wrong first under a lease.

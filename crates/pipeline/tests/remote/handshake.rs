@@ -155,3 +155,33 @@ fn a_pass_that_cannot_be_done_is_an_error() {
     }
     assert!(pipeline.target_losses(0, &batch).is_ok());
 }
+
+/// A worker that is stuck while its machine and the network are well.
+#[test]
+fn a_worker_that_does_not_get_on_is_lost() {
+    let (released, stuck) = std::sync::mpsc::channel::<()>();
+    let stuck = std::sync::Mutex::new(stuck);
+    let mut options = options("stuck", &model());
+    // A pass that cannot be done says so here, and does not come back.
+    options.log = Box::new(move |line| {
+        if line.starts_with("failed") {
+            let _ = stuck.lock().unwrap().recv();
+        }
+    });
+    let worker = Worker::start(options).unwrap();
+    let model = Model::open(&model());
+    let controller = Controller::new(TOKEN, Duration::from_secs(2)).unwrap();
+    let stage = model.connect(&controller, &worker, 0, 0..4).unwrap();
+    let pipeline = Pipeline::of(vec![stage.into()]).unwrap();
+    // No adapter is there.
+    let batch = microbatch(&model.config, 3, None);
+    let begun = std::time::Instant::now();
+    let error = pipeline.target_losses(0, &batch).unwrap_err();
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!(
+        matches!(&error, PipelineError::StageLost { stage: 0, reason, .. } if reason.contains("2 s")),
+        "{error}"
+    );
+    assert!((2.0..5.0).contains(&seconds), "{seconds}");
+    drop(released);
+}
