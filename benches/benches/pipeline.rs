@@ -7,6 +7,8 @@
 //! over stages by them and lets the schedules run on a clock, with as many groups as stages;
 //! `executed` has the real executor run stages that sleep, beside the simulation of the same list.
 
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it found")]
+
 use std::{env, thread, time::Duration};
 
 use batchlora::{Segments, SlotUpdate};
@@ -29,7 +31,9 @@ const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule
 fn main() -> anyhow::Result<()> {
     // Cargo adds arguments of its own.
     let mut arguments = env::args().skip(1).filter(|word| !word.starts_with("--"));
-    let shape = arguments.next().unwrap_or_else(|| "tinyllama-1.1b".to_owned());
+    let shape = arguments
+        .next()
+        .unwrap_or_else(|| "tinyllama-1.1b".to_owned());
     let rows = arguments.next().map_or(Ok(LENGTH), |rows| rows.parse())?;
     let model = LlamaConfig::named(&shape);
     let model = model.ok_or_else(|| anyhow::anyhow!("no shape `{shape}`"))?;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, losses, train};
+use burn::tensor::Device;
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, losses, train};
 use loraloom_trainer::{Event, Outcome};
 use serde_json::{Value, json};
 
@@ -64,11 +65,20 @@ fn assert_same(found: &TrainedRun, expected: &TrainedRun) {
 #[test]
 fn every_partition_and_schedule_gives_the_bits_of_one_stage() {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    for microbatches in [1, 2, 4] {
+    // A GPU has the executor's other side to show, work that is only submitted; once is enough.
+    let (splits, counts): (&[usize], &[usize]) = if device() == Device::flex() {
+        (&[1, 2, 4], &[2, 3, 4])
+    } else {
+        (&[2], &[3])
+    };
+    for &microbatches in splits {
         let one = run(&adapters, &stages(1, "lorapp", microbatches));
-        for count in [2, 3, 4] {
+        for &count in counts {
             for schedule in ["lorapp", "one_f_one_b", "gpipe"] {
-                assert_same(&run(&adapters, &stages(count, schedule, microbatches)), &one);
+                assert_same(
+                    &run(&adapters, &stages(count, schedule, microbatches)),
+                    &one,
+                );
             }
         }
     }
@@ -134,7 +144,11 @@ fn a_diverging_adapter_fails_alone_over_stages() {
     let pipeline = stages(2, "lorapp", 1);
     let beside = train(|output_dir| config(&adapters, &pipeline, output_dir));
     let failed = &beside.report.adapters[1];
-    assert!(matches!(failed.outcome, Outcome::Failed { .. }), "{:?}", failed.outcome);
+    assert!(
+        matches!(failed.outcome, Outcome::Failed { .. }),
+        "{:?}",
+        failed.outcome
+    );
     let without = run(&[adapters[0].clone(), adapters[2].clone()], &pipeline);
     for name in ["a", "c"] {
         assert_same_training(name, &beside, &without);

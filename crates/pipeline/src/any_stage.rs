@@ -178,8 +178,8 @@ impl TrainStage for AnyStage {
         self.device().clone()
     }
 
-    fn entrances(&self, way: Way) -> Vec<Device> {
-        either!(&self.0, stage => stage.entrances(way), stage.entrances(way))
+    fn entrance(&self, way: Way) -> Device {
+        either!(&self.0, stage => stage.entrance(way), stage.entrance(way))
     }
 
     fn computes_in_call(&self) -> bool {

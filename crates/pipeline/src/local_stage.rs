@@ -100,10 +100,22 @@ impl TrainStage for LocalStage {
         let (forwarded, gradient) = if self.stage.ends_model() {
             let (losses, gradient) = self.stage.loss(hidden, &microbatch.targets)?;
             let losses = Some(losses);
-            (Forwarded { hidden: None, losses }, Some(gradient))
+            (
+                Forwarded {
+                    hidden: None,
+                    losses,
+                },
+                Some(gradient),
+            )
         } else {
             let hidden = Some(hidden);
-            (Forwarded { hidden, losses: None }, None)
+            (
+                Forwarded {
+                    hidden,
+                    losses: None,
+                },
+                None,
+            )
         };
         let under_way = UnderWay {
             tape,

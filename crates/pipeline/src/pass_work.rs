@@ -38,10 +38,6 @@ mod tests {
     use super::PassWork;
 
     #[test]
-    #[expect(
-        clippy::float_cmp,
-        reason = "products of small whole numbers are exact"
-    )]
     fn work_is_that_of_the_products() {
         let mut model = LlamaConfig::named("micro").unwrap();
         (model.vocab_size, model.d_model, model.d_ffn) = (40, 16, 24);

@@ -66,8 +66,7 @@ impl StageAdapters {
         above: Option<GradientNorms>,
         gradients: Option<&StageGradients>,
     ) -> GradientNorms {
-        let mut norms =
-            above.unwrap_or_else(|| GradientNorms::new(self.num_slots(), &self.device));
+        let mut norms = above.unwrap_or_else(|| GradientNorms::new(self.num_slots(), &self.device));
         let Some(gradients) = gradients else {
             return norms;
         };

@@ -31,17 +31,17 @@ impl Way {
 /// What the executor asks of a stage, wherever its layers are. A stage keeps what a micro-batch's
 /// backward pass needs from its forward pass on, and a group's gradients until its optimizer step.
 ///
-/// Tensors that go in are at one of the [`entrances`](Self::entrances); those that come out may be
+/// Tensors that go in are at an [`entrance`](Self::entrance); those that come out may be
 /// still to be computed.
 pub trait TrainStage: Send {
     /// What the stage computes on.
     fn device(&self) -> Device;
 
-    /// Where tensors that come this way are sent to as soon as they are promised, in turn: what is
-    /// sent to one entrance arrives in order, and may wait for what was sent there before.
-    fn entrances(&self, way: Way) -> Vec<Device> {
+    /// Where tensors that come this way are sent to as soon as they are promised. They arrive in
+    /// order, each when those before it are there.
+    fn entrance(&self, way: Way) -> Device {
         let _ = way;
-        vec![self.device()]
+        self.device()
     }
 
     /// Whether a pass is over when its call returns, so that its time can be taken from outside.

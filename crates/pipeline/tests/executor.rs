@@ -49,7 +49,7 @@ fn scalar(value: f32) -> Tensor<2> {
 
 impl Sleeper {
     fn note(&self, done: Done) {
-        self.done.lock().unwrap().push(done);
+        self.done.lock().expect("no thread panicked").push(done);
     }
 }
 
@@ -71,7 +71,10 @@ impl TrainStage for Sleeper {
         self.forwards += 1;
         if self.fails_at == Some(self.forwards) {
             assert!(!self.panics, "a stage's device broke");
-            return Err(PipelineError::NoSuchGroup { group: 77, groups: 0 });
+            return Err(PipelineError::NoSuchGroup {
+                group: 77,
+                groups: 0,
+            });
         }
         self.in_flight += 1;
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
@@ -81,10 +84,16 @@ impl TrainStage for Sleeper {
         let out = scalar(seen + 1.0);
         Ok(if self.index == self.last {
             let losses = Some(out.reshape([1]));
-            Forwarded { hidden: None, losses }
+            Forwarded {
+                hidden: None,
+                losses,
+            }
         } else {
             let hidden = Some(out);
-            Forwarded { hidden, losses: None }
+            Forwarded {
+                hidden,
+                losses: None,
+            }
         })
     }
 
@@ -152,7 +161,7 @@ fn microbatch() -> Microbatch {
         sequences: Sequences::from_lengths([1]),
         past: 0,
         rope_lengths: vec![1],
-        segments: Segments::new(1, Vec::new()).unwrap(),
+        segments: Segments::new(1, Vec::new()).expect("no segment is wrong"),
         draws: None,
         targets: Targets::default(),
     }
@@ -196,7 +205,7 @@ fn plans(groups: usize, microbatches: usize) -> Plans {
 }
 
 fn done(stage: &Sleeper) -> Vec<Done> {
-    stage.done.lock().unwrap().clone()
+    stage.done.lock().expect("no thread panicked").clone()
 }
 
 const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe];
@@ -207,7 +216,9 @@ const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule
 #[test]
 fn threads_do_what_one_thread_does() {
     for schedule in SCHEDULES {
-        for [stages, groups, microbatches] in [[1, 1, 1], [1, 3, 2], [2, 2, 1], [3, 2, 3], [4, 4, 1]] {
+        for [stages, groups, microbatches] in
+            [[1, 1, 1], [1, 3, 2], [2, 2, 1], [3, 2, 3], [4, 4, 1]]
+        {
             let shape = [stages, groups, microbatches, 5];
             let run_with = |driver| {
                 let mut stages = sleepers(stages, Duration::from_micros(200));
@@ -283,8 +294,16 @@ fn a_group_with_fewer_micro_batches_leaves_places_empty() {
 fn a_run_ends_where_plans_end() {
     for driver in [Driver::ThreadPerStage, Driver::OneThread] {
         let mut stages = sleepers(3, Duration::from_micros(100));
-        let mut plans = Plans { end: 7, ..plans(3, 1) };
-        run(&mut stages, &passes(Schedule::LoraPp, [3, 3, 1, 100], driver), &mut plans).unwrap();
+        let mut plans = Plans {
+            end: 7,
+            ..plans(3, 1)
+        };
+        run(
+            &mut stages,
+            &passes(Schedule::LoraPp, [3, 3, 1, 100], driver),
+            &mut plans,
+        )
+        .unwrap();
         assert_eq!(plans.booked.len(), 7);
         for stage in &stages {
             let updates = done(stage).into_iter();
@@ -331,7 +350,10 @@ fn an_error_of_the_steps_ends_the_run() {
             self.0.plan(step)
         }
         fn book(&mut self, _: StepOutcome) -> Result<bool, PipelineError> {
-            Err(PipelineError::NoSuchGroup { group: 5, groups: 5 })
+            Err(PipelineError::NoSuchGroup {
+                group: 5,
+                groups: 5,
+            })
         }
     }
     let mut stages = sleepers(3, Duration::from_micros(100));
@@ -348,12 +370,12 @@ fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
     let mut plans = plans(groups, microbatches);
     let shape = [stages, groups, microbatches, steps];
     let passes = passes(Schedule::LoraPp, shape, Driver::default());
-    run(&mut sleeping, &passes, &mut plans).unwrap();
+    run(&mut sleeping, &passes, &mut plans).expect("nothing fails");
     let between = &plans.booked[3..=steps - 3];
     let (first, last) = (&between[0], &between[between.len() - 1]);
     let seconds = last.at.duration_since(first.at).as_secs_f64();
     let busy = between[1..].iter().flat_map(|outcome| &outcome.busy);
-    let busy: f64 = busy.map(|busy| busy.unwrap()).sum();
+    let busy: f64 = busy.map(|busy| busy.expect("sleep is measured")).sum();
     1.0 - busy / (seconds * stages as f64)
 }
 
@@ -361,7 +383,14 @@ fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
 /// nothing. What else the machine does makes bubbles too, so the best of five tries counts.
 #[test]
 fn the_measured_bubble_is_that_of_the_closed_form() {
-    for shape in [[2, 1, 1], [2, 2, 1], [4, 1, 1], [4, 2, 1], [4, 4, 1], [4, 1, 4]] {
+    for shape in [
+        [2, 1, 1],
+        [2, 2, 1],
+        [4, 1, 1],
+        [4, 2, 1],
+        [4, 4, 1],
+        [4, 1, 4],
+    ] {
         let [stages, groups, microbatches] = shape;
         let expected = bubble_lorapp(stages, groups, microbatches);
         let mut tries = Vec::new();

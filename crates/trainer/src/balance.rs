@@ -29,7 +29,9 @@ pub(crate) fn spread(
     if choice && let Some((device, dtype)) = measure_on {
         let (sizes, predicting) = typical(config, stages, tasks);
         if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
-            costs.layers.fill(seconds.layer.forward + seconds.layer.backward);
+            costs
+                .layers
+                .fill(seconds.layer.forward + seconds.layer.backward);
             costs.head = seconds.head.forward + seconds.head.backward;
         }
     }

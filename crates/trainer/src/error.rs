@@ -124,9 +124,9 @@ impl TrainerError {
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
-            Self::Partition(_) => {
-                Some("`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into())
-            }
+            Self::Partition(_) => Some(
+                "`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into(),
+            ),
             Self::NoToken => Some("name the file that workers were given, too".into()),
             #[cfg(feature = "remote")]
             Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),

@@ -50,7 +50,9 @@ impl Session<'_> {
         while let Some(empty) = (0..wanted).find(|&group| self.ledger.members(group).count() == 0) {
             let loads = self.loads(wanted);
             let several = |&group: &usize| self.ledger.members(group).count() > 1;
-            let donor = (0..loads.len()).filter(several).max_by_key(|&group| loads[group]);
+            let donor = (0..loads.len())
+                .filter(several)
+                .max_by_key(|&group| loads[group]);
             match donor {
                 Some(donor) => self.move_last(donor, empty)?,
                 None => self.rename_last(empty)?,
@@ -96,5 +98,7 @@ impl Session<'_> {
 /// The first of the groups with the fewest tokens.
 fn emptiest(loads: &[usize]) -> usize {
     let groups = loads.iter().enumerate();
-    groups.min_by_key(|&(_, load)| load).map_or(0, |(group, _)| group)
+    groups
+        .min_by_key(|&(_, load)| load)
+        .map_or(0, |(group, _)| group)
 }

@@ -104,6 +104,9 @@ mod tests {
             squared_norms: vec![4.0, 9.0],
         };
         let result = |loss, grad_norm| StepResult { loss, grad_norm };
-        assert_eq!(group.results(&outcome), [result(2.0, 2.0), result(8.0, 3.0)]);
+        assert_eq!(
+            group.results(&outcome),
+            [result(2.0, 2.0), result(8.0, 3.0)]
+        );
     }
 }

@@ -93,7 +93,11 @@ impl Session<'_> {
 
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {
-            let index = self.ledger.running.iter().position(|found| found.id == task);
+            let index = self
+                .ledger
+                .running
+                .iter()
+                .position(|found| found.id == task);
             if let Some(index) = index {
                 ended.push(self.fail(index, reason)?);
             }

@@ -15,6 +15,11 @@
 //!
 //! [`ROW_BLOCK`]: super::tables::ROW_BLOCK
 
+#![expect(
+    clippy::too_many_lines,
+    reason = "a part of a kernel that works on its registers cannot be told from the rest"
+)]
+
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;

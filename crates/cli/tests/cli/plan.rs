@@ -191,7 +191,12 @@ fn stages_that_do_not_fit_the_model_are_refused_before_training() {
     for arguments in [
         &["--set", "pipeline.stages=[cpu, cpu]", "--device", "cpu"][..],
         &["--set", "pipeline.stages=[cpu, cpu, cpu, cpu, cpu]"],
-        &["--set", "pipeline.stages=[cpu, cpu]", "--set", "pipeline.balance=[1, 1]"],
+        &[
+            "--set",
+            "pipeline.stages=[cpu, cpu]",
+            "--set",
+            "pipeline.balance=[1, 1]",
+        ],
     ] {
         let line = [&["train", "three.yaml"], arguments].concat();
         let run = here.run(&line);

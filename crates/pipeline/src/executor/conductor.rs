@@ -59,7 +59,11 @@ impl Conductor<'_> {
                     plans.remove(&booked);
                     booked += 1;
                 }
-                let plan = if begun < end { steps.plan(begun)? } else { None };
+                let plan = if begun < end {
+                    steps.plan(begun)?
+                } else {
+                    None
+                };
                 match plan {
                     Some(plan) => {
                         plans.insert(begun, Arc::new(plan));

@@ -2,11 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
-    },
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
 };
 
 use burn::tensor::{Device, Tensor};
@@ -37,36 +33,8 @@ impl Subject {
     }
 }
 
-/// Where a stage takes what comes one way, in turn.
-#[derive(Debug)]
-struct Entrances {
-    devices: Vec<Device>,
-    taken: AtomicUsize,
-}
-
-impl Entrances {
-    fn next(&self) -> &Device {
-        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
-        &self.devices[taken % self.devices.len()]
-    }
-}
-
-/// The entrances of a stage by way.
-type Doors = [Entrances; 3];
-
-fn doors(stage: &impl TrainStage) -> Doors {
-    Way::ALL.map(|way| Entrances {
-        devices: stage.entrances(way),
-        taken: AtomicUsize::new(0),
-    })
-}
-
-#[derive(Debug)]
-enum Letter {
-    Tensor(Subject, Tensor<2>),
-    /// Another stage failed; nothing more will come of the run.
-    Stop,
-}
+/// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
+type Letter = Option<(Subject, Tensor<2>)>;
 
 /// What other stages sent to this one.
 #[derive(Debug)]
@@ -81,7 +49,8 @@ pub(super) struct Inbox {
 /// The way to all stages.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
-    boxes: Vec<(Sender<Letter>, Arc<Doors>)>,
+    /// With where each stage takes what comes to it, by way.
+    boxes: Vec<(Sender<Letter>, [Device; 3])>,
 }
 
 /// A box for every stage, at whose entrances its letters arrive. Without `waits` a letter must
@@ -90,7 +59,7 @@ pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Ou
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
     for (stage, taker) in stages.iter().enumerate() {
         let (sender, receiver) = channel();
-        boxes.push((sender, Arc::new(doors(taker))));
+        boxes.push((sender, Way::ALL.map(|way| taker.entrance(way))));
         inboxes.push(Inbox {
             stage,
             receiver,
@@ -118,10 +87,10 @@ impl Inbox {
                 self.receiver.try_recv()
             };
             match letter {
-                Ok(Letter::Tensor(subject, tensor)) => {
+                Ok(Some((subject, tensor))) => {
                     self.arrived.insert(subject, tensor);
                 }
-                Ok(Letter::Stop) | Err(TryRecvError::Disconnected) => {
+                Ok(None) | Err(TryRecvError::Disconnected) => {
                     return Err(PipelineError::Stopped { stage });
                 }
                 Err(TryRecvError::Empty) => {
@@ -136,10 +105,10 @@ impl Inbox {
 impl Outbox {
     /// Starts a tensor on its way.
     pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
-        let (sender, doors) = &self.boxes[stage];
-        let device = doors[subject.way() as usize].next();
+        let (sender, entrances) = &self.boxes[stage];
+        let device = &entrances[subject.way() as usize];
         // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = sender.send(Letter::Tensor(subject, tensor.to_device(device)));
+        let _ = sender.send(Some((subject, tensor.to_device(device))));
     }
 
     /// Sends a tensor to every stage but this one.
@@ -152,7 +121,7 @@ impl Outbox {
     /// Tells all stages not to wait any more.
     pub(super) fn stop(&self) {
         for (sender, _) in &self.boxes {
-            let _ = sender.send(Letter::Stop);
+            let _ = sender.send(None);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::{
     thread,
 };
 
+use burn::tensor::StreamId;
+
 use super::{
     conductor::{Conductor, Notice},
     outcome::StepOutcome,
@@ -88,7 +90,13 @@ pub fn run<S: TrainStage, T: Steps>(
         .enumerate()
         .map(|(index, (stage, inbox))| {
             let post = (inbox, outbox.clone());
-            StageLoop::new(stage, (index, shape.stages), shape.groups, post, notify.clone())
+            StageLoop::new(
+                stage,
+                (index, shape.stages),
+                shape.groups,
+                post,
+                notify.clone(),
+            )
         })
         .collect();
     let conductor = Conductor {
@@ -130,6 +138,9 @@ fn in_threads<S: TrainStage, T: Steps>(
     notify: &Sender<Notice>,
     steps: &mut T,
 ) -> Result<(), T::Error> {
+    // CubeCL orders work by stream, and takes a tensor to belong to the stream it was made on even
+    // after it was changed in place on another: all threads work on the one of the caller.
+    let stream = StreamId::current();
     thread::scope(|scope| {
         let (mut lists, mut threads) = (Vec::new(), Vec::new());
         let mut conducted = Ok(());
@@ -142,8 +153,10 @@ fn in_threads<S: TrainStage, T: Steps>(
                 notify: notify.clone(),
             };
             let work = move || {
-                let result = works.iter().try_for_each(|work| stage.execute(&work));
-                let result = result.and_then(|()| stage.finish());
+                let result = stream.executes(|| {
+                    works.iter().try_for_each(|work| stage.execute(&work))?;
+                    stage.finish()
+                });
                 if result.is_ok() {
                     alarm.disarm();
                 }

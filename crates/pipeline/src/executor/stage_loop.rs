@@ -116,7 +116,8 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let out = self.stage.forward(at, microbatch, hidden)?;
         self.worked(at.group, begun);
         if let Some(hidden) = out.hidden {
-            self.outbox.send(self.index + 1, Subject::Hidden(at), hidden);
+            self.outbox
+                .send(self.index + 1, Subject::Hidden(at), hidden);
         }
         self.groups[at.group].losses.extend(out.losses);
         Ok(())
@@ -137,7 +138,8 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         if self.index > 0
             && let Some(gradient) = below
         {
-            self.outbox.send(self.index - 1, Subject::Gradient(at), gradient);
+            self.outbox
+                .send(self.index - 1, Subject::Gradient(at), gradient);
         }
         Ok(())
     }
@@ -155,7 +157,8 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let mut read = std::mem::take(&mut self.groups[group].losses);
         let losses = read.len();
         if self.index == 0 {
-            self.outbox.send_others(0, Subject::Squares(group), &squares);
+            self.outbox
+                .send_others(0, Subject::Squares(group), &squares);
             read.push(self.stage.update(group, &updates, squares)?);
         } else {
             let below = Subject::SquaresAbove(group);

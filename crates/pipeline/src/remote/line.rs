@@ -71,12 +71,9 @@ impl Line {
         self.sessions[COMPUTE].device()
     }
 
-    /// The sessions that tensors arrive on.
-    pub(super) fn entrances(&self, way: Way) -> Vec<Device> {
-        let sessions = WAYS[way as usize].iter();
-        sessions
-            .map(|&session| self.sessions[session].device().clone())
-            .collect()
+    /// The session that tensors arrive on.
+    pub(super) fn entrance(&self, way: Way) -> &Device {
+        self.sessions[WAYS[way as usize]].device()
     }
 
     fn envelope(&self, command: Command) -> Envelope {

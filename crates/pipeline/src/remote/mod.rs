@@ -52,7 +52,8 @@ const PROTOCOL: u32 = 1;
 /// The custom operation everything is sent as.
 const OPERATION: &str = "loraloom";
 
-/// How often a worker lists its device.
+/// How often a worker lists its device. Every session has a thread at the controller that looks for
+/// work thousands of times a second, so there is one for every way and no more.
 const SESSIONS: usize = 5;
 
 /// The session that is talked over; it never carries work.
@@ -62,4 +63,4 @@ const CONTROL: usize = 0;
 const COMPUTE: usize = 1;
 
 /// The sessions that tensors arrive on: hidden states, gradients, squares.
-const WAYS: [&[usize]; 3] = [&[2], &[3], &[4]];
+const WAYS: [usize; 3] = [2, 3, 4];

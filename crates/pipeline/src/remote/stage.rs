@@ -262,8 +262,8 @@ impl TrainStage for RemoteStage {
         self.line.compute().clone()
     }
 
-    fn entrances(&self, way: Way) -> Vec<Device> {
-        self.line.entrances(way)
+    fn entrance(&self, way: Way) -> Device {
+        self.line.entrance(way).clone()
     }
 
     fn computes_in_call(&self) -> bool {

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, time::Instant};
 
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, StreamId, Tensor, TensorData};
 use loraloom_model::LayerCache;
 
 use super::{
@@ -58,6 +58,8 @@ impl From<Tensor<2>> for Done {
 #[derive(Debug)]
 pub(super) struct Work {
     stage: LocalStage,
+    /// Adapters are changed in place, which on a GPU other streams would not wait for.
+    stream: StreamId,
     caches: HashMap<u64, Vec<LayerCache>>,
     /// Spent on a group since it was last asked for.
     seconds: HashMap<usize, f64>,
@@ -67,6 +69,7 @@ impl Work {
     pub(super) fn new(stage: LocalStage) -> Self {
         Self {
             stage,
+            stream: StreamId::current(),
             caches: HashMap::new(),
             seconds: HashMap::new(),
         }
@@ -74,6 +77,15 @@ impl Work {
 
     /// Does what has to do with the stage.
     pub(super) fn execute(
+        &mut self,
+        command: Command,
+        inputs: Vec<Tensor<2>>,
+    ) -> Result<Done, WorkerError> {
+        let stream = self.stream;
+        stream.executes(|| self.execute_here(command, inputs))
+    }
+
+    fn execute_here(
         &mut self,
         command: Command,
         mut inputs: Vec<Tensor<2>>,

@@ -134,7 +134,11 @@ impl Steps for BenchSteps<'_> {
     }
 
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
-        let mut losses = outcome.groups.iter().flat_map(|group| &group.losses).flatten();
+        let mut losses = outcome
+            .groups
+            .iter()
+            .flat_map(|group| &group.losses)
+            .flatten();
         match losses.find(|loss| !loss.is_finite()) {
             None => Ok(true),
             Some(loss) => {

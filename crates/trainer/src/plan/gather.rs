@@ -1,6 +1,6 @@
 //! What a plan is made of, from the run's files: configuration and headers of the model, and data.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use loraloom_config::RunConfig;
 use loraloom_data::{Dataset, Tokenizer};
@@ -59,10 +59,13 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
                 Dataset::load(name, &config.datasets[name], config.seed)?,
             );
         }
-        if !encoded.contains_key(&key) {
-            let data = raw[name].encode(&tokenizer, key.1, key.2)?;
-            encoded.insert(key, data.train.samples);
-        }
+        let samples = match encoded.entry(key) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => {
+                place.insert(raw[name].encode(&tokenizer, key.1, key.2)?.train.samples)
+            }
+        };
+        let load = Workload::new(adapter, samples);
         let ranks = match &adapter.init_from {
             Some(directory) => {
                 let peft = PeftAdapter::load(directory)?;
@@ -73,7 +76,7 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
         };
         tasks.push(TaskPlan {
             name: adapter.name.clone(),
-            load: Workload::new(adapter, &encoded[&key]),
+            load,
             ranks,
         });
     }
