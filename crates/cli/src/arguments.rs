@@ -1,7 +1,7 @@
 //! The command line. These comments are the help text, and the help text is the documentation.
 #![expect(clippy::doc_markdown, reason = "help is read without Markdown")]
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint, builder::PossibleValuesParser};
 use clap_complete::Shell;
@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Train(TrainArguments),
     /// Complete a prompt with adapters, side by side, and with the base model to compare.
     Generate(GenerateArguments),
+    /// Hold a stage of a model for a `train` on another machine, on this machine's device.
+    Worker(WorkerArguments),
     /// Measure this machine: the operator alone, and training steps over random weights.
     Bench(BenchArguments),
     /// Look over this machine: backends, devices, disk, model files.
@@ -140,6 +142,30 @@ fn parse_positive(text: &str) -> Result<f64, String> {
         Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
         _ => Err("expected a number above 0".to_owned()),
     }
+}
+
+/// Arguments of `worker`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Prints one line, remote:ID@HOST:PORT, once it can be reached: what `pipeline.stages` has for this stage. \
+Serves one run after another until it is stopped. HOST must be the address that the other workers and \
+the machine of `train` reach this machine at; the network between them must let UDP through.")]
+pub(crate) struct WorkerArguments {
+    /// Address and port to listen on, such as 10.0.0.7:4433; port 0 takes any that is free.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+    /// File with the worker's secret key, which ID follows from; made if it does not exist.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) identity: PathBuf,
+    /// File with the token that `pipeline.token_file` has, too.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: PathBuf,
+    /// The model directory; the same files as where `train` runs.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) model: PathBuf,
+    /// What to compute on: auto, cpu, wgpu[:INDEX], cuda[:INDEX].
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: DeviceChoice,
 }
 
 /// Arguments of `train`.

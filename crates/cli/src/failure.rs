@@ -5,6 +5,9 @@ use std::{error::Error, fmt, io};
 use loraloom_config::ConfigError;
 use loraloom_data::DataError;
 use loraloom_model::ModelError;
+use loraloom_pipeline::PipelineError;
+#[cfg(feature = "remote")]
+use loraloom_pipeline::remote::WorkerError;
 use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
@@ -104,10 +107,11 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::Data(_)
         | TrainerError::Template(_)
         | TrainerError::TokenBeyondVocabulary { .. } => Exit::Data,
-        TrainerError::Adapter(_) | TrainerError::Scheduler(_) | TrainerError::Pipeline(_) => {
-            Exit::Internal
-        }
+        TrainerError::Pipeline(error) => pipeline_exit(error),
+        TrainerError::Adapter(_) | TrainerError::Scheduler(_) => Exit::Internal,
         TrainerError::Config(_)
+        | TrainerError::NoToken
+        | TrainerError::Token { .. }
         | TrainerError::NoStage
         | TrainerError::Partition(_)
         | TrainerError::RunExists { .. }
@@ -120,6 +124,21 @@ fn trainer_exit(error: &TrainerError) -> Exit {
     }
 }
 
+fn pipeline_exit(error: &PipelineError) -> Exit {
+    match error {
+        PipelineError::StageLost { .. } => Exit::Lost,
+        PipelineError::Network { .. } => Exit::Device,
+        #[cfg(feature = "remote")]
+        PipelineError::Worker { problem, .. } => match problem {
+            WorkerError::Unreachable { .. } | WorkerError::Busy { .. } => Exit::Device,
+            WorkerError::Token => Exit::Usage,
+            WorkerError::Mismatch { .. } => Exit::Data,
+            WorkerError::Failed { reason } => device_exit(reason),
+        },
+        _ => Exit::Internal,
+    }
+}
+
 fn plan_exit(error: &PlanError) -> Exit {
     match error {
         PlanError::Data(_) => Exit::Data,
@@ -129,13 +148,18 @@ fn plan_exit(error: &PlanError) -> Exit {
     }
 }
 
+fn device_exit(reason: &str) -> Exit {
+    // Drivers say so in words only.
+    if reason.to_lowercase().contains("out of memory") {
+        Exit::Memory
+    } else {
+        Exit::Lost
+    }
+}
+
 fn model_exit(error: &ModelError) -> Exit {
     match error {
-        // Drivers say so in words only.
-        ModelError::Device { reason } if reason.to_lowercase().contains("out of memory") => {
-            Exit::Memory
-        }
-        ModelError::Device { .. } => Exit::Lost,
+        ModelError::Device { reason } => device_exit(reason),
         ModelError::Write { .. } => Exit::Usage,
         _ => Exit::Data,
     }

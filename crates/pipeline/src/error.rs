@@ -79,4 +79,31 @@ pub enum PipelineError {
         /// What it lacks.
         part: &'static str,
     },
+    /// A stage on another machine has gone.
+    #[error("stage {stage} on {address} is lost: {reason}")]
+    StageLost {
+        /// The stage.
+        stage: usize,
+        /// Its worker.
+        address: String,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// A worker does not serve a stage.
+    #[cfg(feature = "remote")]
+    #[error("stage {stage} on {address}: {problem}")]
+    Worker {
+        /// The stage.
+        stage: usize,
+        /// The worker.
+        address: String,
+        /// Why not.
+        problem: crate::remote::WorkerError,
+    },
+    /// This machine's network cannot be used.
+    #[error("cannot reach other machines: {reason}")]
+    Network {
+        /// Why not.
+        reason: String,
+    },
 }

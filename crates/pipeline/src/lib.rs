@@ -5,6 +5,7 @@
 //! groups of adapters, [`simulate`] how long that takes; the three are functions of numbers and know
 //! no device. [`Pipeline`] holds the stages, [`executor`] has them work through their lists.
 
+mod any_stage;
 mod error;
 pub mod executor;
 mod local_stage;
@@ -14,6 +15,8 @@ mod partition;
 mod pass_work;
 mod passage;
 mod pipeline;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod schedule;
 pub mod simulate;
 mod stage;
@@ -21,6 +24,7 @@ mod stage_adapters;
 mod tape;
 mod train_stage;
 
+pub use any_stage::AnyStage;
 pub use error::PipelineError;
 pub use microbatch::Microbatch;
 pub use part_seconds::PartSeconds;
@@ -29,6 +33,6 @@ pub use pass_work::PassWork;
 pub use passage::Passage;
 pub use pipeline::{Caches, Pipeline};
 pub use stage::Stage;
-pub use train_stage::{Forwarded, TrainStage};
+pub use train_stage::{Forwarded, TrainStage, Way};
 
 pub(crate) use tape::{StageGradients, Tape};

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use batchlora::{AdamWStep, GradientNorms, SlotUpdate};
 use burn::tensor::{Device, Tensor};
+use loraloom_model::LayerCache;
 
 use crate::{
     Forwarded, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape, TrainStage,
@@ -41,6 +42,27 @@ impl LocalStage {
 
     pub(crate) fn stage_mut(&mut self) -> &mut Stage {
         &mut self.stage
+    }
+
+    /// The layers over hidden states, which the first stage makes itself, without keeping anything
+    /// but what goes into caches, one per layer.
+    pub(crate) fn infer(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        caches: Option<&mut [LayerCache]>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let stage = &self.stage;
+        let placed = microbatch.place(stage.config(), stage.device());
+        let hidden = match hidden {
+            Some(hidden) => hidden,
+            None => stage.embed(&microbatch.ids)?,
+        };
+        match caches {
+            Some(caches) => stage.infer_cached(group, hidden, &placed, caches),
+            None => stage.infer(group, hidden, &placed),
+        }
     }
 
     fn misses(&self, pass: &'static str, problem: &'static str) -> PipelineError {

@@ -1,12 +1,12 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
-use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, to_host};
+use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
-    Microbatch, PipelineError, Stage,
+    AnyStage, Microbatch, PipelineError, Stage,
+    any_stage::StageCache,
     executor::{Passes, Steps, run},
-    local_stage::LocalStage,
 };
 
 /// The whole backbone as stages one above the other, and the adapters over it in groups.
@@ -14,20 +14,20 @@ use crate::{
 /// A group's adapters are numbered by slot, the same at every stage. There is always a group 0.
 #[derive(Debug)]
 pub struct Pipeline {
-    stages: Vec<LocalStage>,
+    stages: Vec<AnyStage>,
 }
 
 /// Keys and values of all layers, for sequences that are being continued.
 #[derive(Debug, Clone)]
 pub struct Caches {
-    stages: Vec<Vec<LayerCache>>,
+    stages: Vec<StageCache>,
+    tokens: usize,
 }
 
 impl Caches {
     /// Tokens that every sequence has in the caches.
     pub fn tokens(&self) -> usize {
-        let first = self.stages.first().and_then(|layers| layers.first());
-        first.map_or(0, LayerCache::len)
+        self.tokens
     }
 }
 
@@ -37,32 +37,43 @@ impl Pipeline {
     /// # Errors
     /// [`PipelineError::Gap`] if they do not hold all layers of the model, each once and in order.
     pub fn new(stages: Vec<Stage>) -> Result<Self, PipelineError> {
-        let layers: Vec<Range<usize>> = stages.iter().map(Stage::layers).collect();
+        Self::of(stages.into_iter().map(AnyStage::from).collect())
+    }
+
+    /// Puts stages together, wherever they are.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or if a stage is lost.
+    pub fn of(stages: Vec<AnyStage>) -> Result<Self, PipelineError> {
+        let layers: Vec<Range<usize>> = stages.iter().map(AnyStage::layers).collect();
         let mut end = 0;
         let in_order = layers.iter().all(|range| {
             let follows = range.start == end;
             end = range.end;
             follows
         });
-        let whole = stages.last().is_some_and(Stage::ends_model);
+        let whole = stages.last().is_some_and(AnyStage::ends_model);
         if !in_order || !whole {
             return Err(PipelineError::Gap { layers });
         }
-        let mut pipeline = Self {
-            stages: stages.into_iter().map(LocalStage::new).collect(),
-        };
-        pipeline.reserve_groups(1);
+        let mut pipeline = Self { stages };
+        pipeline.reserve_groups(1)?;
         Ok(pipeline)
     }
 
     /// Decoder layers of each stage.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = Range<usize>> {
-        self.stages.iter().map(|stage| stage.stage().layers())
+        self.stages.iter().map(AnyStage::layers)
     }
 
     /// The device of each stage.
     pub fn devices(&self) -> impl ExactSizeIterator<Item = &Device> {
-        self.stages.iter().map(|stage| stage.stage().device())
+        self.stages.iter().map(AnyStage::device)
+    }
+
+    /// What each stage is on, for people.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = String> {
+        self.stages.iter().map(AnyStage::name)
     }
 
     /// The configuration of the model.
@@ -70,14 +81,24 @@ impl Pipeline {
     /// # Panics
     /// Never: there is a stage.
     pub fn config(&self) -> &LlamaConfig {
-        self.stages[0].stage().config()
+        self.stages[0].config()
     }
 
     /// Makes sure that there are groups 0 to `count`, without it; new ones are empty.
-    pub fn reserve_groups(&mut self, count: usize) {
-        for stage in &mut self.stages {
-            stage.stage_mut().reserve_groups(count);
-        }
+    ///
+    /// # Errors
+    /// If a stage is lost.
+    pub fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
+        let mut stages = self.stages.iter_mut();
+        stages.try_for_each(|stage| stage.reserve_groups(count))
+    }
+
+    /// Bytes reserved on each stage's device, where it can tell.
+    ///
+    /// # Errors
+    /// If a stage is lost.
+    pub fn reserved_bytes(&self) -> Result<Vec<Option<u64>>, PipelineError> {
+        self.stages.iter().map(AnyStage::reserved_bytes).collect()
     }
 
     /// Exchanges the adapters of two groups.
@@ -86,7 +107,7 @@ impl Pipeline {
     /// If there is no such group.
     pub fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
         let mut stages = self.stages.iter_mut();
-        stages.try_for_each(|stage| stage.stage_mut().swap_groups(first, second))
+        stages.try_for_each(|stage| stage.swap_groups(first, second))
     }
 
     /// Adds an adapter, given by all layers in order, to a group; returns its slot.
@@ -100,8 +121,8 @@ impl Pipeline {
     ) -> Result<usize, PipelineError> {
         let mut slot = 0;
         for stage in &mut self.stages {
-            let above = adapter.split_off(stage.stage().layers().len().min(adapter.len()));
-            slot = stage.stage_mut().push(group, adapter)?;
+            let above = adapter.split_off(stage.layers().len().min(adapter.len()));
+            slot = stage.push(group, adapter)?;
             adapter = above;
         }
         Ok(slot)
@@ -117,7 +138,7 @@ impl Pipeline {
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
         let stages = self.stages.iter_mut();
-        let parts = stages.map(|stage| stage.stage_mut().remove(group, slot));
+        let parts = stages.map(|stage| stage.remove(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
@@ -127,7 +148,7 @@ impl Pipeline {
     /// If there is no such group or slot.
     pub fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
         let stages = self.stages.iter();
-        let parts = stages.map(|stage| stage.stage().extract(group, slot));
+        let parts = stages.map(|stage| stage.extract(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
@@ -136,8 +157,19 @@ impl Pipeline {
     /// # Errors
     /// The first error of a stage or of `steps`.
     pub fn run<T: Steps>(&mut self, passes: &Passes, steps: &mut T) -> Result<(), T::Error> {
-        self.reserve_groups(passes.shape.groups);
-        run(&mut self.stages, passes, steps)
+        self.reserve_groups(passes.shape.groups)?;
+        run(&mut self.stages, passes, steps).map_err(|error| self.failure().map_or(error, Into::into))
+    }
+
+    /// Why nothing comes of stages on other machines any more, where one of them is to blame:
+    /// whoever reads what it should have computed learns only that it is not there.
+    pub fn failure(&self) -> Option<PipelineError> {
+        self.stages.iter().find_map(AnyStage::failure)
+    }
+
+    /// The error of a read, or the reason for it.
+    fn read<const D: usize>(&self, tensor: Tensor<D>) -> Result<Vec<f32>, PipelineError> {
+        to_host(tensor).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
 
     /// The losses of a micro-batch's targets in nats, in their order.
@@ -150,8 +182,7 @@ impl Pipeline {
         microbatch: &Microbatch,
     ) -> Result<Vec<f32>, PipelineError> {
         let hidden = self.infer(group, microbatch)?;
-        let losses = self.head().target_losses(hidden, &microbatch.targets)?;
-        Ok(to_host(losses)?)
+        self.read(self.head().target_losses(hidden, &microbatch.targets)?)
     }
 
     /// The logits of every row of a micro-batch, `[rows, vocabulary]` row by row.
@@ -160,16 +191,14 @@ impl Pipeline {
     /// If there is no such group or slot, or a device fails.
     pub fn logits(&self, group: usize, microbatch: &Microbatch) -> Result<Vec<f32>, PipelineError> {
         let hidden = self.infer(group, microbatch)?;
-        Ok(to_host(self.head().logits(hidden)?)?)
+        self.read(self.head().logits(hidden)?)
     }
 
     /// Empty caches.
     pub fn caches(&self) -> Caches {
         Caches {
-            stages: self
-                .layers()
-                .map(|layers| vec![LayerCache::default(); layers.len()])
-                .collect(),
+            stages: self.stages.iter().map(AnyStage::cache).collect(),
+            tokens: 0,
         }
     }
 
@@ -184,46 +213,35 @@ impl Pipeline {
         microbatch: &Microbatch,
         caches: &mut Caches,
     ) -> Result<Vec<f32>, PipelineError> {
-        let mut caches = caches.stages.iter_mut();
-        let hidden = self.through(microbatch, |stage, hidden, placed| {
-            let caches = caches.next().map_or(&mut [][..], Vec::as_mut_slice);
-            stage.infer_cached(group, hidden, placed, caches)
-        })?;
+        let mut hidden = None;
+        for (stage, cache) in self.stages.iter().zip(&mut caches.stages) {
+            hidden = Some(stage.infer(group, microbatch, hidden, Some(cache))?);
+        }
+        let hidden = hidden.ok_or_else(|| self.empty())?;
         let ([rows, width], count) = (hidden.dims(), microbatch.sequences.len());
         let tokens = rows / count;
+        caches.tokens += tokens;
         let last = hidden
             .reshape([count, tokens, width])
             .narrow(1, tokens - 1, 1);
-        Ok(to_host(self.head().logits(last.reshape([count, width]))?)?)
+        self.read(self.head().logits(last.reshape([count, width]))?)
     }
 
     /// Output of the last layer, `[rows, d_model]`.
     fn infer(&self, group: usize, microbatch: &Microbatch) -> Result<Tensor<2>, PipelineError> {
-        self.through(microbatch, |stage, hidden, placed| {
-            stage.infer(group, hidden, placed)
-        })
-    }
-
-    /// A micro-batch through all stages, one after the other.
-    fn through(
-        &self,
-        microbatch: &Microbatch,
-        mut pass: impl FnMut(
-            &Stage,
-            Tensor<2>,
-            &crate::microbatch::PlacedMicrobatch,
-        ) -> Result<Tensor<2>, PipelineError>,
-    ) -> Result<Tensor<2>, PipelineError> {
-        let mut hidden = self.stages[0].stage().embed(&microbatch.ids)?;
+        let mut hidden = None;
         for stage in &self.stages {
-            let stage = stage.stage();
-            let placed = microbatch.place(stage.config(), stage.device());
-            hidden = pass(stage, hidden.to_device(stage.device()), &placed)?;
+            hidden = Some(stage.infer(group, microbatch, hidden, None)?);
         }
-        Ok(hidden)
+        hidden.ok_or_else(|| self.empty())
     }
 
-    fn head(&self) -> &Stage {
-        self.stages[self.stages.len() - 1].stage()
+    fn empty(&self) -> PipelineError {
+        let layers = self.layers().collect();
+        PipelineError::Gap { layers }
+    }
+
+    fn head(&self) -> &AnyStage {
+        &self.stages[self.stages.len() - 1]
     }
 }

@@ -12,17 +12,50 @@ pub struct Forwarded {
     pub losses: Option<Tensor<1>>,
 }
 
+/// What a tensor on its way to a stage is to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Output of the stage below.
+    Hidden,
+    /// Gradient of its own output.
+    Gradient,
+    /// Squares of gradients of other stages.
+    Squares,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Hidden, Self::Gradient, Self::Squares];
+}
+
 /// What the executor asks of a stage, wherever its layers are. A stage keeps what a micro-batch's
 /// backward pass needs from its forward pass on, and a group's gradients until its optimizer step.
 ///
-/// Tensors that go in are on [`device`](Self::device); those that come out may be still to be
-/// computed.
+/// Tensors that go in are at an [`entrance`](Self::entrance); those that come out may be
+/// still to be computed.
 pub trait TrainStage: Send {
-    /// Where the stage takes its tensors.
+    /// What the stage computes on.
     fn device(&self) -> Device;
+
+    /// Where tensors that come this way are sent to as soon as they are promised. They arrive in
+    /// order, each when those before it are there.
+    fn entrance(&self, way: Way) -> Device {
+        let _ = way;
+        self.device()
+    }
 
     /// Whether a pass is over when its call returns, so that its time can be taken from outside.
     fn computes_in_call(&self) -> bool;
+
+    /// Where the stage measures itself: the seconds `[1]` it will have spent on a group since this
+    /// was last asked.
+    ///
+    /// # Errors
+    /// If the stage is lost.
+    fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
+        let _ = group;
+        Ok(None)
+    }
 
     /// A micro-batch through the stage's layers. The first stage embeds the tokens itself, the last
     /// one goes on to the losses and their gradient.

@@ -20,6 +20,17 @@ pub(crate) fn resolve_stored(
     device: &Device,
     stored: Option<TensorDtype>,
 ) -> Result<FloatDType, TrainerError> {
+    let cpu = *device == Device::flex();
+    resolve_for(choice, cpu, |dtype| device.supports_dtype(dtype), stored)
+}
+
+/// The same for a device of which only this is known.
+pub(crate) fn resolve_for(
+    choice: DtypeChoice,
+    cpu: bool,
+    supports: impl Fn(FloatDType) -> bool,
+    stored: Option<TensorDtype>,
+) -> Result<FloatDType, TrainerError> {
     let (dtype, name) = match choice {
         DtypeChoice::Float32 => (FloatDType::F32, "float32"),
         DtypeChoice::Bfloat16 => (FloatDType::BF16, "bfloat16"),
@@ -30,34 +41,16 @@ pub(crate) fn resolve_stored(
                 Some(TensorDtype::Float16) => FloatDType::F16,
                 Some(TensorDtype::Float32) | None => FloatDType::F32,
             };
-            let cpu = *device == Device::flex();
-            return Ok(if cpu || !device.supports_dtype(stored) {
+            return Ok(if cpu || !supports(stored) {
                 FloatDType::F32
             } else {
                 stored
             });
         }
     };
-    if device.supports_dtype(dtype) {
+    if supports(dtype) {
         Ok(dtype)
     } else {
         Err(TrainerError::UnsupportedDtype { dtype: name })
-    }
-}
-
-/// One type for all stages; `auto` is `float32` where they would choose different ones.
-pub(crate) fn shared_dtype(
-    choice: DtypeChoice,
-    devices: &[Device],
-    checkpoint: &Checkpoint,
-) -> Result<FloatDType, TrainerError> {
-    let chosen = devices
-        .iter()
-        .map(|device| resolve_dtype(choice, device, checkpoint));
-    let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
-    chosen.dedup();
-    match chosen[..] {
-        [dtype] => Ok(dtype),
-        _ => Ok(FloatDType::F32),
     }
 }

@@ -4,6 +4,8 @@ use batchlora::BatchLoraError;
 use loraloom_config::ConfigError;
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
+#[cfg(feature = "remote")]
+use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 use thiserror::Error;
@@ -39,6 +41,17 @@ pub enum TrainerError {
     /// Nothing to train on.
     #[error("no device for any stage")]
     NoStage,
+    /// Stages on workers without a token.
+    #[error("stages are on workers, but there is no `pipeline.token_file`")]
+    NoToken,
+    /// The workers' token cannot be read.
+    #[error("cannot read the token in `{}`: {source}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The run directory already holds a run.
     #[error("`{}` already holds a run", path.display())]
     RunExists {
@@ -114,11 +127,32 @@ impl TrainerError {
             Self::Partition(_) => Some(
                 "`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into(),
             ),
+            Self::NoToken => Some("name the file that workers were given, too".into()),
+            #[cfg(feature = "remote")]
+            Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),
             Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
             _ => None,
         }
     }
+}
+
+#[cfg(feature = "remote")]
+fn worker_hint(problem: &WorkerError) -> Option<String> {
+    let hint = match problem {
+        WorkerError::Unreachable { .. } => {
+            "is `loraloom worker` running there, and does every machine let UDP through to its port?"
+        }
+        WorkerError::Token => {
+            "`pipeline.token_file` and the worker's `--token-file` must hold the same text"
+        }
+        WorkerError::Busy { .. } => "a worker holds one stage of one run",
+        WorkerError::Mismatch { .. } => {
+            "every machine needs the same loraloom and the same model directory"
+        }
+        WorkerError::Failed { .. } => return None,
+    };
+    Some(hint.into())
 }
 
 impl From<PipelineError> for TrainerError {

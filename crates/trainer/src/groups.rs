@@ -75,7 +75,7 @@ impl Session<'_> {
         };
         let place = self.ledger.place(index);
         let adapter = self.pipeline.remove(place.group, place.slot)?;
-        self.pipeline.reserve_groups(to + 1);
+        self.pipeline.reserve_groups(to + 1)?;
         self.pipeline.push(to, adapter)?;
         let mut task = self.ledger.running.remove(index);
         task.group = to;

@@ -17,6 +17,7 @@ mod evaluate;
 mod event;
 mod generator;
 mod groups;
+mod home;
 mod ledger;
 mod pending;
 mod place;
@@ -36,6 +37,7 @@ pub use bench::{
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;
+pub use home::StagePlace;
 pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};

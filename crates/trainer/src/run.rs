@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
-use loraloom_pipeline::{Pipeline, Stage, schedule::Schedule};
+use loraloom_pipeline::{Pipeline, schedule::Schedule};
 use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::{
     AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
     adapter::{ModelAdapter, fresh, from_peft, shape_warning},
     balance::spread,
-    dtype::shared_dtype,
+    home::{Home, Household, StagePlace},
     ledger::Ledger,
     run_directory::RunDirectory,
     session::Session,
@@ -52,13 +52,26 @@ pub struct Run {
 
 impl Run {
     /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
-    /// nothing. There is a device for each stage; the configuration's own names for them are not
-    /// looked at.
+    /// nothing here; workers read their layers. There is a place for each stage; the
+    /// configuration's own names for them are not looked at.
     ///
     /// # Errors
     /// If anything is missing, damaged or does not fit.
-    pub fn prepare(config: RunConfig, devices: &[Device]) -> Result<Self, TrainerError> {
-        let device = devices.first().ok_or(TrainerError::NoStage)?;
+    pub fn prepare<P: Into<StagePlace> + Clone>(
+        config: RunConfig,
+        places: &[P],
+    ) -> Result<Self, TrainerError> {
+        let places = places.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, places)
+    }
+
+    fn prepare_on(config: RunConfig, places: Vec<StagePlace>) -> Result<Self, TrainerError> {
+        // Where adapters begin: a stage takes its part from there.
+        let device = match places.first().ok_or(TrainerError::NoStage)? {
+            StagePlace::Device(device) => device.clone(),
+            #[cfg(feature = "remote")]
+            StagePlace::Worker(_) => Device::flex(),
+        };
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
         checkpoint.verify(&model)?;
@@ -109,26 +122,30 @@ impl Run {
                 Some(directory) => {
                     let peft = PeftAdapter::load(directory)?;
                     warnings.extend(shape_warning(adapter, &peft.config));
-                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, device)?;
+                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, &device)?;
                     shapes.insert(id, peft.config);
                     state
                 }
-                None => fresh(adapter, &model, device)?,
+                None => fresh(adapter, &model, &device)?,
             };
             initial.insert(id, state);
             tasks.push(TrainingTask::new(id, adapter.clone(), data)?);
         }
 
-        let dtype = shared_dtype(config.dtype, devices, &checkpoint)?;
-        let measure_on = Some((device, dtype));
-        let stages = spread(&config, &model, devices.len(), &tasks, measure_on)?
-            .into_iter()
-            .zip(devices)
-            .map(|(layers, device)| {
-                let stage = Stage::load(&checkpoint, &model, layers, dtype, device)?;
-                Ok(stage.with_gradient_checkpointing(config.gradient_checkpointing))
-            });
-        let pipeline = Pipeline::new(stages.collect::<Result<_, TrainerError>>()?)?;
+        let household = Household {
+            config: &config,
+            model: &model,
+            checkpoint: &checkpoint,
+        };
+        let homes = household.reach(&places)?;
+        let dtype = household.dtype(&homes)?;
+        let measure_on = match &homes[0] {
+            Home::Device(device) => Some((device, dtype)),
+            #[cfg(feature = "remote")]
+            Home::Worker(_) => None,
+        };
+        let layers = spread(&config, &model, homes.len(), &tasks, measure_on)?;
+        let pipeline = Pipeline::of(household.load(homes, layers, dtype)?)?;
         Ok(Self {
             config,
             tokenizer,
@@ -168,8 +185,7 @@ impl Run {
             .iter()
             .map(|task| task.config.name.clone())
             .collect();
-        let stages = self.pipeline.devices();
-        let stages = stages.map(|device| format!("{device:?}")).collect();
+        let stages = self.pipeline.names().collect();
         let layers = self.pipeline.layers();
         let layers = layers.map(|layers| [layers.start, layers.end]).collect();
         let mut devices: Vec<Device> = Vec::new();
@@ -212,19 +228,9 @@ impl Run {
             session.ledger.emit(Event::Warning { message })?;
         }
 
-        loop {
-            let decision = scheduler.decide();
-            session.admit(decision.admitted)?;
-            if session.ledger.running.is_empty() {
-                break;
-            }
-            for (task, outcome) in session.train(stop)? {
-                scheduler.finish(task, outcome)?;
-            }
-            if stop.load(Ordering::Relaxed) {
-                session.interrupt()?;
-                break;
-            }
+        if let Err(error) = train_all(&mut session, &mut scheduler, stop) {
+            // A read that failed does not know why.
+            return Err(session.pipeline.failure().map_or(error, TrainerError::from));
         }
 
         let interrupted = session
@@ -255,6 +261,27 @@ impl Run {
             seconds,
             tokens,
         })
+    }
+}
+
+/// Trains until every task has come to its end or `stop` is set.
+fn train_all(
+    session: &mut Session<'_>,
+    scheduler: &mut FirstComeFirstServed,
+    stop: &AtomicBool,
+) -> Result<(), TrainerError> {
+    loop {
+        let decision = scheduler.decide();
+        session.admit(decision.admitted)?;
+        if session.ledger.running.is_empty() {
+            return Ok(());
+        }
+        for (task, outcome) in session.train(stop)? {
+            scheduler.finish(task, outcome)?;
+        }
+        if stop.load(Ordering::Relaxed) {
+            return session.interrupt();
+        }
     }
 }
 

@@ -49,7 +49,7 @@ impl Session<'_> {
                 continue;
             };
             task.group = group;
-            self.pipeline.reserve_groups(group + 1);
+            self.pipeline.reserve_groups(group + 1)?;
             self.pipeline.push(group, self.initial[&task.id].clone())?;
             let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
             let running = &mut self.ledger.running;

@@ -10,6 +10,7 @@ mod init;
 mod plan;
 mod report;
 mod train;
+mod worker;
 
 use crate::{arguments::Command, exit::Exit, printer::Printer};
 
@@ -25,6 +26,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Plan(arguments) => plan::run(&arguments, printer),
         Command::Train(arguments) => train::run(arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
+        Command::Worker(arguments) => worker::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),
         Command::Doctor(arguments) => doctor::run(&arguments, printer),
         Command::Config(command) => config::run(&command, printer),

@@ -1,8 +1,7 @@
 //! `train CONFIG`: every adapter to its end.
 
-use burn::tensor::Device;
-use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{Outcome, Run, RunReport};
+use loraloom_config::{LoadOptions, RunConfig, WorkerAddress};
+use loraloom_trainer::{Outcome, Run, RunReport, StagePlace};
 
 use super::config;
 use crate::{
@@ -27,10 +26,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     }
     // Said before weights are read; the run directory itself settles who is first.
     run_directory::refuse_used(&config.output_dir)?;
-    let devices = open_stages(&config, printer)?;
+    let places = open_stages(&config, printer)?;
     let output_dir = config.output_dir.clone();
 
-    let run = Run::prepare(config, &devices)?;
+    let run = Run::prepare(config, &places)?;
     for dataset in run.datasets() {
         printer.note(&summary::dataset(dataset));
     }
@@ -56,9 +55,9 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(exit(&report))
 }
 
-/// The device of every stage, said on the way.
-fn open_stages(config: &RunConfig, printer: &Printer) -> Result<Vec<Device>, Failure> {
-    let mut devices = Vec::new();
+/// What every stage is on, said on the way.
+fn open_stages(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<StagePlace>> {
+    let mut places = Vec::new();
     let stages = device::open_stages(config)?;
     let several = stages.len() > 1;
     let model = config.model.display();
@@ -67,22 +66,33 @@ fn open_stages(config: &RunConfig, printer: &Printer) -> Result<Vec<Device>, Fai
         printer.note(&format!("model   {model} in {count} stages"));
     }
     for (index, stage) in stages.into_iter().enumerate() {
-        let opened = match stage {
-            OpenedStage::Local(opened) => opened,
-            OpenedStage::Remote(address) => {
-                let message = format!("stage {index}: no connection to {address}");
-                return Err(Failure::new(Exit::Device, message));
-            }
-        };
-        printer.warnings(&opened.warnings);
+        if let OpenedStage::Local(opened) = &stage {
+            printer.warnings(&opened.warnings);
+        }
         printer.note(&if several {
-            format!("stage {index} on {opened}")
+            format!("stage {index} on {stage}")
         } else {
-            format!("model   {model} on {opened}")
+            format!("model   {model} on {stage}")
         });
-        devices.push(opened.device);
+        places.push(match stage {
+            OpenedStage::Local(opened) => StagePlace::Device(opened.device),
+            OpenedStage::Remote(address) => worker(&address)?,
+        });
     }
-    Ok(devices)
+    Ok(places)
+}
+
+#[cfg(feature = "remote")]
+fn worker(address: &WorkerAddress) -> anyhow::Result<StagePlace> {
+    let address = format!("remote:{address}").parse();
+    let address = address.map_err(|error| Failure::usage(format!("{error}")))?;
+    Ok(StagePlace::Worker(address))
+}
+
+#[cfg(not(feature = "remote"))]
+fn worker(_: &WorkerAddress) -> anyhow::Result<StagePlace> {
+    let failure = Failure::new(Exit::Device, "this build reaches no workers");
+    Err(failure.hint("build with `--features remote`").into())
 }
 
 fn exit(report: &RunReport) -> Exit {

@@ -15,3 +15,5 @@ mod plan;
 mod support;
 mod train;
 mod usage;
+#[cfg(all(feature = "remote", unix))]
+mod worker;

@@ -70,7 +70,6 @@ fn what_is_not_served_is_refused_by_name() {
         "merge x",
         "verify x",
         "export x",
-        "worker",
         "simulate t --compare --json",
         "data preview x.yaml",
         "train x.yaml --resume",

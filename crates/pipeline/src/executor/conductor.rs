@@ -105,14 +105,21 @@ impl Conductor<'_> {
         };
         let mut last = None;
         for report in reports {
-            let busy = &mut outcome.busy[report.stage];
-            *busy = busy.zip(report.busy).map(|(sum, part)| sum + part);
-            let Some(Results { readback, losses }) = report.results else {
+            let stage = report.stage;
+            let mut add_busy = |seconds: Option<f64>| {
+                let busy = &mut outcome.busy[stage];
+                *busy = busy.zip(seconds).map(|(sum, part)| sum + part);
+            };
+            let Some(Results { readback, losses, seconds }) = report.results else {
+                add_busy(report.busy);
                 continue;
             };
             let arrival = readback.wait()?;
             last = last.max(Some(arrival.at));
             let mut values = arrival.values;
+            let measured = if seconds { values.pop() } else { None };
+            let measured = measured.and_then(|seconds| seconds.first().copied()).map(f64::from);
+            add_busy(measured.or(report.busy));
             let norms = values.split_off(losses);
             let group = &mut outcome.groups[report.group];
             group.losses.extend(values);

@@ -7,7 +7,7 @@ use std::{
 
 use burn::tensor::{Device, Tensor};
 
-use crate::{Passage, PipelineError};
+use crate::{Passage, PipelineError, TrainStage, Way};
 
 /// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
 /// letters under way are for the same thing.
@@ -21,6 +21,16 @@ pub(super) enum Subject {
     SquaresAbove(usize),
     /// Squares of a group's gradients at all stages.
     Squares(usize),
+}
+
+impl Subject {
+    fn way(self) -> Way {
+        match self {
+            Self::Hidden(_) => Way::Hidden,
+            Self::Gradient(_) => Way::Gradient,
+            Self::SquaresAbove(_) | Self::Squares(_) => Way::Squares,
+        }
+    }
 }
 
 /// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
@@ -39,16 +49,17 @@ pub(super) struct Inbox {
 /// The way to all stages.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
-    boxes: Vec<(Sender<Letter>, Device)>,
+    /// With where each stage takes what comes to it, by way.
+    boxes: Vec<(Sender<Letter>, [Device; 3])>,
 }
 
-/// A box for every stage, whose device its letters are moved to. Without `waits` a letter must
+/// A box for every stage, at whose entrances its letters arrive. Without `waits` a letter must
 /// have been sent before it is taken.
-pub(super) fn boxes(devices: Vec<Device>, waits: bool) -> (Vec<Inbox>, Outbox) {
+pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Outbox) {
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
-    for (stage, device) in devices.into_iter().enumerate() {
+    for (stage, taker) in stages.iter().enumerate() {
         let (sender, receiver) = channel();
-        boxes.push((sender, device));
+        boxes.push((sender, Way::ALL.map(|way| taker.entrance(way))));
         inboxes.push(Inbox {
             stage,
             receiver,
@@ -94,7 +105,8 @@ impl Inbox {
 impl Outbox {
     /// Starts a tensor on its way.
     pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
-        let (sender, device) = &self.boxes[stage];
+        let (sender, entrances) = &self.boxes[stage];
+        let device = &entrances[subject.way() as usize];
         // Who has ended needs no letters; why it ended is told elsewhere.
         let _ = sender.send(Some((subject, tensor.to_device(device))));
     }

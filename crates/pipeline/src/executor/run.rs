@@ -82,8 +82,7 @@ pub fn run<S: TrainStage, T: Steps>(
     let lists = passes.schedule.operations(&shape);
     let order = submission_order(&lists).map_err(PipelineError::from)?;
     let threads = stages.len() > 1 && passes.driver == Driver::ThreadPerStage;
-    let devices = stages.iter().map(TrainStage::device).collect();
-    let (inboxes, outbox) = boxes(devices, threads);
+    let (inboxes, outbox) = boxes(stages, threads);
     let (notify, notices) = channel();
     let loops: Vec<StageLoop<'_, S>> = stages
         .iter_mut()

@@ -40,8 +40,10 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Results {
     pub(super) readback: Readback,
-    /// How many of the tensors are losses; the norms follow.
+    /// How many of the tensors are losses; the norms follow, where there are any.
     pub(super) losses: usize,
+    /// Whether the last one is the seconds spent on it.
+    pub(super) seconds: bool,
 }
 
 /// A stage at its list.
@@ -164,11 +166,14 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             self.groups[group].owed = Some(updates);
         }
         self.worked(group, begun);
+        let seconds = self.stage.seconds(group)?;
+        let measured = seconds.is_some();
+        read.extend(seconds);
         let results = if read.is_empty() {
             None
         } else {
             let readback = Readback::request(read)?;
-            Some(Results { readback, losses })
+            Some(Results { readback, losses, seconds: measured })
         };
         let busy = std::mem::take(&mut self.groups[group].busy);
         let report = Report {

@@ -1,0 +1,70 @@
+//! `worker`: a stage for a run on another machine.
+
+use crate::{arguments::WorkerArguments, exit::Exit, printer::Printer};
+
+#[cfg(feature = "remote")]
+pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    use std::{fs, sync::mpsc};
+
+    use anyhow::Context;
+    use loraloom_pipeline::remote::{Worker, WorkerOptions};
+
+    use crate::{device, failure::Failure};
+
+    let token = fs::read_to_string(&arguments.token_file).map_err(|error| {
+        let path = arguments.token_file.display();
+        Failure::usage(format!("cannot read the token in {path}: {error}"))
+            .hint("any text will do, such as the output of `openssl rand -hex 32`")
+    })?;
+    let opened = device::open(arguments.device)?;
+    printer.warnings(&opened.warnings);
+    let (stop, stopped) = mpsc::channel();
+    ctrlc::set_handler(move || {
+        // Nobody listens any more when it has been stopped already.
+        let _ = stop.send(());
+    })
+    .context("no handler for Ctrl-C")?;
+    let lines = printer.clone();
+    let worker = Worker::start(WorkerOptions {
+        listen: arguments.listen,
+        identity: arguments.identity.clone(),
+        token: token.trim().to_owned(),
+        model: arguments.model.clone(),
+        device: opened.device.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        log: Box::new(move |line| lines.note(line)),
+    })
+    .map_err(failure)?;
+    let model = arguments.model.display();
+    printer.note(&format!("worker  {model} on {opened}, waiting for a controller"));
+    printer.data(&worker.address().to_string())?;
+    // An error is that the handler has gone, which it does not.
+    let _ = stopped.recv();
+    printer.note("stopped");
+    drop(worker);
+    Ok(Exit::Interrupted)
+}
+
+#[cfg(feature = "remote")]
+fn failure(error: loraloom_pipeline::remote::ServeError) -> anyhow::Error {
+    use loraloom_pipeline::remote::ServeError;
+
+    use crate::failure::Failure;
+
+    let exit = match error {
+        ServeError::Model(error) => return error.into(),
+        ServeError::Identity { .. } | ServeError::EmptyToken | ServeError::Listen { .. } => {
+            Exit::Usage
+        }
+        ServeError::Device { .. } => Exit::Device,
+    };
+    Failure::new(exit, error.to_string()).into()
+}
+
+#[cfg(not(feature = "remote"))]
+pub(super) fn run(_: &WorkerArguments, _: &Printer) -> anyhow::Result<Exit> {
+    use crate::failure::Failure;
+
+    let failure = Failure::new(Exit::Usage, "this build has no workers");
+    Err(failure.hint("build with `--features remote`").into())
+}

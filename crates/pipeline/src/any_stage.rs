@@ -1,0 +1,229 @@
+use std::ops::Range;
+
+use batchlora::SlotUpdate;
+use burn::tensor::{Device, Tensor};
+use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
+
+#[cfg(feature = "remote")]
+use crate::remote::{RemoteCache, RemoteStage};
+use crate::{
+    Forwarded, Microbatch, Passage, PipelineError, Stage, TrainStage, Way, local_stage::LocalStage,
+};
+
+/// A stage, wherever its layers are.
+#[derive(Debug)]
+pub struct AnyStage(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Local(Box<LocalStage>),
+    #[cfg(feature = "remote")]
+    Remote(Box<RemoteStage>),
+}
+
+impl From<Stage> for AnyStage {
+    fn from(stage: Stage) -> Self {
+        Self(Kind::Local(Box::new(LocalStage::new(stage))))
+    }
+}
+
+#[cfg(feature = "remote")]
+impl From<RemoteStage> for AnyStage {
+    fn from(stage: RemoteStage) -> Self {
+        Self(Kind::Remote(Box::new(stage)))
+    }
+}
+
+/// Keys and values of a stage's layers.
+#[derive(Debug, Clone)]
+pub(crate) enum StageCache {
+    Local(Vec<LayerCache>),
+    #[cfg(feature = "remote")]
+    Remote(RemoteCache),
+}
+
+/// What one kind of stage does, or the other.
+macro_rules! either {
+    ($self:expr, $stage:ident => $local:expr, $remote:expr) => {
+        match $self {
+            Kind::Local($stage) => $local,
+            #[cfg(feature = "remote")]
+            Kind::Remote($stage) => $remote,
+        }
+    };
+}
+
+impl AnyStage {
+    pub(crate) fn layers(&self) -> Range<usize> {
+        either!(&self.0, stage => stage.stage().layers(), stage.layers())
+    }
+
+    pub(crate) fn ends_model(&self) -> bool {
+        either!(&self.0, stage => stage.stage().ends_model(), stage.ends_model())
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        either!(&self.0, stage => stage.stage().device(), stage.device())
+    }
+
+    /// What the stage is on, for people.
+    pub(crate) fn name(&self) -> String {
+        either!(&self.0, stage => format!("{:?}", stage.stage().device()), stage.address().to_owned())
+    }
+
+    pub(crate) fn config(&self) -> &LlamaConfig {
+        either!(&self.0, stage => stage.stage().config(), stage.config())
+    }
+
+    /// Why the stage cannot go on, if it is elsewhere and has a reason of its own.
+    pub(crate) fn failure(&self) -> Option<PipelineError> {
+        either!(&self.0, _stage => None, _stage.failure())
+    }
+
+    /// Bytes reserved on the stage's device, where it can tell.
+    pub(crate) fn reserved_bytes(&self) -> Result<Option<u64>, PipelineError> {
+        either!(&self.0, stage => {
+            let usage = stage.stage().device().memory_pool_usage();
+            Ok(usage.map(|usage| usage.bytes_reserved))
+        }, Ok(stage.memory()?.map(|(_, reserved)| reserved)))
+    }
+
+    pub(crate) fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
+        either!(&mut self.0, stage => {
+            stage.stage_mut().reserve_groups(count);
+            Ok(())
+        }, stage.reserve_groups(count))
+    }
+
+    pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
+        either!(&mut self.0, stage => stage.stage_mut().swap_groups(first, second),
+            stage.swap_groups(first, second))
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        group: usize,
+        adapter: Vec<LayerAdapter>,
+    ) -> Result<usize, PipelineError> {
+        either!(&mut self.0, stage => stage.stage_mut().push(group, adapter),
+            stage.push(group, adapter))
+    }
+
+    pub(crate) fn remove(
+        &mut self,
+        group: usize,
+        slot: usize,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        either!(&mut self.0, stage => stage.stage_mut().remove(group, slot),
+            stage.remove(group, slot))
+    }
+
+    pub(crate) fn extract(
+        &self,
+        group: usize,
+        slot: usize,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        either!(&self.0, stage => stage.stage().extract(group, slot), stage.extract(group, slot))
+    }
+
+    pub(crate) fn cache(&self) -> StageCache {
+        either!(&self.0, stage => {
+            let layers = stage.stage().layers().len();
+            StageCache::Local(vec![LayerCache::default(); layers])
+        }, StageCache::Remote(stage.cache()))
+    }
+
+    /// The layers over hidden states, which the first stage makes itself, without keeping anything
+    /// but what goes into a cache.
+    pub(crate) fn infer(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        cache: Option<&mut StageCache>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let device = self.device();
+        let hidden = hidden.map(|hidden| hidden.to_device(device));
+        either!(&self.0, stage => {
+            let layers = match cache {
+                Some(StageCache::Local(layers)) => Some(layers.as_mut_slice()),
+                _ => None,
+            };
+            stage.infer(group, microbatch, hidden, layers)
+        }, {
+            let cache = match &cache {
+                Some(StageCache::Remote(cache)) => Some(cache),
+                _ => None,
+            };
+            stage.infer(group, microbatch, hidden, cache)
+        })
+    }
+
+    pub(crate) fn target_losses(
+        &self,
+        hidden: Tensor<2>,
+        targets: &Targets,
+    ) -> Result<Tensor<1>, PipelineError> {
+        either!(&self.0, stage => stage.stage().target_losses(hidden, targets),
+            stage.target_losses(hidden, targets))
+    }
+
+    pub(crate) fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
+        either!(&self.0, stage => stage.stage().logits(hidden), stage.logits(hidden))
+    }
+}
+
+impl TrainStage for AnyStage {
+    fn device(&self) -> Device {
+        self.device().clone()
+    }
+
+    fn entrance(&self, way: Way) -> Device {
+        either!(&self.0, stage => stage.entrance(way), stage.entrance(way))
+    }
+
+    fn computes_in_call(&self) -> bool {
+        either!(&self.0, stage => stage.computes_in_call(), stage.computes_in_call())
+    }
+
+    fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
+        either!(&mut self.0, stage => stage.seconds(group), stage.seconds(group))
+    }
+
+    fn forward(
+        &mut self,
+        at: Passage,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        either!(&mut self.0, stage => stage.forward(at, microbatch, hidden),
+            stage.forward(at, microbatch, hidden))
+    }
+
+    fn backward(
+        &mut self,
+        at: Passage,
+        gradient: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        either!(&mut self.0, stage => stage.backward(at, gradient), stage.backward(at, gradient))
+    }
+
+    fn add_squares(
+        &mut self,
+        group: usize,
+        above: Option<Tensor<2>>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        either!(&mut self.0, stage => stage.add_squares(group, above),
+            stage.add_squares(group, above))
+    }
+
+    fn update(
+        &mut self,
+        group: usize,
+        updates: &[Option<SlotUpdate>],
+        squares: Tensor<2>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        either!(&mut self.0, stage => stage.update(group, updates, squares),
+            stage.update(group, updates, squares))
+    }
+}

@@ -1,0 +1,41 @@
+//! QUIC as both ends use it.
+
+use std::{net::SocketAddr, time::Duration};
+
+use iroh::{
+    Endpoint, RelayMode, SecretKey,
+    endpoint::{QuicTransportConfig, presets},
+};
+
+/// A connection on which nothing arrives for so long has ended. Nobody stays silent: see [`SIGN`].
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How often an idle end says that it is there.
+const SIGN: Duration = Duration::from_millis(500);
+
+/// An endpoint that knows no relays and asks no directory; `listen` is where others reach it.
+///
+/// # Errors
+/// If the address is taken or not of this machine.
+pub(super) async fn bind(
+    listen: Option<(SocketAddr, SecretKey)>,
+) -> Result<Endpoint, Box<dyn std::error::Error + Send + Sync>> {
+    let mut transport = QuicTransportConfig::builder()
+        // Some kernels lose segments; see iroh's issue 4555.
+        .enable_segmentation_offload(false)
+        .keep_alive_interval(SIGN)
+        .default_path_keep_alive_interval(SIGN)
+        .default_path_max_idle_timeout(SILENCE);
+    transport = transport.max_idle_timeout(Some(SILENCE.try_into()?));
+    let mut builder = Endpoint::builder(presets::Minimal)
+        .relay_mode(RelayMode::Disabled)
+        .transport_config(transport.build());
+    if let Some((address, key)) = listen {
+        builder = builder
+            .secret_key(key)
+            .alpns(vec![burn::server::BURN_REMOTE_ALPN.to_vec()])
+            .clear_ip_transports()
+            .bind_addr(address)?;
+    }
+    Ok(builder.bind().await?)
+}

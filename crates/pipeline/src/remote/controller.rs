@@ -1,0 +1,215 @@
+use std::{
+    ops::Range,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use burn::{
+    remote::{ConnectError, IrohHost, RemoteHost},
+    tensor::{Device, FloatDType},
+};
+use loraloom_model::{Checkpoint, LlamaConfig};
+
+use super::{
+    CONTROL, PROTOCOL, SESSIONS, WorkerAddress,
+    digest::weights_digest,
+    envelope::Envelope,
+    error::WorkerError,
+    host::describe,
+    line::Line,
+    link::Link,
+    monitor::Monitor,
+    session::{Session, Silence},
+    stage::RemoteStage,
+    wire::{Answer, Command, Greeting, LoadOrder, WireDtype},
+};
+use crate::PipelineError;
+
+/// How long a worker is asked again that is somebody else's: its controller may have just ended.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Reaches workers for one run.
+#[derive(Debug)]
+pub struct Controller {
+    link: Arc<Link>,
+    token: String,
+    deadline: Duration,
+}
+
+/// Which stage a worker is to hold.
+#[derive(Debug, Clone)]
+pub struct StageOrder<'a> {
+    /// Its decoder layers.
+    pub layers: Range<usize>,
+    /// The model's weights as the controller has them.
+    pub checkpoint: &'a Checkpoint,
+    /// What to compute in.
+    pub dtype: FloatDType,
+    /// Whether to keep only the inputs of layers.
+    pub gradient_checkpointing: bool,
+}
+
+/// A worker that is this controller's, and holds nothing yet.
+#[derive(Debug)]
+pub struct Reached {
+    line: Arc<Line>,
+    deadline: Duration,
+    config: LlamaConfig,
+    on_cpu: bool,
+    dtypes: Vec<WireDtype>,
+}
+
+impl Reached {
+    /// Whether the worker computes on its CPU.
+    pub fn on_cpu(&self) -> bool {
+        self.on_cpu
+    }
+
+    /// Whether the worker's device can compute in a type.
+    pub fn supports(&self, dtype: FloatDType) -> bool {
+        WireDtype::new(dtype).is_some_and(|dtype| self.dtypes.contains(&dtype))
+    }
+
+    /// Has the worker read its layers. Reads them here, too, to compare.
+    ///
+    /// # Errors
+    /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
+    pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
+        let Range { start, end } = order.layers;
+        let failed = |reason: String| self.line.problem(WorkerError::Failed { reason });
+        let dtype = WireDtype::new(order.dtype)
+            .ok_or_else(|| failed(format!("{:?} is not for weights", order.dtype)))?;
+        let command = Command::Load(LoadOrder {
+            first: start,
+            end,
+            dtype,
+            gradient_checkpointing: order.gradient_checkpointing,
+            digest: weights_digest(order.checkpoint, &self.config, (start, end))?,
+        });
+        self.line.ask(command, Vec::new(), &[])?;
+        let monitor = Monitor::start(&self.line, self.deadline)
+            .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
+        Ok(RemoteStage::new(self, order, monitor))
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {
+        (self.line, self.config, self.on_cpu)
+    }
+}
+
+impl Controller {
+    /// Reaches workers that have this token. A stage that has not got on with what it was told to
+    /// do for `deadline` is taken for lost: it must be longer than three optimizer steps take.
+    ///
+    /// # Errors
+    /// If this machine's network cannot be used.
+    pub fn new(token: &str, deadline: Duration) -> Result<Self, PipelineError> {
+        let link = Link::new().map_err(|error| PipelineError::Network {
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            link: Arc::new(link),
+            token: token.trim().to_owned(),
+            deadline,
+        })
+    }
+
+    /// Takes a worker for a stage of a model.
+    ///
+    /// # Errors
+    /// [`PipelineError::Worker`] if it cannot be reached, is somebody else's, or has another
+    /// version or model.
+    pub fn reach(
+        &self,
+        stage: usize,
+        address: &WorkerAddress,
+        config: &LlamaConfig,
+    ) -> Result<Reached, PipelineError> {
+        let reach = || {
+            let host = self.host(address)?;
+            let control = open(&host, CONTROL)?;
+            let Answer::Yours {
+                lease,
+                on_cpu,
+                dtypes,
+            } = self.claim(&control, config)?
+            else {
+                let reason = "it does not answer a greeting".to_owned();
+                return Err(WorkerError::Failed { reason });
+            };
+            let sessions = (0..SESSIONS).map(|session| open(&host, session));
+            let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+            Ok(Reached {
+                line: Line::new(stage, address, sessions, lease, &self.link),
+                deadline: self.deadline,
+                config: config.clone(),
+                on_cpu,
+                dtypes,
+            })
+        };
+        reach().map_err(|problem| PipelineError::Worker {
+            stage,
+            address: address.to_string(),
+            problem,
+        })
+    }
+
+    fn host(&self, address: &WorkerAddress) -> Result<RemoteHost, WorkerError> {
+        let places = address.resolve().map_err(|error| WorkerError::Unreachable {
+            reason: error.to_string(),
+        })?;
+        let host = IrohHost::new(address.id()).with_endpoint(self.link.endpoint().clone());
+        let host = places.into_iter().fold(host, IrohHost::with_address);
+        Ok(RemoteHost::iroh(host).with_credential(self.token.as_str()))
+    }
+
+    /// Greets a worker until it is this controller's.
+    fn claim(&self, control: &Session, config: &LlamaConfig) -> Result<Answer, WorkerError> {
+        let begun = Instant::now();
+        loop {
+            let greeting = Greeting {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                controller: *self.link.endpoint().id().as_bytes(),
+                config: describe(config),
+            };
+            let command = Command::Hello(greeting);
+            let answer = control.ask(&Envelope { lease: 0, command }, Vec::new(), &[]);
+            let answer = answer.map_err(|Silence| WorkerError::Unreachable {
+                reason: "its connection has ended".to_owned(),
+            });
+            match answer? {
+                Ok((answer, _)) => return Ok(answer),
+                Err(WorkerError::Busy { .. }) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(500));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
+    let device = Device::remote_options(host).device_index(session).init();
+    let device = device.map_err(|error| match error {
+        ConnectError::Unauthorized => WorkerError::Token,
+        ConnectError::IncompatibleProtocol {
+            client_version,
+            server_version,
+        } => WorkerError::Mismatch {
+            what: "version of Burn's remote protocol".to_owned(),
+            worker: server_version.to_string(),
+            controller: client_version.to_string(),
+        },
+        ConnectError::NoSuchDevice { device_count } => WorkerError::Mismatch {
+            what: "number of sessions".to_owned(),
+            worker: device_count.to_string(),
+            controller: SESSIONS.to_string(),
+        },
+        error => WorkerError::Unreachable {
+            reason: error.to_string(),
+        },
+    })?;
+    Ok(Session::new(device))
+}

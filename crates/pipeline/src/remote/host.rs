@@ -1,0 +1,193 @@
+use std::{
+    fmt::{self, Write},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use burn::{
+    remote::EndpointId,
+    tensor::{Device, Tensor},
+};
+use loraloom_model::{Checkpoint, LlamaConfig};
+
+use super::{
+    PROTOCOL,
+    digest::weights_digest,
+    error::WorkerError,
+    lease::Leases,
+    wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
+    work::{Done, Work},
+};
+use crate::{Stage, local_stage::LocalStage};
+
+/// What a worker has, and what it is doing.
+pub(super) struct Host {
+    pub(super) version: String,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) config: LlamaConfig,
+    pub(super) device: Device,
+    pub(super) leases: Leases,
+    /// The stage, under the lease it was loaded for.
+    pub(super) work: Mutex<Option<(u64, Work)>>,
+    /// What went wrong first, and under which lease.
+    pub(super) failure: Mutex<Option<(u64, Trouble)>>,
+    pub(super) log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut host = formatter.debug_struct("Host");
+        host.field("version", &self.version);
+        host.field("leases", &self.leases).finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A pass that panicked is remembered as a failure; nothing else of its stage is used.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    /// Does what a controller asks for.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    pub(super) fn execute(
+        &self,
+        lease: u64,
+        command: Command,
+        inputs: Vec<Tensor<2>>,
+    ) -> Result<Done, WorkerError> {
+        match command {
+            Command::Ping => Ok(Done::element(0.0, &self.device)),
+            Command::Hello(greeting) => Ok(self.greet(&greeting)?.into()),
+            Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
+            Command::Load(order) => self.load(lease, &order),
+            command => {
+                let mut work = locked(&self.work);
+                let work = work.as_mut().filter(|(loaded, _)| *loaded == lease);
+                let Some((_, work)) = work.filter(|_| self.leases.is_current(lease)) else {
+                    let reason = "it holds no layers for this controller".to_owned();
+                    return Err(WorkerError::Failed { reason });
+                };
+                work.execute(command, inputs)
+            }
+        }
+    }
+
+    fn greet(&self, greeting: &Greeting) -> Result<Answer, WorkerError> {
+        let mismatch = |what: &str, worker: &str, controller: &str| {
+            Err(WorkerError::Mismatch {
+                what: what.to_owned(),
+                worker: worker.to_owned(),
+                controller: controller.to_owned(),
+            })
+        };
+        if greeting.version != self.version {
+            return mismatch("loraloom version", &self.version, &greeting.version);
+        }
+        if greeting.protocol != PROTOCOL {
+            let (worker, controller) = (PROTOCOL.to_string(), greeting.protocol.to_string());
+            return mismatch("protocol version", &worker, &controller);
+        }
+        let config = describe(&self.config);
+        if greeting.config != config {
+            let mut lines = config.lines().zip(greeting.config.lines());
+            let (worker, controller) = lines
+                .find(|(ours, theirs)| ours != theirs)
+                .unwrap_or(("shorter", "longer"));
+            return mismatch("model configuration", worker.trim(), controller.trim());
+        }
+        let controller = EndpointId::from_bytes(&greeting.controller)
+            .map_err(|error| WorkerError::failed(&error))?;
+        let lease = self.leases.claim(controller)?;
+        self.say(&format!("controller {controller} has connected"));
+        let supported = |dtype: &WireDtype| self.device.supports_dtype(dtype.dtype());
+        Ok(Answer::Yours {
+            lease,
+            on_cpu: self.device == Device::flex(),
+            dtypes: WireDtype::ALL.into_iter().filter(supported).collect(),
+        })
+    }
+
+    fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
+        let LoadOrder { first, end, .. } = *order;
+        let layers = self.config.num_hidden_layers;
+        if first >= end || end > layers {
+            let reason = format!("there are no layers {first}..{end} in a model of {layers}");
+            return Err(WorkerError::Failed { reason });
+        }
+        let mut work = locked(&self.work);
+        if !self.leases.is_current(lease) {
+            let reason = "it is not this controller's any more".to_owned();
+            return Err(WorkerError::Failed { reason });
+        }
+        // What was loaded before goes before the new layers come.
+        *work = None;
+        let digest = weights_digest(&self.checkpoint, &self.config, (first, end))
+            .map_err(|error| WorkerError::failed(&error))?;
+        if digest != order.digest {
+            return Err(WorkerError::Mismatch {
+                what: format!("weights of layers {first}..{end}"),
+                worker: format!("BLAKE3 {}", hexadecimal(&digest)),
+                controller: format!("BLAKE3 {}", hexadecimal(&order.digest)),
+            });
+        }
+        let (dtype, device) = (order.dtype.dtype(), &self.device);
+        if !device.supports_dtype(dtype) {
+            let reason = format!("its device does not support {dtype:?}");
+            return Err(WorkerError::Failed { reason });
+        }
+        let stage = Stage::load(&self.checkpoint, &self.config, first..end, dtype, device)
+            .map_err(|error| WorkerError::failed(&error))?
+            .with_gradient_checkpointing(order.gradient_checkpointing);
+        *work = Some((lease, Work::new(LocalStage::new(stage))));
+        self.say(&format!("serves layers {first}..{end} as {dtype:?}"));
+        Ok(Answer::Done.into())
+    }
+
+    /// Remembers why a pass could not be done; only the first reason counts.
+    pub(super) fn fail(&self, lease: u64, trouble: Trouble) {
+        if !self.leases.is_current(lease) {
+            return;
+        }
+        let line = format!("failed: {}", trouble.reason);
+        {
+            let mut failure = locked(&self.failure);
+            if failure.as_ref().is_some_and(|(of, _)| *of == lease) {
+                return;
+            }
+            *failure = Some((lease, trouble));
+        }
+        self.say(&line);
+    }
+
+    /// What went wrong first under a lease.
+    pub(super) fn failed(&self, lease: u64) -> Option<Trouble> {
+        let failure = locked(&self.failure);
+        let failure = failure.as_ref().filter(|(of, _)| *of == lease);
+        failure.map(|(_, trouble)| trouble.clone())
+    }
+
+    /// Forgets a stage whose controller has gone. Waits for the pass that is being computed.
+    pub(super) fn release(&self, lease: u64) {
+        locked(&self.work).take_if(|(loaded, _)| *loaded == lease);
+        self.say("the controller is gone; waiting for another");
+    }
+
+    fn say(&self, line: &str) {
+        (self.log)(line);
+    }
+}
+
+/// A configuration with a field a line, to be compared.
+pub(super) fn describe(config: &LlamaConfig) -> String {
+    format!("{config:#?}")
+}
+
+fn hexadecimal(digest: &[u8; 32]) -> String {
+    digest[..8].iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,66 @@
+//! Stages on other machines.
+//!
+//! A [`Worker`] hosts a whole stage: it reads the layers from its own disk and computes with the
+//! code and on the kind of device that a stage of the controller would. A [`Controller`] reaches it
+//! as a [`RemoteStage`], which sends what is to be done as custom operations of Burn's remote
+//! backend. Neither weights nor single tensor operations travel: a micro-batch is a description and
+//! its activations, and those go from worker to worker.
+//!
+//! **Sessions.** A worker lists its device several times, and every one is a session, a queue of its
+//! own: one to talk over, one to compute, and some for tensors on their way. A tensor is sent to a
+//! way as soon as it is promised, so that it is there when the computing session asks for it, which
+//! never waits for a network.
+//!
+//! **Trust.** Whoever holds the token may have a worker compute. Both ends are known by their keys,
+//! what they say is encrypted, and no relay or directory on the internet is asked for anything.
+//!
+//! **Failing.** A stage that is lost ends the run: [`Controller`] watches every session, and once
+//! one of them has ended closes all others, with which whoever waits for any of them stops waiting.
+
+mod address;
+mod adapters;
+mod caches;
+mod connection;
+mod controller;
+mod digest;
+mod envelope;
+mod error;
+mod guard;
+mod host;
+mod lease;
+mod line;
+mod link;
+mod monitor;
+mod operation;
+mod session;
+mod stage;
+mod wire;
+mod work;
+mod worker;
+
+pub use address::{AddressError, WorkerAddress};
+pub use controller::{Controller, Reached, StageOrder};
+pub use error::WorkerError;
+pub use stage::RemoteStage;
+pub use worker::{ServeError, Worker, WorkerOptions};
+
+pub(crate) use caches::RemoteCache;
+
+/// What both ends must agree in beside the version of the program: raised when [`wire`] changes.
+const PROTOCOL: u32 = 1;
+
+/// The custom operation everything is sent as.
+const OPERATION: &str = "loraloom";
+
+/// How often a worker lists its device. Every session has a thread at the controller that looks for
+/// work thousands of times a second, so there is one for every way and no more.
+const SESSIONS: usize = 5;
+
+/// The session that is talked over; it never carries work.
+const CONTROL: usize = 0;
+
+/// The session that computes.
+const COMPUTE: usize = 1;
+
+/// The sessions that tensors arrive on: hidden states, gradients, squares.
+const WAYS: [usize; 3] = [2, 3, 4];

@@ -1,0 +1,410 @@
+//! What controller and worker say to each other.
+
+use batchlora::{DropoutDraw, LoraSpec, Segment, Segments, SlotUpdate};
+use burn::tensor::FloatDType;
+use loraloom_model::{Sequences, Targets};
+use serde::{Deserialize, Serialize};
+
+use super::error::WorkerError;
+use crate::{Microbatch, Passage};
+
+/// What a worker is to do. Tensors that belong to it are inputs of the operation, what comes of it
+/// is its outputs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Command {
+    /// Is anybody there? Output: one element.
+    Ping,
+    /// Takes the worker, if it is free and of the same kind. Answered.
+    Hello(Greeting),
+    /// What went wrong first, if anything did. Answered.
+    Health,
+    /// Reads layers. Answered.
+    Load(LoadOrder),
+    /// See [`Stage::reserve_groups`](crate::Stage::reserve_groups). Answered.
+    ReserveGroups { count: usize },
+    /// See [`Stage::swap_groups`](crate::Stage::swap_groups). Answered.
+    SwapGroups { first: usize, second: usize },
+    /// Inputs: the tensors of every part. Answered.
+    Push {
+        group: usize,
+        adapter: Vec<[Option<WireSpec>; 7]>,
+    },
+    /// Answered. Outputs: the tensors of every part.
+    Remove { group: usize, slot: usize },
+    /// Answered. Outputs: the tensors of every part.
+    Extract { group: usize, slot: usize },
+    /// Input: hidden states, except at the first stage. Output: hidden states, or losses.
+    Forward { at: At, microbatch: WireMicrobatch },
+    /// Input: gradient, except at the last stage. Output: gradient, except at the first.
+    Backward { at: At },
+    /// Input: squares, except at the last stage. Output: squares.
+    AddSquares { group: usize },
+    /// Input: squares. Output: squared norms.
+    Update {
+        group: usize,
+        updates: Vec<Option<WireUpdate>>,
+    },
+    /// Output: one element, the seconds spent on a group since it was last asked for.
+    Seconds { group: usize },
+    /// Input: hidden states, except at the first stage. Output: hidden states.
+    Infer {
+        group: usize,
+        microbatch: WireMicrobatch,
+        cache: Option<u64>,
+    },
+    /// Input: hidden states. Output: losses.
+    TargetLosses { targets: WireTargets },
+    /// Input: hidden states. Output: logits.
+    Logits,
+    /// A cache like another one. No output.
+    CopyCache { from: u64, to: u64 },
+    /// No output.
+    DropCache { cache: u64 },
+    /// Answered.
+    Memory,
+}
+
+impl Command {
+    /// Whether the first output is an [`Answer`].
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            Self::Hello(_)
+                | Self::Health
+                | Self::Load(_)
+                | Self::ReserveGroups { .. }
+                | Self::SwapGroups { .. }
+                | Self::Push { .. }
+                | Self::Remove { .. }
+                | Self::Extract { .. }
+                | Self::Memory
+        )
+    }
+
+    /// Whether it says nothing of a stage, so that it must not wait for one either.
+    pub(super) fn is_talk(&self) -> bool {
+        matches!(self, Self::Ping | Self::Hello(_) | Self::Health)
+    }
+}
+
+/// Who wants a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+    /// Key of the controller.
+    pub(super) controller: [u8; 32],
+    /// The model's configuration, a field a line.
+    pub(super) config: String,
+}
+
+/// What a stage consists of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct LoadOrder {
+    pub(super) first: usize,
+    pub(super) end: usize,
+    pub(super) dtype: WireDtype,
+    pub(super) gradient_checkpointing: bool,
+    /// Of the weights; see [`digest`](super::digest).
+    pub(super) digest: [u8; 32],
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    /// The worker is the controller's, under this number.
+    Yours {
+        lease: u64,
+        /// Passes are computed by the CPU while they are called.
+        on_cpu: bool,
+        /// What the device can compute in.
+        dtypes: Vec<WireDtype>,
+    },
+    Slot(usize),
+    /// Bytes, where the device can tell.
+    Memory(Option<WireMemory>),
+    /// What went wrong first.
+    Health(Option<Trouble>),
+    Refused(WorkerError),
+}
+
+impl Answer {
+    /// With texts of at most so many bytes.
+    pub(super) fn shortened(&self, limit: usize) -> Self {
+        let cut = |text: &str| {
+            let mut end = limit.min(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text[..end].to_owned()
+        };
+        let third = |text: &str| {
+            let mut end = (limit / 3).min(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text[..end].to_owned()
+        };
+        match self {
+            Self::Health(Some(trouble)) => Self::Health(Some(Trouble {
+                reason: cut(&trouble.reason),
+                inherited: trouble.inherited,
+            })),
+            Self::Refused(WorkerError::Failed { reason }) => {
+                let reason = cut(reason);
+                Self::Refused(WorkerError::Failed { reason })
+            }
+            Self::Refused(WorkerError::Mismatch {
+                what,
+                worker,
+                controller,
+            }) => Self::Refused(WorkerError::Mismatch {
+                what: third(what),
+                worker: third(worker),
+                controller: third(controller),
+            }),
+            other => other.clone(),
+        }
+    }
+}
+
+/// Why a worker could not do something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trouble {
+    pub(super) reason: String,
+    /// It did not get what another stage should have sent.
+    pub(super) inherited: bool,
+}
+
+/// Memory of a worker's device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WireMemory {
+    pub(super) in_use: u64,
+    pub(super) reserved: u64,
+}
+
+/// A [`FloatDType`] that weights are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WireDtype {
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+impl WireDtype {
+    pub(super) const ALL: [Self; 3] = [Self::Float32, Self::Float16, Self::Bfloat16];
+
+    pub(super) fn new(dtype: FloatDType) -> Option<Self> {
+        match dtype {
+            FloatDType::F32 => Some(Self::Float32),
+            FloatDType::F16 => Some(Self::Float16),
+            FloatDType::BF16 => Some(Self::Bfloat16),
+            _ => None,
+        }
+    }
+
+    pub(super) fn dtype(self) -> FloatDType {
+        match self {
+            Self::Float32 => FloatDType::F32,
+            Self::Float16 => FloatDType::F16,
+            Self::Bfloat16 => FloatDType::BF16,
+        }
+    }
+}
+
+/// A [`Passage`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct At {
+    group: usize,
+    microbatch: usize,
+}
+
+impl From<Passage> for At {
+    fn from(Passage { group, microbatch }: Passage) -> Self {
+        Self { group, microbatch }
+    }
+}
+
+impl From<At> for Passage {
+    fn from(At { group, microbatch }: At) -> Self {
+        Self { group, microbatch }
+    }
+}
+
+/// A [`LoraSpec`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct WireSpec {
+    r: usize,
+    lora_alpha: f64,
+    use_rslora: bool,
+    lora_dropout: f64,
+}
+
+impl From<LoraSpec> for WireSpec {
+    fn from(spec: LoraSpec) -> Self {
+        Self {
+            r: spec.r,
+            lora_alpha: spec.lora_alpha,
+            use_rslora: spec.use_rslora,
+            lora_dropout: spec.lora_dropout,
+        }
+    }
+}
+
+impl From<WireSpec> for LoraSpec {
+    fn from(spec: WireSpec) -> Self {
+        Self::new(spec.r, spec.lora_alpha)
+            .with_use_rslora(spec.use_rslora)
+            .with_lora_dropout(spec.lora_dropout)
+    }
+}
+
+/// A [`SlotUpdate`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct WireUpdate {
+    learning_rate: f64,
+    beta1: f64,
+    beta2: f64,
+    epsilon: f64,
+    weight_decay: f64,
+    max_grad_norm: f64,
+    step: u64,
+}
+
+impl From<SlotUpdate> for WireUpdate {
+    fn from(update: SlotUpdate) -> Self {
+        Self {
+            learning_rate: update.learning_rate,
+            beta1: update.beta1,
+            beta2: update.beta2,
+            epsilon: update.epsilon,
+            weight_decay: update.weight_decay,
+            max_grad_norm: update.max_grad_norm,
+            step: update.step,
+        }
+    }
+}
+
+impl From<WireUpdate> for SlotUpdate {
+    fn from(update: WireUpdate) -> Self {
+        Self {
+            learning_rate: update.learning_rate,
+            beta1: update.beta1,
+            beta2: update.beta2,
+            epsilon: update.epsilon,
+            weight_decay: update.weight_decay,
+            max_grad_norm: update.max_grad_norm,
+            step: update.step,
+        }
+    }
+}
+
+/// [`Targets`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct WireTargets {
+    rows: Vec<usize>,
+    ids: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl From<&Targets> for WireTargets {
+    fn from(targets: &Targets) -> Self {
+        Self {
+            rows: targets.rows.clone(),
+            ids: targets.ids.clone(),
+            weights: targets.weights.clone(),
+        }
+    }
+}
+
+impl From<WireTargets> for Targets {
+    fn from(targets: WireTargets) -> Self {
+        Self {
+            rows: targets.rows,
+            ids: targets.ids,
+            weights: targets.weights,
+        }
+    }
+}
+
+/// A [`Microbatch`], as far as a stage needs it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WireMicrobatch {
+    /// At the first stage.
+    ids: Vec<u32>,
+    lengths: Vec<usize>,
+    past: usize,
+    rope_lengths: Vec<usize>,
+    rows: usize,
+    /// First row, one past the last, slot.
+    segments: Vec<(usize, usize, usize)>,
+    dropout_rows: Vec<u32>,
+    /// Seed and step.
+    draws: Option<Vec<(u64, u32)>>,
+    /// At the last stage.
+    targets: WireTargets,
+}
+
+impl WireMicrobatch {
+    /// Token ids are for the stage that begins the model, targets for the one that ends it.
+    pub(super) fn new(microbatch: &Microbatch, begins_model: bool, ends_model: bool) -> Self {
+        let segments = microbatch.segments.iter();
+        // Dropout's coordinates are asked for with dropout only.
+        let dropout_rows = match microbatch.draws {
+            Some(_) => microbatch.segments.dropout_rows().to_vec(),
+            None => Vec::new(),
+        };
+        let draws = microbatch.draws.as_ref();
+        Self {
+            ids: if begins_model {
+                microbatch.ids.clone()
+            } else {
+                Vec::new()
+            },
+            lengths: microbatch.sequences.iter().map(|rows| rows.len()).collect(),
+            past: microbatch.past,
+            rope_lengths: microbatch.rope_lengths.clone(),
+            rows: microbatch.segments.rows(),
+            segments: segments
+                .map(|segment| (segment.rows.start, segment.rows.end, segment.slot))
+                .collect(),
+            dropout_rows,
+            draws: draws.map(|draws| draws.iter().map(|draw| (draw.seed, draw.step)).collect()),
+            targets: if ends_model {
+                WireTargets::from(&microbatch.targets)
+            } else {
+                WireTargets::default()
+            },
+        }
+    }
+
+    /// The micro-batch.
+    ///
+    /// # Errors
+    /// If its segments do not fit its rows.
+    pub(super) fn microbatch(self) -> Result<Microbatch, WorkerError> {
+        let segments = self.segments.into_iter();
+        let segments = segments.map(|(start, end, slot)| Segment {
+            rows: start..end,
+            slot,
+        });
+        let mut segments = Segments::new(self.rows, segments.collect())
+            .map_err(|error| WorkerError::failed(&error))?;
+        if self.draws.is_some() {
+            segments = segments
+                .with_dropout_rows(self.dropout_rows)
+                .map_err(|error| WorkerError::failed(&error))?;
+        }
+        let draw = |(seed, step)| DropoutDraw { seed, step };
+        Ok(Microbatch {
+            ids: self.ids,
+            sequences: Sequences::from_lengths(self.lengths),
+            past: self.past,
+            rope_lengths: self.rope_lengths,
+            segments,
+            draws: self.draws.map(|draws| draws.into_iter().map(draw).collect()),
+            targets: self.targets.into(),
+        })
+    }
+}

@@ -1,0 +1,240 @@
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use burn::{
+    backend::{DispatchDevice, Flex},
+    server::{
+        AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, IrohIdentity, PeerAuthorizer,
+        RemoteServer, TokenAuthorizer,
+    },
+    tensor::Device,
+};
+use iroh::{Endpoint, SecretKey, protocol::Router};
+use loraloom_model::{Checkpoint, LlamaConfig, ModelError};
+use thiserror::Error;
+use tokio::runtime::Runtime;
+
+use super::{
+    CONTROL, SESSIONS, WorkerAddress, connection, guard::Guard, host::Host, lease::Leases,
+    operation::with_operation,
+};
+
+/// What a worker needs.
+pub struct WorkerOptions {
+    /// Where to listen; port 0 takes any that is free.
+    pub listen: SocketAddr,
+    /// The secret key that the worker's address follows from; made if it is not there.
+    pub identity: PathBuf,
+    /// What controllers must know.
+    pub token: String,
+    /// The model's directory.
+    pub model: PathBuf,
+    /// What to compute on.
+    pub device: Device,
+    /// The version to compare with the controller's: this program's own.
+    pub version: String,
+    /// Hears of controllers that come and go, a line at a time.
+    pub log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl std::fmt::Debug for WorkerOptions {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut options = formatter.debug_struct("WorkerOptions");
+        options.field("listen", &self.listen);
+        options.field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no worker.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The identity cannot be read or written.
+    #[error("identity {}: {source}", path.display())]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Everybody presents the empty token.
+    #[error("the token is empty")]
+    EmptyToken,
+    /// Nobody can reach the worker at that address.
+    #[error("cannot listen on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        reason: String,
+    },
+    /// This build cannot host the device.
+    #[error("this build cannot host {device:?} for others")]
+    Device {
+        /// The device.
+        device: Device,
+    },
+}
+
+/// Hosts a device as a stage of a controller's pipeline, for one controller at a time. Serves until
+/// it is dropped.
+#[derive(Debug)]
+pub struct Worker {
+    address: WorkerAddress,
+    router: Option<Router>,
+    /// `None` when it has been dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Worker {
+    /// Begins to serve.
+    ///
+    /// # Errors
+    /// If the model cannot be read, or nobody could reach the worker.
+    pub fn start(options: WorkerOptions) -> Result<Self, ServeError> {
+        let WorkerOptions {
+            listen,
+            identity,
+            token,
+            model,
+            device,
+            version,
+            log,
+        } = options;
+        let token = TokenAuthorizer::new(token.as_str()).map_err(|_| ServeError::EmptyToken)?;
+        let config = LlamaConfig::from_directory(&model)?;
+        let checkpoint = Checkpoint::open(&model)?;
+        checkpoint.verify(&config)?;
+        let key = IrohIdentity::load_or_create(&identity);
+        let key = key.map_err(|source| ServeError::Identity {
+            path: identity,
+            source,
+        })?;
+        let key = SecretKey::from_bytes(&key.to_bytes());
+        let device = device.without_autodiff();
+        let host = Arc::new(Host {
+            version,
+            checkpoint,
+            config,
+            device: device.clone(),
+            leases: Leases::default(),
+            work: Mutex::new(None),
+            failure: Mutex::new(None),
+            log,
+        });
+        let cannot_listen = |reason: String| ServeError::Listen {
+            address: listen,
+            reason,
+        };
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.enable_all().thread_name("network").build();
+        let runtime = runtime.map_err(|error| cannot_listen(error.to_string()))?;
+        let endpoint = runtime
+            .block_on(connection::bind(Some((listen, key))))
+            .map_err(|error| cannot_listen(error.to_string()))?;
+        let address = address_of(&endpoint, listen);
+        let server = RemoteServer::new(vec![device.clone(); SESSIONS])
+            .with_authorizer(authorizer(token, &host));
+        let server = hosting(server, &host, &device)?;
+        let server = server
+            .into_protocol(&endpoint)
+            .map_err(|error| cannot_listen(error.to_string()))?;
+        let guard = Guard {
+            server: server.into(),
+            host,
+        };
+        let router = {
+            let _inside = runtime.enter();
+            let router = Router::builder(endpoint).accept(BURN_REMOTE_ALPN, guard);
+            router.spawn()
+        };
+        Ok(Self {
+            address,
+            router: Some(router),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// What a controller needs to reach the worker.
+    pub fn address(&self) -> &WorkerAddress {
+        &self.address
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            if let Some(router) = self.router.take() {
+                // Tells controllers at once. Whether they hear it does not matter here.
+                let _ = runtime.block_on(router.shutdown());
+            }
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The token opens the session that is talked over; who has the worker may open the others.
+fn authorizer(token: TokenAuthorizer, host: &Arc<Host>) -> impl PeerAuthorizer + use<> {
+    let host = Arc::clone(host);
+    move |request: AuthorizationRequest<'_>| {
+        let (client, session) = (request.client, request.device_index as usize);
+        token.authorize(request)?;
+        let ClientId::Iroh(peer) = client else {
+            return Err("not over QUIC".to_owned());
+        };
+        if session == CONTROL || host.leases.holds(peer) {
+            Ok(())
+        } else {
+            Err(format!("{peer} has not got this worker"))
+        }
+    }
+}
+
+/// Hosts the stage on the backend of its device.
+fn hosting(
+    server: RemoteServer,
+    host: &Arc<Host>,
+    device: &Device,
+) -> Result<RemoteServer, ServeError> {
+    let host = Arc::clone(host);
+    match device.as_dispatch() {
+        DispatchDevice::Flex(_) => Ok(with_operation::<Flex>(server, host)),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(_) => Ok(with_operation::<burn_cubecl::Cube>(server, host)),
+        _ => Err(ServeError::Device {
+            device: device.clone(),
+        }),
+    }
+}
+
+/// The address to be told to controllers: an unspecified one becomes the one this machine sends
+/// from.
+fn address_of(endpoint: &Endpoint, listen: SocketAddr) -> WorkerAddress {
+    let bound = endpoint.bound_sockets();
+    let port = bound.first().map_or(listen.port(), SocketAddr::port);
+    let ip = if listen.ip().is_unspecified() {
+        outward(listen.ip()).unwrap_or_else(|| listen.ip())
+    } else {
+        listen.ip()
+    };
+    WorkerAddress::new(endpoint.id(), SocketAddr::new(ip, port))
+}
+
+/// The address that packets to the internet leave from. Nothing is sent.
+fn outward(any: IpAddr) -> Option<IpAddr> {
+    // Addresses that documentation uses.
+    let far = if any.is_ipv4() {
+        "192.0.2.1:9"
+    } else {
+        "[2001:db8::1]:9"
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(far).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}

@@ -1,0 +1,10 @@
+//! Stages on workers, which here are threads of the same process behind a real socket.
+#![cfg(feature = "remote")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure here is a failed test, in helpers too"
+)]
+
+mod handshake;
+mod same_bits;
+mod support;
