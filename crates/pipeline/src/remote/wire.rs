@@ -403,7 +403,9 @@ impl WireMicrobatch {
             past: self.past,
             rope_lengths: self.rope_lengths,
             segments,
-            draws: self.draws.map(|draws| draws.into_iter().map(draw).collect()),
+            draws: self
+                .draws
+                .map(|draws| draws.into_iter().map(draw).collect()),
             targets: self.targets.into(),
         })
     }

@@ -98,7 +98,10 @@ impl Work {
                 Answer::Done.into()
             }
             Command::SwapGroups { first, second } => {
-                stage.stage_mut().swap_groups(first, second).map_err(failed)?;
+                stage
+                    .stage_mut()
+                    .swap_groups(first, second)
+                    .map_err(failed)?;
                 Answer::Done.into()
             }
             Command::Push { group, adapter } => {
@@ -123,7 +126,9 @@ impl Work {
                 let microbatch = microbatch.microbatch()?;
                 let at = Passage::from(at);
                 let begun = Instant::now();
-                let out = stage.forward(at, &microbatch, inputs.pop()).map_err(failed)?;
+                let out = stage
+                    .forward(at, &microbatch, inputs.pop())
+                    .map_err(failed)?;
                 self.worked(at.group, begun);
                 let mut done = Done::default();
                 done.outputs.extend(out.hidden.map(Output::Matrix));
@@ -208,7 +213,10 @@ impl Work {
         let layers = self.stage.stage().layers().len();
         let cache = cache.map(|number| {
             let empty = || vec![LayerCache::default(); layers];
-            self.caches.entry(number).or_insert_with(empty).as_mut_slice()
+            self.caches
+                .entry(number)
+                .or_insert_with(empty)
+                .as_mut_slice()
         });
         let hidden = self.stage.infer(group, &microbatch, hidden, cache);
         Ok(hidden.map_err(|error| WorkerError::failed(&error))?.into())
