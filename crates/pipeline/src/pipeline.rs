@@ -158,7 +158,8 @@ impl Pipeline {
     /// The first error of a stage or of `steps`.
     pub fn run<T: Steps>(&mut self, passes: &Passes, steps: &mut T) -> Result<(), T::Error> {
         self.reserve_groups(passes.shape.groups)?;
-        run(&mut self.stages, passes, steps).map_err(|error| self.failure().map_or(error, Into::into))
+        run(&mut self.stages, passes, steps)
+            .map_err(|error| self.failure().map_or(error, Into::into))
     }
 
     /// Why nothing comes of stages on other machines any more, where one of them is to blame:

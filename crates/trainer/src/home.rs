@@ -7,7 +7,10 @@ use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_pipeline::remote::{Controller, Reached, StageOrder, WorkerAddress};
 use loraloom_pipeline::{AnyStage, PipelineError, Stage};
 
-use crate::{TrainerError, dtype::{resolve_for, resolve_stored}};
+use crate::{
+    TrainerError,
+    dtype::{resolve_for, resolve_stored},
+};
 
 /// What a stage is to be on.
 #[derive(Debug, Clone)]
@@ -50,15 +53,18 @@ impl Household<'_> {
         } else {
             None
         };
-        let homes = places.iter().enumerate().map(|(_stage, place)| match place {
-            StagePlace::Device(device) => Ok(Home::Device(device.clone())),
-            #[cfg(feature = "remote")]
-            StagePlace::Worker(address) => {
-                let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
-                let reached = controller.reach(_stage, address, self.model)?;
-                Ok(Home::Worker(reached))
-            }
-        });
+        let homes = places
+            .iter()
+            .enumerate()
+            .map(|(_stage, place)| match place {
+                StagePlace::Device(device) => Ok(Home::Device(device.clone())),
+                #[cfg(feature = "remote")]
+                StagePlace::Worker(address) => {
+                    let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
+                    let reached = controller.reach(_stage, address, self.model)?;
+                    Ok(Home::Worker(reached))
+                }
+            });
         homes.collect()
     }
 

@@ -36,7 +36,9 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
     })
     .map_err(failure)?;
     let model = arguments.model.display();
-    printer.note(&format!("worker  {model} on {opened}, waiting for a controller"));
+    printer.note(&format!(
+        "worker  {model} on {opened}, waiting for a controller"
+    ));
     printer.data(&worker.address().to_string())?;
     // An error is that the handler has gone, which it does not.
     let _ = stopped.recv();

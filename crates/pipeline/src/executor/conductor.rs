@@ -110,7 +110,12 @@ impl Conductor<'_> {
                 let busy = &mut outcome.busy[stage];
                 *busy = busy.zip(seconds).map(|(sum, part)| sum + part);
             };
-            let Some(Results { readback, losses, seconds }) = report.results else {
+            let Some(Results {
+                readback,
+                losses,
+                seconds,
+            }) = report.results
+            else {
                 add_busy(report.busy);
                 continue;
             };
@@ -118,7 +123,9 @@ impl Conductor<'_> {
             last = last.max(Some(arrival.at));
             let mut values = arrival.values;
             let measured = if seconds { values.pop() } else { None };
-            let measured = measured.and_then(|seconds| seconds.first().copied()).map(f64::from);
+            let measured = measured
+                .and_then(|seconds| seconds.first().copied())
+                .map(f64::from);
             add_busy(measured.or(report.busy));
             let norms = values.split_off(losses);
             let group = &mut outcome.groups[report.group];

@@ -173,7 +173,11 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             None
         } else {
             let readback = Readback::request(read)?;
-            Some(Results { readback, losses, seconds: measured })
+            Some(Results {
+                readback,
+                losses,
+                seconds: measured,
+            })
         };
         let busy = std::mem::take(&mut self.groups[group].busy);
         let report = Report {

@@ -63,7 +63,8 @@ pub(super) fn put_together(specs: &Specs, tensors: Vec<Tensor<2>>) -> Option<Vec
 pub(super) fn shapes(specs: &Specs, config: &LlamaConfig) -> Vec<[usize; 2]> {
     let linears = config.linears();
     let parts = specs.iter().flat_map(|layer| layer.iter().zip(&linears));
-    let parts = parts.filter_map(|(spec, linear)| spec.map(|spec| (LoraSpec::from(spec).r, linear)));
+    let parts =
+        parts.filter_map(|(spec, linear)| spec.map(|spec| (LoraSpec::from(spec).r, linear)));
     parts
         .flat_map(|(r, linear)| [[r, linear.d_in], [r, linear.d_out]].repeat(PART / 2))
         .collect()

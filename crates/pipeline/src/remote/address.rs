@@ -58,9 +58,7 @@ impl FromStr for WorkerAddress {
         let rest = text
             .strip_prefix("remote:")
             .ok_or_else(|| wrong("it does not begin with `remote:`"))?;
-        let (id, place) = rest
-            .split_once('@')
-            .ok_or_else(|| wrong("it has no `@`"))?;
+        let (id, place) = rest.split_once('@').ok_or_else(|| wrong("it has no `@`"))?;
         let id = id
             .parse()
             .map_err(|_| wrong("the id is not 64 hexadecimal digits of a public key"))?;

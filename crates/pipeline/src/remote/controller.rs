@@ -156,9 +156,11 @@ impl Controller {
     }
 
     fn host(&self, address: &WorkerAddress) -> Result<RemoteHost, WorkerError> {
-        let places = address.resolve().map_err(|error| WorkerError::Unreachable {
-            reason: error.to_string(),
-        })?;
+        let places = address
+            .resolve()
+            .map_err(|error| WorkerError::Unreachable {
+                reason: error.to_string(),
+            })?;
         let host = IrohHost::new(address.id()).with_endpoint(self.link.endpoint().clone());
         let host = places.into_iter().fold(host, IrohHost::with_address);
         Ok(RemoteHost::iroh(host).with_credential(self.token.as_str()))

@@ -113,8 +113,13 @@ mod tests {
     #[test]
     fn a_command_comes_out_as_it_went_in() {
         for slot in [0, 1, 300] {
-            let command = Command::Remove { group: 70_000, slot };
-            let scalars = Envelope { lease: 9, command }.to_scalars().expect("scalars");
+            let command = Command::Remove {
+                group: 70_000,
+                slot,
+            };
+            let scalars = Envelope { lease: 9, command }
+                .to_scalars()
+                .expect("scalars");
             let envelope = Envelope::from_scalars(&scalars).expect("the command");
             assert_eq!(envelope.lease, 9);
             let Command::Remove { group, slot: found } = envelope.command else {

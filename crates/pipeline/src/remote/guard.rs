@@ -53,7 +53,9 @@ impl Drop for Visit {
             let host = Arc::clone(&self.host);
             // A pass that is being computed is waited for, which must not hold up the network.
             let release = move || host.release(lease);
-            let _ = std::thread::Builder::new().name("release".into()).spawn(release);
+            let _ = std::thread::Builder::new()
+                .name("release".into())
+                .spawn(release);
         }
     }
 }

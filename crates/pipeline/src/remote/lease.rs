@@ -66,12 +66,16 @@ impl Leases {
 
     /// Whether the worker is this controller's.
     pub(super) fn holds(&self, peer: EndpointId) -> bool {
-        self.state().holder.is_some_and(|(holder, _)| holder == peer)
+        self.state()
+            .holder
+            .is_some_and(|(holder, _)| holder == peer)
     }
 
     /// Whether this is the lease that the worker is under.
     pub(super) fn is_current(&self, lease: u64) -> bool {
-        self.state().holder.is_some_and(|(_, number)| number == lease)
+        self.state()
+            .holder
+            .is_some_and(|(_, number)| number == lease)
     }
 }
 
@@ -94,7 +98,10 @@ mod tests {
         leases.connected(second);
         let lease = leases.claim(first).expect("a free worker");
         assert!(leases.holds(first) && !leases.holds(second));
-        assert!(matches!(leases.claim(second), Err(WorkerError::Busy { .. })));
+        assert!(matches!(
+            leases.claim(second),
+            Err(WorkerError::Busy { .. })
+        ));
         assert_eq!(leases.disconnected(first), None);
         assert!(leases.is_current(lease));
         assert_eq!(leases.disconnected(first), Some(lease));
@@ -106,7 +113,10 @@ mod tests {
     #[test]
     fn who_is_not_connected_gets_nothing() {
         let leases = Leases::default();
-        assert!(matches!(leases.claim(key()), Err(WorkerError::Failed { .. })));
+        assert!(matches!(
+            leases.claim(key()),
+            Err(WorkerError::Failed { .. })
+        ));
         assert_eq!(leases.disconnected(key()), None);
     }
 }

@@ -62,7 +62,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Link {
     pub(super) fn new() -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.enable_all().worker_threads(2).thread_name("network");
+        let runtime = runtime
+            .enable_all()
+            .worker_threads(2)
+            .thread_name("network");
         let runtime = runtime.build()?;
         let endpoint = runtime.block_on(connection::bind(None))?;
         Ok(Self {
@@ -108,7 +111,10 @@ impl Link {
         if let Err(end) = self.check() {
             return Some(end);
         }
-        let lines: Vec<_> = locked(&self.lines).iter().filter_map(Weak::upgrade).collect();
+        let lines: Vec<_> = locked(&self.lines)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         let mut worst: Option<(u8, End)> = None;
         for line in lines {
             let (rank, cause) = match line.health() {

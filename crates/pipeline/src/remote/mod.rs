@@ -17,8 +17,8 @@
 //! **Failing.** A stage that is lost ends the run: [`Controller`] watches every session, and once
 //! one of them has ended closes all others, with which whoever waits for any of them stops waiting.
 
-mod address;
 mod adapters;
+mod address;
 mod caches;
 mod connection;
 mod controller;
@@ -35,6 +35,7 @@ mod operation;
 mod session;
 mod stage;
 mod wire;
+mod wire_microbatch;
 mod work;
 mod worker;
 

@@ -44,8 +44,12 @@ where
     let inputs = inputs::<B>(handles, &ir.inputs);
     let envelope = Envelope::from_scalars(&ir.scalars);
     let lease = envelope.as_ref().map_or(0, |envelope| envelope.lease);
-    let answered = envelope.as_ref().is_ok_and(|envelope| envelope.command.is_answered());
-    let talk = envelope.as_ref().is_ok_and(|envelope| envelope.command.is_talk());
+    let answered = envelope
+        .as_ref()
+        .is_ok_and(|envelope| envelope.command.is_answered());
+    let talk = envelope
+        .as_ref()
+        .is_ok_and(|envelope| envelope.command.is_talk());
     let inherited = inputs.is_err();
     let execute = || {
         let Envelope { lease, command } = envelope?;
@@ -68,7 +72,11 @@ where
         Err(error) => (Answer::Refused(error.clone()), Err(error)),
     };
     if let Some(answer) = answer {
-        register::<B>(handles, answer, Output::Vector(answer_tensor(&said, &host.device)));
+        register::<B>(
+            handles,
+            answer,
+            Output::Vector(answer_tensor(&said, &host.device)),
+        );
     }
     match outcome {
         Ok(tensors) => {
@@ -141,11 +149,8 @@ fn answer_tensor(answer: &Answer, device: &Device) -> Tensor<1> {
     Tensor::from_data(data, (device, ANSWER_DTYPE))
 }
 
-fn register<B: BackendIr>(
-    handles: &mut HandleContainer<B::Handle>,
-    ir: &TensorIr,
-    output: Output,
-) where
+fn register<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, ir: &TensorIr, output: Output)
+where
     DispatchTensor: DispatchKindConversion<B>,
 {
     let primitive = match output {

@@ -42,7 +42,9 @@ impl Promise {
 
     /// Squares of a group's gradients; see [`GradientNorms::into_sums`].
     pub(super) fn squares(slots: usize) -> Self {
-        let shape = GradientNorms::new(slots, &Device::flex()).into_sums().dims();
+        let shape = GradientNorms::new(slots, &Device::flex())
+            .into_sums()
+            .dims();
         Self::matrix(shape, DType::F32)
     }
 }
@@ -129,7 +131,9 @@ impl Session {
         let promise = Promise::vector(1, DType::F32);
         let outputs = self.send(&envelope, Vec::new(), &[promise]);
         let output = outputs.ok().and_then(|mut outputs| outputs.pop());
-        read(Tensor::<1>::from_primitive::<Remote>(output.ok_or(Silence)?))?;
+        read(Tensor::<1>::from_primitive::<Remote>(
+            output.ok_or(Silence)?,
+        ))?;
         Ok(())
     }
 }

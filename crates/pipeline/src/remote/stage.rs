@@ -14,7 +14,8 @@ use super::{
     line::Line,
     monitor::Monitor,
     session::Promise,
-    wire::{Answer, Command, WireMicrobatch, WireTargets},
+    wire::{Answer, Command},
+    wire_microbatch::{WireMicrobatch, WireTargets},
 };
 use crate::{Forwarded, Microbatch, Passage, PipelineError, TrainStage, Way};
 
@@ -215,7 +216,9 @@ impl RemoteStage {
             cache: cache.map(RemoteCache::number),
         };
         let promise = self.hidden(microbatch.segments.rows());
-        let outputs = self.line.send(command, Vec::from_iter(hidden), &[promise])?;
+        let outputs = self
+            .line
+            .send(command, Vec::from_iter(hidden), &[promise])?;
         matrix(outputs).ok_or_else(|| self.missing("hidden states"))
     }
 
@@ -297,14 +300,22 @@ impl TrainStage for RemoteStage {
         } else {
             self.hidden(rows)
         };
-        let outputs = self.line.send(command, Vec::from_iter(hidden), &[promise])?;
+        let outputs = self
+            .line
+            .send(command, Vec::from_iter(hidden), &[promise])?;
         self.under_way.insert(at, rows);
         Ok(if ends_model {
             let losses = vector(outputs);
-            Forwarded { hidden: None, losses }
+            Forwarded {
+                hidden: None,
+                losses,
+            }
         } else {
             let hidden = matrix(outputs);
-            Forwarded { hidden, losses: None }
+            Forwarded {
+                hidden,
+                losses: None,
+            }
         })
     }
 
@@ -324,7 +335,11 @@ impl TrainStage for RemoteStage {
         let promise = (!self.begins_model()).then(|| self.hidden(rows));
         let command = Command::Backward { at: at.into() };
         let inputs = Vec::from_iter(gradient);
-        Ok(matrix(self.line.send(command, inputs, promise.as_slice())?))
+        Ok(matrix(self.line.send(
+            command,
+            inputs,
+            promise.as_slice(),
+        )?))
     }
 
     fn add_squares(
@@ -345,7 +360,10 @@ impl TrainStage for RemoteStage {
         squares: Tensor<2>,
     ) -> Result<Tensor<1>, PipelineError> {
         let promise = Promise::vector(self.group(group)?.len(), DType::F32);
-        let updates = updates.iter().map(|update| update.map(Into::into)).collect();
+        let updates = updates
+            .iter()
+            .map(|update| update.map(Into::into))
+            .collect();
         let command = Command::Update { group, updates };
         let outputs = self.line.send(command, vec![squares], &[promise])?;
         vector(outputs).ok_or_else(|| self.missing("norms"))

@@ -14,7 +14,11 @@ use crate::support::{Model, TOKEN, controller, microbatch, model, options, remot
 fn refusal(controller: &Controller, worker: &Worker) -> WorkerError {
     let model = Model::open(&model());
     match model.connect(controller, worker, 1, 1..3) {
-        Err(PipelineError::Worker { stage: 1, address, problem }) => {
+        Err(PipelineError::Worker {
+            stage: 1,
+            address,
+            problem,
+        }) => {
             assert_eq!(address, worker.address().to_string());
             problem
         }
@@ -43,7 +47,11 @@ fn versions_must_be_the_same() {
     let problem = refusal(&controller(), &worker);
     let own = env!("CARGO_PKG_VERSION").to_owned();
     let what = "loraloom version".to_owned();
-    let expected = WorkerError::Mismatch { what, worker: "0.0.7".to_owned(), controller: own };
+    let expected = WorkerError::Mismatch {
+        what,
+        worker: "0.0.7".to_owned(),
+        controller: own,
+    };
     assert_eq!(problem, expected);
 }
 
@@ -69,11 +77,19 @@ fn configurations_must_be_the_same() {
         *bytes = text.replace("1e-06", "1e-05").into_bytes();
     });
     let worker = Worker::start(options("config", &directory)).unwrap();
-    let WorkerError::Mismatch { what, worker, controller } = refusal(&controller(), &worker) else {
+    let WorkerError::Mismatch {
+        what,
+        worker,
+        controller,
+    } = refusal(&controller(), &worker)
+    else {
         panic!("another problem");
     };
     assert_eq!(what, "model configuration");
-    assert_eq!((worker.as_str(), controller.as_str()), ("rms_norm_eps: 1e-5,", "rms_norm_eps: 1e-6,"));
+    assert_eq!(
+        (worker.as_str(), controller.as_str()),
+        ("rms_norm_eps: 1e-5,", "rms_norm_eps: 1e-6,")
+    );
 }
 
 /// One bit in one of the layers that the stage holds; another layer does not matter.
@@ -105,7 +121,10 @@ fn a_second_controller_is_refused() {
     let first = controller();
     let stage = model.connect(&first, &worker, 0, 0..4).unwrap();
     let second = controller();
-    assert!(matches!(refusal(&second, &worker), WorkerError::Busy { .. }));
+    assert!(matches!(
+        refusal(&second, &worker),
+        WorkerError::Busy { .. }
+    ));
     drop((stage, first));
     assert!(model.connect(&second, &worker, 0, 0..4).is_ok());
 }
@@ -118,7 +137,13 @@ fn nobody_there_is_said() {
     let model = Model::open(&model());
     let error = controller().reach(0, &address, &model.config).unwrap_err();
     assert!(
-        matches!(&error, PipelineError::Worker { problem: WorkerError::Unreachable { .. }, .. }),
+        matches!(
+            &error,
+            PipelineError::Worker {
+                problem: WorkerError::Unreachable { .. },
+                ..
+            }
+        ),
         "{error}"
     );
 }
@@ -128,7 +153,9 @@ fn layers_that_do_not_exist_are_refused() {
     let worker = Worker::start(options("layers", &model())).unwrap();
     let model = Model::open(&model());
     for layers in [3..9, 2..2] {
-        let error = model.connect(&controller(), &worker, 0, layers).unwrap_err();
+        let error = model
+            .connect(&controller(), &worker, 0, layers)
+            .unwrap_err();
         assert!(error.to_string().contains("there are no layers"), "{error}");
     }
 }
@@ -141,17 +168,25 @@ fn a_pass_that_cannot_be_done_is_an_error() {
     let (pipeline, workers) = remote(&model, &[0..2, 2..4]);
     let mut batch = microbatch(&model.config, 3, None);
     let rows = batch.segments.rows();
-    let segments = vec![Segment { rows: 0..rows, slot: 5 }];
+    let segments = vec![Segment {
+        rows: 0..rows,
+        slot: 5,
+    }];
     batch.segments = Segments::new(rows, segments).unwrap();
     let error = pipeline.target_losses(0, &batch).unwrap_err().to_string();
-    assert!(error.contains("stage 0") && error.contains("slot"), "{error}");
+    assert!(
+        error.contains("stage 0") && error.contains("slot"),
+        "{error}"
+    );
     drop(pipeline);
     let controller = controller();
     let again = model.connect(&controller, &workers[0], 0, 0..4).unwrap();
     let mut pipeline = Pipeline::of(vec![again.into()]).unwrap();
     let batch = microbatch(&model.config, 3, None);
     for seed in 0..2 {
-        pipeline.push(0, crate::support::adapter(&model.config, seed)).unwrap();
+        pipeline
+            .push(0, crate::support::adapter(&model.config, seed))
+            .unwrap();
     }
     assert!(pipeline.target_losses(0, &batch).is_ok());
 }

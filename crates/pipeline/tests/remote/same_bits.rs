@@ -32,7 +32,9 @@ fn train(mut pipeline: Pipeline, model: &Model, [groups, microbatches]: [usize; 
     pipeline.run(&passes, &mut training).unwrap();
     assert_eq!(training.outcomes.len(), 4);
     let all = training.outcomes.iter().flat_map(|outcome| &outcome.groups);
-    let losses = all.clone().map(|group| group.losses.iter().map(|of| to_bits(of)).collect());
+    let losses = all
+        .clone()
+        .map(|group| group.losses.iter().map(|of| to_bits(of)).collect());
     let norms = all.map(|group| to_bits(&group.squared_norms));
     let trained = Trained {
         losses: losses.collect(),
@@ -41,19 +43,32 @@ fn train(mut pipeline: Pipeline, model: &Model, [groups, microbatches]: [usize; 
     };
     for outcome in &training.outcomes {
         for busy in &outcome.busy {
-            assert!(busy.is_some_and(|busy| busy > 0.0 && busy < 60.0), "{:?}", outcome.busy);
+            assert!(
+                busy.is_some_and(|busy| busy > 0.0 && busy < 60.0),
+                "{:?}",
+                outcome.busy
+            );
         }
     }
     let extracted = (0..groups).flat_map(|group| [(group, 0), (group, 1)]);
     let adapters = extracted.map(|(group, slot)| bits(pipeline.extract(group, slot).unwrap()));
     let adapters = adapters.collect();
-    Trained { adapters, ..trained }
+    Trained {
+        adapters,
+        ..trained
+    }
 }
 
 fn assert_same(model: &Model, shape: [usize; 2]) {
     let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
     let one = train(one, model, shape);
-    assert!(one.losses.iter().flatten().flatten().all(|bits| f32::from_bits(*bits) > 0.0));
+    assert!(
+        one.losses
+            .iter()
+            .flatten()
+            .flatten()
+            .all(|bits| f32::from_bits(*bits) > 0.0)
+    );
     let (two, _workers) = remote(model, &[0..3, 3..4]);
     assert_eq!(train(two, model, shape), one);
 }
@@ -89,15 +104,24 @@ fn training_over_workers_and_local_stages() {
     let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
     let one = train(one, &model, [2, 1]);
     for remote in 0..3 {
-        let worker = Worker::start(options(&format!("mixed-{remote}"), &crate::support::model()));
+        let worker = Worker::start(options(
+            &format!("mixed-{remote}"),
+            &crate::support::model(),
+        ));
         let (worker, controller) = (worker.unwrap(), controller());
-        let stages = [0..2, 2..3, 3..4].into_iter().enumerate().map(|(stage, layers)| {
-            if stage == remote {
-                model.connect(&controller, &worker, stage, layers).unwrap().into()
-            } else {
-                model.local(layers).into()
-            }
-        });
+        let stages = [0..2, 2..3, 3..4]
+            .into_iter()
+            .enumerate()
+            .map(|(stage, layers)| {
+                if stage == remote {
+                    model
+                        .connect(&controller, &worker, stage, layers)
+                        .unwrap()
+                        .into()
+                } else {
+                    model.local(layers).into()
+                }
+            });
         let pipeline = Pipeline::of(stages.collect()).unwrap();
         assert_eq!(train(pipeline, &model, [2, 1]), one);
     }
@@ -124,7 +148,9 @@ fn everything_but_training() {
         }
         for group in [0, 2] {
             let microbatch = microbatch(config, 5, None);
-            found.push(to_bits(&pipeline.target_losses(group, &microbatch).unwrap()));
+            found.push(to_bits(
+                &pipeline.target_losses(group, &microbatch).unwrap(),
+            ));
             found.push(to_bits(&pipeline.logits(group, &microbatch).unwrap()));
         }
         let mut caches = pipeline.caches();

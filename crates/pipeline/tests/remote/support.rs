@@ -76,7 +76,9 @@ impl Model {
             dtype: self.dtype,
             gradient_checkpointing: self.gradient_checkpointing,
         };
-        controller.reach(stage, worker.address(), &self.config)?.load(&order)
+        controller
+            .reach(stage, worker.address(), &self.config)?
+            .load(&order)
     }
 
     pub(crate) fn local(&self, layers: Range<usize>) -> Stage {
@@ -139,7 +141,9 @@ pub(crate) fn microbatch(config: &LlamaConfig, seed: usize, train: Option<u32>) 
     let ids: Vec<u32> = (0..rows)
         .map(|at| ((at * 131 + seed * 7919 + 17) % config.vocab_size) as u32)
         .collect();
-    let target_rows: Vec<usize> = (0..rows).filter(|row| *row != lengths[0] - 1 && row + 1 < rows).collect();
+    let target_rows: Vec<usize> = (0..rows)
+        .filter(|row| *row != lengths[0] - 1 && row + 1 < rows)
+        .collect();
     let segment = |rows, slot| Segment { rows, slot };
     let segments = vec![segment(0..lengths[0], 0), segment(lengths[0]..rows, 1)];
     Microbatch {
@@ -147,7 +151,14 @@ pub(crate) fn microbatch(config: &LlamaConfig, seed: usize, train: Option<u32>) 
         past: 0,
         rope_lengths: lengths.to_vec(),
         segments: Segments::new(rows, segments).unwrap(),
-        draws: train.map(|step| (0..2).map(|slot| DropoutDraw { seed: 40 + slot, step }).collect()),
+        draws: train.map(|step| {
+            (0..2)
+                .map(|slot| DropoutDraw {
+                    seed: 40 + slot,
+                    step,
+                })
+                .collect()
+        }),
         targets: Targets {
             ids: target_rows.iter().map(|row| ids[row + 1]).collect(),
             weights: target_rows.iter().map(|_| 1.0 / rows as f32).collect(),
@@ -171,7 +182,13 @@ impl Steps for Training {
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
         let groups = (0..self.groups).map(|group| GroupPlan {
             microbatches: (0..self.microbatches)
-                .map(|part| microbatch(&self.config, 100 * step + 10 * group + part, Some(step as u32)))
+                .map(|part| {
+                    microbatch(
+                        &self.config,
+                        100 * step + 10 * group + part,
+                        Some(step as u32),
+                    )
+                })
                 .collect(),
             updates: (0..2)
                 .map(|slot| {
@@ -187,7 +204,9 @@ impl Steps for Training {
                 })
                 .collect(),
         });
-        Ok(Some(StepPlan { groups: groups.collect() }))
+        Ok(Some(StepPlan {
+            groups: groups.collect(),
+        }))
     }
 
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
