@@ -182,6 +182,10 @@ impl TrainStage for AnyStage {
         either!(&self.0, stage => stage.entrance(way), stage.entrance(way))
     }
 
+    fn may_have_thread(&self) -> bool {
+        either!(&self.0, stage => stage.may_have_thread(), stage.may_have_thread())
+    }
+
     fn computes_in_call(&self) -> bool {
         either!(&self.0, stage => stage.computes_in_call(), stage.computes_in_call())
     }

@@ -85,6 +85,10 @@ impl TrainStage for LocalStage {
         *self.stage.device() == Device::flex()
     }
 
+    fn may_have_thread(&self) -> bool {
+        self.computes_in_call()
+    }
+
     fn forward(
         &mut self,
         at: Passage,

@@ -47,6 +47,12 @@ pub trait TrainStage: Send {
     /// Whether a pass is over when its call returns, so that its time can be taken from outside.
     fn computes_in_call(&self) -> bool;
 
+    /// Whether the stage may be given a thread of its own. Not where a device orders work, and what
+    /// becomes of a tensor, by the thread that submits it.
+    fn may_have_thread(&self) -> bool {
+        true
+    }
+
     /// Where the stage measures itself: the seconds `[1]` it will have spent on a group since this
     /// was last asked.
     ///

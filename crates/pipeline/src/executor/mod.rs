@@ -2,9 +2,10 @@
 //!
 //! Every stage has a thread of its own, its own graphs and its own list. What stages need of each
 //! other goes by post: hidden states up, their gradients down, each sent to where it is needed as
-//! soon as it exists. Where a device works asynchronously a thread runs ahead of it and what it
-//! posts is a promise; where passes are computed in the call, as on the CPU, the threads are the
-//! parallelism. One stage needs neither: its list is run by the thread that asks.
+//! soon as it exists. Where passes are computed in the call, as on the CPU, the threads are the
+//! parallelism; a stage on another machine is told what to do ahead of its doing it, and what it
+//! posts is a promise. The thread that asks runs all lists itself, in one order, if there is one
+//! stage or one that cannot have a thread, as on GPUs.
 //!
 //! **The optimizer step** clips by the norm of a group's whole gradient, which is spread over the
 //! stages. The last stage posts the squares of its own to the stage below, that one its own on top

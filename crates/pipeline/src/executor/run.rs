@@ -5,8 +5,6 @@ use std::{
     thread,
 };
 
-use burn::tensor::StreamId;
-
 use super::{
     conductor::{Conductor, Notice},
     outcome::StepOutcome,
@@ -23,7 +21,9 @@ use crate::{
 /// Who runs the stages' lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driver {
-    /// A thread per stage; one stage is run by the thread that asks.
+    /// A thread per stage. The thread that asks does it all if there is one stage only, or one that
+    /// [cannot have a thread](TrainStage::may_have_thread): where passes are only handed over, one
+    /// thread is as fast.
     #[default]
     ThreadPerStage,
     /// The thread that asks, stage by stage in one order: the obvious way, which the other must
@@ -81,7 +81,8 @@ pub fn run<S: TrainStage, T: Steps>(
     };
     let lists = passes.schedule.operations(&shape);
     let order = submission_order(&lists).map_err(PipelineError::from)?;
-    let threads = stages.len() > 1 && passes.driver == Driver::ThreadPerStage;
+    let apart = stages.len() > 1 && stages.iter().all(TrainStage::may_have_thread);
+    let threads = apart && passes.driver == Driver::ThreadPerStage;
     let (inboxes, outbox) = boxes(stages, threads);
     let (notify, notices) = channel();
     let loops: Vec<StageLoop<'_, S>> = stages
@@ -138,9 +139,6 @@ fn in_threads<S: TrainStage, T: Steps>(
     notify: &Sender<Notice>,
     steps: &mut T,
 ) -> Result<(), T::Error> {
-    // CubeCL orders work by stream, and takes a tensor to belong to the stream it was made on even
-    // after it was changed in place on another: all threads work on the one of the caller.
-    let stream = StreamId::current();
     thread::scope(|scope| {
         let (mut lists, mut threads) = (Vec::new(), Vec::new());
         let mut conducted = Ok(());
@@ -153,10 +151,8 @@ fn in_threads<S: TrainStage, T: Steps>(
                 notify: notify.clone(),
             };
             let work = move || {
-                let result = stream.executes(|| {
-                    works.iter().try_for_each(|work| stage.execute(&work))?;
-                    stage.finish()
-                });
+                let result = works.iter().try_for_each(|work| stage.execute(&work));
+                let result = result.and_then(|()| stage.finish());
                 if result.is_ok() {
                     alarm.disarm();
                 }
