@@ -35,6 +35,7 @@ mod operation;
 mod session;
 mod stage;
 mod wire;
+mod wire_microbatch;
 mod work;
 mod worker;
 

@@ -14,7 +14,8 @@ use super::{
     line::Line,
     monitor::Monitor,
     session::Promise,
-    wire::{Answer, Command, WireMicrobatch, WireTargets},
+    wire::{Answer, Command},
+    wire_microbatch::{WireMicrobatch, WireTargets},
 };
 use crate::{Forwarded, Microbatch, Passage, PipelineError, TrainStage, Way};
 

@@ -1,12 +1,13 @@
 use std::{collections::HashMap, time::Instant};
 
-use burn::tensor::{DType, Device, FloatDType, StreamId, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use loraloom_model::LayerCache;
 
 use super::{
     adapters::{Specs, put_together, take_apart},
     error::WorkerError,
-    wire::{Answer, Command, WireMemory, WireMicrobatch},
+    wire::{Answer, Command, WireMemory},
+    wire_microbatch::WireMicrobatch,
 };
 use crate::{Passage, PipelineError, TrainStage, local_stage::LocalStage};
 
@@ -58,8 +59,6 @@ impl From<Tensor<2>> for Done {
 #[derive(Debug)]
 pub(super) struct Work {
     stage: LocalStage,
-    /// Adapters are changed in place, which on a GPU other streams would not wait for.
-    stream: StreamId,
     caches: HashMap<u64, Vec<LayerCache>>,
     /// Spent on a group since it was last asked for.
     seconds: HashMap<usize, f64>,
@@ -69,23 +68,14 @@ impl Work {
     pub(super) fn new(stage: LocalStage) -> Self {
         Self {
             stage,
-            stream: StreamId::current(),
             caches: HashMap::new(),
             seconds: HashMap::new(),
         }
     }
 
-    /// Does what has to do with the stage.
+    /// Does what has to do with the stage, on the stream that the controller was on when it asked:
+    /// its tensors came on the same one, and a GPU keeps order only within a stream.
     pub(super) fn execute(
-        &mut self,
-        command: Command,
-        inputs: Vec<Tensor<2>>,
-    ) -> Result<Done, WorkerError> {
-        let stream = self.stream;
-        stream.executes(|| self.execute_here(command, inputs))
-    }
-
-    fn execute_here(
         &mut self,
         command: Command,
         mut inputs: Vec<Tensor<2>>,

@@ -4,6 +4,7 @@ use std::{
     fs,
     ops::Range,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -26,7 +27,9 @@ pub(crate) fn model() -> PathBuf {
 
 /// A directory that nothing else uses.
 pub(crate) fn scratch(name: &str) -> PathBuf {
-    let name = format!("loraloom-remote-{name}-{}", std::process::id());
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("loraloom-remote-{name}-{}-{count}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).unwrap();
