@@ -26,8 +26,8 @@ pub struct RemoteStage {
     config: LlamaConfig,
     layers: Range<usize>,
     dtype: DType,
-    /// The worker can tell how long a pass took.
-    measures: bool,
+    /// The worker computes a pass in the call, and can tell how long it took.
+    on_cpu: bool,
     /// By group and slot.
     groups: Vec<Vec<Specs>>,
     /// Rows of passes that are under way.
@@ -47,13 +47,13 @@ fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
 
 impl RemoteStage {
     pub(super) fn new(reached: Reached, order: &StageOrder<'_>, monitor: Monitor) -> Self {
-        let (line, config, measures) = reached.into_parts();
+        let (line, config, on_cpu) = reached.into_parts();
         Self {
             line,
             config,
             layers: order.layers.clone(),
             dtype: order.dtype.into(),
-            measures,
+            on_cpu,
             groups: Vec::new(),
             under_way: HashMap::new(),
             _monitor: monitor,
@@ -273,8 +273,13 @@ impl TrainStage for RemoteStage {
         false
     }
 
+    // A worker's GPU goes by the thread of the controller, as one of this machine would.
+    fn may_have_thread(&self) -> bool {
+        self.on_cpu
+    }
+
     fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
-        if !self.measures {
+        if !self.on_cpu {
             return Ok(None);
         }
         let promise = Promise::vector(1, DType::from(FloatDType::F32));
