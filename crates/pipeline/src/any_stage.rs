@@ -7,7 +7,8 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 #[cfg(feature = "remote")]
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
-    Forwarded, Microbatch, Passage, PipelineError, Stage, TrainStage, Way, local_stage::LocalStage,
+    Forwarded, Microbatch, Passage, PipelineError, Stage, TrainStage, Way, crossing::Crossing,
+    local_stage::LocalStage,
 };
 
 /// A stage, wherever its layers are.
@@ -142,8 +143,10 @@ impl AnyStage {
         hidden: Option<Tensor<2>>,
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError> {
-        let device = self.device();
-        let hidden = hidden.map(|hidden| hidden.to_device(device));
+        let hidden = match hidden {
+            Some(hidden) => Some(Crossing::begin(hidden, self.device())?.end()?),
+            None => None,
+        };
         either!(&self.0, stage => {
             let layers = match cache {
                 Some(StageCache::Local(layers)) => Some(layers.as_mut_slice()),

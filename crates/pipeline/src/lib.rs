@@ -6,6 +6,7 @@
 //! no device. [`Pipeline`] holds the stages, [`executor`] has them work through their lists.
 
 mod any_stage;
+mod crossing;
 mod error;
 pub mod executor;
 mod local_stage;

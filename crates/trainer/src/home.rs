@@ -53,19 +53,18 @@ impl Household<'_> {
         } else {
             None
         };
-        let homes = places
-            .iter()
-            .enumerate()
-            .map(|(_stage, place)| match place {
-                StagePlace::Device(device) => Ok(Home::Device(device.clone())),
+        let mut homes = Vec::with_capacity(places.len());
+        for place in places {
+            homes.push(match place {
+                StagePlace::Device(device) => Home::Device(device.clone()),
                 #[cfg(feature = "remote")]
                 StagePlace::Worker(address) => {
                     let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
-                    let reached = controller.reach(_stage, address, self.model)?;
-                    Ok(Home::Worker(reached))
+                    Home::Worker(controller.reach(homes.len(), address, self.model)?)
                 }
             });
-        homes.collect()
+        }
+        Ok(homes)
     }
 
     #[cfg(feature = "remote")]

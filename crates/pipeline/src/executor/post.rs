@@ -7,7 +7,7 @@ use std::{
 
 use burn::tensor::{Device, Tensor};
 
-use crate::{Passage, PipelineError, TrainStage, Way};
+use crate::{Passage, PipelineError, TrainStage, Way, crossing::Crossing};
 
 /// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
 /// letters under way are for the same thing.
@@ -34,14 +34,14 @@ impl Subject {
 }
 
 /// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
-type Letter = Option<(Subject, Tensor<2>)>;
+type Letter = Option<(Subject, Crossing)>;
 
 /// What other stages sent to this one.
 #[derive(Debug)]
 pub(super) struct Inbox {
     stage: usize,
     receiver: Receiver<Letter>,
-    arrived: HashMap<Subject, Tensor<2>>,
+    arrived: HashMap<Subject, Crossing>,
     /// Whether another thread may be about to send.
     waits: bool,
 }
@@ -74,12 +74,12 @@ impl Inbox {
     /// The tensor, once it is there.
     ///
     /// # Errors
-    /// [`PipelineError::Stopped`] if another stage failed.
+    /// [`PipelineError::Stopped`] if another stage failed; or why the tensor cannot be had.
     pub(super) fn take(&mut self, subject: Subject) -> Result<Tensor<2>, PipelineError> {
         let stage = self.stage;
         loop {
             if let Some(tensor) = self.arrived.remove(&subject) {
-                return Ok(tensor);
+                return tensor.end();
             }
             let letter = if self.waits {
                 self.receiver.recv().map_err(|_| TryRecvError::Disconnected)
@@ -104,18 +104,45 @@ impl Inbox {
 
 impl Outbox {
     /// Starts a tensor on its way.
-    pub(super) fn send(&self, stage: usize, subject: Subject, tensor: Tensor<2>) {
-        let (sender, entrances) = &self.boxes[stage];
-        let device = &entrances[subject.way() as usize];
-        // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = sender.send(Some((subject, tensor.to_device(device))));
+    ///
+    /// # Errors
+    /// If it cannot leave.
+    pub(super) fn send(
+        &self,
+        stage: usize,
+        subject: Subject,
+        tensor: Tensor<2>,
+    ) -> Result<(), PipelineError> {
+        let crossing = Crossing::begin(tensor, self.entrance(stage, subject))?;
+        self.post(stage, subject, crossing);
+        Ok(())
     }
 
-    /// Sends a tensor to every stage but this one.
-    pub(super) fn send_others(&self, stage: usize, subject: Subject, tensor: &Tensor<2>) {
-        for other in (0..self.boxes.len()).filter(|&other| other != stage) {
-            self.send(other, subject, tensor.clone());
-        }
+    fn entrance(&self, stage: usize, subject: Subject) -> &Device {
+        &self.boxes[stage].1[subject.way() as usize]
+    }
+
+    fn post(&self, stage: usize, subject: Subject, crossing: Crossing) {
+        // Who has ended needs no letters; why it ended is told elsewhere.
+        let _ = self.boxes[stage].0.send(Some((subject, crossing)));
+    }
+
+    /// Sends a tensor to every stage but this one, which goes on with it.
+    ///
+    /// # Errors
+    /// If it cannot leave.
+    pub(super) fn send_others(
+        &self,
+        stage: usize,
+        subject: Subject,
+        tensor: &Tensor<2>,
+    ) -> Result<(), PipelineError> {
+        let mut others = (0..self.boxes.len()).filter(|&other| other != stage);
+        others.try_for_each(|other| {
+            let crossing = Crossing::begin_copy(tensor, self.entrance(other, subject))?;
+            self.post(other, subject, crossing);
+            Ok(())
+        })
     }
 
     /// Tells all stages not to wait any more.

@@ -117,7 +117,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         self.worked(at.group, begun);
         if let Some(hidden) = out.hidden {
             self.outbox
-                .send(self.index + 1, Subject::Hidden(at), hidden);
+                .send(self.index + 1, Subject::Hidden(at), hidden)?;
         }
         self.groups[at.group].losses.extend(out.losses);
         Ok(())
@@ -139,7 +139,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             && let Some(gradient) = below
         {
             self.outbox
-                .send(self.index - 1, Subject::Gradient(at), gradient);
+                .send(self.index - 1, Subject::Gradient(at), gradient)?;
         }
         Ok(())
     }
@@ -158,11 +158,11 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let losses = read.len();
         if self.index == 0 {
             self.outbox
-                .send_others(0, Subject::Squares(group), &squares);
+                .send_others(0, Subject::Squares(group), &squares)?;
             read.push(self.stage.update(group, &updates, squares)?);
         } else {
             let below = Subject::SquaresAbove(group);
-            self.outbox.send(self.index - 1, below, squares);
+            self.outbox.send(self.index - 1, below, squares)?;
             self.groups[group].owed = Some(updates);
         }
         self.worked(group, begun);

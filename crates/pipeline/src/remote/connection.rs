@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use iroh::{
     Endpoint, RelayMode, SecretKey,
-    endpoint::{QuicTransportConfig, presets},
+    endpoint::{PortmapperConfig, QuicTransportConfig, presets},
 };
 
 /// A connection on which nothing arrives for so long has ended. Nobody stays silent: see [`SIGN`].
@@ -29,6 +29,8 @@ pub(super) async fn bind(
     transport = transport.max_idle_timeout(Some(SILENCE.try_into()?));
     let mut builder = Endpoint::builder(presets::Minimal)
         .relay_mode(RelayMode::Disabled)
+        // No router is asked to open a port.
+        .portmapper_config(PortmapperConfig::Disabled)
         .transport_config(transport.build());
     if let Some((address, key)) = listen {
         builder = builder

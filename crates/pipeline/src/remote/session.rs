@@ -107,7 +107,7 @@ impl Session {
         envelope: &Envelope,
         inputs: Vec<Tensor<2>>,
         promises: &[Promise],
-    ) -> Result<Result<(Answer, Vec<FloatTensor<Remote>>), WorkerError>, Silence> {
+    ) -> Result<Result<Reply, WorkerError>, Silence> {
         let mut all = vec![Promise::vector(ANSWER, ANSWER_DTYPE)];
         all.extend_from_slice(promises);
         let mut outputs = match self.send(envelope, inputs, &all) {
@@ -137,6 +137,9 @@ impl Session {
         Ok(())
     }
 }
+
+/// An answer and the tensors that come with it.
+pub(super) type Reply = (Answer, Vec<FloatTensor<Remote>>);
 
 /// A session has ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -83,35 +83,6 @@ impl Work {
         let failed = |error: PipelineError| WorkerError::failed(&error);
         let stage = &mut self.stage;
         let done = match command {
-            Command::ReserveGroups { count } => {
-                stage.stage_mut().reserve_groups(count);
-                Answer::Done.into()
-            }
-            Command::SwapGroups { first, second } => {
-                stage
-                    .stage_mut()
-                    .swap_groups(first, second)
-                    .map_err(failed)?;
-                Answer::Done.into()
-            }
-            Command::Push { group, adapter } => {
-                let layers = stage.stage().layers().len();
-                let adapter = put_together(&adapter, inputs);
-                let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
-                    let reason = format!("an adapter that is not one of {layers} layers");
-                    return Err(WorkerError::Failed { reason });
-                };
-                let slot = stage.stage_mut().push(group, adapter).map_err(failed)?;
-                Answer::Slot(slot).into()
-            }
-            Command::Remove { group, slot } => {
-                let adapter = stage.stage_mut().remove(group, slot).map_err(failed)?;
-                answered(take_apart(adapter))
-            }
-            Command::Extract { group, slot } => {
-                let adapter = stage.stage().extract(group, slot).map_err(failed)?;
-                answered(take_apart(adapter))
-            }
             Command::Forward { at, microbatch } => {
                 let microbatch = microbatch.microbatch()?;
                 let at = Passage::from(at);
@@ -166,6 +137,45 @@ impl Work {
                 let logits = stage.stage().logits(only(inputs)?);
                 logits.map_err(failed)?.into()
             }
+            other => self.keep(other, inputs)?,
+        };
+        Ok(done)
+    }
+
+    /// Does what is no pass: to groups, adapters and caches.
+    fn keep(&mut self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Done, WorkerError> {
+        let failed = |error: PipelineError| WorkerError::failed(&error);
+        let stage = &mut self.stage;
+        let done = match command {
+            Command::ReserveGroups { count } => {
+                stage.stage_mut().reserve_groups(count);
+                Answer::Done.into()
+            }
+            Command::SwapGroups { first, second } => {
+                stage
+                    .stage_mut()
+                    .swap_groups(first, second)
+                    .map_err(failed)?;
+                Answer::Done.into()
+            }
+            Command::Push { group, adapter } => {
+                let layers = stage.stage().layers().len();
+                let adapter = put_together(&adapter, inputs);
+                let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
+                    let reason = format!("an adapter that is not one of {layers} layers");
+                    return Err(WorkerError::Failed { reason });
+                };
+                let slot = stage.stage_mut().push(group, adapter).map_err(failed)?;
+                Answer::Slot(slot).into()
+            }
+            Command::Remove { group, slot } => {
+                let adapter = stage.stage_mut().remove(group, slot).map_err(failed)?;
+                answered(take_apart(adapter))
+            }
+            Command::Extract { group, slot } => {
+                let adapter = stage.stage().extract(group, slot).map_err(failed)?;
+                answered(take_apart(adapter))
+            }
             Command::CopyCache { from, to } => {
                 if let Some(cache) = self.caches.get(&from) {
                     self.caches.insert(to, cache.clone());
@@ -184,7 +194,7 @@ impl Work {
                 });
                 Answer::Memory(memory).into()
             }
-            Command::Ping | Command::Hello(_) | Command::Health | Command::Load(_) => {
+            _ => {
                 let reason = "that is not for a stage".to_owned();
                 return Err(WorkerError::Failed { reason });
             }

@@ -78,7 +78,7 @@ pub enum ServeError {
     #[error("this build cannot host {device:?} for others")]
     Device {
         /// The device.
-        device: Device,
+        device: Box<Device>,
     },
 }
 
@@ -208,7 +208,7 @@ fn hosting(
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(_) => Ok(with_operation::<burn_cubecl::Cube>(server, host)),
         _ => Err(ServeError::Device {
-            device: device.clone(),
+            device: Box::new(device.clone()),
         }),
     }
 }

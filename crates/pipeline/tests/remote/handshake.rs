@@ -29,12 +29,12 @@ fn refusal(controller: &Controller, worker: &Worker) -> WorkerError {
 #[test]
 fn the_token_is_asked_for() {
     let worker = Worker::start(options("token", &model())).unwrap();
-    let controller = Controller::new("another token", Duration::from_secs(60)).unwrap();
+    let controller = Controller::new("another token", Duration::from_mins(1)).unwrap();
     assert_eq!(refusal(&controller, &worker), WorkerError::Token);
-    let empty = Controller::new("", Duration::from_secs(60)).unwrap();
+    let empty = Controller::new("", Duration::from_mins(1)).unwrap();
     assert_eq!(refusal(&empty, &worker), WorkerError::Token);
     // White space around it, as a file has it, is no part of a token.
-    let spaced = Controller::new(&format!(" {TOKEN}\n"), Duration::from_secs(60)).unwrap();
+    let spaced = Controller::new(&format!(" {TOKEN}\n"), Duration::from_mins(1)).unwrap();
     let model = Model::open(&model());
     assert!(model.connect(&spaced, &worker, 0, 0..4).is_ok());
 }

@@ -93,7 +93,7 @@ impl Model {
 }
 
 pub(crate) fn controller() -> Controller {
-    Controller::new(TOKEN, Duration::from_secs(60)).unwrap()
+    Controller::new(TOKEN, Duration::from_mins(1)).unwrap()
 }
 
 /// A pipeline of stages that are all on workers of their own, which must be kept.
@@ -200,7 +200,7 @@ impl Steps for Training {
                         beta1: 0.9,
                         beta2: 0.999,
                         epsilon: 1e-8,
-                        weight_decay: 0.01 * slot as f64,
+                        weight_decay: 0.01 * f64::from(slot),
                         max_grad_norm: 0.3,
                         step: step as u64 + 1,
                     })
