@@ -163,7 +163,7 @@ pub(crate) struct WorkerArguments {
     /// The model directory; the same files as where `train` runs.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
-    /// What to compute on: auto, cpu, wgpu[:INDEX], cuda[:INDEX].
+    /// What to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value = "auto")]
     pub(crate) device: DeviceChoice,
 }
