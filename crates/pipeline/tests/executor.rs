@@ -366,7 +366,7 @@ fn an_error_of_the_steps_ends_the_run() {
 /// without filling and draining.
 fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
     let steps = 10;
-    let mut sleeping = sleepers(stages, Duration::from_millis(20));
+    let mut sleeping = sleepers(stages, Duration::from_millis(30));
     let mut plans = plans(groups, microbatches);
     let shape = [stages, groups, microbatches, steps];
     let passes = passes(Schedule::LoraPp, shape, Driver::default());
@@ -380,7 +380,7 @@ fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
 }
 
 /// The bubble is that of the closed form, within five points: the executor itself costs next to
-/// nothing. What else the machine does makes bubbles too, so the best of twelve tries counts.
+/// nothing. What else the machine does makes bubbles too, so the best of five tries counts.
 #[test]
 fn the_measured_bubble_is_that_of_the_closed_form() {
     for shape in [
@@ -394,7 +394,7 @@ fn the_measured_bubble_is_that_of_the_closed_form() {
         let [stages, groups, microbatches] = shape;
         let expected = bubble_lorapp(stages, groups, microbatches);
         let mut tries = Vec::new();
-        let good = (0..12).any(|_| {
+        let good = (0..5).any(|_| {
             tries.push(measured_bubble(shape));
             (tries[tries.len() - 1] - expected).abs() < 0.05
         });
