@@ -105,7 +105,7 @@ impl Tracked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TaskId;
+    use crate::{Load, TaskId};
 
     const ALL: [TaskState; 5] = [
         TaskState::Queued,
@@ -136,6 +136,7 @@ mod tests {
                     rows_per_step: 1,
                     tokens_per_step: 1,
                     total_steps: 1,
+                    load: Load::default(),
                 };
                 let mut tracked = Tracked { task, state: from };
                 let result = tracked.enter(to);

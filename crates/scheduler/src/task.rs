@@ -31,4 +31,17 @@ pub struct Task {
     pub tokens_per_step: usize,
     /// Optimizer steps until it is done.
     pub total_steps: usize,
+    /// What it asks of a device's memory.
+    pub load: Load,
+}
+
+/// What a task asks of a device's memory while it trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Upper bound on the tokens of one pass: B·L of the paper's memory model.
+    pub tokens: u64,
+    /// Upper bound on the sum of the squared lengths of one pass: B·L².
+    pub squared_tokens: u64,
+    /// Bytes of the adapter, its gradients and its moments over the whole model: known, not fitted.
+    pub adapter_bytes: u64,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use loraloom_scheduler::{
-    FirstComeFirstServed, Outcome, Scheduler, SchedulerError, Task, TaskId, TaskState,
+    FirstComeFirstServed, Load, Outcome, Scheduler, SchedulerError, Task, TaskId, TaskState,
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
 
@@ -18,6 +18,7 @@ fn task(id: u64, priority: i64, arrival: u64) -> Task {
         rows_per_step: 4,
         tokens_per_step: 512,
         total_steps: 10,
+        load: Load::default(),
     }
 }
 

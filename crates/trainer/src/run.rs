@@ -10,7 +10,7 @@ use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_pipeline::{Pipeline, schedule::Schedule};
-use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
+use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task, TaskId};
 use serde::Serialize;
 
 use crate::{
@@ -296,6 +296,7 @@ fn description(task: &TrainingTask) -> Task {
         rows_per_step: task.rows_per_step(),
         tokens_per_step: tokens_per_step(task),
         total_steps: task.total_steps,
+        load: Load::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, hash_map::Entry};
 use loraloom_config::RunConfig;
 use loraloom_data::{Dataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, TensorDtype};
-use loraloom_scheduler::{FirstComeFirstServed, Scheduler, Task, TaskId};
+use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task, TaskId};
 
 use super::{Plan, PlanError, Speeds, compose::compose, parameters::Ranks, workload::Workload};
 
@@ -107,6 +107,7 @@ fn admitted(
             rows_per_step,
             tokens_per_step: rows_per_step * adapter.train.max_seq_len,
             total_steps: 1,
+            load: Load::default(),
         })?;
     }
     let running: Vec<TaskId> = scheduler.decide().groups.concat();
