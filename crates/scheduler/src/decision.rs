@@ -1,20 +1,36 @@
-use crate::TaskId;
+use crate::{Member, TaskId};
 
-/// What happens in the next iteration.
+/// What happens in the next iteration. Tasks are parked first, then others take their places, then
+/// groups are formed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Decision {
-    /// Tasks that leave the queue now, in the order they do.
+    /// Running tasks that leave their places now; nothing of them is lost.
+    pub parked: Vec<Parking>,
+    /// Tasks that begin or go on now, in the order they do.
     pub admitted: Vec<Admission>,
     /// All running tasks: each inner list is trained as one batch, in its order. Tasks that run on
     /// keep their relative order from one decision to the next. Empty when nothing is left to train.
-    pub groups: Vec<Vec<TaskId>>,
+    pub groups: Vec<Vec<Member>>,
+    /// Why tasks that run on have changed their group; `None` if none has.
+    pub regrouped: Option<String>,
 }
 
-/// A task that starts to run, and why it is its turn.
+/// A task that starts to run, or goes on after it was parked, and why it is its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// The task.
     pub task: TaskId,
     /// Why now, for people: shown by progress displays and kept in the event log.
+    pub reason: String,
+}
+
+/// A running task that gives its place away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parking {
+    /// The task.
+    pub task: TaskId,
+    /// The task that takes its place, if it is one.
+    pub by: Option<TaskId>,
+    /// Why, for people.
     pub reason: String,
 }

@@ -4,7 +4,7 @@ use std::{
 };
 
 use crate::{
-    Admission, Decision, Outcome, Scheduler, SchedulerError, Task, TaskId, TaskState,
+    Admission, Decision, Member, Outcome, Scheduler, SchedulerError, Task, TaskId, TaskState,
     state::Tracked,
 };
 
@@ -94,9 +94,14 @@ impl Scheduler for FirstComeFirstServed {
         let groups = if self.running.is_empty() {
             Vec::new()
         } else {
-            vec![self.running.clone()]
+            let whole = |&task| Member { task, parts: 1 };
+            vec![self.running.iter().map(whole).collect()]
         };
-        Decision { admitted, groups }
+        Decision {
+            admitted,
+            groups,
+            ..Decision::default()
+        }
     }
 
     fn finish(&mut self, task: TaskId, outcome: Outcome) -> Result<(), SchedulerError> {

@@ -14,7 +14,7 @@ mod scheduler;
 mod state;
 mod task;
 
-pub use decision::{Admission, Decision};
+pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
 pub use grouping::{balanced_groups, group_count};

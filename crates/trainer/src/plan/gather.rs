@@ -110,11 +110,11 @@ fn admitted(
             load: Load::default(),
         })?;
     }
-    let running: Vec<TaskId> = scheduler.decide().groups.concat();
+    let running = scheduler.decide().groups.concat();
     let mut tasks: Vec<Option<TaskPlan>> = tasks.into_iter().map(Some).collect();
     let running = running
         .into_iter()
-        .filter_map(|id| tasks.get_mut(id.0 as usize)?.take())
+        .filter_map(|member| tasks.get_mut(member.task.0 as usize)?.take())
         .collect();
     let waiting = tasks.into_iter().flatten().map(|task| task.name).collect();
     Ok((running, waiting))
