@@ -281,6 +281,23 @@ impl AdapterBank {
         self.packed = self.packed.take().map(update);
     }
 
+    /// A gradient of the packed weights with the rows of the slots that are `kept` and zero
+    /// elsewhere: what is left of it once the other slots have taken their optimizer step.
+    ///
+    /// The rows are copied, never multiplied: what is not finite in one slot stays there.
+    pub fn keep_slots(&self, gradient: LoraPair, kept: impl Fn(usize) -> bool) -> LoraPair {
+        gradient.map(|rows| {
+            let width = rows.dims()[1];
+            let parts = (0..self.slots.len()).map(|slot| (self.ranks(slot), kept(slot)));
+            let parts = parts.filter(|(ranks, _)| !ranks.is_empty());
+            let parts = parts.map(|(ranks, kept)| {
+                let part = rows.clone().slice([ranks, 0..width]);
+                if kept { part } else { part.zeros_like() }
+            });
+            Tensor::cat(parts.collect(), 0)
+        })
+    }
+
     fn ranks(&self, slot: usize) -> std::ops::Range<usize> {
         let start = self.slots[..slot].iter().flatten().map(|spec| spec.r).sum();
         start..start + self.slots[slot].map_or(0, |spec| spec.r)

@@ -126,6 +126,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
 
 fn pipeline_exit(error: &PipelineError) -> Exit {
     match error {
+        PipelineError::OutOfMemory { .. } => Exit::Memory,
         PipelineError::StageLost { .. } => Exit::Lost,
         PipelineError::Network { .. } => Exit::Device,
         #[cfg(feature = "remote")]

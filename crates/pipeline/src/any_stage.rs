@@ -89,15 +89,33 @@ impl AnyStage {
         }, Ok(stage.memory()?.map(|(_, reserved)| reserved)))
     }
 
+    /// Has passes fail that take more memory, where that is known.
+    pub(crate) fn limit_memory(&mut self, bytes: Option<u64>) {
+        either!(&mut self.0, stage => stage.limit_memory(bytes), {
+            let _ = (stage, bytes);
+        });
+    }
+
+    /// Drops all passes that are under way; whether the stage can.
+    pub(crate) fn abandon(&mut self) -> bool {
+        either!(&mut self.0, stage => {
+            stage.abandon();
+            true
+        }, {
+            let _ = stage;
+            false
+        })
+    }
+
     pub(crate) fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
         either!(&mut self.0, stage => {
-            stage.stage_mut().reserve_groups(count);
+            stage.reserve_groups(count);
             Ok(())
         }, stage.reserve_groups(count))
     }
 
     pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
-        either!(&mut self.0, stage => stage.stage_mut().swap_groups(first, second),
+        either!(&mut self.0, stage => stage.change().swap_groups(first, second),
             stage.swap_groups(first, second))
     }
 
@@ -106,7 +124,7 @@ impl AnyStage {
         group: usize,
         adapter: Vec<LayerAdapter>,
     ) -> Result<usize, PipelineError> {
-        either!(&mut self.0, stage => stage.stage_mut().push(group, adapter),
+        either!(&mut self.0, stage => stage.change().push(group, adapter),
             stage.push(group, adapter))
     }
 
@@ -115,7 +133,7 @@ impl AnyStage {
         group: usize,
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
-        either!(&mut self.0, stage => stage.stage_mut().remove(group, slot),
+        either!(&mut self.0, stage => stage.change().remove(group, slot),
             stage.remove(group, slot))
     }
 

@@ -35,6 +35,20 @@ pub enum PipelineError {
     /// A schedule cannot be executed.
     #[error(transparent)]
     Schedule(#[from] SimulationError),
+    /// A pass took more memory than the stage may use.
+    #[error(
+        "out of memory: stage of layers {first}..{end} took {used} bytes, its limit is {limit}"
+    )]
+    OutOfMemory {
+        /// First decoder layer of the stage.
+        first: usize,
+        /// One past its last decoder layer.
+        end: usize,
+        /// Bytes in use at the most.
+        used: u64,
+        /// Bytes it may use.
+        limit: u64,
+    },
     /// A pass without what an earlier pass leaves for it.
     #[error("stage of layers {first}..{end}, {pass}: {problem}")]
     NothingUnderWay {

@@ -9,6 +9,7 @@ mod any_stage;
 mod crossing;
 mod error;
 pub mod executor;
+mod host_memory;
 mod local_stage;
 mod microbatch;
 mod part_seconds;
@@ -27,6 +28,7 @@ mod train_stage;
 
 pub use any_stage::AnyStage;
 pub use error::PipelineError;
+pub use host_memory::HostMemory;
 pub use microbatch::Microbatch;
 pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};

@@ -1,12 +1,12 @@
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use batchlora::{AdamWStep, GradientNorms, SlotUpdate};
 use burn::tensor::{Device, Tensor};
 use loraloom_model::LayerCache;
 
 use crate::{
-    Forwarded, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape, TrainStage,
-    microbatch::PlacedMicrobatch,
+    Forwarded, HostMemory, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape,
+    TrainStage, microbatch::PlacedMicrobatch,
 };
 
 /// A stage on a device of this process, with the passes that are under way.
@@ -14,8 +14,10 @@ use crate::{
 pub(crate) struct LocalStage {
     stage: Stage,
     under_way: HashMap<Passage, UnderWay>,
-    /// By group; gone with the optimizer step.
+    /// By group, of steps that are still to be taken.
     gradients: HashMap<usize, StageGradients>,
+    /// Bytes that this process may have allocated, if the stage computes in its memory.
+    memory_limit: Option<u64>,
 }
 
 /// What a forward pass leaves for its backward pass.
@@ -33,6 +35,7 @@ impl LocalStage {
             stage,
             under_way: HashMap::new(),
             gradients: HashMap::new(),
+            memory_limit: None,
         }
     }
 
@@ -40,8 +43,44 @@ impl LocalStage {
         &self.stage
     }
 
-    pub(crate) fn stage_mut(&mut self) -> &mut Stage {
+    pub(crate) fn reserve_groups(&mut self, count: usize) {
+        self.stage.reserve_groups(count);
+    }
+
+    /// The stage, to change which adapters there are. Gradients that wait for the rest of their step
+    /// are dropped: they would be other adapters' then. Those steps have to be begun again.
+    pub(crate) fn change(&mut self) -> &mut Stage {
+        self.gradients.clear();
         &mut self.stage
+    }
+
+    /// Has passes fail that take more; of a GPU the driver knows better.
+    pub(crate) fn limit_memory(&mut self, bytes: Option<u64>) {
+        self.memory_limit = bytes.filter(|_| self.computes_in_call());
+    }
+
+    /// Whether what the pass that has just ended took is within the limit.
+    fn keep_to_limit(&self) -> Result<(), PipelineError> {
+        let Some((limit, memory)) = self.memory_limit.zip(HostMemory::counted()) else {
+            return Ok(());
+        };
+        let used = (memory.peak)();
+        if used <= limit {
+            return Ok(());
+        }
+        let Range { start, end } = self.stage.layers();
+        Err(PipelineError::OutOfMemory {
+            first: start,
+            end,
+            used,
+            limit,
+        })
+    }
+
+    /// Drops every pass that is under way, and all gradients.
+    pub(crate) fn abandon(&mut self) {
+        self.under_way.clear();
+        self.gradients.clear();
     }
 
     /// The layers over hidden states, which the first stage makes itself, without keeping anything
@@ -127,6 +166,7 @@ impl TrainStage for LocalStage {
             gradient,
         };
         self.under_way.insert(at, under_way);
+        self.keep_to_limit()?;
         Ok(forwarded)
     }
 
@@ -149,6 +189,7 @@ impl TrainStage for LocalStage {
                 self.gradients.insert(at.group, gradients);
             }
         }
+        self.keep_to_limit()?;
         Ok(below)
     }
 
@@ -171,6 +212,11 @@ impl TrainStage for LocalStage {
     ) -> Result<Tensor<1>, PipelineError> {
         let norms = GradientNorms::from_sums(squares).finish();
         if let Some(gradients) = self.gradients.remove(&group) {
+            let waits = |slot: usize| updates.get(slot).is_some_and(Option::is_none);
+            if (0..updates.len()).any(waits) {
+                let kept = self.stage.keep(group, &gradients, waits)?;
+                self.gradients.insert(group, kept);
+            }
             let step = AdamWStep::new(updates, norms.clone());
             self.stage.step(group, gradients, &step)?;
         }

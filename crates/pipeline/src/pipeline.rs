@@ -101,6 +101,23 @@ impl Pipeline {
         self.stages.iter().map(AnyStage::reserved_bytes).collect()
     }
 
+    /// Has a pass fail with [`PipelineError::OutOfMemory`] after which this process had allocated
+    /// more bytes than this, on stages that compute in its memory, if allocations are
+    /// [counted](crate::HostMemory).
+    pub fn limit_memory(&mut self, bytes: Option<u64>) {
+        for stage in &mut self.stages {
+            stage.limit_memory(bytes);
+        }
+    }
+
+    /// Drops everything that a run which failed has left at the stages: passes under way and
+    /// gradients. Which adapters had taken their step is not known; they are to be taken out. Whether
+    /// all stages could do so: those on other machines cannot.
+    pub fn abandon(&mut self) -> bool {
+        let stages = self.stages.iter_mut();
+        stages.fold(true, |all, stage| stage.abandon() && all)
+    }
+
     /// Exchanges the adapters of two groups.
     ///
     /// # Errors

@@ -351,6 +351,19 @@ impl Stage {
         Ok(self.group(group)?.add_squares(above, gradients))
     }
 
+    /// What is left of a group's gradients for later: those of slots that do not take this step.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub(crate) fn keep(
+        &self,
+        group: usize,
+        gradients: &StageGradients,
+        kept: impl Fn(usize) -> bool + Copy,
+    ) -> Result<StageGradients, PipelineError> {
+        Ok(self.group(group)?.keep(gradients, kept))
+    }
+
     /// Steps all adapters of a group at this stage.
     ///
     /// # Errors

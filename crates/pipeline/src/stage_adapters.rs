@@ -1,6 +1,8 @@
 use batchlora::{AdamWStep, GradientNorms};
 use burn::tensor::Device;
-use loraloom_model::{LayerAdapter, LayerBanks, LayerLora, LlamaConfig, Projection};
+use loraloom_model::{
+    LayerAdapter, LayerBanks, LayerGradients, LayerLora, LlamaConfig, Projection,
+};
 
 use crate::{PipelineError, StageGradients, microbatch::PlacedMicrobatch};
 
@@ -78,6 +80,25 @@ impl StageAdapters {
             }
         }
         norms
+    }
+
+    /// What is left of the gradients for later: those of slots that do not take this step.
+    pub(crate) fn keep(
+        &self,
+        gradients: &StageGradients,
+        kept: impl Fn(usize) -> bool + Copy,
+    ) -> StageGradients {
+        let layers = self.layers.iter().zip(&gradients.layers);
+        let layers = layers.map(|(banks, layer)| {
+            let pairs = Projection::ALL.map(|projection| {
+                let gradient = layer.0[projection as usize].clone();
+                gradient.map(|gradient| banks.bank(projection).keep_slots(gradient, kept))
+            });
+            LayerGradients(pairs)
+        });
+        StageGradients {
+            layers: layers.collect(),
+        }
     }
 
     /// Steps all adapters of the group at this stage.

@@ -99,7 +99,8 @@ pub trait TrainStage: Send {
     ) -> Result<Tensor<2>, PipelineError>;
 
     /// The optimizer step of a group with the squares of all stages. Returns the squared norm of
-    /// each slot's gradient, `[slots]`.
+    /// each slot's gradient, `[slots]`. Slots without an update keep their gradients, and later
+    /// backward passes add to them.
     ///
     /// # Errors
     /// If there is no such group, or the stage is lost.

@@ -14,6 +14,8 @@ pub struct StepPlan {
 pub struct GroupPlan {
     /// The micro-batches; where there are fewer than the schedule has places, the last stay empty.
     pub microbatches: Vec<Microbatch>,
-    /// One entry per slot; `None` leaves an adapter as it is.
+    /// One entry per slot. `None` leaves an adapter as it is; its gradient is kept, and the
+    /// micro-batches of the steps that follow add to it until it is updated. It is lost when an
+    /// adapter of any group comes or goes.
     pub updates: Vec<Option<SlotUpdate>>,
 }

@@ -148,14 +148,11 @@ impl Work {
         let stage = &mut self.stage;
         let done = match command {
             Command::ReserveGroups { count } => {
-                stage.stage_mut().reserve_groups(count);
+                stage.reserve_groups(count);
                 Answer::Done.into()
             }
             Command::SwapGroups { first, second } => {
-                stage
-                    .stage_mut()
-                    .swap_groups(first, second)
-                    .map_err(failed)?;
+                stage.change().swap_groups(first, second).map_err(failed)?;
                 Answer::Done.into()
             }
             Command::Push { group, adapter } => {
@@ -165,11 +162,11 @@ impl Work {
                     let reason = format!("an adapter that is not one of {layers} layers");
                     return Err(WorkerError::Failed { reason });
                 };
-                let slot = stage.stage_mut().push(group, adapter).map_err(failed)?;
+                let slot = stage.change().push(group, adapter).map_err(failed)?;
                 Answer::Slot(slot).into()
             }
             Command::Remove { group, slot } => {
-                let adapter = stage.stage_mut().remove(group, slot).map_err(failed)?;
+                let adapter = stage.change().remove(group, slot).map_err(failed)?;
                 answered(take_apart(adapter))
             }
             Command::Extract { group, slot } => {
