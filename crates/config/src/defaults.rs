@@ -49,7 +49,10 @@ impl Default for EvalSettings {
 
 impl Default for SaveSettings {
     fn default() -> Self {
-        Self { steps: 500 }
+        Self {
+            steps: 500,
+            keep: 2,
+        }
     }
 }
 

@@ -16,8 +16,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
 use crate::{
-    BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, LrSchedulerType, ScheduleChoice,
-    StageChoice, Validation, one_or_many::OneOrMany,
+    BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, LrSchedulerType, MemoryLimit,
+    PolicyChoice, ScheduleChoice, StageChoice, Validation, one_or_many::OneOrMany,
+    sweep::SweepFile,
 };
 
 /// A run: one backbone and the LoRA adapters trained over it.
@@ -46,15 +47,17 @@ pub(crate) struct RunFile {
     pub(crate) gradient_checkpointing: Option<bool>,
     /// Over which devices and workers the model's layers are spread, and how.
     pub(crate) pipeline: Option<PipelineFile>,
-    /// How adapters are admitted.
+    /// Which adapters train at a time, and beside which others.
     pub(crate) scheduler: Option<SchedulerFile>,
     /// Datasets by name.
     pub(crate) datasets: BTreeMap<String, DatasetFile>,
     /// What every adapter has unless it says otherwise, field by field.
     pub(crate) defaults: Option<DefaultsFile>,
-    /// The adapters to train.
-    #[schemars(length(min = 1))]
+    /// The adapters to train. May be left out if `sweep` has a grid.
+    #[schemars(default)]
     pub(crate) adapters: Vec<AdapterFile>,
+    /// Adapters that differ in a few settings and are compared with each other.
+    pub(crate) sweep: Option<Vec<SweepFile>>,
 }
 
 /// Over which devices and workers the model's layers are spread, and how.
@@ -81,13 +84,24 @@ pub(crate) struct PipelineFile {
     pub(crate) step_deadline: Option<f64>,
 }
 
-/// How adapters are admitted.
+/// Which adapters train at a time, and beside which others.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping of scheduler settings")]
 pub(crate) struct SchedulerFile {
+    /// Whose turn it is; default best_effort_fifo.
+    pub(crate) policy: Option<PolicyChoice>,
+    /// How much of a device's memory may be used: a fraction, or a size such as 20GiB; default 0.9.
+    pub(crate) memory_limit: Option<MemoryLimit>,
+    /// Largest step time of an adapter in its group, divided by the step time that it has alone;
+    /// default 1.2.
+    #[schemars(range(min = 1.0))]
+    pub(crate) max_slowdown: Option<f64>,
     /// At most this many adapters train at the same time; default no cap.
     #[schemars(range(min = 1))]
     pub(crate) max_adapters: Option<usize>,
+    /// Every so many seconds of waiting count as one more priority; default never.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub(crate) aging: Option<f64>,
 }
 
 /// Where rows are and how a row becomes text.
@@ -239,6 +253,9 @@ pub(crate) struct SaveFile {
     /// Every this many steps, and at the end; default 500.
     #[schemars(range(min = 1))]
     pub(crate) steps: Option<usize>,
+    /// So many of the newest are kept; default 2.
+    #[schemars(range(min = 1))]
+    pub(crate) keep: Option<usize>,
 }
 
 /// Tells a key written as `null` from one that is absent.

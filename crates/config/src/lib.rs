@@ -19,11 +19,12 @@ mod place;
 mod resolve;
 mod resolved;
 mod schedule;
+mod scheduler;
 mod schema;
 mod starter;
 mod suggest;
+mod sweep;
 mod tree;
-mod unserved;
 mod validate;
 mod validation;
 
@@ -37,9 +38,11 @@ pub use pipeline::{
 pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    LrSchedulerType, RunConfig, SaveSettings, SchedulerConfig, TrainSettings, Validation,
+    LrSchedulerType, RunConfig, SaveSettings, TrainSettings, Validation,
 };
+pub use scheduler::{MemoryLimit, ParseSizeError, PolicyChoice, SchedulerConfig};
 pub use schema::json_schema;
 pub use starter::{StarterDataset, starter};
 pub use suggest::Candidates;
+pub use sweep::{EarlyStopping, StoppingMetric, SweepConfig};
 pub use validate::TARGET_MODULES;

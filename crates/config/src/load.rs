@@ -8,8 +8,8 @@ use crate::{
     mlora, overrides,
     place::Source,
     resolve::resolve,
+    sweep,
     tree::{Node, read_file},
-    unserved::refuse_unserved,
     validate::validate,
 };
 
@@ -79,16 +79,20 @@ impl RunConfig {
                 tree.set(key, Node::string(path.to_string_lossy()));
             }
         }
+        sweep::flatten_grids(&mut tree);
         overrides::apply(&mut tree, &source)?;
+        sweep::flatten_grids(&mut tree);
         if is_mlora && tree.get("model").is_none() {
             return Err(ConfigError::MissingBaseModel {
                 path: path.to_owned(),
             });
         }
-        refuse_unserved(&mut tree, &source)?;
+        let mut expansion = sweep::expand(&mut tree, &source)?;
         let file: RunFile = tree.deserialize(&source, "")?;
-        let config = resolve(file, &tree, &source)?;
-        warnings.extend(validate(&config, &tree, &source)?);
+        let mut config = resolve(file, &expansion, &tree, &source)?;
+        warnings.extend(validate(&config, &expansion, &tree, &source)?);
+        warnings.extend(sweep::merge_bases(&mut config, &mut expansion));
+        warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })
     }
 

@@ -1,7 +1,8 @@
 //! `--set KEY=VALUE`: one value of the tree, by its dotted path.
 //!
 //! A key that does not exist is not found here: it lands in the tree, and deserialization refuses
-//! it with the keys that do exist. Only names of datasets and adapters must be there already.
+//! it with the keys that do exist. Names of datasets, adapters and sweeps must be there
+//! already.
 
 use crate::{
     ConfigError,
@@ -71,11 +72,15 @@ impl<'a> Steps<'a> {
     fn walk<'t>(&self, tree: &'t mut Node) -> Result<(&'t mut Node, &'a str), StepError> {
         let (first, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
         let (node, rest) = match first {
-            "adapters" if !rest.is_empty() => self.adapter(tree, rest)?,
+            "adapters" if !rest.is_empty() => self.item(tree, ("adapters", "adapter"), rest)?,
+            "sweep" if !rest.is_empty() => self.item(tree, ("sweep", "sweep"), rest)?,
             "datasets" if !rest.is_empty() => self.dataset(tree, rest)?,
             _ => (tree, self.path),
         };
-        let (parents, key) = match rest.rsplit_once('.') {
+        // A grid's keys are whole paths.
+        let setting = rest.strip_prefix("grid.").filter(|_| first == "sweep");
+        let split = setting.map(|setting| ("grid", setting));
+        let (parents, key) = match split.or_else(|| rest.rsplit_once('.')) {
             Some((parents, key)) => (parents.split('.').collect(), key),
             None => (Vec::new(), rest),
         };
@@ -98,15 +103,14 @@ impl<'a> Steps<'a> {
         Ok((node, key))
     }
 
-    fn adapter<'t>(
+    /// The item of a list of named mappings that the path begins with, by name or by index.
+    fn item<'t>(
         &self,
         tree: &'t mut Node,
+        (key, what): (&str, &'static str),
         rest: &'a str,
     ) -> Result<(&'t mut Node, &'a str), StepError> {
-        let items = tree
-            .get_mut("adapters")
-            .map(Node::items_mut)
-            .unwrap_or_default();
+        let items = tree.get_mut(key).map(Node::items_mut).unwrap_or_default();
         let names: Vec<String> = items
             .iter()
             .map(|item| {
@@ -129,7 +133,7 @@ impl<'a> Steps<'a> {
         {
             return Ok((item, after));
         }
-        Err(self.unknown("adapter", "adapters", first, names))
+        Err(self.unknown(what, key, first, names))
     }
 
     fn dataset<'t>(

@@ -4,30 +4,35 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, DtypeChoice, EvalSettings, LoraSettings, RunConfig,
-    SaveSettings, SchedulerConfig, TrainSettings, Validation,
+    SaveSettings, TrainSettings, Validation,
     file::{
         AdapterFile, DatasetFile, DefaultsFile, EvalFile, LoraFile, RunFile, SaveFile, TrainFile,
     },
     paths::{default_output_dir, input_path},
     pipeline,
     place::Source,
+    scheduler,
     suggest::Candidates,
+    sweep::{self, Expansion},
     tree::Node,
     validate::{ALL_LINEAR, TARGET_MODULES},
 };
 
-/// Fills in what the file leaves open. Ranges are not checked here, those of `pipeline` apart.
+/// Fills in what the file leaves open. Ranges are not checked here, those of
+/// `pipeline`, `scheduler` and `sweep` apart.
 ///
 /// # Errors
 ///
-/// A pipeline that cannot be; an adapter that names no dataset where there are several, or one that
+/// A pipeline, scheduler or sweep that cannot be; an adapter that names no dataset where there are several, or one that
 /// does not exist.
 pub(crate) fn resolve(
     file: RunFile,
+    expansion: &Expansion,
     tree: &Node,
     source: &Source<'_>,
 ) -> Result<RunConfig, ConfigError> {
     let (device, pipeline) = pipeline::resolve(file.pipeline, file.device, tree, source)?;
+    let scheduler = scheduler::resolve(file.scheduler, tree, source)?;
     let seed = file.seed.unwrap_or(0);
     let defaults = file.defaults.unwrap_or_default();
     let datasets: BTreeMap<String, DatasetConfig> = file
@@ -42,6 +47,7 @@ pub(crate) fn resolve(
         .map(|(index, written)| {
             let chosen = Chosen {
                 index,
+                expansion,
                 tree,
                 source,
                 datasets: &datasets,
@@ -50,7 +56,7 @@ pub(crate) fn resolve(
             Ok(adapter(written, &defaults, dataset, seed, source))
         })
         .collect::<Result<_, ConfigError>>()?;
-    Ok(RunConfig {
+    let mut config = RunConfig {
         model: input_path(&file.model, source.path),
         output_dir: file
             .output_dir
@@ -60,12 +66,14 @@ pub(crate) fn resolve(
         seed,
         gradient_checkpointing: file.gradient_checkpointing.unwrap_or(false),
         pipeline,
-        scheduler: SchedulerConfig {
-            max_adapters: file.scheduler.unwrap_or_default().max_adapters,
-        },
+        scheduler,
         datasets,
         adapters,
-    })
+        sweep: Vec::new(),
+    };
+    let sweeps = file.sweep.unwrap_or_default();
+    config.sweep = sweep::resolve(sweeps, &config, expansion, tree, source)?;
+    Ok(config)
 }
 
 fn dataset(written: DatasetFile, source: &Source<'_>) -> DatasetConfig {
@@ -88,6 +96,7 @@ fn dataset(written: DatasetFile, source: &Source<'_>) -> DatasetConfig {
 /// Finds the dataset of one adapter.
 struct Chosen<'a> {
     index: usize,
+    expansion: &'a Expansion,
     tree: &'a Node,
     source: &'a Source<'a>,
     datasets: &'a BTreeMap<String, DatasetConfig>,
@@ -95,7 +104,7 @@ struct Chosen<'a> {
 
 impl Chosen<'_> {
     fn dataset(&self, named: Option<&String>) -> Result<String, ConfigError> {
-        let (location, key) = locate(self.tree, self.index, "dataset");
+        let (location, key) = self.expansion.locate(self.tree, self.index, "dataset");
         let mut names = self.datasets.keys();
         match (named, names.next(), names.next()) {
             (Some(name), ..) if self.datasets.contains_key(name) => Ok(name.clone()),
@@ -112,22 +121,6 @@ impl Chosen<'_> {
                 valid: Candidates::of(name, self.datasets.keys().map(String::as_str)),
             }),
         }
-    }
-}
-
-/// Where the value of an adapter's field comes from, and the path of the key that sets it: the
-/// adapter itself, `defaults`, or the adapter as a whole if neither sets it.
-pub(crate) fn locate(tree: &Node, index: usize, field: &str) -> (crate::place::Location, String) {
-    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
-    let adapter = adapters.get(index);
-    let written = |node: Option<&Node>| node.and_then(|node| node.find(field)).map(|n| n.location);
-    let own = format!("adapters[{index}].{field}");
-    if let Some(location) = written(adapter) {
-        (location, own)
-    } else if let Some(location) = written(tree.get("defaults")) {
-        (location, format!("defaults.{field}"))
-    } else {
-        (adapter.unwrap_or(tree).location, own)
     }
 }
 
@@ -222,5 +215,6 @@ fn save(layers: &[Option<&SaveFile>; 2]) -> SaveSettings {
     let base = SaveSettings::default();
     SaveSettings {
         steps: first(layers, |s| &s.steps).unwrap_or(base.steps),
+        keep: first(layers, |s| &s.keep).unwrap_or(base.keep),
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::PipelineConfig;
+use crate::{PipelineConfig, SchedulerConfig, SweepConfig};
 
 /// A whole run: one backbone and the adapters trained over it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,12 +28,15 @@ pub struct RunConfig {
     pub gradient_checkpointing: bool,
     /// What holds the layers, and how it takes turns.
     pub pipeline: PipelineConfig,
-    /// How tasks are admitted.
+    /// Which adapters train at a time, and beside which others.
     pub scheduler: SchedulerConfig,
     /// Datasets by name.
     pub datasets: BTreeMap<String, DatasetConfig>,
-    /// The adapters to train, in the order of the file.
+    /// The adapters to train, in the order of the file; then the points of sweeps.
     pub adapters: Vec<AdapterConfig>,
+    /// Which of them are compared with each other.
+    #[serde(default)]
+    pub sweep: Vec<SweepConfig>,
 }
 
 /// Where to compute.
@@ -62,13 +65,6 @@ pub enum DtypeChoice {
     Bfloat16,
     /// 16-bit IEEE floats.
     Float16,
-}
-
-/// How tasks are admitted.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SchedulerConfig {
-    /// At most this many adapters train at the same time; `None` is no cap.
-    pub max_adapters: Option<usize>,
 }
 
 /// One dataset: where its rows are and how a row becomes text.
@@ -238,4 +234,6 @@ pub struct EvalSettings {
 pub struct SaveSettings {
     /// Every this many steps, and at the end.
     pub steps: usize,
+    /// So many of the newest are kept; at least 1.
+    pub keep: usize,
 }

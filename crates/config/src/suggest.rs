@@ -25,7 +25,7 @@ impl Candidates {
 }
 
 /// Words of other trainers for keys of this one.
-const SYNONYMS: [(&str, &str); 24] = [
+const SYNONYMS: [(&str, &str); 27] = [
     ("rank", "r"),
     ("lora_r", "r"),
     ("alpha", "lora_alpha"),
@@ -49,6 +49,9 @@ const SYNONYMS: [(&str, &str); 24] = [
     ("bf16", "bfloat16"),
     ("fp16", "float16"),
     ("fp32", "float32"),
+    ("eta", "reduction_factor"),
+    ("grace", "grace_period"),
+    ("grace_steps", "grace_period"),
     ("1f1b", "one_f_one_b"),
 ];
 

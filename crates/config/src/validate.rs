@@ -3,8 +3,8 @@
 use crate::{
     AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, pipeline,
     place::{Location, Source},
-    resolve::locate,
     suggest::Candidates,
+    sweep::Expansion,
     tree::Node,
 };
 
@@ -32,12 +32,14 @@ const LARGE_RANK: usize = 4096;
 /// The first value out of its range, with the key that sets it and its place.
 pub(crate) fn validate(
     config: &RunConfig,
+    expansion: &Expansion,
     tree: &Node,
     source: &Source<'_>,
 ) -> Result<Vec<String>, ConfigError> {
     let mut warnings = pipeline::warn(&config.pipeline);
     let run = Run {
         config,
+        expansion,
         tree,
         source,
     };
@@ -47,6 +49,7 @@ pub(crate) fn validate(
     for (index, adapter) in config.adapters.iter().enumerate() {
         let check = Check {
             index,
+            expansion,
             tree,
             source,
         };
@@ -69,6 +72,7 @@ pub(crate) fn validate(
 
 struct Run<'a> {
     config: &'a RunConfig,
+    expansion: &'a Expansion,
     tree: &'a Node,
     source: &'a Source<'a>,
 }
@@ -100,11 +104,6 @@ impl Run<'_> {
         if self.config.adapters.is_empty() {
             return empty("adapters");
         }
-        if self.config.scheduler.max_adapters == Some(0) {
-            let key = "scheduler.max_adapters";
-            let problem = "must be at least 1, got 0; leave it out for no cap".to_owned();
-            return Err(self.invalid(self.location(key), key.to_owned(), problem));
-        }
         Ok(())
     }
 
@@ -130,7 +129,7 @@ impl Run<'_> {
 
     fn names(&self) -> Result<(), ConfigError> {
         for (index, adapter) in self.config.adapters.iter().enumerate() {
-            let (location, key) = locate(self.tree, index, "name");
+            let (location, key) = self.expansion.locate(self.tree, index, "name");
             if let Some(problem) = unsafe_name(&adapter.name) {
                 return Err(self.invalid(location, key, problem));
             }
@@ -140,7 +139,9 @@ impl Run<'_> {
                 return Err(ConfigError::DuplicateAdapter {
                     place: self.source.place(location),
                     name: adapter.name.clone(),
-                    first: self.source.place(locate(self.tree, first, "name").0),
+                    first: self
+                        .source
+                        .place(self.expansion.locate(self.tree, first, "name").0),
                 });
             }
         }
@@ -149,7 +150,7 @@ impl Run<'_> {
 }
 
 /// Why a name cannot be a directory's everywhere, if it cannot.
-fn unsafe_name(name: &str) -> Option<String> {
+pub(crate) fn unsafe_name(name: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() {
         Some("must not be empty".to_owned())
@@ -173,13 +174,14 @@ fn unsafe_name(name: &str) -> Option<String> {
 
 struct Check<'a> {
     index: usize,
+    expansion: &'a Expansion,
     tree: &'a Node,
     source: &'a Source<'a>,
 }
 
 impl Check<'_> {
     fn invalid(&self, field: &str, problem: String) -> ConfigError {
-        let (location, key) = locate(self.tree, self.index, field);
+        let (location, key) = self.expansion.locate(self.tree, self.index, field);
         ConfigError::Invalid {
             place: self.source.place(location),
             key,
@@ -240,7 +242,7 @@ impl Check<'_> {
                 return Err(self.invalid(field, problem));
             }
             if !valid.clone().any(|known| known == module) {
-                let (location, key) = locate(self.tree, self.index, field);
+                let (location, key) = self.expansion.locate(self.tree, self.index, field);
                 return Err(ConfigError::UnknownName {
                     place: self.source.place(location),
                     key,
@@ -300,7 +302,8 @@ impl Check<'_> {
     fn intervals(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
         self.at_least("eval.steps", adapter.eval.steps, 1)?;
         self.at_least("eval.patience", adapter.eval.patience.unwrap_or(1), 1)?;
-        self.at_least("save.steps", adapter.save.steps, 1)
+        self.at_least("save.steps", adapter.save.steps, 1)?;
+        self.at_least("save.keep", adapter.save.keep, 1)
     }
 }
 

@@ -11,9 +11,9 @@ use std::{fs, path::PathBuf};
 
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
-    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, PipelineConfig, RunConfig,
-    SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice, TARGET_MODULES, TrainSettings,
-    Validation, WorkerAddress,
+    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
+    PolicyChoice, RunConfig, SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice,
+    TARGET_MODULES, TrainSettings, Validation, WorkerAddress,
 };
 use support::{fixture, load};
 
@@ -44,7 +44,13 @@ fn defaults_are_those_of_the_interface() {
             token_file: None,
             step_deadline: 600.0,
         },
-        scheduler: SchedulerConfig { max_adapters: None },
+        scheduler: SchedulerConfig {
+            policy: PolicyChoice::BestEffortFifo,
+            memory_limit: MemoryLimit::Fraction(0.9),
+            max_slowdown: 1.2,
+            max_adapters: None,
+            aging: None,
+        },
         datasets: [(
             "rows".to_owned(),
             DatasetConfig {
@@ -91,8 +97,12 @@ fn defaults_are_those_of_the_interface() {
                 steps: 200,
                 patience: None,
             },
-            save: SaveSettings { steps: 500 },
+            save: SaveSettings {
+                steps: 500,
+                keep: 2,
+            },
         }],
+        sweep: Vec::new(),
     };
     assert_eq!(config, expected);
 }
@@ -103,7 +113,14 @@ fn every_field_of_a_full_file_arrives() {
     assert_eq!(config.device, DeviceChoice::Cuda(Some(1)));
     assert_eq!(config.dtype, DtypeChoice::Bfloat16);
     assert_eq!((config.seed, config.gradient_checkpointing), (7, true));
-    assert_eq!(config.scheduler.max_adapters, Some(2));
+    let scheduler = SchedulerConfig {
+        policy: PolicyChoice::Fair,
+        memory_limit: MemoryLimit::Bytes(20 << 30),
+        max_slowdown: 1.5,
+        max_adapters: Some(2),
+        aging: Some(60.0),
+    };
+    assert_eq!(config.scheduler, scheduler);
     let worker = WorkerAddress {
         id: "0123456789abcdef".repeat(4),
         host: "10.0.0.7".to_owned(),
@@ -161,6 +178,7 @@ fn every_field_of_a_full_file_arrives() {
             patience: Some(3)
         }
     );
+    assert_eq!(a.save, SaveSettings { steps: 20, keep: 3 });
 }
 
 #[test]
@@ -190,13 +208,15 @@ fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
 
 #[test]
 fn toml_and_json_say_the_same_as_yaml() {
+    assert_eq!(full("sweep.toml"), full("sweep.yaml"));
+    assert_eq!(full("sweep.json"), full("sweep.yaml"));
     assert_eq!(full("full.toml"), full("full.yaml"));
     assert_eq!(full("full.json"), full("full.yaml"));
 }
 
 #[test]
 fn a_written_configuration_loads_back_equal() {
-    for name in ["full.yaml", "minimal.yaml"] {
+    for name in ["full.yaml", "minimal.yaml", "sweep.yaml"] {
         let config = RunConfig::load(&fixture(name), &[]).unwrap().config;
         let yaml = config.to_yaml().unwrap();
         let back = load(&yaml, &[])
@@ -233,6 +253,9 @@ fn overrides_reach_every_part_of_a_file() {
         "adapters.1.train={max_steps: 9}",
         "datasets.gsm8k.path=[x.jsonl, y.jsonl]",
         "scheduler.max_adapters=null",
+        "scheduler.memory_limit=0.5",
+        "scheduler.policy=strict_fifo",
+        "defaults.save.keep=1",
         "adapters.b.lora.target_modules=all-linear",
     ]
     .map(str::to_owned);
@@ -249,6 +272,9 @@ fn overrides_reach_every_part_of_a_file() {
     );
     assert_eq!(config.datasets["gsm8k"].path.len(), 2);
     assert_eq!(config.scheduler.max_adapters, None);
+    assert_eq!(config.scheduler.memory_limit, MemoryLimit::Fraction(0.5));
+    assert_eq!(config.scheduler.policy, PolicyChoice::StrictFifo);
+    assert_eq!(config.adapters[1].save.keep, 1);
     assert_eq!(config.adapters[1].lora.target_modules, TARGET_MODULES);
 }
 

@@ -45,6 +45,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "datasets",
         "defaults",
         "adapters",
+        "sweep",
     ];
     check("", &run);
     let pipeline = [
@@ -56,7 +57,18 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "step_deadline",
     ];
     check("PipelineFile", &pipeline);
-    check("SchedulerFile", &["max_adapters"]);
+    let scheduler = [
+        "policy",
+        "memory_limit",
+        "max_slowdown",
+        "max_adapters",
+        "aging",
+    ];
+    check("SchedulerFile", &scheduler);
+    let sweep = ["name", "base", "grid", "adapters", "early_stopping"];
+    check("SweepFile", &sweep);
+    let stopping = ["metric", "grace_period", "reduction_factor", "divergence"];
+    check("EarlyStoppingFile", &stopping);
     check(
         "DatasetFile",
         &["path", "columns", "template", "validation"],
@@ -99,7 +111,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
     ];
     check("TrainFile", &train);
     check("EvalFile", &["steps", "patience"]);
-    check("SaveFile", &["steps"]);
+    check("SaveFile", &["steps", "keep"]);
 }
 
 #[test]
@@ -123,6 +135,24 @@ fn every_key_of_the_schema_is_described() {
 }
 
 #[test]
+fn a_grid_has_every_setting_that_adapters_of_a_sweep_may_differ_in() {
+    let schema = json_schema();
+    let grid = &schema["$defs"]["SweepFile"]["properties"]["grid"];
+    let text = grid.to_string();
+    for path in [
+        "lora.r",
+        "lora.target_modules",
+        "train.learning_rate",
+        "train.batch_size",
+    ] {
+        assert!(text.contains(&format!("\"{path}\"")), "{path}: {text}");
+    }
+    for key in ["shuffle", "max_seq_len", "train_on_prompt", "seed"] {
+        assert!(!text.contains(key), "{key}: {text}");
+    }
+}
+
+#[test]
 fn words_of_the_schema_are_those_that_load() {
     let schema = json_schema().to_string();
     for word in [
@@ -134,6 +164,8 @@ fn words_of_the_schema_are_those_that_load() {
         "one_f_one_b",
         "gpipe",
         "auto",
+        "best_effort_fifo",
+        "eval_loss",
     ] {
         assert!(schema.contains(&format!("\"{word}\"")), "{word}");
     }

@@ -48,7 +48,8 @@ fn mistakes_are_shown_with_place_and_hint() {
     let here = small();
     here.write("unknown.yaml", SMALL.replace("model:", "modle:"));
     here.write("syntax.yaml", "adapters: [");
-    here.write("sweep.yaml", format!("{SMALL}sweep: []\n"));
+    let sweep = "sweep: [{name: lr, base: b, grid: {lora.r: [8]}}]\n";
+    here.write("sweep.yaml", format!("{SMALL}{sweep}"));
     let mut all = String::new();
     for arguments in [
         &["config", "show", "unknown.yaml"][..],

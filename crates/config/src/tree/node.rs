@@ -104,16 +104,6 @@ impl Node {
         path.split('.').try_fold(self, Self::get)
     }
 
-    /// Takes a key out of a mapping. `null` counts as absent.
-    pub(crate) fn take(&mut self, name: &str) -> Option<(Key, Self)> {
-        let Value::Mapping(entries) = &mut self.value else {
-            return None;
-        };
-        let index = entries.iter().position(|(key, _)| key.name == name)?;
-        let taken = entries.remove(index);
-        (!matches!(taken.1.value, Value::Null)).then_some(taken)
-    }
-
     /// Sets a key of a mapping, replacing its value. A `null` becomes a mapping first; any other
     /// value is left alone and `false` returned.
     pub(crate) fn set(&mut self, name: &str, node: Self) -> bool {

@@ -136,7 +136,10 @@ impl Lines<'_> {
             let name = std::borrow::Cow::into_owned(key.into_inner());
             Ok((Key { name, location }, self.node(value)?))
         };
-        table.into_iter().map(entry).collect()
+        // The table is sorted by name; the order of a grid is that of the file.
+        let mut written: Vec<_> = table.into_iter().collect();
+        written.sort_by_key(|(key, _)| key.span().start);
+        written.into_iter().map(entry).collect()
     }
 
     fn node(&self, spanned: Spanned<DeValue<'_>>) -> Parsed {

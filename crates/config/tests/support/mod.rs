@@ -8,6 +8,23 @@ use std::{
 
 use loraloom_config::{ConfigError, LoadOptions, Loaded, RunConfig};
 
+/// A configuration with nothing wrong.
+pub(crate) const GOOD: &str = "\
+model: base
+datasets:
+  rows: {path: rows.jsonl}
+  more: {path: more.jsonl}
+defaults:
+  dataset: rows
+  train:
+    batch_size: 8
+adapters:
+  - name: a
+  - name: b
+    lora:
+      r: 8
+";
+
 /// A file of this crate's fixtures.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,4 +64,20 @@ pub(crate) fn plain(error: &ConfigError) -> String {
         })
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// One line per mistake: the edit of [`GOOD`] that makes it, the message, the hint.
+pub(crate) fn report(edits: &[(&str, &str)]) -> String {
+    let mut lines = Vec::new();
+    for (from, to) in edits {
+        assert!(GOOD.contains(from), "{from:?} is not in the configuration");
+        let text = GOOD.replacen(from, to, 1);
+        let error = match load(&text, &[]) {
+            Ok(loaded) => panic!("accepted {to:?}: {loaded:?}"),
+            Err(error) => error,
+        };
+        lines.push(format!("{to:?}\n  error: {}", plain(&error)));
+        lines.extend(error.hint().map(|hint| format!("  hint: {hint}")));
+    }
+    lines.join("\n")
 }

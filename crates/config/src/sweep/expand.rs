@@ -1,0 +1,207 @@
+//! From grids to adapters, in the tree: so that a point has its defaults, checks and places as any
+//! other adapter.
+
+use super::{
+    SweepFile,
+    expansion::{Expansion, Origin, Point},
+    grid::{Axis, GridReader, MOST_POINTS, set},
+    point_name::point_name,
+};
+use crate::{
+    ConfigError,
+    place::{Location, Source},
+    suggest::Candidates,
+    tree::{Key, Node, Value},
+};
+
+/// Appends the points of every sweep to the adapters of the tree.
+///
+/// # Errors
+///
+/// A sweep of the wrong form; a base that does not exist; a grid without points or with too many; a
+/// setting that cannot be in one.
+pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, ConfigError> {
+    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
+    let written = adapters.to_vec();
+    let origin = |(index, _)| Origin { index, point: None };
+    let mut origins: Vec<Origin> = written.iter().enumerate().map(origin).collect();
+    let mut points = Vec::new();
+    if let Some(sweeps) = tree.get("sweep") {
+        let files: Option<Vec<SweepFile>> = sweeps.deserialize(source, "sweep")?;
+        let files = files.unwrap_or_default();
+        for (sweep, (file, node)) in files.iter().zip(sweeps.items()).enumerate() {
+            let reader = SweepReader {
+                sweep,
+                node,
+                written: &written,
+                taken: points.len(),
+                source,
+            };
+            let base = reader.base(file)?;
+            let axes = reader.axes(file)?;
+            for values in combinations(&axes) {
+                origins.push(Origin {
+                    index: origins.len(),
+                    point: Some(Point {
+                        sweep,
+                        base,
+                        paths: axes.iter().map(|axis| axis.path.clone()).collect(),
+                    }),
+                });
+                points.push(reader.point(file, base, &axes, &values));
+            }
+        }
+    }
+    if !points.is_empty() {
+        append(tree, points);
+    }
+    Ok(Expansion { origins })
+}
+
+/// Makes adapters where there are none. Anything but a list stays, and is reported as such.
+fn append(tree: &mut Node, points: Vec<Node>) {
+    if let Some(adapters) = tree.get_mut("adapters") {
+        match &mut adapters.value {
+            Value::Sequence(items) => items.extend(points),
+            Value::Null => adapters.value = Value::Sequence(points),
+            _ => {}
+        }
+    } else {
+        tree.set("adapters", Node::new(Value::Sequence(points)));
+    }
+}
+
+/// Every choice of one value of each axis; the last axis changes fastest. None without axes.
+fn combinations(axes: &[Axis]) -> Vec<Vec<&Node>> {
+    let mut chosen: Vec<Vec<&Node>> = Vec::new();
+    for (position, axis) in axes.iter().enumerate() {
+        if position == 0 {
+            chosen = axis.values.iter().map(|value| vec![value]).collect();
+            continue;
+        }
+        let with = |values: &Vec<_>, value| [values.as_slice(), &[value]].concat();
+        chosen = chosen
+            .iter()
+            .flat_map(|values| axis.values.iter().map(move |value| with(values, value)))
+            .collect();
+    }
+    chosen
+}
+
+/// One sweep that is being read.
+struct SweepReader<'a> {
+    sweep: usize,
+    node: &'a Node,
+    /// The adapters that are written out.
+    written: &'a [Node],
+    /// Points of the sweeps before it; at most [`MOST_POINTS`].
+    taken: usize,
+    source: &'a Source<'a>,
+}
+
+impl SweepReader<'_> {
+    fn key(&self, field: &str) -> String {
+        format!("sweep[{}].{field}", self.sweep)
+    }
+
+    fn invalid(&self, field: &str, problem: String) -> ConfigError {
+        ConfigError::Invalid {
+            place: self.source.place(self.location(field)),
+            key: self.key(field),
+            problem,
+        }
+    }
+
+    fn location(&self, field: &str) -> Location {
+        self.node.get(field).unwrap_or(self.node).location
+    }
+
+    /// Index of the base.
+    fn base(&self, file: &SweepFile) -> Result<Option<usize>, ConfigError> {
+        let Some(name) = &file.base else {
+            return Ok(None);
+        };
+        let names = self
+            .written
+            .iter()
+            .filter_map(|node| node.get("name")?.text());
+        let found = self
+            .written
+            .iter()
+            .position(|node| node.get("name").and_then(Node::text) == Some(name.as_str()));
+        match found {
+            Some(index) => Ok(Some(index)),
+            None => Err(ConfigError::UnknownName {
+                place: self.source.place(self.location("base")),
+                key: self.key("base"),
+                what: "adapter",
+                name: name.clone(),
+                valid: Candidates::of(name, names),
+            }),
+        }
+    }
+
+    /// The axes of the grid; none if the sweep names its adapters.
+    fn axes(&self, file: &SweepFile) -> Result<Vec<Axis>, ConfigError> {
+        if file.adapters.is_some() {
+            for (field, is_written) in
+                [("grid", file.grid.is_some()), ("base", file.base.is_some())]
+            {
+                if is_written {
+                    let problem = "has no meaning beside `adapters`, which are written out";
+                    return Err(self.invalid(field, problem.to_owned()));
+                }
+            }
+            return Ok(Vec::new());
+        }
+        let Some(grid) = self.node.get("grid").filter(|_| file.grid.is_some()) else {
+            return Err(ConfigError::MissingKey {
+                place: self.source.place(self.node.location),
+                key: self.key("grid"),
+            });
+        };
+        let key = self.key("grid");
+        let reader = GridReader {
+            key: &key,
+            source: self.source,
+        };
+        let axes = reader.axes(grid)?;
+        let sizes = axes.iter().map(|axis| axis.values.len());
+        let points = sizes.fold(1_usize, usize::saturating_mul);
+        if points > MOST_POINTS - self.taken {
+            let problem = format!(
+                "has {points} points, and grids before it have {}: a run takes at most \
+                 {MOST_POINTS}",
+                self.taken
+            );
+            return Err(self.invalid("grid", problem));
+        }
+        Ok(axes)
+    }
+
+    /// The adapter at one point. What the grid sets has the places of the grid, the rest those of
+    /// the base.
+    fn point(
+        &self,
+        file: &SweepFile,
+        base: Option<usize>,
+        axes: &[Axis],
+        values: &[&Node],
+    ) -> Node {
+        let settings = axes
+            .iter()
+            .map(|axis| axis.path.as_str())
+            .zip(values.iter().copied());
+        let location = self.location("name");
+        let mut adapter = match base.and_then(|base| self.written.get(base)) {
+            Some(base) => base.clone().at(location),
+            None => Node::new(Value::Mapping(Vec::<(Key, Node)>::new())).at(location),
+        };
+        let name = point_name(&file.name, settings.clone());
+        adapter.set("name", Node::string(name).at(location));
+        for (path, value) in settings {
+            set(&mut adapter, path, value.clone());
+        }
+        adapter
+    }
+}

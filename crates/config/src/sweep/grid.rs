@@ -1,0 +1,190 @@
+use super::paths::{SHARED, candidates, settable};
+use crate::{
+    ConfigError,
+    file::{LoraFile, TrainFile},
+    place::{Location, Source},
+    tree::{Key, Node, Value},
+};
+use serde::Deserialize;
+
+/// Points of all grids of a run: more are taken for a mistake, and what a run writes of them would be
+/// too long a file to read again.
+pub(super) const MOST_POINTS: usize = 1024;
+
+/// One setting of a grid and its values, in the order of the file.
+#[derive(Debug)]
+pub(super) struct Axis {
+    /// Dotted path of the setting in an adapter.
+    pub(super) path: String,
+    pub(super) values: Vec<Node>,
+}
+
+/// Rewrites every grid so that each of its keys is a whole dotted path, which is what overrides look
+/// for: `{train: {learning_rate: []}}` becomes `{train.learning_rate: []}`.
+pub(crate) fn flatten_grids(tree: &mut Node) {
+    let Some(sweeps) = tree.get_mut("sweep") else {
+        return;
+    };
+    for sweep in sweeps.items_mut() {
+        if let Some(grid) = sweep.get_mut("grid")
+            && let Value::Mapping(entries) = &mut grid.value
+        {
+            let mut flat = Vec::new();
+            flatten(std::mem::take(entries), "", &mut flat);
+            *entries = flat;
+        }
+    }
+}
+
+fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>) {
+    for (mut key, node) in entries {
+        if !parent.is_empty() {
+            key.name = format!("{parent}.{}", key.name);
+        }
+        match node.value {
+            Value::Mapping(inner) if !inner.is_empty() => flatten(inner, &key.name, flat),
+            _ => flat.push((key, node)),
+        }
+    }
+}
+
+/// A point as far as a grid sets it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read to learn whether it can be")]
+struct PointFile {
+    lora: Option<LoraFile>,
+    train: Option<TrainFile>,
+}
+
+/// A grid that is being read.
+pub(super) struct GridReader<'a> {
+    /// Path of the grid's key, such as `sweep[0].grid`.
+    pub(super) key: &'a str,
+    pub(super) source: &'a Source<'a>,
+}
+
+impl GridReader<'_> {
+    /// The axes of a flat grid.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is unknown, must not differ or is written twice; a value of the wrong type or
+    /// written twice; no values.
+    pub(super) fn axes(&self, grid: &Node) -> Result<Vec<Axis>, ConfigError> {
+        let Value::Mapping(entries) = &grid.value else {
+            return Err(self.invalid(
+                grid.location,
+                None,
+                format!(
+                    "expected a mapping of settings to lists, found {}",
+                    grid.describe()
+                ),
+            ));
+        };
+        if entries.is_empty() {
+            let problem = "must name at least one setting, such as lora.r".to_owned();
+            return Err(self.invalid(grid.location, None, problem));
+        }
+        let known = settable();
+        let mut axes: Vec<Axis> = Vec::new();
+        for (key, node) in entries {
+            let path = &key.name;
+            if SHARED.contains(&path.as_str()) {
+                let problem = "cannot differ within a sweep, whose adapters see the same rows in \
+                               the same order and are compared by the same loss";
+                return Err(self.invalid(key.location, Some(path), problem.to_owned()));
+            }
+            if !known.contains(path) {
+                return Err(ConfigError::UnknownKey {
+                    place: self.source.place(key.location),
+                    key: path.clone(),
+                    parent: self.key.to_owned(),
+                    valid: candidates(path),
+                });
+            }
+            if axes.iter().any(|axis| axis.path == *path) {
+                let problem = "is written twice".to_owned();
+                return Err(self.invalid(key.location, Some(path), problem));
+            }
+            axes.push(Axis {
+                path: path.clone(),
+                values: self.values(path, node)?,
+            });
+        }
+        Ok(axes)
+    }
+
+    fn values(&self, path: &str, node: &Node) -> Result<Vec<Node>, ConfigError> {
+        let Value::Sequence(values) = &node.value else {
+            let problem = format!("expected a list of values, found {}", node.describe());
+            return Err(self.invalid(node.location, Some(path), problem));
+        };
+        if values.is_empty() {
+            let problem = "must have at least one value".to_owned();
+            return Err(self.invalid(node.location, Some(path), problem));
+        }
+        if values.len() > MOST_POINTS {
+            let problem = format!(
+                "has {} values, at most {MOST_POINTS} are taken",
+                values.len()
+            );
+            return Err(self.invalid(node.location, Some(path), problem));
+        }
+        for (index, value) in values.iter().enumerate() {
+            let mut point = Node::new(Value::Mapping(Vec::new())).at(value.location);
+            set(&mut point, path, value.clone());
+            point.deserialize::<PointFile>(self.source, self.key)?;
+            if values[..index].iter().any(|other| same(other, value)) {
+                let problem = format!("{} is written twice", value.describe());
+                return Err(self.invalid(value.location, Some(path), problem));
+            }
+        }
+        Ok(values.clone())
+    }
+
+    fn invalid(&self, location: Location, path: Option<&str>, problem: String) -> ConfigError {
+        ConfigError::Invalid {
+            place: self.source.place(location),
+            key: match path {
+                Some(path) => format!("{}.{path}", self.key),
+                None => self.key.to_owned(),
+            },
+            problem,
+        }
+    }
+}
+
+/// Sets a dotted path, with the mappings that it needs. What is in the way stays, and is reported
+/// where it is written.
+pub(super) fn set(node: &mut Node, path: &str, value: Node) {
+    let Some((first, rest)) = path.split_once('.') else {
+        node.set(path, value);
+        return;
+    };
+    if node.get(first).is_none() {
+        let empty = Node::new(Value::Mapping(Vec::new())).at(value.location);
+        node.set(first, empty);
+    }
+    if let Some(inner) = node.get_mut(first) {
+        set(inner, rest, value);
+    }
+}
+
+/// Whether two values mean the same: 1 and 1.0 do.
+#[expect(clippy::float_cmp, reason = "equal as written, not by a computation")]
+fn same(a: &Node, b: &Node) -> bool {
+    match (&a.value, &b.value) {
+        (Value::Null, Value::Null) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Integer(a), Value::Integer(b)) => a == b,
+        (Value::String(a), Value::String(b)) => a == b,
+        (Value::Integer(whole), Value::Float(float))
+        | (Value::Float(float), Value::Integer(whole)) => *float == *whole as f64,
+        (Value::Float(a), Value::Float(b)) => a == b,
+        (Value::Sequence(a), Value::Sequence(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        _ => false,
+    }
+}

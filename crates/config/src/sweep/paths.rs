@@ -1,0 +1,53 @@
+//! Which settings the adapters of a sweep may differ in.
+
+use schemars::JsonSchema;
+
+use crate::{
+    file::{LoraFile, TrainFile},
+    suggest::Candidates,
+};
+
+/// Settings that decide which rows an adapter sees, in which order, and what a loss is of.
+pub(crate) const SHARED: [&str; 5] = [
+    "dataset",
+    "seed",
+    "train.max_seq_len",
+    "train.shuffle",
+    "train.train_on_prompt",
+];
+
+/// Dotted paths of all settings that a grid may have.
+pub(crate) fn settable() -> Vec<String> {
+    let of = |section: &str, schema: schemars::Schema| -> Vec<String> {
+        let properties = schema.get("properties").and_then(|value| value.as_object());
+        let keys = properties.into_iter().flat_map(|object| object.keys());
+        keys.map(|key| format!("{section}.{key}")).collect()
+    };
+    let mut paths = of("lora", schema::<LoraFile>());
+    paths.extend(of("train", schema::<TrainFile>()));
+    paths.retain(|path| !SHARED.contains(&path.as_str()));
+    paths
+}
+
+fn schema<T: JsonSchema>() -> schemars::Schema {
+    schemars::schema_for!(T)
+}
+
+/// The settings of a grid where an unknown one was written. The one that was meant is found by the
+/// last part of the path, since people leave the first one out.
+#[expect(
+    clippy::unnecessary_box_returns,
+    reason = "every error holds it boxed, to stay small"
+)]
+pub(crate) fn candidates(written: &str) -> Box<Candidates> {
+    let paths = settable();
+    let mut candidates = Candidates::of(written, paths.iter().map(String::as_str));
+    if candidates.nearest.is_none() {
+        let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+        let names: Vec<String> = paths.iter().map(|path| last(path)).collect();
+        let found = Candidates::of(&last(written), names.iter().map(String::as_str)).nearest;
+        let meant = |name: String| paths.iter().find(|path| last(path) == name).cloned();
+        candidates.nearest = found.and_then(meant);
+    }
+    candidates
+}
