@@ -4,6 +4,7 @@
 //! stdout carries data, stderr everything else. What scripts may rely on are the flags, `--json`,
 //! the files of a run and the exit codes ([`exit::Exit`]); text for people may change.
 
+mod allocations;
 mod arguments;
 mod commands;
 mod device;
@@ -28,6 +29,7 @@ use printer::Printer;
 
 fn main() -> ExitCode {
     panics::install();
+    allocations::count();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return unserved::explain(&error).into(),
