@@ -143,6 +143,15 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// All events of a run.
+pub(crate) fn events(directory: &Path) -> Vec<serde_json::Value> {
+    let events = fs::read_to_string(directory.join("events.jsonl")).unwrap();
+    let events = events.lines();
+    events
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
 /// What was trained: every adapter's files, and losses and norms of every step.
 pub(crate) fn trained(directory: &Path) -> (Vec<Vec<u8>>, Vec<serde_json::Value>) {
     let mut names: Vec<_> = fs::read_dir(directory.join("adapters"))
@@ -153,11 +162,8 @@ pub(crate) fn trained(directory: &Path) -> (Vec<Vec<u8>>, Vec<serde_json::Value>
     let files = names
         .iter()
         .map(|name| fs::read(name.join("last/adapter_model.safetensors")).unwrap());
-    let events = fs::read_to_string(directory.join("events.jsonl")).unwrap();
-    let events = events
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    let mut steps: Vec<serde_json::Value> = events
+    let mut steps: Vec<serde_json::Value> = events(directory)
+        .into_iter()
         .filter(|event: &serde_json::Value| event["event"] == "step")
         .map(|event| {
             serde_json::json!([

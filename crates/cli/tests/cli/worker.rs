@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, process::Stdio, time::Instant};
 
 use crate::cluster::{
-    Worker, assert_whole, device, ended, stderr, train, trained, wait_for_saves, workspace,
+    Worker, assert_whole, device, ended, events, stderr, train, trained, wait_for_saves, workspace,
 };
 
 #[test]
@@ -26,6 +26,11 @@ fn a_run_over_workers_is_the_same_as_one_here() {
     assert!(here.1.len() >= 6 * 8 && here.1.iter().all(|step| step[2].is_number()));
     assert_eq!(over.1, here.1);
     assert!(over.0 == here.0, "adapters differ");
+    let told = ["over", "here"].map(|directory| events(&workspace.path(directory)));
+    assert_shared(&told[0][0], &told[1][0]);
+    if device == "cpu" {
+        assert_transfers(&told[0], &told[1]);
+    }
     for (directory, stages) in [
         ("mixed", [device.as_str(), addresses[1]]),
         ("mixed-too", [addresses[0], &device]),
@@ -39,6 +44,40 @@ fn a_run_over_workers_is_the_same_as_one_here() {
     // The workers wait for the next run.
     let (code, stderr) = ended(train(&workspace, &addresses, "again", 1));
     assert_eq!(code, 0, "{stderr}");
+}
+
+/// Between them, workers hold what a run here holds.
+fn assert_shared(over: &serde_json::Value, here: &serde_json::Value) {
+    let bytes = |start: &serde_json::Value| -> Vec<u64> {
+        let stages = start["weight_bytes"].as_array().unwrap().iter();
+        stages.map(|bytes| bytes.as_u64().unwrap()).collect()
+    };
+    let (over, here) = (bytes(over), bytes(here));
+    assert_eq!(over.len(), 2);
+    let whole: u64 = here.iter().sum();
+    assert!(over.iter().all(|&bytes| bytes < whole), "{over:?} {here:?}");
+    // The embedding is the head, too, and so in memory at both ends.
+    assert!(over.iter().sum::<u64>() >= whole, "{over:?} {here:?}");
+}
+
+/// Every iteration over workers says how long tensors took from one to the other.
+fn assert_transfers(over: &[serde_json::Value], here: &[serde_json::Value]) {
+    let iterations = |events: &[serde_json::Value]| {
+        let of_kind = |event: &&serde_json::Value| event["event"] == "iteration";
+        events.iter().filter(of_kind).cloned().collect::<Vec<_>>()
+    };
+    let (over, here) = (iterations(over), iterations(here));
+    assert!(over.len() >= 8 && here.len() >= 8);
+    for iteration in &over {
+        let seconds = iteration["transfer_seconds"].as_f64().unwrap();
+        let overlap = iteration["transfer_overlap"].as_f64().unwrap();
+        assert!(seconds > 0.0 && seconds < 60.0, "{iteration}");
+        assert!((0.0..=1.0).contains(&overlap), "{iteration}");
+    }
+    for iteration in &here {
+        assert!(iteration["transfer_seconds"].is_null(), "{iteration}");
+        assert!(iteration["transfer_overlap"].is_null(), "{iteration}");
+    }
 }
 
 #[test]
