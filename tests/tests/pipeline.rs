@@ -96,6 +96,26 @@ fn an_explicit_balance_gives_the_same_bits() {
     }
 }
 
+/// Stages that are further ahead of each other, for links that take long, have more groups on their
+/// way, and compute the same.
+#[test]
+fn a_longer_warm_up_gives_the_same_bits() {
+    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let one = run(&adapters, &stages(1, "lorapp", 1));
+    for (count, extra) in [(2, 2), (3, 1), (2, 16)] {
+        let mut longer = stages(count, "lorapp", 1);
+        longer["extra_warmup"] = json!(extra);
+        let found = run(&adapters, &longer);
+        assert_same(&found, &one);
+        let groups = found.events.iter().filter_map(|event| match event {
+            Event::Iteration { groups, .. } => Some(groups.len()),
+            _ => None,
+        });
+        let wanted = count + (count - 1) * extra;
+        assert_eq!(groups.max(), Some(wanted.min(NAMES.len())));
+    }
+}
+
 /// As many groups as stages while there are tasks for them: as tasks end, groups are filled from
 /// others, and no step is lost.
 #[test]

@@ -76,6 +76,11 @@ pub(crate) struct PipelineFile {
     /// default 1. `train.gradient_accumulation_steps` come on top.
     #[schemars(range(min = 1))]
     pub(crate) microbatches: Option<usize>,
+    /// Micro-batches that every stage is ahead of the next by, beyond one; default 0. Where a hop
+    /// between stages takes about as long as a pass, 2 hides it, for as many more groups of adapters
+    /// and activations in memory.
+    #[schemars(range(min = 0, max = 16))]
+    pub(crate) extra_warmup: Option<usize>,
     /// File with the token that workers were started with; needed if a stage is remote.
     pub(crate) token_file: Option<String>,
     /// Seconds that an iteration may take before the run gives up on a worker that has stalled;

@@ -192,6 +192,8 @@ fn pipelines_that_cannot_be() {
         "pipeline: {schedule: [gpipe]}",
         "pipeline: {microbatches: 0}",
         "pipeline: {microbatches: many}",
+        "pipeline: {extra_warmup: 17}",
+        "pipeline: {extra_warmup: -1}",
         "pipeline: {step_deadline: 0}",
         "pipeline: {step_deadline: .inf}",
         "pipeline: {stage: [cpu]}",

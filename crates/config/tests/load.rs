@@ -41,6 +41,7 @@ fn defaults_are_those_of_the_interface() {
             balance: BalanceChoice::Auto,
             schedule: ScheduleChoice::Lorapp,
             microbatches: 1,
+            extra_warmup: 0,
             token_file: None,
             step_deadline: 600.0,
         },
@@ -134,11 +135,13 @@ fn every_field_of_a_full_file_arrives() {
         balance: BalanceChoice::Layers(vec![10, 12]),
         schedule: ScheduleChoice::OneFOneB,
         microbatches: 2,
+        extra_warmup: 3,
         token_file: Some("token.txt".into()),
         step_deadline: 90.5,
     };
     assert_eq!(config.pipeline, pipeline);
     assert!(config.pipeline.has_workers());
+    assert_eq!(config.pipeline.groups(), 5);
     let gsm8k = &config.datasets["gsm8k"];
     assert_eq!(
         gsm8k.path,

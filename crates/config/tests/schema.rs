@@ -53,6 +53,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "balance",
         "schedule",
         "microbatches",
+        "extra_warmup",
         "token_file",
         "step_deadline",
     ];

@@ -1,7 +1,7 @@
-use std::ops::Range;
+use std::{collections::HashSet, ops::Range};
 
 use burn::{
-    module::{Module, Param},
+    module::{Module, ModuleVisitor, Param, ParamId},
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 
@@ -96,6 +96,13 @@ impl Backbone {
         Some(weight.select(0, ids))
     }
 
+    /// Bytes of all weights in memory, a tied embedding once.
+    pub fn weight_bytes(&self) -> u64 {
+        let mut weights = WeightBytes::default();
+        self.visit(&mut weights);
+        weights.bytes
+    }
+
     /// The decoder layers of this part.
     pub fn layers(&self) -> &[DecoderLayer] {
         &self.layers
@@ -104,5 +111,21 @@ impl Backbone {
     /// The head; `None` if this part does not end the model.
     pub fn head(&self) -> Option<&LanguageModelHead> {
         self.head.as_ref()
+    }
+}
+
+/// Counts parameters, each once.
+#[derive(Default)]
+struct WeightBytes {
+    seen: HashSet<ParamId>,
+    bytes: u64,
+}
+
+impl ModuleVisitor for WeightBytes {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.seen.insert(param.id) {
+            let weight = param.val();
+            self.bytes += (weight.shape().num_elements() * weight.dtype().size()) as u64;
+        }
     }
 }

@@ -1,4 +1,4 @@
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
@@ -7,8 +7,8 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 #[cfg(feature = "remote")]
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
-    Forwarded, Microbatch, Passage, PipelineError, Stage, TrainStage, Way, crossing::Crossing,
-    local_stage::LocalStage,
+    Arrivals, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
+    TrainStage, Way, crossing::Crossing, local_stage::LocalStage,
 };
 
 /// A stage, wherever its layers are.
@@ -81,12 +81,14 @@ impl AnyStage {
         either!(&self.0, _stage => None, _stage.failure())
     }
 
-    /// Bytes reserved on the stage's device, where it can tell.
-    pub(crate) fn reserved_bytes(&self) -> Result<Option<u64>, PipelineError> {
-        either!(&self.0, stage => {
-            let usage = stage.stage().device().memory_pool_usage();
-            Ok(usage.map(|usage| usage.bytes_reserved))
-        }, Ok(stage.memory()?.map(|(_, reserved)| reserved)))
+    /// Bytes of its layers' weights in memory.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        either!(&self.0, stage => stage.stage().weight_bytes(), stage.weight_bytes())
+    }
+
+    pub(crate) fn gauge(&self) -> MemoryGauge {
+        either!(&self.0, stage => MemoryGauge::of(stage.stage().device()),
+            MemoryGauge::of_worker(stage.line()))
     }
 
     /// Has passes fail that take more memory, where that is known.
@@ -162,7 +164,7 @@ impl AnyStage {
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError> {
         let hidden = match hidden {
-            Some(hidden) => Some(Crossing::begin(hidden, self.device())?.end()?),
+            Some(hidden) => Some(Crossing::begin(hidden, self.device())?.end()?.0),
             None => None,
         };
         either!(&self.0, stage => {
@@ -211,8 +213,17 @@ impl TrainStage for AnyStage {
         either!(&self.0, stage => stage.computes_in_call(), stage.computes_in_call())
     }
 
-    fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
-        either!(&mut self.0, stage => stage.seconds(group), stage.seconds(group))
+    fn measurement(
+        &mut self,
+        group: usize,
+        microbatches: usize,
+    ) -> Result<Option<Measurement>, PipelineError> {
+        either!(&mut self.0, stage => stage.measurement(group, microbatches),
+            stage.measurement(group, microbatches))
+    }
+
+    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
+        either!(&self.0, stage => stage.arrivals(), stage.arrivals())
     }
 
     fn forward(

@@ -3,7 +3,7 @@ use std::thread::{self, JoinHandle};
 use burn::tensor::{Device, StreamId, Tensor, TensorData};
 use loraloom_model::ModelError;
 
-use crate::PipelineError;
+use crate::{PipelineError, stage_clock::now};
 
 /// A tensor on its way to another device.
 ///
@@ -16,7 +16,7 @@ pub(crate) enum Crossing {
     Queued(Box<Tensor<2>>),
     /// Being fetched.
     Fetched {
-        thread: JoinHandle<Result<TensorData, String>>,
+        thread: JoinHandle<(Result<TensorData, String>, f64)>,
         device: Device,
     },
 }
@@ -33,7 +33,7 @@ impl Crossing {
         let stream = StreamId::current();
         let fetch = move || {
             let read = stream.executes(|| tensor.try_into_data());
-            read.map_err(|error| format!("{error:?}"))
+            (read.map_err(|error| format!("{error:?}")), now())
         };
         let thread = thread::Builder::new().name("fetch".into()).spawn(fetch);
         let thread =
@@ -56,20 +56,21 @@ impl Crossing {
         Self::begin(copy, device)
     }
 
-    /// Waits for what has to be waited for.
+    /// Waits for what has to be waited for. With when it was there, where that was here.
     ///
     /// # Errors
     /// If the tensor cannot be computed or fetched.
-    pub(crate) fn end(self) -> Result<Tensor<2>, PipelineError> {
+    pub(crate) fn end(self) -> Result<(Tensor<2>, Option<f64>), PipelineError> {
         match self {
-            Self::Queued(tensor) => Ok(*tensor),
+            Self::Queued(tensor) => Ok((*tensor, None)),
             Self::Fetched { thread, device } => {
-                let fetched = thread.join();
-                let fetched =
-                    fetched.unwrap_or_else(|_| Err("fetching a tensor panicked".to_owned()));
+                let Ok((fetched, arrived)) = thread.join() else {
+                    return Err(failed("fetching a tensor panicked".to_owned()));
+                };
                 let data = fetched.map_err(failed)?;
                 let dtype = data.dtype();
-                Ok(Tensor::from_data(data, (&device, dtype)))
+                let tensor = Tensor::from_data(data, (&device, dtype));
+                Ok((tensor, Some(arrived)))
             }
         }
     }

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
-    AnyStage, Microbatch, PipelineError, Stage,
+    AnyStage, MemoryGauge, Microbatch, PipelineError, Stage,
     any_stage::StageCache,
     executor::{Passes, Steps, run},
 };
@@ -93,12 +93,21 @@ impl Pipeline {
         stages.try_for_each(|stage| stage.reserve_groups(count))
     }
 
-    /// Bytes reserved on each stage's device, where it can tell.
-    ///
-    /// # Errors
-    /// If a stage is lost.
-    pub fn reserved_bytes(&self) -> Result<Vec<Option<u64>>, PipelineError> {
-        self.stages.iter().map(AnyStage::reserved_bytes).collect()
+    /// Bytes of the weights that each stage has in memory.
+    pub fn weight_bytes(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.stages.iter().map(AnyStage::weight_bytes)
+    }
+
+    /// The memory of every device that stages are on, each device once.
+    pub fn memory_gauges(&self) -> Vec<MemoryGauge> {
+        let mut gauges: Vec<MemoryGauge> = Vec::new();
+        for stage in &self.stages {
+            let gauge = stage.gauge();
+            if !gauges.iter().any(|other| other.is_same(&gauge)) {
+                gauges.push(gauge);
+            }
+        }
+        gauges
     }
 
     /// Has a pass fail with [`PipelineError::OutOfMemory`] after which this process had allocated

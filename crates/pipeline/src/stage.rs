@@ -26,6 +26,7 @@ pub struct Stage {
     layers: Range<usize>,
     groups: Vec<StageAdapters>,
     device: Device,
+    dtype: FloatDType,
     gradient_checkpointing: bool,
 }
 
@@ -42,7 +43,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let backbone = Backbone::load(checkpoint, config, layers.clone(), dtype, device)?;
-        Ok(Self::new(backbone, config, layers, device))
+        Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
 
     /// Decoder layers `layers` with random weights; see [`Backbone::random`].
@@ -56,14 +57,14 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let backbone = Backbone::random(config, layers.clone(), dtype, device)?;
-        Ok(Self::new(backbone, config, layers, device))
+        Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
 
     fn new(
         backbone: Backbone,
         config: &LlamaConfig,
         layers: Range<usize>,
-        device: &Device,
+        (dtype, device): (FloatDType, &Device),
     ) -> Self {
         Self {
             config: config.clone(),
@@ -71,6 +72,7 @@ impl Stage {
             layers,
             groups: Vec::new(),
             device: device.clone(),
+            dtype,
             gradient_checkpointing: false,
         }
     }
@@ -85,6 +87,16 @@ impl Stage {
     /// The device this stage computes on.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What this stage computes in.
+    pub(crate) fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// Bytes of the frozen weights in memory.
+    pub fn weight_bytes(&self) -> u64 {
+        self.backbone.weight_bytes()
     }
 
     /// The decoder layers this stage holds.

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
 
-use crate::{Microbatch, Passage, PipelineError};
+use crate::{Arrivals, Measurement, Microbatch, Passage, PipelineError};
 
 /// What came out of a forward pass.
 #[derive(Debug)]
@@ -53,14 +55,23 @@ pub trait TrainStage: Send {
         true
     }
 
-    /// Where the stage measures itself: the seconds `[1]` it will have spent on a group since this
-    /// was last asked.
+    /// Where the stage is in another process and measures itself: what it will have measured of a
+    /// group's step of so many micro-batches. Asked once a step.
     ///
     /// # Errors
     /// If the stage is lost.
-    fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
-        let _ = group;
+    fn measurement(
+        &mut self,
+        group: usize,
+        microbatches: usize,
+    ) -> Result<Option<Measurement>, PipelineError> {
+        let _ = (group, microbatches);
         Ok(None)
+    }
+
+    /// Where the stage is in another process: who has it note what arrives there.
+    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
+        None
     }
 
     /// A micro-batch through the stage's layers. The first stage embeds the tokens itself, the last

@@ -216,14 +216,23 @@ const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule
 #[test]
 fn threads_do_what_one_thread_does() {
     for schedule in SCHEDULES {
-        for [stages, groups, microbatches] in
-            [[1, 1, 1], [1, 3, 2], [2, 2, 1], [3, 2, 3], [4, 4, 1]]
-        {
+        for [stages, groups, microbatches, extra] in [
+            [1, 1, 1, 0],
+            [1, 3, 2, 0],
+            [2, 2, 1, 0],
+            [2, 4, 1, 2],
+            [2, 2, 1, 3],
+            [3, 2, 3, 0],
+            [3, 6, 2, 1],
+            [4, 4, 1, 0],
+        ] {
             let shape = [stages, groups, microbatches, 5];
             let run_with = |driver| {
                 let mut stages = sleepers(stages, Duration::from_micros(200));
                 let mut plans = plans(groups, microbatches);
-                run(&mut stages, &passes(schedule, shape, driver), &mut plans).unwrap();
+                let mut passes = passes(schedule, shape, driver);
+                passes.shape.extra_warmup = extra;
+                run(&mut stages, &passes, &mut plans).unwrap();
                 assert_eq!(plans.booked.len(), 5);
                 (stages, plans)
             };
@@ -234,7 +243,7 @@ fn threads_do_what_one_thread_does() {
                 assert_eq!(threads.in_flight, 0);
                 let limit = match schedule {
                     Schedule::GPipe => microbatches,
-                    _ => stages,
+                    _ => (stages - 1 - threads.index) * (1 + extra) + 1,
                 };
                 assert!(threads.most_in_flight <= limit, "{schedule:?} {shape:?}");
                 for group in 0..groups {

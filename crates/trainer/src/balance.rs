@@ -27,7 +27,7 @@ pub(crate) fn spread(
     let balance = balance(config);
     let choice = stages > 1 && stages < model.num_hidden_layers && balance == Balance::Auto;
     if choice && let Some((device, dtype)) = measure_on {
-        let (sizes, predicting) = typical(config, stages, tasks);
+        let (sizes, predicting) = typical(config, tasks);
         if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
             costs
                 .layers
@@ -56,7 +56,7 @@ pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PassWork {
 
 /// Rows and length of a group's micro-batch, about, and the share of its tokens that predict
 /// another.
-fn typical(config: &RunConfig, stages: usize, tasks: &[TrainingTask]) -> ([usize; 2], f64) {
+fn typical(config: &RunConfig, tasks: &[TrainingTask]) -> ([usize; 2], f64) {
     let of_tasks = |count: fn(&EncodeReport) -> usize| -> usize {
         tasks.iter().map(|task| count(task.train_report())).sum()
     };
@@ -64,7 +64,7 @@ fn typical(config: &RunConfig, stages: usize, tasks: &[TrainingTask]) -> ([usize
     let tokens = of_tasks(|report| report.tokens);
     let length = (tokens / samples).max(1);
     let batches: usize = tasks.iter().map(|task| task.config.train.batch_size).sum();
-    let groups = stages.min(tasks.len()).max(1);
+    let groups = config.pipeline.groups().min(tasks.len()).max(1);
     let sequences = (batches / groups / config.pipeline.microbatches).max(1);
     let rows = (sequences * length).min(MOST_ROWS.max(length));
     let predicting = of_tasks(|report| report.target_tokens) as f64 / tokens.max(1) as f64;

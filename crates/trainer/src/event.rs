@@ -20,6 +20,8 @@ pub enum Event {
         stages: Vec<String>,
         /// First decoder layer of each stage and the one after its last.
         layers: Vec<[usize; 2]>,
+        /// Bytes of the weights that each stage has in memory.
+        weight_bytes: Vec<u64>,
         /// Versions of what computes.
         versions: Versions,
     },
@@ -71,7 +73,15 @@ pub enum Event {
         /// Mean share of the time that stages waited: 0 for one stage. Of stages on devices that
         /// work on their own nothing is known.
         bubble_ratio: Option<f64>,
-        /// Bytes the device has reserved, if it reports them.
+        /// Sum over all hops between stages in different processes, from the end of the pass whose
+        /// result is sent until the other stage has it. `null` without such stages, or where one
+        /// is on a device that works on its own.
+        transfer_seconds: Option<f64>,
+        /// Share of `transfer_seconds` in which the stage that needed the tensor worked on something
+        /// else: 1 is a network that costs no time.
+        transfer_overlap: Option<f64>,
+        /// Bytes that the stages' devices have reserved, if all of them report them; of workers as
+        /// of about a second before.
         bytes_reserved: Option<u64>,
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,

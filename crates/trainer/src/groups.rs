@@ -6,7 +6,7 @@ use crate::{Event, TrainerError, session::Session, task::tokens_per_step};
 
 impl Session<'_> {
     fn wanted_groups(&self, tasks: usize) -> usize {
-        group_count(self.pipeline.layers().len(), tasks)
+        group_count(self.ledger.config.pipeline.groups(), tasks)
     }
 
     /// Groups for tasks that are admitted together, so that all groups have about as many tokens in

@@ -1,7 +1,7 @@
 use std::{collections::VecDeque, time::Instant};
 
-use burn::tensor::Device;
 use loraloom_config::RunConfig;
+use loraloom_pipeline::MemoryGauge;
 use loraloom_scheduler::TaskId;
 
 use crate::{
@@ -14,8 +14,8 @@ use crate::{
 pub(crate) struct Ledger<'a> {
     pub(crate) config: &'a RunConfig,
     pub(crate) directory: RunDirectory,
-    /// Devices of the stages, each once.
-    pub(crate) devices: Vec<Device>,
+    /// Memory of the stages' devices, each once.
+    pub(crate) memory: Vec<MemoryGauge>,
     pub(crate) observer: &'a mut dyn FnMut(&Event),
     /// The running tasks; those of a group are in the order of their slots.
     pub(crate) running: Vec<TrainingTask>,
@@ -40,8 +40,7 @@ impl Ledger<'_> {
 
     /// Bytes that the devices have reserved, if they report them.
     pub(crate) fn bytes_reserved(&self) -> Option<u64> {
-        let usages = self.devices.iter().map(Device::memory_pool_usage);
-        usages.map(|usage| Some(usage?.bytes_reserved)).sum()
+        self.memory.iter().map(MemoryGauge::reserved_bytes).sum()
     }
 
     /// Tasks of a group, in the order of their slots.

@@ -188,17 +188,12 @@ impl Run {
         let stages = self.pipeline.names().collect();
         let layers = self.pipeline.layers();
         let layers = layers.map(|layers| [layers.start, layers.end]).collect();
-        let mut devices: Vec<Device> = Vec::new();
-        for device in self.pipeline.devices() {
-            if !devices.contains(device) {
-                devices.push(device.clone());
-            }
-        }
+        let weight_bytes = self.pipeline.weight_bytes().collect();
         let waiting = self.tasks.into_iter().map(|task| (task.id, task)).collect();
         let ledger = Ledger {
             config: &self.config,
             directory,
-            devices,
+            memory: self.pipeline.memory_gauges(),
             observer,
             running: Vec::new(),
             iteration: 0,
@@ -222,6 +217,7 @@ impl Run {
             adapters: names,
             stages,
             layers,
+            weight_bytes,
             versions: Versions::default(),
         })?;
         for message in self.warnings {

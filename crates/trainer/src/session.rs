@@ -85,7 +85,8 @@ impl Session<'_> {
                 self.ledger.groups(),
                 microbatches.unwrap_or(0),
                 self.steps_until_something_follows(),
-            ),
+            )
+            .with_extra_warmup(self.ledger.config.pipeline.extra_warmup),
             driver: Driver::default(),
         };
         let ledger = &mut self.ledger;

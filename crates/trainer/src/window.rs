@@ -78,6 +78,8 @@ impl Ledger<'_> {
             tokens,
             tokens_per_second: tokens as f64 / seconds,
             bubble_ratio: bubble_ratio(&outcome.busy, seconds),
+            transfer_seconds: outcome.transfers.map(|transfers| transfers.seconds),
+            transfer_overlap: outcome.transfers.and_then(|transfers| transfers.overlap()),
             bytes_reserved: self.bytes_reserved(),
             groups: names,
         })

@@ -31,6 +31,7 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
         token: token.trim().to_owned(),
         model: arguments.model.clone(),
         device: opened.device.clone(),
+        stand_in: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         log: Box::new(move |line| lines.note(line)),
     })

@@ -6,11 +6,15 @@
 
 mod bench;
 mod check;
+#[cfg(all(feature = "remote", unix))]
+mod cluster;
 mod config;
 mod device;
 mod generate;
 mod init;
 mod mlora;
+#[cfg(all(feature = "remote", target_os = "linux"))]
+mod namespaces;
 mod plan;
 mod support;
 mod train;

@@ -43,7 +43,20 @@ impl Workspace {
 
     /// The command, ready to be run here.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("loraloom"));
+        self.command_in(None, arguments)
+    }
+
+    /// The command, ready to be run here in a network namespace.
+    pub(crate) fn command_in(&self, namespace: Option<&str>, arguments: &[&str]) -> Command {
+        let program = assert_cmd::cargo::cargo_bin!("loraloom");
+        let mut command = match namespace {
+            None => Command::new(program),
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(program);
+                command
+            }
+        };
         command
             .args(arguments)
             .current_dir(self.directory.path())

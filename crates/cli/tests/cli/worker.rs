@@ -1,152 +1,10 @@
 //! Workers as processes, and runs that use them.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::{Child, Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
+use std::{fs, os::unix::fs::PermissionsExt, process::Stdio, time::Instant};
+
+use crate::cluster::{
+    Worker, assert_whole, device, ended, events, stderr, train, trained, wait_for_saves, workspace,
 };
-
-use crate::support::Workspace;
-
-/// A worker of its own, which is gone with this.
-struct Worker {
-    process: Child,
-    address: String,
-}
-
-impl Worker {
-    /// One in a workspace with a token, which has read the model, on the device under test.
-    fn start(workspace: &Workspace, name: &str, model: &str) -> Self {
-        let arguments = [
-            "worker",
-            "--listen",
-            "127.0.0.1:0",
-            "--identity",
-            name,
-            "--token-file",
-            "token",
-            "--model",
-            model,
-            "--device",
-            &device(),
-        ];
-        let mut command = workspace.command(&arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let mut address = String::new();
-        let mut stdout = BufReader::new(process.stdout.take().unwrap());
-        stdout.read_line(&mut address).unwrap();
-        assert!(address.starts_with("remote:"), "{address}");
-        let address = address.trim().to_owned();
-        Self { process, address }
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.process.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// The device under test: `LORALOOM_TEST_DEVICE`, or the CPU.
-fn device() -> String {
-    std::env::var("LORALOOM_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
-}
-
-fn workspace() -> Workspace {
-    let workspace = Workspace::new();
-    workspace.write("token", "a secret\n");
-    workspace
-}
-
-fn stages(addresses: &[&str]) -> String {
-    let quoted: Vec<String> = addresses
-        .iter()
-        .map(|address| format!("'{address}'"))
-        .collect();
-    format!("pipeline.stages=[{}]", quoted.join(", "))
-}
-
-/// `train` over these stages into a directory, for so many steps.
-fn train(workspace: &Workspace, addresses: &[&str], output_dir: &str, steps: usize) -> Command {
-    let (stages, steps) = (
-        stages(addresses),
-        format!("defaults.train.max_steps={steps}"),
-    );
-    workspace.command(&[
-        "train",
-        "loraloom.yaml",
-        "--output-dir",
-        output_dir,
-        "--no-progress",
-        "--set",
-        &stages,
-        "--set",
-        "pipeline.token_file=token",
-        "--set",
-        &steps,
-        "--set",
-        "defaults.train.warmup_steps=0",
-        "--set",
-        "defaults.eval.steps=4",
-        "--set",
-        "defaults.save.steps=5",
-    ])
-}
-
-fn ended(mut command: Command) -> (i32, String) {
-    let output = command.output().unwrap();
-    (output.status.code().unwrap(), stderr(&output))
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// What was trained: every adapter's files, and losses and norms of every step.
-fn trained(directory: &Path) -> (Vec<Vec<u8>>, Vec<serde_json::Value>) {
-    let mut names: Vec<_> = fs::read_dir(directory.join("adapters"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    names.sort();
-    let files = names
-        .iter()
-        .map(|name| fs::read(name.join("last/adapter_model.safetensors")).unwrap());
-    let events = fs::read_to_string(directory.join("events.jsonl")).unwrap();
-    let events = events
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    let mut steps: Vec<serde_json::Value> = events
-        .filter(|event: &serde_json::Value| event["event"] == "step")
-        .map(|event| {
-            serde_json::json!([
-                event["adapter"],
-                event["step"],
-                event["loss"],
-                event["grad_norm"]
-            ])
-        })
-        .collect();
-    steps.sort_by_key(ToString::to_string);
-    (files.collect(), steps)
-}
 
 #[test]
 fn a_run_over_workers_is_the_same_as_one_here() {
@@ -168,6 +26,11 @@ fn a_run_over_workers_is_the_same_as_one_here() {
     assert!(here.1.len() >= 6 * 8 && here.1.iter().all(|step| step[2].is_number()));
     assert_eq!(over.1, here.1);
     assert!(over.0 == here.0, "adapters differ");
+    let told = ["over", "here"].map(|directory| events(&workspace.path(directory)));
+    assert_shared(&told[0][0], &told[1][0]);
+    if device == "cpu" {
+        assert_transfers(&told[0], &told[1]);
+    }
     for (directory, stages) in [
         ("mixed", [device.as_str(), addresses[1]]),
         ("mixed-too", [addresses[0], &device]),
@@ -181,6 +44,40 @@ fn a_run_over_workers_is_the_same_as_one_here() {
     // The workers wait for the next run.
     let (code, stderr) = ended(train(&workspace, &addresses, "again", 1));
     assert_eq!(code, 0, "{stderr}");
+}
+
+/// Between them, workers hold what a run here holds.
+fn assert_shared(over: &serde_json::Value, here: &serde_json::Value) {
+    let bytes = |start: &serde_json::Value| -> Vec<u64> {
+        let stages = start["weight_bytes"].as_array().unwrap().iter();
+        stages.map(|bytes| bytes.as_u64().unwrap()).collect()
+    };
+    let (over, here) = (bytes(over), bytes(here));
+    assert_eq!(over.len(), 2);
+    let whole: u64 = here.iter().sum();
+    assert!(over.iter().all(|&bytes| bytes < whole), "{over:?} {here:?}");
+    // The embedding is the head, too, and so in memory at both ends.
+    assert!(over.iter().sum::<u64>() >= whole, "{over:?} {here:?}");
+}
+
+/// Every iteration over workers says how long tensors took from one to the other.
+fn assert_transfers(over: &[serde_json::Value], here: &[serde_json::Value]) {
+    let iterations = |events: &[serde_json::Value]| {
+        let of_kind = |event: &&serde_json::Value| event["event"] == "iteration";
+        events.iter().filter(of_kind).cloned().collect::<Vec<_>>()
+    };
+    let (over, here) = (iterations(over), iterations(here));
+    assert!(over.len() >= 8 && here.len() >= 8);
+    for iteration in &over {
+        let seconds = iteration["transfer_seconds"].as_f64().unwrap();
+        let overlap = iteration["transfer_overlap"].as_f64().unwrap();
+        assert!(seconds > 0.0 && seconds < 60.0, "{iteration}");
+        assert!((0.0..=1.0).contains(&overlap), "{iteration}");
+    }
+    for iteration in &here {
+        assert!(iteration["transfer_seconds"].is_null(), "{iteration}");
+        assert!(iteration["transfer_overlap"].is_null(), "{iteration}");
+    }
 }
 
 #[test]
@@ -216,39 +113,6 @@ fn who_does_not_fit_is_refused() {
     let (code, stderr) = ended(train(&workspace, &[&gone], "gone-run", 2));
     assert_eq!(code, 5, "{stderr}");
     assert!(stderr.contains("cannot be reached"), "{stderr}");
-}
-
-/// Waits until something has been saved.
-fn wait_for_saves(directory: &Path) {
-    let begun = Instant::now();
-    while !directory
-        .join("adapters/shout-r4/last/adapter_model.safetensors")
-        .exists()
-    {
-        assert!(begun.elapsed() < Duration::from_mins(1), "nothing is saved");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Every file of weights is as long as it says.
-fn assert_whole(directory: &Path) {
-    let mut seen = 0;
-    for adapter in fs::read_dir(directory.join("adapters")).unwrap() {
-        for kind in fs::read_dir(adapter.unwrap().path()).unwrap() {
-            let path = kind.unwrap().path().join("adapter_model.safetensors");
-            let bytes = fs::read(&path).unwrap();
-            let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-            let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
-            let tensors = header.as_object().unwrap().values();
-            let end = tensors
-                .filter_map(|tensor| tensor["data_offsets"][1].as_u64())
-                .max();
-            let length = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) + end.unwrap();
-            assert_eq!(bytes.len() as u64, length, "{}", path.display());
-            seen += 1;
-        }
-    }
-    assert!(seen > 0);
 }
 
 /// A worker that is gone, or stands still, ends the run within ten seconds with a code of its own.

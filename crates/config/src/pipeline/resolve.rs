@@ -39,6 +39,7 @@ pub(crate) fn resolve(
         balance: file.balance.unwrap_or(BalanceChoice::Auto),
         schedule: file.schedule.unwrap_or(ScheduleChoice::Lorapp),
         microbatches: file.microbatches.unwrap_or(1),
+        extra_warmup: file.extra_warmup.unwrap_or(0),
         token_file: file.token_file.map(|path| input_path(&path, source.path)),
         step_deadline: file.step_deadline.unwrap_or(PipelineConfig::STEP_DEADLINE),
     };
@@ -168,6 +169,11 @@ impl Check<'_> {
         if pipeline.microbatches == 0 {
             let problem = "must be at least 1, got 0".to_owned();
             return Err(self.invalid("pipeline.microbatches", problem));
+        }
+        let (warmup, most) = (pipeline.extra_warmup, PipelineConfig::MOST_WARMUP);
+        if warmup > most {
+            let problem = format!("must be at most {most}, got {warmup}");
+            return Err(self.invalid("pipeline.extra_warmup", problem));
         }
         let deadline = pipeline.step_deadline;
         if !(deadline.is_finite() && deadline > 0.0) {

@@ -17,6 +17,10 @@ pub struct PipelineConfig {
     /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
     /// at least 1.
     pub microbatches: usize,
+    /// Micro-batches that every stage is ahead of the next by, beyond one, so that it works while
+    /// they are on their way; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k
+    /// others keeps the activations of `k · extra_warmup` micro-batches more.
+    pub extra_warmup: usize,
     /// File with the token that workers were started with; there if any stage is one.
     pub token_file: Option<PathBuf>,
     /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
@@ -27,6 +31,16 @@ pub struct PipelineConfig {
 impl PipelineConfig {
     /// Seconds of [`step_deadline`](Self::step_deadline) unless a file says otherwise.
     pub const STEP_DEADLINE: f64 = 600.0;
+
+    /// The largest [`extra_warmup`](Self::extra_warmup).
+    pub const MOST_WARMUP: usize = 16;
+
+    /// As many groups of adapters as keep all stages at work: one a stage, and one for every
+    /// micro-batch that is on its way between two.
+    pub fn groups(&self) -> usize {
+        let stages = self.stages.len();
+        stages + stages.saturating_sub(1) * self.extra_warmup
+    }
 
     /// Whether any stage is on another machine.
     pub fn has_workers(&self) -> bool {

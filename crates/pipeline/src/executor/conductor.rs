@@ -8,9 +8,10 @@ use super::{
     outcome::{GroupOutcome, StepOutcome},
     plan::StepPlan,
     stage_loop::{Report, Results, Work},
+    transfers::Transfers,
 };
 use crate::{
-    PipelineError,
+    Measurement, PipelineError, StepTimes,
     executor::Steps,
     schedule::{Operation, PipelineShape},
 };
@@ -31,6 +32,8 @@ pub(super) enum Notice {
 #[derive(Debug)]
 pub(super) struct Conductor<'a> {
     pub(super) shape: &'a PipelineShape,
+    /// Whether stages `k` and `k + 1` are in different processes.
+    pub(super) linked: Vec<bool>,
     pub(super) notices: Receiver<Notice>,
     /// Steps handed out before the first of them is waited for.
     pub(super) lookahead: usize,
@@ -102,31 +105,29 @@ impl Conductor<'_> {
             groups: vec![GroupOutcome::default(); groups],
             at: Instant::now(),
             busy: vec![Some(0.0); stages],
+            transfers: None,
         };
+        let mut times: Vec<Vec<Option<StepTimes>>> = vec![vec![None; stages]; groups];
         let mut last = None;
         for report in reports {
             let stage = report.stage;
-            let mut add_busy = |seconds: Option<f64>| {
-                let busy = &mut outcome.busy[stage];
-                *busy = busy.zip(seconds).map(|(sum, part)| sum + part);
-            };
+            let of_stage = &mut times[report.group][stage];
+            *of_stage = report.times;
             let Some(Results {
                 readback,
                 losses,
-                seconds,
+                clock,
             }) = report.results
             else {
-                add_busy(report.busy);
                 continue;
             };
             let arrival = readback.wait()?;
             last = last.max(Some(arrival.at));
             let mut values = arrival.values;
-            let measured = if seconds { values.pop() } else { None };
-            let measured = measured
-                .and_then(|seconds| seconds.first().copied())
-                .map(f64::from);
-            add_busy(measured.or(report.busy));
+            if let Some(clock) = clock {
+                let values = values.pop();
+                *of_stage = values.map(|values| Measurement::read(&clock, &values));
+            }
             let norms = values.split_off(losses);
             let group = &mut outcome.groups[report.group];
             group.losses.extend(values);
@@ -135,6 +136,20 @@ impl Conductor<'_> {
             }
         }
         outcome.at = last.unwrap_or(outcome.at);
+        let mut transfers = Some(Transfers::default());
+        for group in &times {
+            for (sum, times) in outcome.busy.iter_mut().zip(group) {
+                *sum = sum.zip(times.as_ref()).map(|(sum, times)| sum + times.busy);
+            }
+            let stages = group.iter().map(Option::as_ref);
+            let stages = stages.map(|times| times.map(|times| times.microbatches.as_slice()));
+            let of_group = Transfers::of(&stages.collect::<Vec<_>>(), &self.linked);
+            transfers = transfers.zip(of_group).map(|(mut sum, part)| {
+                sum += part;
+                sum
+            });
+        }
+        outcome.transfers = transfers.filter(|_| !times.is_empty());
         Ok(outcome)
     }
 }

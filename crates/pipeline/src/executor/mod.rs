@@ -24,7 +24,9 @@ mod post;
 mod readback;
 mod run;
 mod stage_loop;
+mod transfers;
 
 pub use outcome::{GroupOutcome, StepOutcome};
 pub use plan::{GroupPlan, StepPlan};
 pub use run::{Driver, Passes, Steps, run};
+pub use transfers::Transfers;

@@ -1,5 +1,7 @@
 use std::time::Instant;
 
+use super::transfers::Transfers;
+
 /// What one optimizer step of all groups came to.
 #[derive(Debug, Clone)]
 pub struct StepOutcome {
@@ -11,6 +13,9 @@ pub struct StepOutcome {
     pub at: Instant,
     /// Seconds that each stage spent on the step; `None` where passes are only handed over.
     pub busy: Vec<Option<f64>>,
+    /// Hops between stages in different processes; `None` where there are none, or a stage cannot
+    /// tell when its passes end.
+    pub transfers: Option<Transfers>,
 }
 
 /// What one optimizer step of a group came to.

@@ -2,12 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
 };
 
 use burn::tensor::{Device, Tensor};
 
-use crate::{Passage, PipelineError, TrainStage, Way, crossing::Crossing};
+use crate::{Arrivals, Passage, PipelineError, TrainStage, Way, crossing::Crossing};
 
 /// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
 /// letters under way are for the same thing.
@@ -49,8 +52,16 @@ pub(super) struct Inbox {
 /// The way to all stages.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
-    /// With where each stage takes what comes to it, by way.
-    boxes: Vec<(Sender<Letter>, [Device; 3])>,
+    boxes: Vec<Addressee>,
+}
+
+/// A stage as others see it.
+#[derive(Debug, Clone)]
+struct Addressee {
+    letters: Sender<Letter>,
+    /// Where it takes what comes to it, by way.
+    entrances: [Device; 3],
+    arrivals: Option<Arc<dyn Arrivals>>,
 }
 
 /// A box for every stage, at whose entrances its letters arrive. Without `waits` a letter must
@@ -59,7 +70,11 @@ pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Ou
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
     for (stage, taker) in stages.iter().enumerate() {
         let (sender, receiver) = channel();
-        boxes.push((sender, Way::ALL.map(|way| taker.entrance(way))));
+        boxes.push(Addressee {
+            letters: sender,
+            entrances: Way::ALL.map(|way| taker.entrance(way)),
+            arrivals: taker.arrivals(),
+        });
         inboxes.push(Inbox {
             stage,
             receiver,
@@ -71,11 +86,14 @@ pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Ou
 }
 
 impl Inbox {
-    /// The tensor, once it is there.
+    /// The tensor, once it is there; with when it was, if it came from another process to this one.
     ///
     /// # Errors
     /// [`PipelineError::Stopped`] if another stage failed; or why the tensor cannot be had.
-    pub(super) fn take(&mut self, subject: Subject) -> Result<Tensor<2>, PipelineError> {
+    pub(super) fn take(
+        &mut self,
+        subject: Subject,
+    ) -> Result<(Tensor<2>, Option<f64>), PipelineError> {
         let stage = self.stage;
         loop {
             if let Some(tensor) = self.arrived.remove(&subject) {
@@ -114,17 +132,22 @@ impl Outbox {
         tensor: Tensor<2>,
     ) -> Result<(), PipelineError> {
         let crossing = Crossing::begin(tensor, self.entrance(stage, subject))?;
+        if let Subject::Hidden(at) | Subject::Gradient(at) = subject
+            && let Some(arrivals) = &self.boxes[stage].arrivals
+        {
+            arrivals.expect(subject.way(), at)?;
+        }
         self.post(stage, subject, crossing);
         Ok(())
     }
 
     fn entrance(&self, stage: usize, subject: Subject) -> &Device {
-        &self.boxes[stage].1[subject.way() as usize]
+        &self.boxes[stage].entrances[subject.way() as usize]
     }
 
     fn post(&self, stage: usize, subject: Subject, crossing: Crossing) {
         // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = self.boxes[stage].0.send(Some((subject, crossing)));
+        let _ = self.boxes[stage].letters.send(Some((subject, crossing)));
     }
 
     /// Sends a tensor to every stage but this one, which goes on with it.
@@ -147,8 +170,8 @@ impl Outbox {
 
     /// Tells all stages not to wait any more.
     pub(super) fn stop(&self) {
-        for (sender, _) in &self.boxes {
-            let _ = sender.send(None);
+        for stage in &self.boxes {
+            let _ = stage.letters.send(None);
         }
     }
 }

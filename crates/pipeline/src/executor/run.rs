@@ -84,6 +84,10 @@ pub fn run<S: TrainStage, T: Steps>(
     let apart = stages.len() > 1 && stages.iter().all(TrainStage::may_have_thread);
     let threads = apart && passes.driver == Driver::ThreadPerStage;
     let (inboxes, outbox) = boxes(stages, threads);
+    let elsewhere: Vec<bool> = stages
+        .iter()
+        .map(|stage| stage.arrivals().is_some())
+        .collect();
     let (notify, notices) = channel();
     let loops: Vec<StageLoop<'_, S>> = stages
         .iter_mut()
@@ -102,6 +106,11 @@ pub fn run<S: TrainStage, T: Steps>(
         .collect();
     let conductor = Conductor {
         shape: &shape,
+        // Two stages that are elsewhere are in two places.
+        linked: elsewhere
+            .windows(2)
+            .map(|pair| pair[0] || pair[1])
+            .collect(),
         notices,
         // One step is computed while the next is prepared; where stages are at several steps at
         // once, one more.

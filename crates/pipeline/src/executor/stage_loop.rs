@@ -1,4 +1,4 @@
-use std::{sync::Arc, sync::mpsc::Sender, time::Instant};
+use std::{sync::Arc, sync::mpsc::Sender};
 
 use batchlora::SlotUpdate;
 use burn::tensor::Tensor;
@@ -9,7 +9,10 @@ use super::{
     post::{Inbox, Outbox, Subject},
     readback::Readback,
 };
-use crate::{Passage, PipelineError, TrainStage, schedule::Operation};
+use crate::{
+    Measurement, MicrobatchTimes, PassTimes, Passage, PipelineError, StageClock, StepTimes,
+    TrainStage, schedule::Operation, stage_clock::now,
+};
 
 /// One operation with what it needs to know.
 #[derive(Debug, Clone)]
@@ -32,8 +35,8 @@ pub(super) struct Report {
     pub(super) step: usize,
     /// Losses from the last stage, squared norms from the first.
     pub(super) results: Option<Results>,
-    /// Seconds spent on it.
-    pub(super) busy: Option<f64>,
+    /// What was measured here.
+    pub(super) times: Option<StepTimes>,
 }
 
 /// Values that are being read.
@@ -42,8 +45,8 @@ pub(super) struct Results {
     pub(super) readback: Readback,
     /// How many of the tensors are losses; the norms follow, where there are any.
     pub(super) losses: usize,
-    /// Whether the last one is the seconds spent on it.
-    pub(super) seconds: bool,
+    /// The clock of a stage that measured itself: the last one is what.
+    pub(super) clock: Option<Arc<StageClock>>,
 }
 
 /// A stage at its list.
@@ -56,6 +59,8 @@ pub(super) struct StageLoop<'a, S> {
     outbox: Outbox,
     notify: Sender<Notice>,
     groups: Vec<GroupState>,
+    /// When the last work was done.
+    free: f64,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +68,7 @@ struct GroupState {
     /// The optimizer step that is still to be taken.
     owed: Option<Vec<Option<SlotUpdate>>>,
     losses: Vec<Tensor<1>>,
-    busy: f64,
+    times: StepTimes,
 }
 
 impl<'a, S: TrainStage> StageLoop<'a, S> {
@@ -82,6 +87,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             outbox,
             notify,
             groups: (0..groups).map(|_| GroupState::default()).collect(),
+            free: now(),
         }
     }
 
@@ -108,13 +114,14 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let Some(microbatch) = work.group().microbatches.get(at.microbatch) else {
             return Ok(());
         };
-        let hidden = match self.index {
-            0 => None,
-            _ => Some(self.inbox.take(Subject::Hidden(at))?),
+        let (hidden, arrived) = match self.index {
+            0 => (None, None),
+            _ => self.take(Subject::Hidden(at))?,
         };
-        let begun = Instant::now();
+        let begun = now();
         let out = self.stage.forward(at, microbatch, hidden)?;
-        self.worked(at.group, begun);
+        let passed = self.passed(at, arrived, begun);
+        self.times(at).forward = passed;
         if let Some(hidden) = out.hidden {
             self.outbox
                 .send(self.index + 1, Subject::Hidden(at), hidden)?;
@@ -127,14 +134,15 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         if at.microbatch >= work.group().microbatches.len() {
             return Ok(());
         }
-        let above = if self.index == self.last {
-            None
+        let (above, arrived) = if self.index == self.last {
+            (None, None)
         } else {
-            Some(self.inbox.take(Subject::Gradient(at))?)
+            self.take(Subject::Gradient(at))?
         };
-        let begun = Instant::now();
+        let begun = now();
         let below = self.stage.backward(at, above)?;
-        self.worked(at.group, begun);
+        let passed = self.passed(at, arrived, begun);
+        self.times(at).backward = passed;
         if self.index > 0
             && let Some(gradient) = below
         {
@@ -149,10 +157,10 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let above = if self.index == self.last {
             None
         } else {
-            Some(self.inbox.take(Subject::SquaresAbove(group))?)
+            self.take(Subject::SquaresAbove(group))?.0
         };
         let updates = work.group().updates.clone();
-        let begun = Instant::now();
+        let begun = now();
         let squares = self.stage.add_squares(group, above)?;
         let mut read = std::mem::take(&mut self.groups[group].losses);
         let losses = read.len();
@@ -166,9 +174,12 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             self.groups[group].owed = Some(updates);
         }
         self.worked(group, begun);
-        let seconds = self.stage.seconds(group)?;
-        let measured = seconds.is_some();
-        read.extend(seconds);
+        let microbatches = work.group().microbatches.len();
+        let measurement = self.stage.measurement(group, microbatches)?;
+        let (values, clock) = measurement
+            .map(|Measurement { values, clock }| (values, clock))
+            .unzip();
+        read.extend(values);
         let results = if read.is_empty() {
             None
         } else {
@@ -176,16 +187,16 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             Some(Results {
                 readback,
                 losses,
-                seconds: measured,
+                clock,
             })
         };
-        let busy = std::mem::take(&mut self.groups[group].busy);
+        let times = std::mem::take(&mut self.groups[group].times);
         let report = Report {
             stage: self.index,
             group,
             step,
             results,
-            busy: self.stage.computes_in_call().then_some(busy),
+            times: self.stage.computes_in_call().then_some(times),
         };
         // Whoever no longer listens has failed and says so itself.
         let _ = self.notify.send(Notice::Report(report));
@@ -197,14 +208,43 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let Some(updates) = self.groups[group].owed.take() else {
             return Ok(());
         };
-        let squares = self.inbox.take(Subject::Squares(group))?;
-        let begun = Instant::now();
+        let (squares, _) = self.inbox.take(Subject::Squares(group))?;
+        let begun = now();
         self.stage.update(group, &updates, squares)?;
         self.worked(group, begun);
         Ok(())
     }
 
-    fn worked(&mut self, group: usize, begun: Instant) {
-        self.groups[group].busy += begun.elapsed().as_secs_f64();
+    fn take(
+        &mut self,
+        subject: Subject,
+    ) -> Result<(Option<Tensor<2>>, Option<f64>), PipelineError> {
+        let (tensor, arrived) = self.inbox.take(subject)?;
+        Ok((Some(tensor), arrived))
+    }
+
+    /// Where a micro-batch's times go.
+    fn times(&mut self, at: Passage) -> &mut MicrobatchTimes {
+        let times = &mut self.groups[at.group].times.microbatches;
+        if times.len() <= at.microbatch {
+            times.resize(at.microbatch + 1, MicrobatchTimes::default());
+        }
+        &mut times[at.microbatch]
+    }
+
+    /// A pass that is over now.
+    fn passed(&mut self, at: Passage, arrived: Option<f64>, begun: f64) -> PassTimes {
+        let free = self.free;
+        self.worked(at.group, begun);
+        PassTimes {
+            arrived,
+            free,
+            done: self.free,
+        }
+    }
+
+    fn worked(&mut self, group: usize, begun: f64) {
+        self.free = now();
+        self.groups[group].times.busy += self.free - begun;
     }
 }

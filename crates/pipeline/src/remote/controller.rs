@@ -29,6 +29,9 @@ use crate::PipelineError;
 /// How long a worker is asked again that is somebody else's: its controller may have just ended.
 const PATIENCE: Duration = Duration::from_secs(8);
 
+/// How often a worker's clock is asked for before its first pass.
+const FIRST_PULSES: usize = 3;
+
 /// Reaches workers for one run.
 #[derive(Debug)]
 pub struct Controller {
@@ -87,10 +90,17 @@ impl Reached {
             gradient_checkpointing: order.gradient_checkpointing,
             digest: weights_digest(order.checkpoint, &self.config, (start, end))?,
         });
-        self.line.ask(command, Vec::new(), &[])?;
+        let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
+        let Answer::Loaded { weight_bytes } = answer else {
+            return Err(failed("it does not say what it has loaded".to_owned()));
+        };
+        for _ in 0..FIRST_PULSES {
+            let answer = self.line.pulse();
+            answer.map_err(|Silence| failed("its connection has ended".to_owned()))?;
+        }
         let monitor = Monitor::start(&self.line, self.deadline)
             .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
-        Ok(RemoteStage::new(self, order, monitor))
+        Ok(RemoteStage::new(self, order, weight_bytes, monitor))
     }
 
     pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {

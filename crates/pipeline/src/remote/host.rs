@@ -1,6 +1,6 @@
 use std::{
     fmt::{self, Write},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use burn::{
@@ -14,10 +14,12 @@ use super::{
     digest::weights_digest,
     error::WorkerError,
     lease::Leases,
+    noted::Noted,
+    stand_in::StandIn,
     wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
     work::{Done, Work},
 };
-use crate::{Stage, local_stage::LocalStage};
+use crate::{Stage, local_stage::LocalStage, stage_clock::now};
 
 /// What a worker has, and what it is doing.
 pub(super) struct Host {
@@ -25,7 +27,9 @@ pub(super) struct Host {
     pub(super) checkpoint: Checkpoint,
     pub(super) config: LlamaConfig,
     pub(super) device: Device,
+    pub(super) stand_in: Option<StandIn>,
     pub(super) leases: Leases,
+    pub(super) noted: Arc<Noted>,
     /// The stage, under the lease it was loaded for.
     pub(super) work: Mutex<Option<(u64, Work)>>,
     /// What went wrong first, and under which lease.
@@ -58,9 +62,15 @@ impl Host {
         inputs: Vec<Tensor<2>>,
     ) -> Result<Done, WorkerError> {
         match command {
-            Command::Ping => Ok(Done::element(0.0, &self.device)),
+            Command::Ping => Ok(Done::vector(vec![0.0], &self.device)),
             Command::Hello(greeting) => Ok(self.greet(&greeting)?.into()),
             Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
+            Command::Pulse => Ok(self.pulse().into()),
+            // Not behind a pass that is being computed.
+            Command::Arrived { way, at } => {
+                self.noted.arrived(way, at);
+                Ok(Done::default())
+            }
             Command::Load(order) => self.load(lease, &order),
             command => {
                 let mut work = locked(&self.work);
@@ -109,6 +119,14 @@ impl Host {
         })
     }
 
+    fn pulse(&self) -> Answer {
+        let usage = self.device.memory_pool_usage();
+        Answer::Pulse {
+            time: now(),
+            reserved_bytes: usage.map(|usage| usage.bytes_reserved),
+        }
+    }
+
     fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
         let LoadOrder { first, end, .. } = *order;
         let layers = self.config.num_hidden_layers;
@@ -140,9 +158,13 @@ impl Host {
         let stage = Stage::load(&self.checkpoint, &self.config, first..end, dtype, device)
             .map_err(|error| WorkerError::failed(&error))?
             .with_gradient_checkpointing(order.gradient_checkpointing);
-        *work = Some((lease, Work::new(LocalStage::new(stage))));
+        let weight_bytes = stage.weight_bytes();
+        self.noted.clear();
+        let stage = LocalStage::new(stage);
+        let loaded = Work::new(stage, self.stand_in, Arc::clone(&self.noted));
+        *work = Some((lease, loaded));
         self.say(&format!("serves layers {first}..{end} as {dtype:?}"));
-        Ok(Answer::Done.into())
+        Ok(Answer::Loaded { weight_bytes }.into())
     }
 
     /// Remembers why a pass could not be done; only the first reason counts.

@@ -16,17 +16,20 @@ use super::{
     session::{Promise, Session, Silence},
     wire::{Answer, Command, Trouble},
 };
-use crate::{PipelineError, Way};
+use crate::{Arrivals, Passage, PipelineError, StageClock, Way, stage_clock::now};
 
 /// What a worker is asked over.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     stage: usize,
     address: String,
     sessions: Vec<Session>,
     lease: u64,
     link: Arc<Link>,
     caches: AtomicU64,
+    clock: Arc<StageClock>,
+    /// Bytes that the worker's device had reserved when it was last asked; 0 where it cannot tell.
+    reserved_bytes: AtomicU64,
 }
 
 impl Line {
@@ -44,6 +47,8 @@ impl Line {
             lease,
             link: Arc::clone(link),
             caches: AtomicU64::new(0),
+            clock: Arc::default(),
+            reserved_bytes: AtomicU64::new(0),
         });
         link.join(Arc::downgrade(&line));
         line
@@ -99,6 +104,39 @@ impl Line {
         }
     }
 
+    /// The worker's clock.
+    pub(super) fn clock(&self) -> &Arc<StageClock> {
+        &self.clock
+    }
+
+    /// Bytes that the worker's device has reserved, as of its last [`pulse`](Self::pulse), where it
+    /// can tell.
+    pub(crate) fn reserved_bytes(&self) -> Option<u64> {
+        let bytes = self.reserved_bytes.load(Ordering::Relaxed);
+        Some(bytes).filter(|&bytes| bytes > 0)
+    }
+
+    /// Asks the worker for its time and memory. Does not wait for what it computes.
+    pub(super) fn pulse(&self) -> Result<(), Silence> {
+        let envelope = self.envelope(Command::Pulse);
+        let asked = now();
+        match self.sessions[CONTROL].ask(&envelope, Vec::new(), &[])? {
+            Ok((
+                Answer::Pulse {
+                    time,
+                    reserved_bytes,
+                },
+                _,
+            )) => {
+                self.clock.observe(asked, now(), time);
+                let bytes = reserved_bytes.unwrap_or_default();
+                self.reserved_bytes.store(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(Silence),
+        }
+    }
+
     /// Why stages on workers cannot go on, if one of them cannot.
     pub(super) fn inquire(&self) -> Option<PipelineError> {
         self.link.inquire()
@@ -133,5 +171,16 @@ impl Line {
             self.link.inquire().unwrap_or_else(lost)
         })?;
         answer.map_err(|problem| self.problem(problem))
+    }
+}
+
+impl Arrivals for Line {
+    fn expect(&self, way: Way, at: Passage) -> Result<(), PipelineError> {
+        self.link.check()?;
+        let (way, at) = (way as usize, at.into());
+        let envelope = self.envelope(Command::Arrived { way, at });
+        // Behind the tensor in the queue that it comes to.
+        let sent = self.sessions[WAYS[way]].send(&envelope, Vec::new(), &[]);
+        sent.map(drop).map_err(|problem| self.problem(problem))
     }
 }

@@ -31,9 +31,11 @@ mod lease;
 mod line;
 mod link;
 mod monitor;
+mod noted;
 mod operation;
 mod session;
 mod stage;
+mod stand_in;
 mod wire;
 mod wire_microbatch;
 mod work;
@@ -43,12 +45,14 @@ pub use address::{AddressError, WorkerAddress};
 pub use controller::{Controller, Reached, StageOrder};
 pub use error::WorkerError;
 pub use stage::RemoteStage;
+pub use stand_in::StandIn;
 pub use worker::{ServeError, Worker, WorkerOptions};
 
 pub(crate) use caches::RemoteCache;
+pub(crate) use line::Line;
 
 /// What both ends must agree in beside the version of the program: raised when [`wire`] changes.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// The custom operation everything is sent as.
 const OPERATION: &str = "loraloom";

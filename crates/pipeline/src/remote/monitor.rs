@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{line::Line, link::Link, session::Session};
+use super::{CONTROL, line::Line, link::Link, session::Session};
 
 /// How long a session is left alone between two questions.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ impl Monitor {
     ///
     /// # Errors
     /// If there can be no further threads.
-    pub(super) fn start(line: &Line, deadline: Duration) -> io::Result<Self> {
+    pub(super) fn start(line: &Arc<Line>, deadline: Duration) -> io::Result<Self> {
         let (stage, address) = line.place();
         let subject = Subject {
             stage,
@@ -82,15 +82,20 @@ impl Monitor {
             stopped: Arc::clone(&stopped),
         };
         let mut waiting = Vec::new();
-        for session in line.sessions() {
+        for (index, session) in line.sessions().iter().enumerate() {
             let session: Session = session.clone();
+            let line = (index == CONTROL).then(|| Arc::downgrade(line));
             let (subject, stopped) = (subject.clone(), Arc::clone(&stopped));
             let own = Waiting::default();
             waiting.push(Arc::clone(&own));
             let watch = move || {
                 while !stopped.load(Ordering::Relaxed) {
                     set(&own, Some(Instant::now()));
-                    let answer = session.ping();
+                    // Over the one that never computes, more than a sign of life is asked for.
+                    let answer = match line.as_ref().and_then(Weak::upgrade) {
+                        Some(line) => line.pulse(),
+                        None => session.ping(),
+                    };
                     set(&own, None);
                     if answer.is_err() {
                         if !stopped.load(Ordering::Relaxed) {

@@ -17,7 +17,10 @@ use super::{
     wire::{Answer, Command},
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
-use crate::{Forwarded, Microbatch, Passage, PipelineError, TrainStage, Way};
+use crate::{
+    Arrivals, Forwarded, Measurement, Microbatch, Passage, PipelineError, StepTimes, TrainStage,
+    Way,
+};
 
 /// A stage that a worker holds. Calls that compute return at once, with tensors still to come.
 #[derive(Debug)]
@@ -28,6 +31,7 @@ pub struct RemoteStage {
     dtype: DType,
     /// The worker computes a pass in the call, and can tell how long it took.
     on_cpu: bool,
+    weight_bytes: u64,
     /// By group and slot.
     groups: Vec<Vec<Specs>>,
     /// Rows of passes that are under way.
@@ -46,7 +50,12 @@ fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
 }
 
 impl RemoteStage {
-    pub(super) fn new(reached: Reached, order: &StageOrder<'_>, monitor: Monitor) -> Self {
+    pub(super) fn new(
+        reached: Reached,
+        order: &StageOrder<'_>,
+        weight_bytes: u64,
+        monitor: Monitor,
+    ) -> Self {
         let (line, config, on_cpu) = reached.into_parts();
         Self {
             line,
@@ -54,6 +63,7 @@ impl RemoteStage {
             layers: order.layers.clone(),
             dtype: order.dtype.into(),
             on_cpu,
+            weight_bytes,
             groups: Vec::new(),
             under_way: HashMap::new(),
             _monitor: monitor,
@@ -248,15 +258,14 @@ impl RemoteStage {
         matrix(outputs).ok_or_else(|| self.missing("logits"))
     }
 
-    /// Bytes in use and reserved of the worker's device, where it can tell.
-    ///
-    /// # Errors
-    /// If the stage is lost.
-    pub fn memory(&self) -> Result<Option<(u64, u64)>, PipelineError> {
-        match self.ask(Command::Memory, Vec::new())? {
-            Answer::Memory(memory) => Ok(memory.map(|memory| (memory.in_use, memory.reserved))),
-            answer => Err(self.strange(&answer)),
-        }
+    /// Bytes of the layers' weights in the worker's memory.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// What is known of the worker without asking it.
+    pub(crate) fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 }
 
@@ -278,13 +287,29 @@ impl TrainStage for RemoteStage {
         self.on_cpu
     }
 
-    fn seconds(&mut self, group: usize) -> Result<Option<Tensor<1>>, PipelineError> {
+    fn measurement(
+        &mut self,
+        group: usize,
+        microbatches: usize,
+    ) -> Result<Option<Measurement>, PipelineError> {
         if !self.on_cpu {
             return Ok(None);
         }
-        let promise = Promise::vector(1, DType::from(FloatDType::F32));
-        let command = Command::Seconds { group };
-        Ok(vector(self.line.send(command, Vec::new(), &[promise])?))
+        let length = StepTimes::length(microbatches);
+        let promise = Promise::vector(length, DType::from(FloatDType::F32));
+        let command = Command::Times {
+            group,
+            microbatches,
+        };
+        let values = vector(self.line.send(command, Vec::new(), &[promise])?);
+        let clock = Arc::clone(self.line.clock());
+        Ok(values.map(|values| Measurement { values, clock }))
+    }
+
+    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
+        // Without times of passes those of hops say nothing.
+        let line: Arc<dyn Arrivals> = self.line.clone();
+        self.on_cpu.then_some(line)
     }
 
     fn forward(

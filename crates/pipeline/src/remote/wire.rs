@@ -46,8 +46,12 @@ pub(super) enum Command {
         group: usize,
         updates: Vec<Option<WireUpdate>>,
     },
-    /// Output: one element, the seconds spent on a group since it was last asked for.
-    Seconds { group: usize },
+    /// What came before it in its queue is there: a tensor that goes to a way, by its number. No
+    /// output.
+    Arrived { way: usize, at: At },
+    /// Output: what was measured of a group's step of so many micro-batches; see
+    /// [`StepTimes`](crate::StepTimes).
+    Times { group: usize, microbatches: usize },
     /// Input: hidden states, except at the first stage. Output: hidden states.
     Infer {
         group: usize,
@@ -62,8 +66,8 @@ pub(super) enum Command {
     CopyCache { from: u64, to: u64 },
     /// No output.
     DropCache { cache: u64 },
-    /// Answered.
-    Memory,
+    /// The time, and the memory. Answered.
+    Pulse,
 }
 
 impl Command {
@@ -79,13 +83,16 @@ impl Command {
                 | Self::Push { .. }
                 | Self::Remove { .. }
                 | Self::Extract { .. }
-                | Self::Memory
+                | Self::Pulse
         )
     }
 
     /// Whether it says nothing of a stage, so that it must not wait for one either.
     pub(super) fn is_talk(&self) -> bool {
-        matches!(self, Self::Ping | Self::Hello(_) | Self::Health)
+        matches!(
+            self,
+            Self::Ping | Self::Hello(_) | Self::Health | Self::Pulse
+        )
     }
 }
 
@@ -124,8 +131,16 @@ pub(super) enum Answer {
         dtypes: Vec<WireDtype>,
     },
     Slot(usize),
-    /// Bytes, where the device can tell.
-    Memory(Option<WireMemory>),
+    Loaded {
+        /// Of the layers' weights as they are in memory.
+        weight_bytes: u64,
+    },
+    Pulse {
+        /// Seconds of the worker's clock.
+        time: f64,
+        /// Where the device can tell.
+        reserved_bytes: Option<u64>,
+    },
     /// What went wrong first.
     Health(Option<Trouble>),
     Refused(WorkerError),
@@ -179,13 +194,6 @@ pub(super) struct Trouble {
     pub(super) inherited: bool,
 }
 
-/// Memory of a worker's device, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct WireMemory {
-    pub(super) in_use: u64,
-    pub(super) reserved: u64,
-}
-
 /// A [`FloatDType`] that weights are computed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum WireDtype {
@@ -216,7 +224,7 @@ impl WireDtype {
 }
 
 /// A [`Passage`].
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct At {
     group: usize,
     microbatch: usize,

@@ -1,4 +1,4 @@
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, sync::Arc};
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use loraloom_model::LayerCache;
@@ -6,10 +6,15 @@ use loraloom_model::LayerCache;
 use super::{
     adapters::{Specs, put_together, take_apart},
     error::WorkerError,
-    wire::{Answer, Command, WireMemory},
+    noted::Noted,
+    stand_in::{StandIn, StandingIn},
+    wire::{Answer, Command},
     wire_microbatch::WireMicrobatch,
 };
-use crate::{Passage, PipelineError, TrainStage, local_stage::LocalStage};
+use crate::{
+    MicrobatchTimes, PassTimes, Passage, PipelineError, StepTimes, TrainStage, Way,
+    local_stage::LocalStage, stage_clock::now,
+};
 
 /// What a command came to.
 #[derive(Debug, Default)]
@@ -26,9 +31,10 @@ pub(super) enum Output {
 }
 
 impl Done {
-    /// One number.
-    pub(super) fn element(value: f32, device: &Device) -> Self {
-        let data = TensorData::new(vec![value], [1]);
+    /// Some numbers.
+    pub(super) fn vector(values: Vec<f32>, device: &Device) -> Self {
+        let length = values.len();
+        let data = TensorData::new(values, [length]);
         let options = (device, DType::from(FloatDType::F32));
         Tensor::<1>::from_data(data, options).into()
     }
@@ -59,17 +65,25 @@ impl From<Tensor<2>> for Done {
 #[derive(Debug)]
 pub(super) struct Work {
     stage: LocalStage,
+    /// What does passes in place of the stage.
+    stand_in: Option<StandingIn>,
     caches: HashMap<u64, Vec<LayerCache>>,
-    /// Spent on a group since it was last asked for.
-    seconds: HashMap<usize, f64>,
+    /// What was measured of a group's step until it was asked for.
+    times: HashMap<usize, StepTimes>,
+    noted: Arc<Noted>,
+    /// When the last thing was done.
+    free: f64,
 }
 
 impl Work {
-    pub(super) fn new(stage: LocalStage) -> Self {
+    pub(super) fn new(stage: LocalStage, stand_in: Option<StandIn>, noted: Arc<Noted>) -> Self {
         Self {
             stage,
+            stand_in: stand_in.map(StandingIn::new),
             caches: HashMap::new(),
-            seconds: HashMap::new(),
+            times: HashMap::new(),
+            noted,
+            free: now(),
         }
     }
 
@@ -85,29 +99,39 @@ impl Work {
         let done = match command {
             Command::Forward { at, microbatch } => {
                 let microbatch = microbatch.microbatch()?;
+                let arrived = self.noted.take(Way::Hidden as usize, at);
                 let at = Passage::from(at);
-                let begun = Instant::now();
-                let out = stage
-                    .forward(at, &microbatch, inputs.pop())
-                    .map_err(failed)?;
-                self.worked(at.group, begun);
+                let begun = now();
+                let out = match &mut self.stand_in {
+                    Some(passes) => passes.forward(stage.stage(), at, &microbatch),
+                    None => stage
+                        .forward(at, &microbatch, inputs.pop())
+                        .map_err(failed)?,
+                };
+                let passed = self.passed(at.group, arrived, begun);
+                self.times_of(at).forward = passed;
                 let mut done = Done::default();
                 done.outputs.extend(out.hidden.map(Output::Matrix));
                 done.outputs.extend(out.losses.map(Output::Vector));
                 done
             }
             Command::Backward { at } => {
+                let arrived = self.noted.take(Way::Gradient as usize, at);
                 let at = Passage::from(at);
-                let begun = Instant::now();
-                let below = stage.backward(at, inputs.pop()).map_err(failed)?;
+                let begun = now();
+                let below = match &mut self.stand_in {
+                    Some(passes) => passes.backward(stage.stage(), at)?,
+                    None => stage.backward(at, inputs.pop()).map_err(failed)?,
+                };
                 let below = below.filter(|_| stage.stage().layers().start > 0);
-                self.worked(at.group, begun);
+                let passed = self.passed(at.group, arrived, begun);
+                self.times_of(at).backward = passed;
                 let mut done = Done::default();
                 done.outputs.extend(below.map(Output::Matrix));
                 done
             }
             Command::AddSquares { group } => {
-                let begun = Instant::now();
+                let begun = now();
                 let squares = stage.add_squares(group, inputs.pop()).map_err(failed)?;
                 self.worked(group, begun);
                 squares.into()
@@ -115,14 +139,20 @@ impl Work {
             Command::Update { group, updates } => {
                 let squares = only(inputs)?;
                 let updates: Vec<_> = updates.into_iter().map(|u| u.map(Into::into)).collect();
-                let begun = Instant::now();
+                let begun = now();
                 let norms = stage.update(group, &updates, squares).map_err(failed)?;
                 self.worked(group, begun);
                 norms.into()
             }
-            Command::Seconds { group } => {
-                let seconds = self.seconds.remove(&group).unwrap_or_default();
-                Done::element(seconds as f32, stage.stage().device())
+            Command::Times {
+                group,
+                microbatches,
+            } => {
+                let mut times = self.times.remove(&group).unwrap_or_default();
+                times
+                    .microbatches
+                    .resize(microbatches, MicrobatchTimes::default());
+                Done::vector(times.to_values(), stage.stage().device())
             }
             Command::Infer {
                 group,
@@ -183,14 +213,6 @@ impl Work {
                 self.caches.remove(&cache);
                 Done::default()
             }
-            Command::Memory => {
-                let usage = stage.stage().device().memory_pool_usage();
-                let memory = usage.map(|usage| WireMemory {
-                    in_use: usage.bytes_in_use,
-                    reserved: usage.bytes_reserved,
-                });
-                Answer::Memory(memory).into()
-            }
             _ => {
                 let reason = "that is not for a stage".to_owned();
                 return Err(WorkerError::Failed { reason });
@@ -219,8 +241,29 @@ impl Work {
         Ok(hidden.map_err(|error| WorkerError::failed(&error))?.into())
     }
 
-    fn worked(&mut self, group: usize, begun: Instant) {
-        *self.seconds.entry(group).or_default() += begun.elapsed().as_secs_f64();
+    /// Where a micro-batch's times go.
+    fn times_of(&mut self, at: Passage) -> &mut MicrobatchTimes {
+        let times = &mut self.times.entry(at.group).or_default().microbatches;
+        if times.len() <= at.microbatch {
+            times.resize(at.microbatch + 1, MicrobatchTimes::default());
+        }
+        &mut times[at.microbatch]
+    }
+
+    /// A pass that is over now.
+    fn passed(&mut self, group: usize, arrived: Option<f64>, begun: f64) -> PassTimes {
+        let free = self.free;
+        self.worked(group, begun);
+        PassTimes {
+            arrived,
+            free,
+            done: self.free,
+        }
+    }
+
+    fn worked(&mut self, group: usize, begun: f64) {
+        self.free = now();
+        self.times.entry(group).or_default().busy += self.free - begun;
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     CONTROL, SESSIONS, WorkerAddress, connection, guard::Guard, host::Host, lease::Leases,
-    operation::with_operation,
+    operation::with_operation, stand_in::StandIn,
 };
 
 /// What a worker needs.
@@ -35,6 +35,8 @@ pub struct WorkerOptions {
     pub model: PathBuf,
     /// What to compute on.
     pub device: Device,
+    /// How long passes take if none is to be computed; `None` computes them.
+    pub stand_in: Option<StandIn>,
     /// The version to compare with the controller's: this program's own.
     pub version: String,
     /// Hears of controllers that come and go, a line at a time.
@@ -104,6 +106,7 @@ impl Worker {
             token,
             model,
             device,
+            stand_in,
             version,
             log,
         } = options;
@@ -123,7 +126,9 @@ impl Worker {
             checkpoint,
             config,
             device: device.clone(),
+            stand_in,
             leases: Leases::default(),
+            noted: Arc::default(),
             work: Mutex::new(None),
             failure: Mutex::new(None),
             log,

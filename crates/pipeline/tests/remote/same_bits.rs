@@ -17,7 +17,16 @@ fn to_bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn train(mut pipeline: Pipeline, model: &Model, [groups, microbatches]: [usize; 2]) -> Trained {
+fn train(pipeline: Pipeline, model: &Model, shape: [usize; 2]) -> Trained {
+    train_ahead(pipeline, model, shape, 0)
+}
+
+fn train_ahead(
+    mut pipeline: Pipeline,
+    model: &Model,
+    [groups, microbatches]: [usize; 2],
+    extra_warmup: usize,
+) -> Trained {
     pipeline.reserve_groups(groups).unwrap();
     for group in 0..groups {
         for slot in 0..2 {
@@ -28,7 +37,9 @@ fn train(mut pipeline: Pipeline, model: &Model, [groups, microbatches]: [usize; 
     }
     let stages = pipeline.layers().len();
     let mut training = training(model, groups, microbatches);
-    let passes = passes(stages, groups, microbatches, 4);
+    let mut passes = passes(stages, groups, microbatches, 4);
+    passes.shape.extra_warmup = extra_warmup;
+    let linked = stages > 1 && pipeline.names().any(|name| name.starts_with("remote:"));
     pipeline.run(&passes, &mut training).unwrap();
     assert_eq!(training.outcomes.len(), 4);
     let all = training.outcomes.iter().flat_map(|outcome| &outcome.groups);
@@ -48,6 +59,13 @@ fn train(mut pipeline: Pipeline, model: &Model, [groups, microbatches]: [usize; 
                 "{:?}",
                 outcome.busy
             );
+        }
+        assert_eq!(outcome.transfers.is_some(), linked, "{outcome:?}");
+        if let Some(transfers) = outcome.transfers {
+            // Both ends share this machine's clock, so that it can be told wrong by microseconds.
+            let most = 2.0 * (groups * microbatches * stages) as f64 * 60.0;
+            assert!(transfers.seconds > 0.0 && transfers.seconds < most);
+            assert!((0.0..=transfers.seconds).contains(&transfers.waited));
         }
     }
     let extracted = (0..groups).flat_map(|group| [(group, 0), (group, 1)]);
@@ -78,6 +96,47 @@ fn training_over_workers() {
     let model = Model::open(&model());
     for shape in [[1, 1], [2, 1], [2, 3]] {
         assert_same(&model, shape);
+    }
+}
+
+/// Further ahead, for a link that takes long.
+#[test]
+fn training_over_workers_with_a_longer_warm_up() {
+    let model = Model::open(&model());
+    let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
+    let one = train(one, &model, [4, 1]);
+    let (two, _workers) = remote(&model, &[0..2, 2..4]);
+    assert_eq!(train_ahead(two, &model, [4, 1], 2), one);
+}
+
+/// A stage has the weights of its layers in memory and no others.
+#[test]
+fn a_stage_holds_its_layers_alone() {
+    let model = Model::open(&model());
+    let bytes_of = |layers: std::ops::Range<usize>| {
+        let shapes = loraloom_model::parameter_shapes(&model.config);
+        let own = shapes.into_iter().filter(|(name, _)| {
+            let layer = name
+                .strip_prefix("model.layers.")
+                .and_then(|rest| rest.split('.').next()?.parse().ok());
+            match layer {
+                Some(layer) => layers.contains(&layer),
+                None if name.contains("embed_tokens") => {
+                    layers.start == 0 || (layers.end == 4 && model.config.tie_word_embeddings)
+                }
+                None => layers.end == 4,
+            }
+        });
+        let elements = own.map(|(_, shape)| shape.iter().product::<usize>());
+        4 * elements.sum::<usize>() as u64
+    };
+    for cut in [vec![0..1, 1..4], vec![0..3, 3..4], vec![0..1, 1..2, 2..4]] {
+        let (remote, _workers) = remote(&model, &cut);
+        let local = cut.iter().map(|layers| model.local(layers.clone()));
+        let local = Pipeline::new(local.collect()).unwrap();
+        let expected: Vec<u64> = cut.iter().cloned().map(bytes_of).collect();
+        assert_eq!(local.weight_bytes().collect::<Vec<_>>(), expected);
+        assert_eq!(remote.weight_bytes().collect::<Vec<_>>(), expected);
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn options(name: &str, model: &Path) -> WorkerOptions {
         token: TOKEN.to_owned(),
         model: model.to_owned(),
         device: Device::flex(),
+        stand_in: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         log: Box::new(|_| {}),
     }

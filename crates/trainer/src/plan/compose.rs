@@ -13,11 +13,14 @@ use super::{
     groups::Groups,
     notes::notes,
     parameters::frozen_parameters,
-    predict::{Pipeline, most_held, steady_bubble},
+    predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
 
 /// Columns of the chart.
 const CHART_COLUMNS: f64 = 72.0;
+/// The largest `extra_warmup` that is tried, and what part of the time one must save to be named.
+const MOST_TRIED: usize = 4;
+const WORTH: f64 = 0.98;
 /// Gradients of adapters are `float32`.
 const GRADIENT_BYTES: usize = 4;
 
@@ -36,19 +39,11 @@ pub(super) fn compose(
     let layers = groups.partition()?;
     let microbatches = groups.microbatches();
     let row_bytes = (gathered.model.d_model * dtype.size()) as f64;
-    let step_bytes = groups.tokens().into_iter().map(|tokens| tokens * row_bytes);
-    let step_bytes: Vec<f64> = step_bytes.collect();
-    let prediction = Pipeline {
-        schedule: pipeline.schedule,
-        microbatches: microbatches.iter().copied().max().unwrap_or(1),
-        operations: layers
-            .iter()
-            .map(|range| groups.operations(range))
-            .collect(),
-        step_bytes: step_bytes.clone(),
-    }
-    .predict(speeds)?;
+    let planned = pipeline_of(config, &groups, &layers, row_bytes);
+    let prediction = planned.predict(speeds)?;
+    let step_bytes = planned.step_bytes;
 
+    let better = better_warmup(config, gathered, speeds, (row_bytes, &prediction))?;
     let stages = stages(
         config,
         gathered,
@@ -85,9 +80,63 @@ pub(super) fn compose(
         notes: dtype_note
             .into_iter()
             .chain(notes(gathered, speeds, layers.len(), &microbatches))
+            .chain(better)
             .collect(),
         chart: prediction.drawn,
     })
+}
+
+/// What is to be simulated.
+fn pipeline_of(
+    config: &RunConfig,
+    groups: &Groups<'_>,
+    layers: &[Range<usize>],
+    row_bytes: f64,
+) -> Pipeline {
+    let step_bytes = groups.tokens().into_iter().map(|tokens| tokens * row_bytes);
+    Pipeline {
+        schedule: config.pipeline.schedule,
+        microbatches: groups.microbatches().into_iter().max().unwrap_or(1),
+        extra_warmup: config.pipeline.extra_warmup,
+        operations: layers
+            .iter()
+            .map(|range| groups.operations(range))
+            .collect(),
+        step_bytes: step_bytes.collect(),
+    }
+}
+
+/// A note if links and stages of these speeds want another `extra_warmup`, with the groups that come
+/// with it.
+fn better_warmup(
+    config: &RunConfig,
+    gathered: &Gathered,
+    speeds: Speeds,
+    (row_bytes, planned): (f64, &Prediction),
+) -> Result<Option<String>, PlanError> {
+    let known = speeds.tflops.is_some() && speeds.link_bytes_per_second.is_some();
+    if !known || config.pipeline.stages.len() < 2 {
+        return Ok(None);
+    }
+    let now = planned.seconds_per_iteration;
+    let mut best = (config.pipeline.extra_warmup, now);
+    for extra in 0..=MOST_TRIED {
+        let mut other = config.clone();
+        other.pipeline.extra_warmup = extra;
+        let groups = Groups::new(&other, gathered);
+        let layers = groups.partition()?;
+        let prediction = pipeline_of(&other, &groups, &layers, row_bytes).predict(speeds)?;
+        if prediction.seconds_per_iteration < best.1 * WORTH {
+            best = (extra, prediction.seconds_per_iteration);
+        }
+    }
+    let (extra, seconds) = best;
+    Ok((extra != config.pipeline.extra_warmup).then(|| {
+        format!(
+            "`pipeline.extra_warmup: {extra}` would take {seconds:.3} s an iteration in place of \
+             {now:.3} s, with more activations in memory"
+        )
+    }))
 }
 
 fn stages(

@@ -44,6 +44,7 @@ mod tests {
                 balance: BalanceChoice::Auto,
                 schedule: ScheduleChoice::Lorapp,
                 microbatches: 1,
+                extra_warmup: 0,
                 token_file: None,
                 step_deadline: 1.0,
             };

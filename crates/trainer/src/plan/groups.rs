@@ -25,7 +25,7 @@ impl<'a> Groups<'a> {
     pub(super) fn new(config: &'a RunConfig, gathered: &'a Gathered) -> Self {
         let tasks = &gathered.tasks;
         let tokens: Vec<usize> = tasks.iter().map(|task| task.load.tokens_at_most).collect();
-        let count = group_count(config.pipeline.stages.len(), tasks.len());
+        let count = group_count(config.pipeline.groups(), tasks.len());
         let named = |group: Vec<usize>| group.into_iter().map(|index| &tasks[index]).collect();
         Self {
             model: &gathered.model,

@@ -38,6 +38,8 @@ pub(super) struct Pipeline {
     /// Micro-batches of a group's step: of all groups, the most. Each group's work is spread evenly
     /// over so many.
     pub(super) microbatches: usize,
+    /// See [`PipelineShape::extra_warmup`].
+    pub(super) extra_warmup: usize,
     /// Operations of a group's step, `[stage][group]`.
     pub(super) operations: Vec<Vec<Operations>>,
     /// Bytes of a group's step on their way up, and again down, `[group]`.
@@ -101,7 +103,8 @@ impl Pipeline {
     fn simulate(&self, speeds: Speeds, iterations: usize) -> Result<Simulation, SimulationError> {
         let (stages, groups) = (self.stages(), self.groups());
         let parts = self.microbatches as f64;
-        let shape = PipelineShape::new(stages, groups, self.microbatches, iterations);
+        let shape = PipelineShape::new(stages, groups, self.microbatches, iterations)
+            .with_extra_warmup(self.extra_warmup);
         let seconds = |operations: f64| operations / parts / speeds.operations_per_second();
         let pass = |operations: &Operations| PassCosts {
             forward: seconds(operations.forward),
@@ -172,6 +175,7 @@ mod tests {
         Pipeline {
             schedule,
             microbatches: 1,
+            extra_warmup: 0,
             operations: vec![vec![PASS; groups]; stages],
             step_bytes: vec![1e9; groups],
         }
