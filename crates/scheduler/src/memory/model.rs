@@ -1,0 +1,241 @@
+use super::{
+    coefficients::Coefficients,
+    estimate::{Basis, Estimate, Probe},
+    failures::Failures,
+    forecasts::Forecasts,
+    measurement::Measurement,
+    pools::Pools,
+    proportion,
+    regression::Regression,
+    runs::Runs,
+    window::{Row, Window},
+};
+use crate::Load;
+
+/// Measurements without which there is no fit: with five, one load in three took more than the
+/// largest error of the fit allowed for.
+const ENOUGH: usize = 20;
+
+/// Loads up to so many times the largest measured are predicted; beyond, a smaller step comes first.
+const REACH: f64 = 1.5;
+
+/// What the prior's bound adds to the prior.
+const PRIOR_MARGIN: f64 = 0.25;
+
+/// What a bound scaled up from one measurement adds to it, as b is not all that loads differ in.
+const SINGLE_MARGIN: f64 = 0.05;
+
+/// How far measurements may err while nothing is known of their errors, relative to all bytes.
+const SINGLE_ERROR: f64 = 0.01;
+
+/// Learns what loads take of one device, beside what is known exactly.
+#[derive(Debug, Clone)]
+pub struct MemoryModel {
+    prior: Coefficients,
+    page_bytes: u64,
+    window: Window,
+    regression: Option<Regression>,
+    runs: Runs,
+    failures: Failures,
+    pools: Pools,
+    reach: Option<Load>,
+    peaks: bool,
+    forecasts: Forecasts,
+}
+
+impl MemoryModel {
+    /// Knows nothing but what the model's shape suggests: `prior` should rather be too high.
+    /// `page_bytes` is the largest page that the device's pools reserve, or 0 if they reserve what is
+    /// asked for.
+    pub fn new(prior: Coefficients, page_bytes: u64) -> Self {
+        Self {
+            prior,
+            page_bytes,
+            window: Window::default(),
+            regression: None,
+            runs: Runs::default(),
+            failures: Failures::default(),
+            pools: Pools::default(),
+            reach: None,
+            peaks: false,
+            forecasts: Forecasts::default(),
+        }
+    }
+
+    /// Says what the pools hold now, between iterations: after weights were loaded, or after they were
+    /// emptied. An iteration that makes them hold more then has needed what they hold.
+    pub fn pools_hold(&mut self, reserved_bytes: u64) {
+        self.pools.hold(reserved_bytes);
+    }
+
+    /// Learns from an iteration. `load` is what really ran, not an upper bound on it; `exact_bytes` is
+    /// what is known of `measured`. Takes well below a millisecond.
+    pub fn observe(&mut self, load: Load, exact_bytes: u64, measured: Measurement) {
+        let forecast = self.estimate(load, exact_bytes);
+        let mut exact_measurement = None;
+        let mut most_measured = None;
+        if let Some(peak) = measured.peak_in_use_bytes {
+            if !self.peaks {
+                // What pools hold is another quantity; the two make no common fit.
+                self.window.clear();
+                self.regression = None;
+                self.peaks = true;
+            }
+            self.pools.peak(peak);
+            exact_measurement = Some(peak);
+            most_measured = Some(peak);
+        }
+        if let Some(reserved) = measured.reserved_bytes {
+            if self.pools.grow(reserved) {
+                most_measured = most_measured.max(Some(reserved));
+                match self.runs.enough(load, exact_bytes) {
+                    // A larger load has done with less, so this is not what it needs by itself.
+                    Some(enough) if reserved > enough => self.pools.fragmented(reserved - enough),
+                    _ if !self.peaks => exact_measurement = Some(reserved),
+                    _ => {}
+                }
+            }
+            self.runs.insert(load, exact_bytes, reserved);
+        }
+        if let Some(bytes) = most_measured {
+            self.forecasts.add_bound(bytes <= forecast.bound_bytes);
+        }
+        if measured != Measurement::default() {
+            let reach = self.reach.get_or_insert_default();
+            reach.tokens = reach.tokens.max(load.tokens);
+            reach.squared_tokens = reach.squared_tokens.max(load.squared_tokens);
+        }
+        if let Some(bytes) = exact_measurement {
+            if let Some(regression) = &self.regression {
+                let expected = in_all(exact_bytes, regression.expected(load));
+                self.forecasts.add_expected(expected, bytes);
+            }
+            let bytes = bytes as f64 - exact_bytes as f64;
+            self.window.push(Row { load, bytes });
+            let rows = self.window.rows();
+            self.regression = (rows.len() >= ENOUGH)
+                .then(|| Regression::fit(rows))
+                .flatten();
+        }
+    }
+
+    /// Learns that `load` did not fit into `limit_bytes`: neither it nor a larger one is predicted to
+    /// fit there again, and loads somewhat smaller are predicted to take more than they were.
+    pub fn out_of_memory(&mut self, load: Load, exact_bytes: u64, limit_bytes: u64) {
+        if self.estimate(load, exact_bytes).bound_bytes <= limit_bytes {
+            self.forecasts.add_bound(false);
+        }
+        let too_few = limit_bytes.saturating_sub(exact_bytes);
+        self.failures.insert(load, too_few);
+    }
+
+    /// What `load` is predicted to take, `exact_bytes` of it known. At most 1.5 times the largest
+    /// tokens and squared tokens measured are predicted without asking for a [`Probe`].
+    pub fn estimate(&self, load: Load, exact_bytes: u64) -> Estimate {
+        let (beside, bound, mut basis) = match &self.regression {
+            Some(fit) => (fit.expected(load), fit.bound(load), Basis::Fitted),
+            None => self.without_fit(load, exact_bytes),
+        };
+        let more = self.pools.overhead_bytes().saturating_add(self.page_bytes);
+        let mut bound_bytes = in_all(exact_bytes, bound).saturating_add(more);
+        if let Some(beside) = self.runs.scaled_bytes(load) {
+            let scaled = in_all(exact_bytes, beside).saturating_add(more);
+            if scaled < bound_bytes {
+                (bound_bytes, basis) = (scaled, Basis::Proportion);
+            }
+        }
+        if let Some(enough) = self.runs.enough(load, exact_bytes) {
+            let enough = self.pools.enough_again(enough);
+            if enough < bound_bytes {
+                (bound_bytes, basis) = (enough, Basis::Ran);
+            }
+        }
+        let mut expected_bytes = in_all(exact_bytes, beside).min(bound_bytes);
+        if let Some(least) = self.failures.least_bytes(load) {
+            let least = in_all(exact_bytes, least);
+            if least > expected_bytes {
+                let margin = bound_bytes - expected_bytes;
+                (expected_bytes, bound_bytes) = (least, least.saturating_add(margin));
+                basis = Basis::RanOut;
+            }
+        }
+        Estimate {
+            exact_bytes,
+            expected_bytes,
+            bound_bytes,
+            basis,
+            probe: self.probe(load),
+        }
+    }
+
+    /// b of the fit, or of the prior while there is none.
+    pub fn coefficients(&self) -> Coefficients {
+        let fitted = self.regression.as_ref().map(Regression::coefficients);
+        fitted.unwrap_or(self.prior)
+    }
+
+    /// Whether there are measurements enough for a fit.
+    pub fn is_fitted(&self) -> bool {
+        self.regression.is_some()
+    }
+
+    /// Measurements that the fit is made of, or will be.
+    pub fn measurements(&self) -> usize {
+        self.window.rows().len()
+    }
+
+    /// How good predictions have been until now.
+    pub fn forecasts(&self) -> &Forecasts {
+        &self.forecasts
+    }
+
+    /// Bytes expected beside the exact ones, a bound on them, and where the bound is from.
+    fn without_fit(&self, load: Load, exact_bytes: u64) -> (f64, f64, Basis) {
+        let rows = self.window.rows();
+        let prior = self.prior.bytes(load);
+        let by_prior: f64 = rows.iter().map(|row| self.prior.bytes(row.load)).sum();
+        let measured: f64 = rows.iter().map(|row| row.bytes.max(0.0)).sum();
+        let expected = match measured / by_prior {
+            ratio if ratio.is_finite() => prior * ratio,
+            _ => prior,
+        };
+        let scaled = rows
+            .iter()
+            .map(|row| row.bytes.max(0.0) * proportion::at_most(load, row.load))
+            .filter(|bytes| bytes.is_finite())
+            .min_by(f64::total_cmp);
+        // A prior that was too low once is no bound any more.
+        let believed = rows
+            .iter()
+            .all(|row| row.bytes <= self.prior.bytes(row.load));
+        let above_prior = prior * (1.0 + PRIOR_MARGIN);
+        let (bound, basis) = match scaled.map(|bytes| bytes * (1.0 + SINGLE_MARGIN)) {
+            Some(scaled) if !believed || scaled < above_prior => (scaled, Basis::Proportion),
+            _ if believed => (above_prior, Basis::Prior),
+            _ => (above_prior.max(expected), Basis::Prior),
+        };
+        let error = SINGLE_ERROR * (exact_bytes as f64 + bound);
+        (expected, bound + error, basis)
+    }
+
+    /// The largest step that is predicted, if `load` is beyond it.
+    fn probe(&self, load: Load) -> Option<Probe> {
+        let reach = self.reach.unwrap_or_default();
+        let probe = Probe {
+            tokens: (reach.tokens as f64 * REACH) as u64,
+            squared_tokens: (reach.squared_tokens as f64 * REACH) as u64,
+        };
+        let beyond = load.tokens > probe.tokens || load.squared_tokens > probe.squared_tokens;
+        (self.reach.is_none() || beyond).then_some(probe)
+    }
+}
+
+/// The sum, rounded up; huge if it is no number.
+fn in_all(exact_bytes: u64, beside: f64) -> u64 {
+    let beside = if beside.is_nan() {
+        f64::INFINITY
+    } else {
+        beside
+    };
+    exact_bytes.saturating_add(beside.max(0.0).ceil() as u64)
+}
