@@ -86,11 +86,12 @@ impl MemoryModel {
             most_measured = Some(peak);
         }
         if let Some(reserved) = measured.reserved_bytes {
-            if self.pools.grow(reserved) {
+            if let Some(before) = self.pools.grow(reserved) {
                 most_measured = most_measured.max(Some(reserved));
-                match self.runs.enough(load, exact_bytes) {
-                    // A larger load has done with less, so this is not what it needs by itself.
-                    Some(enough) if reserved > enough => self.pools.fragmented(reserved - enough),
+                match self.runs.enough_for_larger(load, exact_bytes) {
+                    // The pools held what had been enough for a larger load: this is not what the
+                    // load needs by itself.
+                    Some(enough) if before >= enough => self.pools.fragmented(reserved - enough),
                     _ if !self.peaks => exact_measurement = Some(reserved),
                     _ => {}
                 }
@@ -113,8 +114,9 @@ impl MemoryModel {
             let bytes = bytes as f64 - exact_bytes as f64;
             self.window.push(Row { load, bytes });
             let rows = self.window.rows();
+            let page_bytes = if self.peaks { 0 } else { self.page_bytes };
             self.regression = (rows.len() >= ENOUGH)
-                .then(|| Regression::fit(rows))
+                .then(|| Regression::fit(rows, page_bytes))
                 .flatten();
         }
     }
@@ -122,11 +124,13 @@ impl MemoryModel {
     /// Learns that `load` did not fit into `limit_bytes`: neither it nor a larger one is predicted to
     /// fit there again, and loads somewhat smaller are predicted to take more than they were.
     pub fn out_of_memory(&mut self, load: Load, exact_bytes: u64, limit_bytes: u64) {
-        if self.estimate(load, exact_bytes).bound_bytes <= limit_bytes {
+        let estimate = self.estimate(load, exact_bytes);
+        if estimate.bound_bytes <= limit_bytes {
             self.forecasts.add_bound(false);
         }
+        let expected = estimate.expected_bytes - exact_bytes;
         let too_few = limit_bytes.saturating_sub(exact_bytes);
-        self.failures.insert(load, too_few);
+        self.failures.insert(load, expected, too_few);
     }
 
     /// What `load` is predicted to take, `exact_bytes` of it known. At most 1.5 times the largest
@@ -136,16 +140,14 @@ impl MemoryModel {
             Some(fit) => (fit.expected(load), fit.bound(load), Basis::Fitted),
             None => self.without_fit(load, exact_bytes),
         };
-        let more = self.pools.overhead_bytes().saturating_add(self.page_bytes);
-        let mut bound_bytes = in_all(exact_bytes, bound).saturating_add(more);
-        if let Some(beside) = self.runs.scaled_bytes(load) {
-            let scaled = in_all(exact_bytes, beside).saturating_add(more);
-            if scaled < bound_bytes {
-                (bound_bytes, basis) = (scaled, Basis::Proportion);
-            }
+        let mut bound_bytes =
+            in_all(exact_bytes, bound).saturating_add(self.pools.overhead_bytes());
+        if self.regression.is_none() || self.peaks {
+            // What pools are seen to hold is in whole pages, and so is a fit to it.
+            bound_bytes = bound_bytes.saturating_add(self.page_bytes);
         }
-        if let Some(enough) = self.runs.enough(load, exact_bytes) {
-            let enough = self.pools.enough_again(enough);
+        if let Some(enough) = self.runs.enough_for(load, exact_bytes) {
+            let enough = self.pools.enough_again(enough).max(exact_bytes);
             if enough < bound_bytes {
                 (bound_bytes, basis) = (enough, Basis::Ran);
             }
@@ -157,6 +159,12 @@ impl MemoryModel {
                 let margin = bound_bytes - expected_bytes;
                 (expected_bytes, bound_bytes) = (least, least.saturating_add(margin));
                 basis = Basis::RanOut;
+            }
+        }
+        if let Some(likely) = self.failures.likely_bytes(load) {
+            let likely = in_all(exact_bytes, likely);
+            if likely > bound_bytes {
+                (bound_bytes, basis) = (likely, Basis::RanOut);
             }
         }
         Estimate {
@@ -203,6 +211,7 @@ impl MemoryModel {
             .iter()
             .map(|row| row.bytes.max(0.0) * proportion::at_most(load, row.load))
             .filter(|bytes| bytes.is_finite())
+            .chain(self.runs.scaled_bytes(load))
             .min_by(f64::total_cmp);
         // A prior that was too low once is no bound any more.
         let believed = rows

@@ -23,17 +23,20 @@ impl Pools {
         self.largest_peak_bytes = self.largest_peak_bytes.max(Some(bytes));
     }
 
-    /// Takes note of what the pools hold after an iteration, and says whether it made them grow: only
-    /// then is what they hold what it needed. The first report has nothing to be compared with.
-    pub(super) fn grow(&mut self, bytes: u64) -> bool {
-        let before = self.reserved_bytes.replace(bytes);
-        match before {
-            Some(before) if bytes > before => self.grown = true,
-            // Pools shrink only if someone has emptied them.
-            Some(before) if bytes < before => self.grown = false,
-            _ => {}
+    /// Takes note of what the pools hold after an iteration. If it made them grow, returns what they
+    /// held before: only then is what they hold what it needed. The first report has nothing to be
+    /// compared with.
+    pub(super) fn grow(&mut self, bytes: u64) -> Option<u64> {
+        let before = self.reserved_bytes.replace(bytes)?;
+        if bytes > before {
+            self.grown = true;
+            return Some(before);
         }
-        before.is_some_and(|before| bytes > before)
+        if bytes < before {
+            // Pools shrink only if someone has emptied them.
+            self.grown = false;
+        }
+        None
     }
 
     /// Takes note that a load took so much more than a larger one had.
@@ -69,13 +72,13 @@ mod tests {
     #[test]
     fn only_growth_tells_what_an_iteration_needed() {
         let mut pools = Pools::default();
-        assert!(!pools.grow(100));
-        assert!(!pools.grow(100));
-        assert!(pools.grow(200));
-        assert!(!pools.grow(50));
-        assert!(pools.grow(60));
+        assert_eq!(pools.grow(100), None);
+        assert_eq!(pools.grow(100), None);
+        assert_eq!(pools.grow(200), Some(100));
+        assert_eq!(pools.grow(50), None);
+        assert_eq!(pools.grow(60), Some(50));
         pools.hold(80);
-        assert!(!pools.grow(80));
+        assert_eq!(pools.grow(80), None);
     }
 
     #[test]

@@ -11,6 +11,10 @@ use crate::Load;
 /// How many of the largest error seen the bound is above what is expected.
 const DEVIATIONS: f64 = 2.0;
 
+/// The largest error of few measurements is smaller than that of many: with so many, the bound is
+/// twice as many deviations above what is expected.
+const FEW: f64 = 8.0;
+
 /// No device is taken to be more regular than this, relative to the largest measurement.
 const SMALLEST_DEVIATION: f64 = 1e-4;
 
@@ -28,13 +32,18 @@ pub(super) struct Regression {
     /// Of b in units of `scales`, were errors normal with `deviation` and each coefficient unknown
     /// but for its ceiling: where no measurement tells coefficients apart, it is as wide as that.
     covariance: Matrix3<f64>,
+    /// How many of them the margin is.
+    deviations: f64,
+    /// How far measurements are off because they are in whole pages: half a page.
+    rounding: f64,
     /// Measured loads, and their bounds.
     anchors: Vec<(Load, f64)>,
 }
 
 impl Regression {
-    /// Fits b to the measurements; `None` if there are none.
-    pub(super) fn fit(rows: &[Row]) -> Option<Self> {
+    /// Fits b to the measurements; `None` if there are none. `page_bytes` is 0 unless they are in whole
+    /// pages.
+    pub(super) fn fit(rows: &[Row], page_bytes: u64) -> Option<Self> {
         let mut scales = Vector3::repeat(1.0_f64);
         for row in rows {
             scales = scales.sup(&Vector3::from(terms(row.load)));
@@ -72,6 +81,8 @@ impl Regression {
             deviation,
             scales,
             covariance: (known + assumed).cholesky()?.inverse(),
+            deviations: DEVIATIONS * (1.0 + FEW / rows.len() as f64),
+            rounding: page_bytes as f64 / 2.0,
             anchors: Vec::new(),
         };
         let loads = rows.iter().map(|row| row.load);
@@ -101,6 +112,8 @@ impl Regression {
     fn margin(&self, load: Load) -> f64 {
         let x = Vector3::from(terms(load)).component_div(&self.scales);
         let of_fit = x.dot(&(self.covariance * x)).max(0.0);
-        DEVIATIONS * (self.deviation.powi(2) + of_fit).sqrt()
+        // Rounding to pages is off by half a page and never more, so it is not multiplied.
+        let beyond = (self.deviation - self.rounding).max(0.0);
+        self.rounding + self.deviations * (beyond.powi(2) + of_fit).sqrt()
     }
 }

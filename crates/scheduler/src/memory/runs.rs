@@ -39,15 +39,21 @@ impl Runs {
         self.runs.push(new);
     }
 
-    /// Bytes in all that were enough for a load no smaller in any respect: enough for this one, too,
-    /// pages and all.
-    pub(super) fn enough(&self, load: Load, exact_bytes: u64) -> Option<u64> {
-        let covering = self
-            .runs
-            .iter()
-            .filter(|run| run.covers(load, exact_bytes))
-            .map(|run| run.reserved_bytes);
-        covering.min()
+    /// Bytes in all that were enough for this very load.
+    pub(super) fn enough_for(&self, load: Load, exact_bytes: u64) -> Option<u64> {
+        let same = self.runs.iter().filter(|run| {
+            run.covers(load, exact_bytes)
+                && run.load.tokens == load.tokens
+                && run.load.squared_tokens == load.squared_tokens
+                && run.exact_bytes == exact_bytes
+        });
+        same.map(|run| run.reserved_bytes).min()
+    }
+
+    /// Bytes in all that were enough for a load no smaller in any respect.
+    pub(super) fn enough_for_larger(&self, load: Load, exact_bytes: u64) -> Option<u64> {
+        let covering = self.runs.iter().filter(|run| run.covers(load, exact_bytes));
+        covering.map(|run| run.reserved_bytes).min()
     }
 
     /// Bytes beside the exact ones that `load` takes at most, scaled up from the load that says most.
@@ -92,14 +98,14 @@ mod tests {
     #[test]
     fn smaller_loads_need_no_more_and_larger_ones_in_proportion() {
         let mut runs = Runs::default();
-        assert_eq!(runs.enough(load(0, 0), 0), None);
+        assert_eq!(runs.enough_for_larger(load(0, 0), 0), None);
         assert_eq!(runs.scaled_bytes(load(0, 0)), None);
         runs.insert(load(100, 1000), 50, 250);
-        assert_eq!(runs.enough(load(100, 1000), 50), Some(250));
-        assert_eq!(runs.enough(load(50, 1000), 20), Some(250));
-        assert_eq!(runs.enough(load(101, 1000), 50), None);
-        assert_eq!(runs.enough(load(100, 1001), 50), None);
-        assert_eq!(runs.enough(load(100, 1000), 51), None);
+        assert_eq!(runs.enough_for_larger(load(100, 1000), 50), Some(250));
+        assert_eq!(runs.enough_for_larger(load(50, 1000), 20), Some(250));
+        assert_eq!(runs.enough_for_larger(load(101, 1000), 50), None);
+        assert_eq!(runs.enough_for_larger(load(100, 1001), 50), None);
+        assert_eq!(runs.enough_for_larger(load(100, 1000), 51), None);
         assert_eq!(runs.scaled_bytes(load(100, 1000)), Some(200.0));
         assert_eq!(runs.scaled_bytes(load(150, 1200)), Some(300.0));
     }
@@ -112,7 +118,7 @@ mod tests {
         assert_eq!(runs.runs.len(), 1);
         runs.insert(load(200, 1000), 50, 250);
         assert_eq!(runs.runs.len(), 1);
-        assert_eq!(runs.enough(load(100, 1000), 50), Some(250));
+        assert_eq!(runs.enough_for_larger(load(100, 1000), 50), Some(250));
     }
 
     #[test]
@@ -124,7 +130,7 @@ mod tests {
         }
         assert_eq!(runs.runs.len(), CAPACITY);
         let largest = load(count - 1, count - 1);
-        assert_eq!(runs.enough(largest, 0), Some(999 + count));
+        assert_eq!(runs.enough_for_larger(largest, 0), Some(999 + count));
         runs.insert(load(0, 5), 0, 0);
         assert!(runs.runs.len() <= CAPACITY);
     }
