@@ -102,6 +102,7 @@ impl DeviceMemory {
             bound_bytes,
             basis,
             probe,
+            ..
         } = self.estimate(load);
         let scale = Scale::that_tells_apart(bound_bytes, self.limit_bytes);
         let b = self.model.coefficients();

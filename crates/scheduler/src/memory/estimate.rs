@@ -5,6 +5,9 @@ use std::fmt;
 pub struct Estimate {
     /// Bytes that are known and not predicted: backbone, adapters, gradients, moments.
     pub exact_bytes: u64,
+    /// Bytes in all that it takes for certain: what is known, or what was not enough for a load no
+    /// larger, or its share of what was not enough for a larger one.
+    pub least_bytes: u64,
     /// Bytes in all that are expected.
     pub expected_bytes: u64,
     /// Bytes in all that it should not exceed; what admission goes by. Never below `expected_bytes`.

@@ -17,6 +17,7 @@ mod pools;
 mod proportion;
 mod regression;
 mod runs;
+mod unfitted;
 mod verdict;
 mod window;
 

@@ -5,9 +5,9 @@ use super::{
     forecasts::Forecasts,
     measurement::Measurement,
     pools::Pools,
-    proportion,
     regression::Regression,
     runs::Runs,
+    unfitted,
     window::{Row, Window},
 };
 use crate::Load;
@@ -18,15 +18,6 @@ const ENOUGH: usize = 20;
 
 /// Loads up to so many times the largest measured are predicted; beyond, a smaller step comes first.
 const REACH: f64 = 1.5;
-
-/// What the prior's bound adds to the prior.
-const PRIOR_MARGIN: f64 = 0.25;
-
-/// What a bound scaled up from one measurement adds to it, as b is not all that loads differ in.
-const SINGLE_MARGIN: f64 = 0.05;
-
-/// How far measurements may err while nothing is known of their errors, relative to all bytes.
-const SINGLE_ERROR: f64 = 0.01;
 
 /// Learns what loads take of one device, beside what is known exactly.
 #[derive(Debug, Clone)]
@@ -44,7 +35,8 @@ pub struct MemoryModel {
 }
 
 impl MemoryModel {
-    /// Knows nothing but what the model's shape suggests: `prior` should rather be too high.
+    /// Knows nothing but what the model's shape suggests: `prior` should
+    /// rather be too high, and have 0 only where nothing at all is known of a coefficient.
     /// `page_bytes` is the largest page that the device's pools reserve, or 0 if they reserve what is
     /// asked for.
     pub fn new(prior: Coefficients, page_bytes: u64) -> Self {
@@ -138,7 +130,11 @@ impl MemoryModel {
     pub fn estimate(&self, load: Load, exact_bytes: u64) -> Estimate {
         let (beside, bound, mut basis) = match &self.regression {
             Some(fit) => (fit.expected(load), fit.bound(load), Basis::Fitted),
-            None => self.without_fit(load, exact_bytes),
+            None => {
+                let rows = self.window.rows();
+                let unfitted = unfitted::predict(self.prior, rows, &self.runs, load, exact_bytes);
+                (unfitted.expected, unfitted.bound, unfitted.basis)
+            }
         };
         let mut bound_bytes =
             in_all(exact_bytes, bound).saturating_add(self.pools.overhead_bytes());
@@ -153,22 +149,21 @@ impl MemoryModel {
             }
         }
         let mut expected_bytes = in_all(exact_bytes, beside).min(bound_bytes);
-        if let Some(least) = self.failures.least_bytes(load) {
-            let least = in_all(exact_bytes, least);
-            if least > expected_bytes {
-                let margin = bound_bytes - expected_bytes;
-                (expected_bytes, bound_bytes) = (least, least.saturating_add(margin));
-                basis = Basis::RanOut;
-            }
+        let least = self.failures.least_bytes(load).unwrap_or(0.0);
+        let least_bytes = in_all(exact_bytes, least);
+        if least_bytes > expected_bytes {
+            let margin = bound_bytes - expected_bytes;
+            (expected_bytes, bound_bytes) = (least_bytes, least_bytes.saturating_add(margin));
+            basis = Basis::RanOut;
         }
-        if let Some(likely) = self.failures.likely_bytes(load) {
-            let likely = in_all(exact_bytes, likely);
-            if likely > bound_bytes {
-                (bound_bytes, basis) = (likely, Basis::RanOut);
-            }
+        let likely = self.failures.likely_bytes(load).unwrap_or(0.0);
+        let likely_bytes = in_all(exact_bytes, likely);
+        if likely_bytes > bound_bytes {
+            (bound_bytes, basis) = (likely_bytes, Basis::RanOut);
         }
         Estimate {
             exact_bytes,
+            least_bytes,
             expected_bytes,
             bound_bytes,
             basis,
@@ -195,36 +190,6 @@ impl MemoryModel {
     /// How good predictions have been until now.
     pub fn forecasts(&self) -> &Forecasts {
         &self.forecasts
-    }
-
-    /// Bytes expected beside the exact ones, a bound on them, and where the bound is from.
-    fn without_fit(&self, load: Load, exact_bytes: u64) -> (f64, f64, Basis) {
-        let rows = self.window.rows();
-        let prior = self.prior.bytes(load);
-        let by_prior: f64 = rows.iter().map(|row| self.prior.bytes(row.load)).sum();
-        let measured: f64 = rows.iter().map(|row| row.bytes.max(0.0)).sum();
-        let expected = match measured / by_prior {
-            ratio if ratio.is_finite() => prior * ratio,
-            _ => prior,
-        };
-        let scaled = rows
-            .iter()
-            .map(|row| row.bytes.max(0.0) * proportion::at_most(load, row.load))
-            .filter(|bytes| bytes.is_finite())
-            .chain(self.runs.scaled_bytes(load))
-            .min_by(f64::total_cmp);
-        // A prior that was too low once is no bound any more.
-        let believed = rows
-            .iter()
-            .all(|row| row.bytes <= self.prior.bytes(row.load));
-        let above_prior = prior * (1.0 + PRIOR_MARGIN);
-        let (bound, basis) = match scaled.map(|bytes| bytes * (1.0 + SINGLE_MARGIN)) {
-            Some(scaled) if !believed || scaled < above_prior => (scaled, Basis::Proportion),
-            _ if believed => (above_prior, Basis::Prior),
-            _ => (above_prior.max(expected), Basis::Prior),
-        };
-        let error = SINGLE_ERROR * (exact_bytes as f64 + bound);
-        (expected, bound + error, basis)
     }
 
     /// The largest step that is predicted, if `load` is beyond it.

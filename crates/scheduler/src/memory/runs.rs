@@ -1,4 +1,3 @@
-use super::proportion;
 use crate::Load;
 
 /// Most runs that are remembered.
@@ -56,11 +55,11 @@ impl Runs {
         covering.map(|run| run.reserved_bytes).min()
     }
 
-    /// Bytes beside the exact ones that `load` takes at most, scaled up from the load that says most.
-    pub(super) fn scaled_bytes(&self, load: Load) -> Option<f64> {
+    /// Least bytes beside the exact ones of all runs, each multiplied by `times` of its load.
+    pub(super) fn scaled_bytes(&self, times: impl Fn(Load) -> f64) -> Option<f64> {
         let scaled = self.runs.iter().map(|run| {
             let beside = run.reserved_bytes.saturating_sub(run.exact_bytes);
-            beside as f64 * proportion::at_most(load, run.load)
+            beside as f64 * times(run.load)
         });
         // An infinite factor of nothing is no number.
         scaled
@@ -99,15 +98,15 @@ mod tests {
     fn smaller_loads_need_no_more_and_larger_ones_in_proportion() {
         let mut runs = Runs::default();
         assert_eq!(runs.enough_for_larger(load(0, 0), 0), None);
-        assert_eq!(runs.scaled_bytes(load(0, 0)), None);
+        assert_eq!(runs.scaled_bytes(|_| 1.0), None);
         runs.insert(load(100, 1000), 50, 250);
         assert_eq!(runs.enough_for_larger(load(100, 1000), 50), Some(250));
         assert_eq!(runs.enough_for_larger(load(50, 1000), 20), Some(250));
         assert_eq!(runs.enough_for_larger(load(101, 1000), 50), None);
         assert_eq!(runs.enough_for_larger(load(100, 1001), 50), None);
         assert_eq!(runs.enough_for_larger(load(100, 1000), 51), None);
-        assert_eq!(runs.scaled_bytes(load(100, 1000)), Some(200.0));
-        assert_eq!(runs.scaled_bytes(load(150, 1200)), Some(300.0));
+        assert_eq!(runs.scaled_bytes(|_| 1.5), Some(300.0));
+        assert_eq!(runs.scaled_bytes(|_| f64::INFINITY), None);
     }
 
     #[test]

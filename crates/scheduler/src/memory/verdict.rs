@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{
     bytes::Scale,
-    estimate::{Basis, Estimate, Probe},
+    estimate::{Estimate, Probe},
 };
 
 /// A load that a device has room for.
@@ -44,13 +44,11 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Whether nothing that could be measured would change it: what is known exactly is too much, or
-    /// it was tried and memory ran out. Otherwise a smaller step may show that the bound is too high,
-    /// most of all if there is a [`probe`](Estimate::probe).
+    /// Whether nothing that could be measured would change it: what is known is too much, or memory
+    /// ran out for such a load. Otherwise a smaller step may show that the bound is too high, most of
+    /// all if there is a [`probe`](Estimate::probe).
     pub fn is_certain(&self) -> bool {
-        self.estimate.exact_bytes > self.limit_bytes
-            || (self.estimate.basis == Basis::RanOut
-                && self.estimate.expected_bytes > self.limit_bytes)
+        self.estimate.least_bytes > self.limit_bytes
     }
 
     /// What is missing.

@@ -94,7 +94,7 @@ fn for_all(prior: impl Fn(&mut Random) -> [f64; 3] + Copy, points: &[usize]) {
                 let pages = page_bytes / MIB;
                 let what = format!("{}, pages of {pages} MiB, {points} measured", truth.name);
                 tally.report(&what);
-                //assert!(tally.rate() <= 0.1, "{what}: {tally:?}");
+                assert!(tally.rate() <= 0.1, "{what}: {tally:?}");
             }
         }
     }

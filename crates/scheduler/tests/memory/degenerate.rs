@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use loraloom_scheduler::{
     Coefficients, DeviceMemory, Load, Measurement, MemoryModel, SchedulerError,
 };
@@ -79,29 +81,78 @@ proptest! {
     /// Where measurements do not tell coefficients apart, the bound allows for all of them.
     #[test]
     fn one_load_or_one_length_alone_bounds_others_too(
-        b in prop::array::uniform3(prop_oneof![Just(0.0), 0.0..1.0_f64]),
-        length in 16_u64..2048, lengths in 1_u64..4, points in 1_usize..60, vary: bool,
-        asked in (0.0..1.5_f64, 0.0..1.5_f64), prior in 0.0..3.0_f64,
+        b in prop::array::uniform3(prop_oneof![Just(0.0), 0.0..1.0_f64]), design in design(20..60),
+        prior in 0.0..3.0_f64,
     ) {
-        // In proportion to what rows of 512 tokens take, so that each matters.
-        let b = Coefficients::new(b[0] * 1e9, b[1] * 1e6, b[2] * 2e3).unwrap();
-        let prior = Coefficients::new(prior * 1e9, prior * 1e6, prior * 2e3).unwrap();
-        let mut memory =
-            DeviceMemory::new("device", u64::MAX, 0, 1.0, MemoryModel::new(prior, 0)).unwrap();
-        let load = |tokens, squared_tokens| Load { tokens, squared_tokens, adapter_bytes: 0 };
-        let (mut tokens, mut squared) = (0, 0);
-        for point in 0..points as u64 {
-            let length = length * (1 + point % lengths);
-            let rows = if vary { 1 + point % 7 } else { 4 };
-            let load = load(rows * length, rows * length * length);
-            (tokens, squared) = (tokens.max(load.tokens), squared.max(load.squared_tokens));
-            memory.observe(load, peak(b.bytes(load).round() as u64));
-        }
-        let asked = load((tokens as f64 * asked.0) as u64, (squared as f64 * asked.1) as u64);
-        let estimate = memory.estimate(asked);
-        prop_assert!(estimate.probe.is_none());
-        prop_assert!(estimate.bound_bytes as f64 >= b.bytes(asked) - 1.0, "{estimate:?} {asked:?}");
+        assert_bounded(b, design, [prior; 3]);
     }
+
+    /// Before there is a fit, so it does if the prior is not off by more than ten times as much in one
+    /// coefficient as in another, or says nothing.
+    #[test]
+    fn few_measurements_and_a_bad_prior_bound_others_too(
+        b in prop::array::uniform3(0.1..1.0_f64), design in design(1..20), prior in 0.01..10.0_f64,
+        unknown in prop::array::uniform3(prop_oneof![Just(0.0), Just(1.0)]),
+    ) {
+        assert_bounded(b, design, unknown.map(|factor| factor * prior));
+    }
+}
+
+/// Loads of one length, or of its multiples, and one to ask for, relative to the largest.
+#[derive(Debug, Clone)]
+struct Design {
+    length: u64,
+    lengths: u64,
+    rows_vary: bool,
+    points: usize,
+    asked: (f64, f64),
+}
+
+fn design(points: Range<usize>) -> impl Strategy<Value = Design> {
+    let asked = (0.0..1.5_f64, 0.0..1.5_f64);
+    (16_u64..2048, 1_u64..4, any::<bool>(), points, asked).prop_map(
+        |(length, lengths, rows_vary, points, asked)| Design {
+            length,
+            lengths,
+            rows_vary,
+            points,
+            asked,
+        },
+    )
+}
+
+/// That noiseless measurements bound what is asked for.
+fn assert_bounded(b: [f64; 3], design: Design, prior: [f64; 3]) {
+    // In proportion to what rows of 512 tokens take, so that each matters.
+    let coefficients = |b: [f64; 3]| Coefficients::new(b[0] * 1e9, b[1] * 1e6, b[2] * 2e3).unwrap();
+    let b = coefficients(b);
+    let model = MemoryModel::new(coefficients(prior), 0);
+    let mut memory = DeviceMemory::new("device", u64::MAX, 0, 1.0, model).unwrap();
+    let load = |tokens, squared_tokens| Load {
+        tokens,
+        squared_tokens,
+        adapter_bytes: 0,
+    };
+    let (mut tokens, mut squared) = (0, 0);
+    for point in 0..design.points as u64 {
+        let length = design.length * (1 + point % design.lengths);
+        let rows = if design.rows_vary { 1 + point % 7 } else { 4 };
+        let load = load(rows * length, rows * length * length);
+        (tokens, squared) = (tokens.max(load.tokens), squared.max(load.squared_tokens));
+        memory.observe(load, peak(b.bytes(load).round() as u64));
+    }
+    let times = |most: u64, factor| (most as f64 * factor) as u64;
+    let asked = load(
+        times(tokens, design.asked.0),
+        times(squared, design.asked.1),
+    );
+    let estimate = memory.estimate(asked);
+    assert!(estimate.probe.is_none());
+    let needed = b.bytes(asked) - 1.0;
+    assert!(
+        estimate.bound_bytes as f64 >= needed,
+        "{needed} {estimate:?} {asked:?}"
+    );
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn only_growth_is_a_measurement() {
     let after = memory.estimate(load(1000));
     assert_eq!(
         (after.basis, after.bound_bytes <= large),
-        (Basis::Prior, true)
+        (Basis::Proportion, true)
     );
     assert_eq!(
         (after.expected_bytes, after.bound_bytes),
