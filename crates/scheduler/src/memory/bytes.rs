@@ -49,17 +49,17 @@ impl Scale {
 
     /// `whole - part`, such that the three sizes add up as they are written.
     pub(super) fn write_rest(self, whole: u64, part: u64) -> String {
-        self.write_steps((self.steps(whole) - self.steps(part)).max(0.0))
+        self.write_steps(self.steps(whole).saturating_sub(self.steps(part)))
     }
 
     /// The size in units of the last digit.
-    fn steps(self, bytes: u64) -> f64 {
-        (bytes as f64 / self.bytes * self.steps_per_unit()).round()
+    fn steps(self, bytes: u64) -> u64 {
+        (bytes as f64 / self.bytes * self.steps_per_unit()).round() as u64
     }
 
-    fn write_steps(self, steps: f64) -> String {
+    fn write_steps(self, steps: u64) -> String {
         let decimals = self.decimals;
-        let value = steps / self.steps_per_unit();
+        let value = steps as f64 / self.steps_per_unit();
         format!("{value:.decimals$} {}", self.unit)
     }
 

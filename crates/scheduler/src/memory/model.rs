@@ -35,10 +35,9 @@ pub struct MemoryModel {
 }
 
 impl MemoryModel {
-    /// Knows nothing but what the model's shape suggests: `prior` should
-    /// rather be too high, and have 0 only where nothing at all is known of a coefficient.
-    /// `page_bytes` is the largest page that the device's pools reserve, or 0 if they reserve what is
-    /// asked for.
+    /// Knows nothing but what the model's shape suggests: `prior` should rather be too high, and have 0
+    /// only where nothing at all is known of a coefficient. `page_bytes` is the largest page that the
+    /// device's pools reserve, or 0 if they reserve what is asked for.
     pub fn new(prior: Coefficients, page_bytes: u64) -> Self {
         Self {
             prior,
@@ -61,7 +60,11 @@ impl MemoryModel {
     }
 
     /// Learns from an iteration. `load` is what really ran, not an upper bound on it; `exact_bytes` is
-    /// what is known of `measured`. Takes well below a millisecond.
+    /// what is known of `measured`. Takes well below a millisecond: no more than 128 measurements are
+    /// fitted.
+    ///
+    /// Peaks are fitted as they are. Where they are never reported, the fit is to what the pools hold
+    /// after iterations that made them grow.
     pub fn observe(&mut self, load: Load, exact_bytes: u64, measured: Measurement) {
         let forecast = self.estimate(load, exact_bytes);
         let mut exact_measurement = None;
@@ -128,13 +131,12 @@ impl MemoryModel {
     /// What `load` is predicted to take, `exact_bytes` of it known. At most 1.5 times the largest
     /// tokens and squared tokens measured are predicted without asking for a [`Probe`].
     pub fn estimate(&self, load: Load, exact_bytes: u64) -> Estimate {
-        let (beside, bound, mut basis) = match &self.regression {
-            Some(fit) => (fit.expected(load), fit.bound(load), Basis::Fitted),
-            None => {
-                let rows = self.window.rows();
-                let unfitted = unfitted::predict(self.prior, rows, &self.runs, load, exact_bytes);
-                (unfitted.expected, unfitted.bound, unfitted.basis)
-            }
+        let (beside, bound, mut basis) = if let Some(fit) = &self.regression {
+            (fit.expected(load), fit.bound(load), Basis::Fitted)
+        } else {
+            let rows = self.window.rows();
+            let unfitted = unfitted::predict(self.prior, rows, &self.runs, load, exact_bytes);
+            (unfitted.expected, unfitted.bound, unfitted.basis)
         };
         let mut bound_bytes =
             in_all(exact_bytes, bound).saturating_add(self.pools.overhead_bytes());

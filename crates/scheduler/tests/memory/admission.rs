@@ -23,6 +23,10 @@ impl Tally {
         100.0 * f64::from(self.too_low) / f64::from(self.admissions)
     }
 
+    #[expect(
+        clippy::print_stdout,
+        reason = "the rates are what one wants to know of a change"
+    )]
     fn report(&self, what: &str) {
         let count = f64::from(self.admissions);
         println!(
@@ -72,8 +76,9 @@ fn after(points: usize, truth: &Truth, prior: impl Fn(&mut Random) -> [f64; 3]) 
     tally
 }
 
-const ADMISSIONS: u64 = 10_000;
-const TRIALS: u64 = 200;
+/// Not optimised they take minutes, so a tenth must do.
+const TRIALS: u64 = if cfg!(debug_assertions) { 10 } else { 100 };
+const ADMISSIONS: u64 = 100 * TRIALS;
 
 /// Page sizes by device, and measurements.
 fn for_all(prior: impl Fn(&mut Random) -> [f64; 3] + Copy, points: &[usize]) {
@@ -102,12 +107,12 @@ fn for_all(prior: impl Fn(&mut Random) -> [f64; 3] + Copy, points: &[usize]) {
 
 #[test]
 fn bounds_of_the_fit_are_too_low_at_most_once_in_a_thousand() {
-    for_all(|_| [1.3; 3], &[20, 50, 128, 200]);
+    for_all(|_| [1.3; 3], &[20, 50, 140]);
 }
 
 #[test]
 fn so_are_bounds_before_the_fit() {
-    for_all(|_| [1.3; 3], &[1, 5, 10, 19]);
+    for_all(|_| [1.3; 3], &[1, 5, 19]);
 }
 
 /// A prior has no say in the fit; and before there is one, a prior that proves too low is dropped.
@@ -115,6 +120,6 @@ fn so_are_bounds_before_the_fit() {
 fn so_are_bounds_under_a_wrong_prior() {
     for_all(
         |random| [(); 3].map(|()| random.between(0.3, 3.0)),
-        &[1, 5, 10, 19, 20],
+        &[1, 5, 19, 20],
     );
 }

@@ -124,10 +124,11 @@ fn design(points: Range<usize>) -> impl Strategy<Value = Design> {
 /// That noiseless measurements bound what is asked for.
 fn assert_bounded(b: [f64; 3], design: Design, prior: [f64; 3]) {
     // In proportion to what rows of 512 tokens take, so that each matters.
-    let coefficients = |b: [f64; 3]| Coefficients::new(b[0] * 1e9, b[1] * 1e6, b[2] * 2e3).unwrap();
+    let coefficients =
+        |b: [f64; 3]| Coefficients::new(b[0] * 1e9, b[1] * 1e6, b[2] * 2e3).expect("sizes");
     let b = coefficients(b);
     let model = MemoryModel::new(coefficients(prior), 0);
-    let mut memory = DeviceMemory::new("device", u64::MAX, 0, 1.0, model).unwrap();
+    let mut memory = DeviceMemory::new("device", u64::MAX, 0, 1.0, model).expect("a share");
     let load = |tokens, squared_tokens| Load {
         tokens,
         squared_tokens,

@@ -101,6 +101,9 @@ fn peaks_replace_what_pools_said() {
     assert!(estimate.margin_bytes() > GIB && estimate.margin_bytes() < GIB + 512 * MIB);
 }
 
+/// Replays of each device.
+const SEEDS: u64 = if cfg!(debug_assertions) { 1 } else { 4 };
+
 #[derive(Debug, Default)]
 struct Replay {
     ran: u32,
@@ -124,24 +127,20 @@ fn replay(truth: &Truth, peaks: bool, seed: u64) -> (Replay, DeviceMemory) {
             let peak = truth.peak(load, random);
             (peak, truth.paged(peak))
         };
-        match memory.fits(load) {
-            Ok(fit) if fit.probe().is_some() => {
-                // As much of it as there is a prediction for, or one row in sixteen.
-                let probe = fit.probe().unwrap();
-                let part = (probe.tokens as f64 / load.tokens as f64)
-                    .min(probe.squared_tokens as f64 / load.squared_tokens as f64)
-                    .clamp(1.0 / 16.0, 1.0);
-                load.tokens = (load.tokens as f64 * part) as u64;
-                load.squared_tokens = (load.squared_tokens as f64 * part) as u64;
-                replay.probes += 1;
-            }
-            Ok(_) => {}
-            Err(_) => {
-                replay.refused += 1;
-                let (_, needed) = needed(load, &mut random);
-                replay.refused_needlessly += u32::from(needed <= truth.limit_bytes);
-                continue;
-            }
+        let Ok(fit) = memory.fits(load) else {
+            replay.refused += 1;
+            let (_, needed) = needed(load, &mut random);
+            replay.refused_needlessly += u32::from(needed <= truth.limit_bytes);
+            continue;
+        };
+        if let Some(probe) = fit.probe() {
+            // As much of it as there is a prediction for, or one row in sixteen.
+            let part = (probe.tokens as f64 / load.tokens as f64)
+                .min(probe.squared_tokens as f64 / load.squared_tokens as f64)
+                .clamp(1.0 / 16.0, 1.0);
+            load.tokens = (load.tokens as f64 * part) as u64;
+            load.squared_tokens = (load.squared_tokens as f64 * part) as u64;
+            replay.probes += 1;
         }
         let bound = memory.estimate(load).bound_bytes;
         let (peak, needed) = needed(load, &mut random);
@@ -163,7 +162,7 @@ fn replay(truth: &Truth, peaks: bool, seed: u64) -> (Replay, DeviceMemory) {
 }
 
 #[test]
-fn replays_run_out_of_memory_at_most_once_in_a_thousand() {
+fn replays_do_not_run_out_of_memory() {
     for truth in [seven_b(), tiny_llama(), tiny_on_cpu()] {
         for peaks in [true, false] {
             let small = truth.limit_bytes < GIB;
@@ -176,7 +175,7 @@ fn replays_run_out_of_memory_at_most_once_in_a_thousand() {
                 let mut all = Replay::default();
                 let mut errors = Vec::new();
                 let mut fitted = 0;
-                for seed in 0..10 {
+                for seed in 0..SEEDS {
                     let truth = Truth {
                         page_bytes,
                         ..truth.clone()
@@ -191,17 +190,19 @@ fn replays_run_out_of_memory_at_most_once_in_a_thousand() {
                     errors.extend(memory.forecasts().mean_absolute_percentage_error());
                     fitted += u32::from(memory.model().is_fitted());
                 }
-                let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+                let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
                 let what = format!(
                     "{}, pages of {} MiB, peaks {peaks}",
                     truth.name,
                     page_bytes / MIB
                 );
-                println!("{what}: {all:?}, fitted {fitted} of 10, MAPE {mean:.3} %");
-                assert!(
-                    f64::from(all.out_of_memory) <= 0.001 * f64::from(all.ran),
-                    "{what}"
-                );
+                println!("{what}: {all:?}, fitted {fitted} of {SEEDS}, MAPE {mean:.3} %");
+                assert_eq!(all.out_of_memory, 0, "{what}");
+                let most = 0.001 * f64::from(all.ran);
+                assert!(f64::from(all.too_low) <= most, "{what}: {all:?}");
+                // Bounds that refused everything would never be too low.
+                let most = 0.1 * f64::from(all.ran);
+                assert!(f64::from(all.refused_needlessly) <= most, "{what}: {all:?}");
             }
         }
     }

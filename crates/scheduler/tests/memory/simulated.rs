@@ -101,15 +101,16 @@ pub(crate) fn tiny_on_cpu() -> Truth {
 
 impl Truth {
     pub(crate) fn coefficients(&self) -> Coefficients {
-        Coefficients::new(self.b[0], self.b[1], self.b[2]).unwrap()
+        Coefficients::new(self.b[0], self.b[1], self.b[2]).expect("sizes")
     }
 
     /// A model that is told each coefficient as so many times the truth.
     pub(crate) fn memory(&self, prior: [f64; 3]) -> DeviceMemory {
         let b: Vec<f64> = self.b.iter().zip(prior).map(|(b, f)| b * f).collect();
-        let prior = Coefficients::new(b[0], b[1], b[2]).unwrap();
+        let prior = Coefficients::new(b[0], b[1], b[2]).expect("sizes");
         let model = MemoryModel::new(prior, self.page_bytes);
-        DeviceMemory::new(self.name, self.limit_bytes, self.fixed_bytes, 1.0, model).unwrap()
+        DeviceMemory::new(self.name, self.limit_bytes, self.fixed_bytes, 1.0, model)
+            .expect("a share")
     }
 
     /// Some tasks of 1, 2, 4 or 8 rows of about equal length.
@@ -129,7 +130,7 @@ impl Truth {
 
     /// A load with at most so many times the tokens and the squared tokens of the largest of `seen`.
     pub(crate) fn load_within(&self, random: &mut Random, seen: &[Load], times: f64) -> Load {
-        let most = |term: fn(&Load) -> u64| seen.iter().map(term).max().unwrap() as f64 * times;
+        let most = |term: fn(&Load) -> u64| seen.iter().map(term).max().unwrap_or(0) as f64 * times;
         let (tokens, squared) = (most(|load| load.tokens), most(|load| load.squared_tokens));
         loop {
             let load = self.load(random);
