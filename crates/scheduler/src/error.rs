@@ -29,4 +29,20 @@ pub enum SchedulerError {
     /// A cap of zero would keep every task waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
+    /// A coefficient of the memory model that is no size.
+    #[error("{term} of the memory model is {value}, but must be finite and not negative")]
+    MemoryCoefficient {
+        /// b0, b1 or b2.
+        term: &'static str,
+        /// The number.
+        value: String,
+    },
+    /// A device cannot hold more than all of an adapter, or less than nothing.
+    #[error("`{device}` holds {share} of each adapter, but a share is between 0 and 1")]
+    AdapterShare {
+        /// Name of the device.
+        device: String,
+        /// The number.
+        share: String,
+    },
 }

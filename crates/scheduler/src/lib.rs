@@ -9,6 +9,7 @@ mod decision;
 mod error;
 mod first_come_first_served;
 mod grouping;
+mod memory;
 mod room;
 mod scheduler;
 mod state;
@@ -19,6 +20,10 @@ pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
 pub use grouping::{balanced_groups, group_count};
+pub use memory::{
+    Basis, Coefficients, DeviceMemory, Estimate, Fit, Forecasts, Measurement, MemoryModel, Probe,
+    Shortage,
+};
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
