@@ -89,10 +89,11 @@ impl<B: Budget> GroupedRoom<B> {
         let rules = Rules::new(&self.options, Some(model));
         let mut layout = self.layout.clone();
         layout.reprice(&rules);
+        layout.level(&rules);
         let seconds = |layout: &Layout, rules: &Rules| -> Vec<f64> {
-            let groups = 0..layout.groups();
+            let groups = layout.groups.iter();
             groups
-                .map(|group| layout.group_seconds(group, rules))
+                .map(|group| group.whole_seconds(&rules.prices))
                 .collect()
         };
         let before = seconds(&self.layout, &self.rules);
@@ -114,11 +115,14 @@ impl<B: Budget> GroupedRoom<B> {
         self.model.as_ref()
     }
 
-    /// A task's slowdown by its neighbours; `None` while step times are unknown, or if it is not
-    /// here.
+    /// A task's slowdown by the others of its group; `None` while step times are unknown, or if it
+    /// is not here.
     pub fn slowdown(&self, task: TaskId) -> Option<f64> {
-        let (_, company, seat) = self.layout.find(task)?;
-        self.model.map(|_| company.slowdown(seat))
+        let (group, seat) = self.layout.find(task)?;
+        self.model?;
+        let group = &self.layout.groups[group];
+        let share = group.pass.seconds(&self.rules.prices) / group.seats.len() as f64;
+        Some(seat.parts as f64 * share / seat.profile.alone)
     }
 
     /// Tokens a second that all groups together are predicted to do; `None` while step times are
@@ -136,8 +140,8 @@ impl<B: Budget> GroupedRoom<B> {
             } => return self.memory.refusal(device, load, tasks),
             Rejection::Full(cap) => format!("every group has its {cap} tasks"),
             Rejection::Slowdown(slowdown) => format!(
-                "with `{}` a task would take {slowdown:.2} times as long as with its share of the \
-                 device to itself, and max_slowdown is {}",
+                "with `{}` a task would take at least {slowdown:.2} times as long as with its share \
+                 of the device to itself, and max_slowdown is {}",
                 task.name, self.options.max_slowdown
             ),
             Rejection::Throughput { together, alone } => format!(
@@ -173,12 +177,12 @@ impl<B: Budget> Room for GroupedRoom<B> {
 
     /// A task that is already here stays where it is.
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
-        if let Some((group, ..)) = self.layout.find(task.id) {
+        if let Some((group, _)) = self.layout.find(task.id) {
             return Ok(group);
         }
         let profile = Profile::new(task, &self.rules.prices);
         let stay = group
-            .filter(|&group| group < self.layout.groups())
+            .filter(|&group| group < self.layout.groups.len())
             .and_then(|group| {
                 let iteration = self
                     .layout
@@ -192,11 +196,13 @@ impl<B: Budget> Room for GroupedRoom<B> {
         };
         let (group, iteration) = found.map_err(|rejection| self.refusal(task, rejection))?;
         self.layout.seat(profile, group, iteration);
+        self.layout.level(&self.rules);
         Ok(group)
     }
 
     fn remove(&mut self, task: TaskId) {
         self.layout.remove(task, &self.rules);
+        self.layout.level(&self.rules);
     }
 
     fn regroup(&mut self) -> Option<String> {
@@ -224,7 +230,8 @@ impl<B: Budget> Room for GroupedRoom<B> {
     }
 
     fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
-        let (_, company, seat) = self.layout.find(task)?;
-        self.model.map(|_| seat.parts as f64 * company.now.seconds)
+        let (group, seat) = self.layout.find(task)?;
+        self.model?;
+        Some(seat.parts as f64 * self.layout.iteration_seconds(group, &self.rules))
     }
 }

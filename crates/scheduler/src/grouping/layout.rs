@@ -1,7 +1,8 @@
 use super::{
-    asked::{Asked, sum},
+    asked::sum,
     budget::{Budget, Memory},
-    company::{Company, Iteration, Seat},
+    group::{Group, Iteration, Seat},
+    level::level,
     options::Rules,
     profile::Profile,
     rejection::Rejection,
@@ -11,60 +12,50 @@ use crate::{Load, Member, TaskId};
 /// Who sits where.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
-    /// One of all groups, or one for each.
-    pub(super) companies: Vec<Company>,
-    asked: Vec<Asked>,
+    pub(super) groups: Vec<Group>,
+    /// Whether all groups go through one pipeline of as many stages, rather than each having a
+    /// device of its own.
+    pipeline: bool,
     sequence: u64,
+}
+
+/// A group that a task may join.
+struct Offer {
+    group: usize,
+    iteration: Iteration,
+    empty: bool,
+    score: f64,
+    preferred: bool,
+    tasks: usize,
+}
+
+impl Offer {
+    fn beats(&self, other: &Self) -> bool {
+        let empty = self.empty.cmp(&other.empty);
+        empty
+            .then_with(|| self.score.total_cmp(&other.score))
+            .then_with(|| self.preferred.cmp(&other.preferred))
+            .then_with(|| other.tasks.cmp(&self.tasks))
+            .is_gt()
+    }
 }
 
 impl Layout {
     /// Nobody, in so many groups.
     pub(super) fn new<B>(memory: &Memory<B>, groups: usize) -> Self {
-        let companies = match memory {
-            Memory::Shared(_) => vec![Company::new(groups)],
-            Memory::PerGroup(_) => vec![Company::new(1); groups],
-        };
         Self {
-            companies,
-            asked: vec![Asked::default(); groups],
+            groups: vec![Group::default(); groups],
+            pipeline: matches!(memory, Memory::Shared(_)),
             sequence: 0,
         }
     }
 
-    pub(super) fn groups(&self) -> usize {
-        self.asked.len()
-    }
-
     pub(super) fn tasks_in(&self, group: usize) -> usize {
-        self.asked[group].tasks
-    }
-
-    /// The company of a group, and the group's number in it.
-    fn locate(&self, group: usize) -> (usize, usize) {
-        if self.companies.len() == 1 {
-            (0, group)
-        } else {
-            (group, 0)
-        }
-    }
-
-    /// The number of a group of a company.
-    fn number(&self, company: usize, group: usize) -> usize {
-        if self.companies.len() == 1 {
-            group
-        } else {
-            company
-        }
-    }
-
-    pub(super) fn company_of(&self, group: usize) -> (&Company, usize) {
-        let (company, group) = self.locate(group);
-        (&self.companies[company], group)
+        self.groups[group].seats.len()
     }
 
     pub(super) fn clear(&mut self) {
-        self.companies.iter_mut().for_each(Company::clear);
-        self.asked.fill(Asked::default());
+        self.groups.iter_mut().for_each(Group::clear);
     }
 
     /// What happens if the task joins the group.
@@ -75,7 +66,7 @@ impl Layout {
         memory: &Memory<B>,
         rules: &Rules,
     ) -> Result<Iteration, Rejection> {
-        let (load, tasks) = self.asked_with(profile, group, memory, rules);
+        let (load, tasks) = self.asked_with(profile, group, rules);
         if let Some(device) = memory.overfull(group, load, tasks) {
             return Err(Rejection::Memory {
                 device,
@@ -83,33 +74,24 @@ impl Layout {
                 tasks,
             });
         }
-        if self.asked[group].tasks >= rules.max_tasks_per_group {
+        if self.tasks_in(group) >= rules.max_tasks_per_group {
             return Err(Rejection::Full(rules.max_tasks_per_group));
         }
-        let (company, group) = self.company_of(group);
-        company.with(profile, group, rules)
+        self.groups[group].with(profile, rules)
     }
 
     /// What a device would have to hold.
-    fn asked_with<B>(
-        &self,
-        profile: &Profile,
-        group: usize,
-        memory: &Memory<B>,
-        rules: &Rules,
-    ) -> (Load, usize) {
-        let joined = self.asked[group].with(profile);
+    fn asked_with(&self, profile: &Profile, group: usize, rules: &Rules) -> (Load, usize) {
+        let joined = self.groups[group].asked.with(profile);
         let own = (joined.load(rules.padding), joined.tasks);
-        let others = self.asked.iter().enumerate();
-        match memory {
-            Memory::PerGroup(_) => own,
-            Memory::Shared(_) => others.filter(|&(other, _)| other != group).fold(
-                own,
-                |(load, tasks), (_, asked)| {
-                    (sum(load, asked.load(rules.padding)), tasks + asked.tasks)
-                },
-            ),
+        if !self.pipeline {
+            return own;
         }
+        let groups = self.groups.iter().enumerate();
+        let others = groups.filter(|&(other, _)| other != group);
+        others.fold(own, |(load, tasks), (_, Group { asked, .. })| {
+            (sum(load, asked.load(rules.padding)), tasks + asked.tasks)
+        })
     }
 
     /// The group that suits a task best: an empty one; or else the one that raises the tokens a
@@ -122,9 +104,9 @@ impl Layout {
         memory: &Memory<B>,
         rules: &Rules,
     ) -> Result<(usize, Iteration), Rejection> {
-        let mut best: Option<(bool, f64, bool, usize, Iteration)> = None;
+        let mut best: Option<Offer> = None;
         let mut rejected: Option<Rejection> = None;
-        for group in 0..self.groups() {
+        for group in 0..self.groups.len() {
             let iteration = match self.with(profile, group, memory, rules) {
                 Ok(iteration) => iteration,
                 Err(rejection) => {
@@ -132,90 +114,92 @@ impl Layout {
                     continue;
                 }
             };
-            let (company, local) = self.company_of(group);
-            let score = if rules.prices.known {
-                iteration.rate() - company.now.rate()
+            let score = if !rules.prices.known {
+                -self.groups[group].whole_seconds_with(profile, &rules.prices)
+            } else if self.pipeline {
+                self.pipeline_rate(group, &iteration)
             } else {
-                -company.whole_seconds_with(profile, local, &rules.prices)
+                iteration.rate() - self.groups[group].now.rate()
             };
             let tasks = self.tasks_in(group);
-            let prefers = preferred == Some(group);
-            let better = best.is_none_or(|(empty, best_score, best_prefers, best_group, _)| {
-                (tasks == 0)
-                    .cmp(&empty)
-                    .then_with(|| score.total_cmp(&best_score))
-                    .then_with(|| prefers.cmp(&best_prefers))
-                    .then_with(|| self.tasks_in(best_group).cmp(&tasks))
-                    .is_gt()
-            });
-            if better {
-                best = Some((tasks == 0, score, prefers, group, iteration));
+            let offer = Offer {
+                group,
+                iteration,
+                empty: tasks == 0,
+                score,
+                preferred: preferred == Some(group),
+                tasks,
+            };
+            if best.as_ref().is_none_or(|best| offer.beats(best)) {
+                best = Some(offer);
             }
         }
-        match (best, rejected) {
-            (Some((.., group, iteration)), _) => Ok((group, iteration)),
-            (None, rejected) => Err(rejected.unwrap_or(Rejection::Full(0))),
+        match best {
+            Some(offer) => Ok((offer.group, offer.iteration)),
+            None => Err(rejected.unwrap_or(Rejection::Full(0))),
         }
+    }
+
+    /// Tokens a second of the pipeline if a group's iteration is this one.
+    fn pipeline_rate(&self, group: usize, iteration: &Iteration) -> f64 {
+        let iterations = self.groups.iter().enumerate().map(|(number, other)| {
+            if number == group {
+                *iteration
+            } else {
+                other.now
+            }
+        });
+        let tokens: f64 = iterations.clone().map(|iteration| iteration.tokens).sum();
+        tokens / pipeline_seconds(iterations.map(|iteration| iteration.seconds))
     }
 
     /// Seats a task after those that sit, by what [`with`](Self::with) answered.
     pub(super) fn seat(&mut self, profile: Profile, group: usize, iteration: Iteration) {
-        self.asked[group] = self.asked[group].with(&profile);
-        let (company, group) = self.locate(group);
         self.sequence += 1;
-        self.companies[company].seat(profile, group, self.sequence, iteration);
+        self.groups[group].seat(profile, self.sequence, iteration);
+    }
+
+    /// Splits more steps, if that fills a pipeline better. Another task may be seated before or
+    /// after.
+    pub(super) fn level(&mut self, rules: &Rules) {
+        if self.pipeline && rules.bounded() {
+            level(&mut self.groups, rules);
+        }
     }
 
     pub(super) fn remove(&mut self, task: TaskId, rules: &Rules) {
-        let here = |company: &Company| company.seats.iter().any(|seat| seat.profile.id == task);
-        let Some(number) = self.companies.iter().position(here) else {
+        let Some((group, _)) = self.find(task) else {
             return;
         };
-        let mut seats = std::mem::take(&mut self.companies[number].seats);
+        let mut seats = std::mem::take(&mut self.groups[group].seats);
         seats.retain(|seat| seat.profile.id != task);
-        self.companies[number].rebuild(seats, rules);
-        self.count_asked();
+        self.groups[group] = Group::rebuilt(seats, rules);
     }
 
     /// Applies new prices to everybody.
     pub(super) fn reprice(&mut self, rules: &Rules) {
-        for company in &mut self.companies {
-            let mut seats = std::mem::take(&mut company.seats);
+        for group in &mut self.groups {
+            let mut seats = std::mem::take(&mut group.seats);
             for seat in &mut seats {
                 seat.profile.price(&rules.prices);
             }
-            company.rebuild(seats, rules);
+            *group = Group::rebuilt(seats, rules);
         }
     }
 
-    fn count_asked(&mut self) {
-        self.asked.fill(Asked::default());
-        for (number, company) in self.companies.iter().enumerate() {
-            for seat in &company.seats {
-                let group = self.number(number, seat.group);
-                self.asked[group] = self.asked[group].with(&seat.profile);
-            }
-        }
-    }
-
-    pub(super) fn find(&self, task: TaskId) -> Option<(usize, &Company, &Seat)> {
-        self.companies
-            .iter()
-            .enumerate()
-            .find_map(|(number, company)| {
-                let seat = company.seats.iter().find(|seat| seat.profile.id == task)?;
-                Some((self.number(number, seat.group), company, seat))
-            })
+    pub(super) fn find(&self, task: TaskId) -> Option<(usize, &Seat)> {
+        let mut groups = self.groups.iter().enumerate();
+        groups.find_map(|(number, group)| {
+            let seat = group.seats.iter().find(|seat| seat.profile.id == task)?;
+            Some((number, seat))
+        })
     }
 
     /// All seats and their groups, in the order in which they were taken.
     pub(super) fn seats(&self) -> Vec<(&Seat, usize)> {
-        let companies = self.companies.iter().enumerate();
-        let mut seats: Vec<_> = companies
-            .flat_map(|(number, company)| {
-                let seats = company.seats.iter();
-                seats.map(move |seat| (seat, self.number(number, seat.group)))
-            })
+        let groups = self.groups.iter().enumerate();
+        let mut seats: Vec<_> = groups
+            .flat_map(|(number, group)| group.seats.iter().map(move |seat| (seat, number)))
             .collect();
         seats.sort_unstable_by_key(|(seat, _)| seat.sequence);
         seats
@@ -223,39 +207,63 @@ impl Layout {
 
     /// The groups up to the last that has a task.
     pub(super) fn members(&self) -> Vec<Vec<Member>> {
-        let used = self.asked.iter().rposition(|asked| asked.tasks > 0);
-        let mut groups = vec![Vec::new(); used.map_or(0, |last| last + 1)];
-        for (seat, group) in self.seats() {
-            groups[group].push(Member {
-                task: seat.profile.id,
-                parts: seat.parts,
-            });
-        }
+        let used = self
+            .groups
+            .iter()
+            .rposition(|group| !group.seats.is_empty());
+        let groups = self.groups.iter().take(used.map_or(0, |last| last + 1));
+        let member = |seat: &Seat| Member {
+            task: seat.profile.id,
+            parts: seat.parts,
+        };
         groups
+            .map(|group| group.seats.iter().map(member).collect())
+            .collect()
+    }
+
+    /// Seconds of the iterations that a group takes part in.
+    pub(super) fn iteration_seconds(&self, group: usize, rules: &Rules) -> f64 {
+        let seconds = |group: &Group| group.pass.seconds(&rules.prices);
+        if self.pipeline {
+            pipeline_seconds(self.groups.iter().map(seconds))
+        } else {
+            seconds(&self.groups[group])
+        }
     }
 
     /// What a layout is worth: tokens a second, or the inverse of the longest group's tokens while
     /// step times are unknown.
     pub(super) fn worth(&self, rules: &Rules) -> f64 {
-        if rules.prices.known {
-            return self
-                .companies
-                .iter()
-                .map(|company| company.now.rate())
-                .sum();
+        if !rules.prices.known {
+            return 1.0 / self.longest_group(rules);
         }
-        1.0 / self.longest_group(rules)
+        let passes = self.groups.iter().map(|group| group.pass);
+        let works = passes.map(|pass| (pass.tokens, pass.seconds(&rules.prices)));
+        if self.pipeline {
+            let tokens: f64 = works.clone().map(|(tokens, _)| tokens).sum();
+            let seconds = pipeline_seconds(works.map(|(_, seconds)| seconds));
+            return if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        }
+        let busy = works.filter(|&(_, seconds)| seconds > 0.0);
+        busy.map(|(tokens, seconds)| tokens / seconds).sum()
     }
 
-    /// Seconds, or tokens, of the longest group.
+    /// Seconds, or tokens, of the group whose whole steps are longest.
     pub(super) fn longest_group(&self, rules: &Rules) -> f64 {
-        let groups = 0..self.groups();
-        let longest = groups.map(|group| self.group_seconds(group, rules));
-        longest.fold(0.0, f64::max)
+        let groups = self.groups.iter();
+        let seconds = groups.map(|group| group.whole_seconds(&rules.prices));
+        seconds.fold(0.0, f64::max)
     }
+}
 
-    pub(super) fn group_seconds(&self, group: usize, rules: &Rules) -> f64 {
-        let (company, group) = self.company_of(group);
-        company.whole_seconds(group, &rules.prices)
+/// Seconds of an iteration of a pipeline of as many stages as there are groups, each of which keeps a
+/// stage busy for so many seconds: max(Σ t(g), D · max t(g)).
+pub(super) fn pipeline_seconds(groups: impl Iterator<Item = f64>) -> f64 {
+    let (mut stages, mut sum, mut longest) = (0.0, 0.0, 0.0_f64);
+    for seconds in groups {
+        stages += 1.0;
+        sum += seconds;
+        longest = longest.max(seconds);
     }
+    (stages * longest).max(sum)
 }

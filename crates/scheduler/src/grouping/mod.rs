@@ -4,40 +4,45 @@
 //! # Slowdown
 //!
 //! A device that k tasks share gives each 1/k of its time. A task's slowdown is the time between two
-//! of its optimizer steps, over what it would be if it had its share to itself:
+//! of its optimizer steps in its group, over what it would be with its share of the device to itself:
 //!
-//! slowdown(j) = p(j) · T / (k · t(j))
+//! slowdown(j) = p(j) · t(g) / (k · t(j))
 //!
-//! T are the seconds of an iteration, t(j) the seconds of a step of j alone on the device, and p(j)
-//! the iterations that a step of j is spread over. k equal tasks have a slowdown of 1 or less: less
-//! by what they save by sharing a pass. tLoRA, whose bound this is (arXiv 2602.07263), compares with
-//! the job alone on its own devices, and pools the devices of the jobs that it groups; a group there
-//! has k jobs' devices. Here the devices are given and tasks come to share them, so "alone" is each
-//! on its share. A comparison with the whole device would count being one of k tasks, which is what
-//! the user asked for, as a loss.
-//!
-//! Where the D stages of a pipeline share their devices, all groups take part in each iteration and
-//! a task waits for all of them. A stage is busy for t(g) with group g, so that
-//!
-//! T = max(Σ t(g), D · max t(g)),
-//!
-//! the second where groups are too few or too unequal to keep D stages full. The share is that of all
-//! tasks of all groups: slowdown(j) = p(j) · T / (max(k, D) · t(j)), where t(j) are a stage's seconds
-//! and fewer than D tasks cannot fill the pipeline at best.
+//! t(g) are the seconds of an iteration of the group, k its tasks, t(j) the seconds of a step of j
+//! alone on the device, and p(j) the iterations that a step of j is spread over. k equal tasks have a
+//! slowdown of 1 or less: less by what they save by sharing a pass. tLoRA, whose bound this is (arXiv
+//! 2602.07263), compares with the job alone on its own devices, and pools the devices of the jobs
+//! that it groups; a group there has k jobs' devices. Here the devices are given and tasks come to
+//! share them, so "alone" is each on its share. A comparison with the whole device would count being
+//! one of k tasks, which is what the user asked for, as a loss.
 //!
 //! # Nano-batches
 //!
 //! A short task beside a long one has a large slowdown, until the step of the long one is spread over
-//! p iterations. `Company` finds the least spreading, longest task first, with which nobody exceeds
-//! the bound, the long task included; if there is any such p(j), powers of two, it finds one.
+//! p iterations. `Group::split` finds the least spreading, longest task first, with which nobody
+//! exceeds the bound, the long task included; if there are any such p(j), powers of two, it finds
+//! some.
 //!
 //! # Throughput
 //!
-//! A group must not be slower than the same steps one after another: T ≤ D · Σ t(j) / p(j). With
+//! A group must not be slower than the same steps one after another: t(g) ≤ Σ t(j) / p(j). With
 //! p = 1 that is "tokens a second together ≥ Σ tokens / Σ seconds alone"; with p > 1 both sides do
-//! 1/p(j) of a step of j in an iteration. The comparison with whole steps on the right alone would
-//! refuse every nano-batch, because it lets the long task's efficient batch count in full on one side
-//! only. And padding a group's rows to its longest must not cost more than sharing a pass saves.
+//! 1/p(j) of a step of j in an iteration. A comparison with whole steps on the right alone would
+//! refuse nearly every nano-batch, because it counts the long task's efficient batch in full on one
+//! side only. And padding a group's rows to its longest must not cost more than sharing a pass saves.
+//!
+//! # Pipelines
+//!
+//! All groups of a pipeline of D stages take part in each iteration. A stage is busy for t(g) with
+//! group g, so that an iteration takes
+//!
+//! T = max(Σ t(g), D · max t(g)) seconds,
+//!
+//! the second where groups are too few or too unequal to keep D stages full. Which group a task joins
+//! is decided by the tokens a second of all of them, which is to say that groups become equal; where
+//! they cannot, steps of the longest are split further (`level`). The bound is one on what a group
+//! does to its tasks; a task that waits for another group is never refused for that, since an empty
+//! stage helps nobody.
 //!
 //! # Until step times are known
 //!
@@ -47,9 +52,10 @@
 mod asked;
 mod balanced;
 mod budget;
-mod company;
+mod group;
 mod grouped_room;
 mod layout;
+mod level;
 mod naive_room;
 mod one_task_per_group;
 mod options;

@@ -43,11 +43,11 @@ impl<B: Budget> Room for NaiveRoom<B> {
     }
 
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
-        if let Some((group, ..)) = self.layout.find(task.id) {
+        if let Some((group, _)) = self.layout.find(task.id) {
             return Ok(group);
         }
         let profile = Profile::new(task, &self.rules.prices);
-        let groups = self.layout.groups();
+        let groups = self.layout.groups.len();
         let stay = group.filter(|&group| group < groups);
         let mut refused = None;
         for group in stay.into_iter().chain(0..groups) {
@@ -81,7 +81,8 @@ impl<B: Budget> Room for NaiveRoom<B> {
     }
 
     fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
-        let (_, company, _) = self.layout.find(task)?;
-        self.model.map(|_| company.now.seconds)
+        let (group, _) = self.layout.find(task)?;
+        self.model?;
+        Some(self.layout.iteration_seconds(group, &self.rules))
     }
 }

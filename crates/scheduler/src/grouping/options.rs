@@ -40,6 +40,9 @@ impl GroupingOptions {
     }
 }
 
+/// Rounding errors of sums.
+pub(super) const ROUNDING: f64 = 1e-9;
+
 /// The options, with the prices they are applied with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {

@@ -1,11 +1,14 @@
-use super::profile::{Prices, Profile};
+use super::{
+    options::ROUNDING,
+    profile::{Prices, Profile},
+};
 
 /// What one group does in an iteration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pass {
     pub(super) tasks: usize,
     work: f64,
-    tokens: f64,
+    pub(super) tokens: f64,
     rows: f64,
     longest: f64,
 }
@@ -37,7 +40,7 @@ impl Pass {
     /// Whether padding to the longest row costs no more than sharing a pass saves.
     pub(super) fn padding_pays(&self, prices: &Prices) -> bool {
         let saved = prices.model.pass * self.tasks.saturating_sub(1) as f64;
-        self.padding(prices) <= saved + 1e-9 * self.seconds(prices)
+        self.padding(prices) <= saved + ROUNDING * self.seconds(prices)
     }
 
     fn padding(&self, prices: &Prices) -> f64 {

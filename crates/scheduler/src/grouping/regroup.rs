@@ -12,7 +12,8 @@ pub(super) struct Regrouping {
 }
 
 /// Fills empty groups from those with several tasks, whatever is gained; and lays everything out
-/// anew if that gains `min_gain`, or if somebody is slowed down too much as it is.
+/// anew if that gains `min_gain`, or if somebody is slowed down too much as it is, until nothing
+/// does.
 pub(super) fn regrouped<B: Budget>(
     layout: &Layout,
     memory: &Memory<B>,
@@ -21,24 +22,30 @@ pub(super) fn regrouped<B: Budget>(
 ) -> Option<Regrouping> {
     let planner = Planner { memory, rules };
     let filled = planner.fill_empty_groups(layout);
-    let base = filled.as_ref().map_or(layout, |(filled, _)| filled);
-    let kept = !rules.bounded() || planner.within_bound(base);
-    let value = if kept { base.worth(rules) } else { 0.0 };
-    let anew = planner
-        .laid_out_anew(base)
-        .into_iter()
-        .max_by(|a, b| a.worth(rules).total_cmp(&b.worth(rules)))
-        .filter(|anew| anew.worth(rules) >= value * (1.0 + min_gain) && moves(base, anew) > 0);
-    match (anew, filled) {
-        (Some(anew), _) => Some(Regrouping {
-            reason: reason(layout, &anew, rules),
-            layout: anew,
-        }),
-        (None, Some((filled, reason))) => Some(Regrouping {
-            layout: filled,
-            reason,
-        }),
-        (None, None) => None,
+    let mut found = filled.map(|(layout, reason)| Regrouping { layout, reason });
+    loop {
+        let base = found.as_ref().map_or(layout, |found| &found.layout);
+        let kept = !rules.bounded() || planner.within_bound(base);
+        let least = if kept {
+            base.worth(rules) * (1.0 + min_gain)
+        } else {
+            0.0
+        };
+        if planner.most_worth(base) < least {
+            return found;
+        }
+        let anew = planner.laid_out_anew(base).into_iter();
+        let anew = anew.chain([base.clone()]);
+        let best = anew.max_by(|a, b| a.worth(rules).total_cmp(&b.worth(rules)));
+        let best = best.map(|best| planner.improved(best));
+        let Some(better) = best.filter(|best| best.worth(rules) >= least && moves(base, best) > 0)
+        else {
+            return found;
+        };
+        found = Some(Regrouping {
+            reason: reason(layout, &better, rules),
+            layout: better,
+        });
     }
 }
 

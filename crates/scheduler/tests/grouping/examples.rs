@@ -18,9 +18,9 @@ fn nano_batches_keep_a_short_task_from_waiting_for_a_long_one() {
     let (short, long) = (task(0, 8, 8, 128), task(1, 8, 8, 2048));
     for (options, parts, of_short, of_long) in [
         // 0.994 s an iteration, half of which is nine times what a short step takes alone.
-        (unbounded, 1, 4.631, 0.531),
+        (unbounded, 1, 4.632, 0.531),
         // 0.220 s an iteration: the short step takes 1.02 times its share, the long one 0.94.
-        (GroupingOptions::default(), 8, 1.024, 0.939),
+        (GroupingOptions::default(), 8, 1.025, 0.939),
     ] {
         let mut room = devices(1, options);
         room.use_step_times(MODEL);
@@ -49,8 +49,8 @@ fn a_long_step_of_one_row_is_refused_beside_a_short_one() {
         .expect_err("too long");
     assert_eq!(
         refusal.reason,
-        "with `adapter-1` a task would take 4.63 times as long as with its share of the device to \
-         itself, and max_slowdown is 1.2"
+        "with `adapter-1` a task would take at least 4.41 times as long as with its share of the \
+         device to itself, and max_slowdown is 1.2"
     );
     assert_eq!(room.groups(), before);
     // Where it is known, a device of its own is fine.
@@ -101,7 +101,10 @@ fn nobody_is_refused_for_what_is_not_known() {
     assert_eq!(sizes(&room), [1, 5]);
     assert_eq!(room.slowdown(TaskId(0)), None);
     assert_eq!(room.tokens_per_second(), None);
-    assert_eq!(room.regroup(), None);
+    assert_eq!(
+        room.regroup().as_deref(),
+        Some("moved 2 tasks: the largest group has 2236 tokens, not 2364")
+    );
 
     // Placed badly, they are spread by their tokens.
     let mut room = devices(2, GroupingOptions::default());
@@ -112,7 +115,7 @@ fn nobody_is_refused_for_what_is_not_known() {
     }
     assert_eq!(
         room.regroup().as_deref(),
-        Some("moved 4 tasks: the largest group has 2364 tokens, not 4348")
+        Some("moved 4 tasks: the largest group has 2236 tokens, not 4348")
     );
 }
 

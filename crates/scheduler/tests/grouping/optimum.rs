@@ -42,10 +42,10 @@ fn all_places(tasks: usize, groups: usize) -> impl Iterator<Item = Vec<usize>> {
 /// Most tokens a second of these tasks on one device; `None` if they cannot be together.
 fn best_on_a_device(tasks: &[&Task], devices: Devices) -> Option<f64> {
     let rates = all_parts(tasks).into_iter().filter_map(|parts| {
-        let company = [tasks.iter().copied().zip(parts).collect::<Vec<_>>()];
+        let group = [tasks.iter().copied().zip(parts).collect::<Vec<_>>()];
         devices
-            .allows(&company, BOUND)
-            .then(|| devices.tokens_per_second(&company))
+            .allows(&group, 1, BOUND)
+            .then(|| devices.tokens_per_second(&group, 1))
     });
     rates.max_by(f64::total_cmp)
 }
@@ -75,12 +75,12 @@ fn best_of_a_pipeline(tasks: &[Task], groups: usize, devices: Devices) -> Option
     let mut best: Option<f64> = None;
     for places in all_places(tasks.len(), groups) {
         for parts in &parts {
-            let mut company = vec![Vec::new(); groups];
+            let mut layout = vec![Vec::new(); groups];
             for ((task, &parts), &group) in references.iter().zip(parts).zip(&places) {
-                company[group].push((*task, parts));
+                layout[group].push((*task, parts));
             }
-            let rate = devices.tokens_per_second(&company);
-            if best.is_none_or(|best| rate > best) && devices.allows(&company, BOUND) {
+            let rate = devices.tokens_per_second(&layout, groups);
+            if best.is_none_or(|best| rate > best) && devices.allows(&layout, groups, BOUND) {
                 best = Some(rate);
             }
         }
@@ -113,9 +113,8 @@ fn compare(
             padding,
             ..GroupingOptions::default()
         };
-        let stages = if is_pipeline { groups } else { 1 };
         let on = Devices {
-            stages,
+            pipeline: is_pipeline,
             model: MODEL,
             padding,
         };

@@ -3,7 +3,7 @@ use loraloom_scheduler::{
 };
 
 /// A device about as fast as a small GPU: 50 ms a pass, 20,000 tokens a second beyond that.
-pub const MODEL: StepTimeModel = StepTimeModel {
+pub(crate) const MODEL: StepTimeModel = StepTimeModel {
     pass: 0.05,
     token: 5e-5,
     rank_token: 5e-7,
@@ -11,7 +11,7 @@ pub const MODEL: StepTimeModel = StepTimeModel {
     padding: 5e-5,
 };
 
-pub fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {
+pub(crate) fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {
     let tokens = (rows * length) as u64;
     Task {
         id: TaskId(id),
@@ -33,7 +33,7 @@ pub fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {
 
 /// A device that holds so many tokens of a pass.
 #[derive(Debug, Clone, Copy)]
-pub struct Tokens(pub u64);
+pub(crate) struct Tokens(pub(crate) u64);
 
 impl Budget for Tokens {
     fn fits(&self, load: Load, _: usize) -> bool {
@@ -50,17 +50,17 @@ impl Budget for Tokens {
     }
 }
 
-pub fn devices(count: usize, options: GroupingOptions) -> GroupedRoom<Tokens> {
+pub(crate) fn devices(count: usize, options: GroupingOptions) -> GroupedRoom<Tokens> {
     GroupedRoom::per_group(vec![Tokens(u64::MAX); count], options).expect("usable options")
 }
 
-pub fn pipeline(stages: usize, options: GroupingOptions) -> GroupedRoom<Tokens> {
+pub(crate) fn pipeline(stages: usize, options: GroupingOptions) -> GroupedRoom<Tokens> {
     let stages = stages.try_into().expect("a stage");
     GroupedRoom::shared(stages, vec![Tokens(u64::MAX)], options).expect("usable options")
 }
 
 /// The group in which a task is, and its parts.
-pub fn find(room: &impl Room, task: TaskId) -> Option<(usize, Member)> {
+pub(crate) fn find(room: &impl Room, task: TaskId) -> Option<(usize, Member)> {
     let groups = room.groups().into_iter().enumerate();
     let mut members = groups.flat_map(|(number, group)| {
         let members = group.into_iter();
@@ -70,10 +70,10 @@ pub fn find(room: &impl Room, task: TaskId) -> Option<(usize, Member)> {
 }
 
 /// Random numbers that are the same everywhere (splitmix64).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -81,12 +81,12 @@ impl Random {
         ((z ^ (z >> 31)) % bound as u64) as usize
     }
 
-    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
     /// A task with tLoRA's ranks and batch sizes.
-    pub fn task(&mut self, id: u64) -> Task {
+    pub(crate) fn task(&mut self, id: u64) -> Task {
         let rank = self.of(&[2, 4, 8, 16]);
         let rows = self.of(&[1, 2, 4, 8]);
         let length = 64 + self.below(960);
