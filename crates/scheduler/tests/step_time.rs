@@ -145,7 +145,7 @@ fn what_cannot_be_told_apart_counts_as_tokens_or_passes() {
     );
     assert_eq!((rank_token, segment), (0.0, 0.0));
     // Padding was never seen.
-    assert_eq!(padding, token);
+    assert!(close(padding, token, 1e-12), "{fit:?}");
 }
 
 #[test]

@@ -103,11 +103,11 @@ impl Group {
             return Ok(unsplit);
         }
         let least = self.least.with(newcomer, 1.0 / newcomer.most_parts as f64);
-        let at_best = sums.iteration(&least, &rules.prices, 0).slowdown;
-        if at_best > rules.max_slowdown * (1.0 + ROUNDING) {
-            return Err(Rejection::Slowdown(at_best));
+        let at_best = sums.iteration(&least, &rules.prices, 0);
+        if at_best.slowdown > rules.max_slowdown * (1.0 + ROUNDING) {
+            return Err(Rejection::Slowdown(at_best.slowdown));
         }
-        self.split(Some(newcomer), rules)
+        self.split(Some(newcomer), at_best.seconds, rules)
             .map_err(|(_, rejection)| rejection)
     }
 
@@ -120,9 +120,12 @@ impl Group {
     /// long as parts are at most P and not P, some task has fewer than P(j), and its next part costs
     /// at least T / (bound · k) alone; a part beyond some P(i) costs less. So the most costly part is
     /// never one beyond P, and P is reached, if nothing before it does.
+    ///
+    /// Gives up where even an iteration of `least` seconds would be too long.
     fn split(
         &self,
         newcomer: Option<&Profile>,
+        least: f64,
         rules: &Rules,
     ) -> Result<Iteration, (Iteration, Rejection)> {
         let (mut pass, mut sums) = (self.whole, self.sums);
@@ -142,6 +145,10 @@ impl Group {
             };
             if nearest.is_none_or(|(nearest, _)| iteration.slowdown < nearest.slowdown) {
                 nearest = Some((iteration, rejection));
+            }
+            let at_best = least * sums.steepest / pass.tasks as f64;
+            if at_best > rules.max_slowdown * (1.0 + ROUNDING) {
+                break;
             }
             let next = match (theirs.peek(), own.peek()) {
                 (Some(their), Some(mine)) if mine.order(their).is_lt() => own.next(),
@@ -219,7 +226,7 @@ impl Group {
             return group;
         }
         group.now = if rules.bounded() {
-            let split = group.split(None, rules);
+            let split = group.split(None, 0.0, rules);
             split.unwrap_or_else(|(nearest, _)| nearest)
         } else {
             group.sums.iteration(&group.whole, &rules.prices, 0)

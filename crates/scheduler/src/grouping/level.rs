@@ -7,62 +7,73 @@ use super::{
 /// Part of an iteration in which stages wait that is not worth a split.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// Splits steps of the longest of a pipeline's groups, beyond what its own tasks need, as long as
-/// all groups together gain tokens a second by it. The longest group is what the pipeline waits for
-/// where groups cannot be made equal by other means: with one task each, for example.
+/// Splits steps of the longest of a pipeline's groups, beyond what its own tasks need, if all groups
+/// together gain tokens a second by it. The longest group is what the pipeline waits for where groups
+/// cannot be made equal by other means: with one task each, for example.
 ///
 /// Nobody is slowed down in their group beyond the bound by it, and an iteration stays shorter than
-/// its steps one after another.
+/// its steps one after another. Of two groups that are equally long, splitting the first gains
+/// nothing before the second is split as well; so splitting goes on while it can, and ends where it
+/// had gained most.
 pub(super) fn level(groups: &mut [Group], rules: &Rules) {
-    let seconds = |group: &Group| group.pass.seconds(&rules.prices);
     groups.iter_mut().for_each(Group::make_splits);
+    let seconds = |group: &Group| group.pass.seconds(&rules.prices);
+    let mut halved = Vec::new();
+    let mut best = (rate(groups, rules), 0);
     loop {
         let all: f64 = groups.iter().map(seconds).sum();
-        let iteration = pipeline_seconds(groups.iter().map(seconds));
-        if iteration <= all * (1.0 + NEGLIGIBLE) {
-            return;
+        if pipeline_seconds(groups.iter().map(seconds)) <= all * (1.0 + NEGLIGIBLE) {
+            break;
         }
         let numbers = 0..groups.len();
         let longest = numbers.max_by(|&a, &b| seconds(&groups[a]).total_cmp(&seconds(&groups[b])));
-        let Some(longest) = longest else { return };
-        let Some(split) = with_longest_split(&groups[longest]) else {
-            return;
+        let Some(longest) = longest else { break };
+        let Some(seat) = longest_part(&groups[longest]) else {
+            break;
         };
-        let rate = tokens(groups) / iteration;
-        let whole = std::mem::replace(&mut groups[longest], split);
-        let iteration = pipeline_seconds(groups.iter().map(seconds));
-        let gains = tokens(groups) / iteration > rate * (1.0 + ROUNDING);
-        let apart = groups.len() as f64 * groups.iter().map(seconds_apart).sum::<f64>();
-        let allowed = iteration <= apart * (1.0 + ROUNDING)
-            && slowdown(&groups[longest], rules) <= rules.max_slowdown * (1.0 + ROUNDING);
-        if !(gains && allowed) {
-            groups[longest] = whole;
-            return;
+        groups[longest].halve(seat);
+        halved.push((longest, seat));
+        if slowdown(&groups[longest], rules) > rules.max_slowdown * (1.0 + ROUNDING) {
+            break;
+        }
+        let rate = rate(groups, rules);
+        if rate > best.0 * (1.0 + ROUNDING) && beats_time_sharing(groups, rules) {
+            best = (rate, halved.len());
+        }
+    }
+    let (_, useful) = best;
+    if useful < halved.len() {
+        groups.iter_mut().for_each(Group::make_splits);
+        for &(group, seat) in &halved[..useful] {
+            groups[group].halve(seat);
         }
     }
 }
 
-/// The group with the most costly part of a step split, if it can be.
-fn with_longest_split(group: &Group) -> Option<Group> {
+/// The seat with the most costly part of a step that can be split.
+fn longest_part(group: &Group) -> Option<usize> {
     let seats = group.seats.iter().enumerate();
-    let (seat, _) = seats
-        .filter(|(_, seat)| seat.parts < seat.profile.most_parts)
-        .max_by(|(_, a), (_, b)| part_apart(a).total_cmp(&part_apart(b)))?;
-    let mut split = group.clone();
-    split.halve(seat);
-    Some(split)
+    let splittable = seats.filter(|(_, seat)| seat.parts < seat.profile.most_parts);
+    let longest = splittable.max_by(|(_, a), (_, b)| part_apart(a).total_cmp(&part_apart(b)));
+    longest.map(|(seat, _)| seat)
 }
 
-fn tokens(groups: &[Group]) -> f64 {
-    groups.iter().map(|group| group.pass.tokens).sum()
+/// Tokens a second of all groups.
+fn rate(groups: &[Group], rules: &Rules) -> f64 {
+    let tokens: f64 = groups.iter().map(|group| group.pass.tokens).sum();
+    let seconds = groups.iter().map(|group| group.pass.seconds(&rules.prices));
+    tokens / pipeline_seconds(seconds).max(f64::MIN_POSITIVE)
+}
+
+fn beats_time_sharing(groups: &[Group], rules: &Rules) -> bool {
+    let together = groups.iter().map(|group| group.pass.seconds(&rules.prices));
+    let apart = groups.iter().flat_map(|group| &group.seats).map(part_apart);
+    let apart = groups.len() as f64 * apart.sum::<f64>();
+    pipeline_seconds(together) <= apart * (1.0 + ROUNDING)
 }
 
 fn part_apart(seat: &Seat) -> f64 {
     seat.profile.alone / seat.parts as f64
-}
-
-fn seconds_apart(group: &Group) -> f64 {
-    group.seats.iter().map(part_apart).sum()
 }
 
 fn slowdown(group: &Group, rules: &Rules) -> f64 {

@@ -2,13 +2,17 @@ use std::cmp::Reverse;
 
 use super::{
     budget::{Budget, Memory},
+    group::Seat,
     layout::Layout,
     options::{ROUNDING, Rules},
 };
 use crate::{Padding, TaskId};
 
-/// Most tasks for which single moves are searched.
-const SEARCHED: usize = 16;
+/// Most tasks for which all single moves and exchanges are tried.
+const SEARCHED: usize = 12;
+
+/// More tasks than this are placed anew in fewer orders.
+const MANY: usize = 100;
 
 /// Lays tasks out in other ways.
 pub(super) struct Planner<'a, B> {
@@ -87,18 +91,26 @@ impl<B: Budget> Planner<'_, B> {
 
     /// Everybody placed anew, in several orders: the most urgent and then those with the least
     /// residual capacity first, as tLoRA does; those with the least residual capacity first; those
-    /// with the longest rows first; and as they came. The less of a device's time is left to share in
-    /// a step that is alone on it, the less its residual capacity; so that is the longest step.
+    /// with the longest rows first; and, if they are not many, as they came. The less of a device's
+    /// time is left to share in a step that is alone on it, the less its residual capacity; so that
+    /// is the longest step.
     pub(super) fn laid_out_anew(&self, layout: &Layout) -> Vec<Layout> {
         let came = layout.seats();
         let mut longest = came.clone();
         longest.sort_by(|(a, _), (b, _)| b.profile.alone.total_cmp(&a.profile.alone));
-        let mut orders = vec![longest];
+        let mut orders = Vec::new();
         if self.rules.prices.known {
-            let mut urgent = orders[0].clone();
-            urgent.sort_by_key(|(seat, _)| Reverse(seat.profile.priority));
-            orders.extend([urgent, came.clone()]);
+            let urgency = |(seat, _): &(&Seat, usize)| Reverse(seat.profile.priority);
+            if !longest.is_sorted_by_key(urgency) {
+                let mut urgent = longest.clone();
+                urgent.sort_by_key(urgency);
+                orders.push(urgent);
+            }
+            if came.len() <= MANY {
+                orders.push(came.clone());
+            }
         }
+        orders.push(longest);
         if self.rules.padding == Padding::ToLongest {
             let mut long_rows = came;
             long_rows.sort_by(|(a, _), (b, _)| b.profile.length.total_cmp(&a.profile.length));
@@ -136,47 +148,45 @@ impl<B: Budget> Planner<'_, B> {
         Some(rebuilt)
     }
 
-    /// The layout, improved one move or one exchange of two tasks after another, each time the one
-    /// that gains most, until none does. Nothing is tried with many tasks.
+    /// The layout, improved step by step, each time by the change that gains most, until none does.
+    /// Nothing is tried with many tasks.
     pub(super) fn improved(&self, mut layout: Layout) -> Layout {
         if layout.seats().len() > SEARCHED {
             return layout;
         }
-        loop {
-            let places = layout.seats().into_iter();
-            let places: Vec<_> = places
-                .map(|(seat, group)| (seat.profile.id, group))
-                .collect();
-            let mut best: Option<Layout> = None;
-            let mut consider = |changed: Option<Layout>| {
-                let worth = |layout: &Layout| layout.worth(self.rules);
-                let least = worth(best.as_ref().unwrap_or(&layout)) * (1.0 + ROUNDING);
-                best = changed
-                    .filter(|changed| worth(changed) > least)
-                    .or(best.take());
-            };
-            for (i, &(task, from)) in places.iter().enumerate() {
-                for to in (0..layout.groups.len()).filter(|&to| to != from) {
-                    let moved = |other, group| Some(if other == task { to } else { group });
-                    consider(self.rebuilt(&layout, moved));
+        while let Some(better) = self.best_change(&layout) {
+            layout = better;
+        }
+        layout
+    }
+
+    /// The best of all layouts in which one task has moved, or in which a second one has taken the
+    /// place of the first, and no group has become empty; if it is worth more.
+    fn best_change(&self, layout: &Layout) -> Option<Layout> {
+        let seats = layout.seats().into_iter();
+        let places: Vec<_> = seats.map(|(seat, at)| (seat.profile.id, at)).collect();
+        let several = |group| layout.tasks_in(group) > 1;
+        let mut changes = Vec::new();
+        for &(task, from) in &places {
+            for to in (0..layout.groups.len()).filter(|&to| to != from) {
+                let first = (task, to);
+                if several(from) {
+                    changes.push((first, first));
                 }
-                for &(partner, to) in places[..i].iter().filter(|&&(_, to)| to != from) {
-                    consider(self.rebuilt(&layout, |other, group| {
-                        Some(if other == task {
-                            to
-                        } else if other == partner {
-                            from
-                        } else {
-                            group
-                        })
-                    }));
-                }
-            }
-            match best {
-                Some(better) => layout = better,
-                None => return layout,
+                let seconds = places.iter().filter(|&&(_, at)| at != from);
+                let seconds = seconds.filter(|&&(_, at)| at == to || several(at));
+                changes.extend(seconds.map(|&(second, _)| (first, (second, from))));
             }
         }
+        let worth = |layout: &Layout| layout.worth(self.rules);
+        let layouts = changes.into_iter().filter_map(|(first, second)| {
+            self.rebuilt(layout, |task, group| {
+                let changed = [first, second].into_iter().find(|change| change.0 == task);
+                Some(changed.map_or(group, |(_, to)| to))
+            })
+        });
+        let best = layouts.max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
+        (worth(&best) > worth(layout) * (1.0 + ROUNDING)).then_some(best)
     }
 
     fn empty(&self, layout: &Layout) -> Layout {

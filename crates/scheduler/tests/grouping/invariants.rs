@@ -61,7 +61,8 @@ fn worlds() -> impl Strategy<Value = World> {
             max_tasks_per_group: cap.and_then(NonZeroUsize::new),
             ..GroupingOptions::default()
         });
-    let model = (0.0..0.2_f64, 0.0..0.01_f64).prop_map(|(pass, segment)| StepTimeModel {
+    let pass = prop_oneof![Just(0.0), 0.0..0.01_f64, 0.0..0.2_f64];
+    let model = (pass, 0.0..0.01_f64).prop_map(|(pass, segment)| StepTimeModel {
         pass,
         segment,
         ..MODEL
@@ -254,8 +255,9 @@ proptest! {
         // Nobody is refused, and every group has a task.
         let options = GroupingOptions { max_slowdown: f64::INFINITY, ..GroupingOptions::default() };
         let groups = groups.min(shapes.len());
-        places.iter_mut().for_each(|place| *place %= groups);
-        (0..groups).for_each(|group| places[group] = group);
+        for (task, place) in places.iter_mut().enumerate() {
+            *place = if task < groups { task } else { *place % groups };
+        }
         let mut room = if pipeline {
             super::support::pipeline(groups, options)
         } else {

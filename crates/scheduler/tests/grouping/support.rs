@@ -86,10 +86,16 @@ impl Random {
     }
 
     /// A task with tLoRA's ranks and batch sizes.
-    pub(crate) fn task(&mut self, id: u64) -> Task {
+    pub(crate) fn task(&mut self, id: u64, longest: usize) -> Task {
         let rank = self.of(&[2, 4, 8, 16]);
         let rows = self.of(&[1, 2, 4, 8]);
-        let length = 64 + self.below(960);
+        let length = 64 + self.below(longest - 63);
         task(id, rank, rows, length)
+    }
+
+    /// Devices that differ in what a pass costs whatever is in it.
+    pub(crate) fn model(&mut self) -> StepTimeModel {
+        let pass = self.of(&[0.002, 0.01, 0.05]);
+        StepTimeModel { pass, ..MODEL }
     }
 }
