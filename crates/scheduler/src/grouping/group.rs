@@ -42,6 +42,8 @@ pub(super) struct Iteration {
     pub(super) tokens: f64,
     /// The largest slowdown.
     pub(super) slowdown: f64,
+    /// Seconds of the same steps one after another: Σ t(j) / p(j).
+    pub(super) apart: f64,
 }
 
 impl Iteration {
@@ -87,6 +89,7 @@ impl Sums {
             seconds,
             tokens: self.tokens,
             slowdown: seconds * self.steepest / pass.tasks as f64,
+            apart: self.alone,
         }
     }
 }
@@ -99,7 +102,7 @@ impl Group {
         sums.add(newcomer);
         let whole = self.whole.with(newcomer, 1.0);
         let unsplit = sums.iteration(&whole, &rules.prices, 0);
-        if !rules.bounded() || why_not(&unsplit, &whole, &sums, rules).is_none() {
+        if !rules.bounded() || why_not(&unsplit, &whole, rules).is_none() {
             return Ok(unsplit);
         }
         let least = self.least.with(newcomer, 1.0 / newcomer.most_parts as f64);
@@ -140,7 +143,7 @@ impl Group {
         let mut nearest: Option<(Iteration, Rejection)> = None;
         for splits in 0.. {
             let iteration = sums.iteration(&pass, &rules.prices, splits);
-            let Some(rejection) = why_not(&iteration, &pass, &sums, rules) else {
+            let Some(rejection) = why_not(&iteration, &pass, rules) else {
                 return Ok(iteration);
             };
             if nearest.is_none_or(|(nearest, _)| iteration.slowdown < nearest.slowdown) {
@@ -256,16 +259,20 @@ impl Group {
 }
 
 /// Whether somebody is slowed down too much, padding costs too much, or the tasks together are slower
-/// than the same steps one after another.
-fn why_not(iteration: &Iteration, pass: &Pass, sums: &Sums, rules: &Rules) -> Option<Rejection> {
-    let (together, alone) = (iteration.seconds, sums.alone);
+/// than the same steps one after another, unless that is a question for a whole pipeline.
+fn why_not(iteration: &Iteration, pass: &Pass, rules: &Rules) -> Option<Rejection> {
     if iteration.slowdown > rules.max_slowdown * (1.0 + ROUNDING) {
         Some(Rejection::Slowdown(iteration.slowdown))
     } else if !pass.padding_pays(&rules.prices) {
         Some(Rejection::Padding)
-    } else if together > alone * (1.0 + ROUNDING) {
-        Some(Rejection::Throughput { together, alone })
-    } else {
+    } else if rules.pipeline {
         None
+    } else {
+        slower(iteration.seconds, iteration.apart)
     }
+}
+
+/// The rejection of iterations that take longer than their steps one after another.
+pub(super) fn slower(together: f64, apart: f64) -> Option<Rejection> {
+    (together > apart * (1.0 + ROUNDING)).then_some(Rejection::Throughput { together, apart })
 }

@@ -67,8 +67,8 @@ impl<B: Budget> GroupedRoom<B> {
         let options = options.checked()?;
         Ok(Self {
             layout: Layout::new(&memory, groups),
+            rules: Rules::new(&options, matches!(memory, Memory::Shared(_)), None),
             memory,
-            rules: Rules::new(&options, None),
             options,
             model: None,
             settled: Vec::new(),
@@ -86,7 +86,7 @@ impl<B: Budget> GroupedRoom<B> {
     /// more than the least gain of a regrouping. So the small corrections of every new fit do not
     /// push tasks over a bound that they just kept. Returns whether it does.
     pub fn use_step_times(&mut self, model: StepTimeModel) -> bool {
-        let rules = Rules::new(&self.options, Some(model));
+        let rules = Rules::new(&self.options, self.rules.pipeline, Some(model));
         let mut layout = self.layout.clone();
         layout.reprice(&rules);
         layout.level(&rules);
@@ -144,9 +144,9 @@ impl<B: Budget> GroupedRoom<B> {
                  of the device to itself, and max_slowdown is {}",
                 task.name, self.options.max_slowdown
             ),
-            Rejection::Throughput { together, alone } => format!(
+            Rejection::Throughput { together, apart } => format!(
                 "with `{}` an iteration would take {together:.3} s, its steps one after another \
-                 {alone:.3} s",
+                 {apart:.3} s",
                 task.name
             ),
             Rejection::Padding => format!(

@@ -1,7 +1,7 @@
 use super::{
     asked::sum,
     budget::{Budget, Memory},
-    group::{Group, Iteration, Seat},
+    group::{Group, Iteration, Seat, slower},
     level::level,
     options::Rules,
     profile::Profile,
@@ -77,7 +77,14 @@ impl Layout {
         if self.tasks_in(group) >= rules.max_tasks_per_group {
             return Err(Rejection::Full(rules.max_tasks_per_group));
         }
-        self.groups[group].with(profile, rules)
+        let iteration = self.groups[group].with(profile, rules)?;
+        if self.pipeline && rules.bounded() {
+            let (_, together, apart) = self.pipeline_with(group, &iteration);
+            if let Some(rejection) = slower(together, apart) {
+                return Err(rejection);
+            }
+        }
+        Ok(iteration)
     }
 
     /// What a device would have to hold.
@@ -117,7 +124,8 @@ impl Layout {
             let score = if !rules.prices.known {
                 -self.groups[group].whole_seconds_with(profile, &rules.prices)
             } else if self.pipeline {
-                self.pipeline_rate(group, &iteration)
+                let (tokens, seconds, _) = self.pipeline_with(group, &iteration);
+                tokens / seconds
             } else {
                 iteration.rate() - self.groups[group].now.rate()
             };
@@ -140,8 +148,9 @@ impl Layout {
         }
     }
 
-    /// Tokens a second of the pipeline if a group's iteration is this one.
-    fn pipeline_rate(&self, group: usize, iteration: &Iteration) -> f64 {
+    /// Tokens and seconds of an iteration of the pipeline if that of one of its groups is this one,
+    /// and seconds of the same steps one after another.
+    fn pipeline_with(&self, group: usize, iteration: &Iteration) -> (f64, f64, f64) {
         let iterations = self.groups.iter().enumerate().map(|(number, other)| {
             if number == group {
                 *iteration
@@ -149,8 +158,10 @@ impl Layout {
                 other.now
             }
         });
-        let tokens: f64 = iterations.clone().map(|iteration| iteration.tokens).sum();
-        tokens / pipeline_seconds(iterations.map(|iteration| iteration.seconds))
+        let tokens = iterations.clone().map(|iteration| iteration.tokens).sum();
+        let seconds = pipeline_seconds(iterations.clone().map(|iteration| iteration.seconds));
+        let apart: f64 = iterations.map(|iteration| iteration.apart).sum();
+        (tokens, seconds, self.groups.len() as f64 * apart)
     }
 
     /// Seats a task after those that sit, by what [`with`](Self::with) answered.

@@ -42,7 +42,7 @@
 //! is decided by the tokens a second of all of them, which is to say that groups become equal; where
 //! they cannot, steps of the longest are split further (`level`). The bound is one on what a group
 //! does to its tasks; a task that waits for another group is never refused for that, since an empty
-//! stage helps nobody.
+//! stage helps nobody. Throughput is compared for the pipeline as a whole: T ≤ D · Σ t(j) / p(j).
 //!
 //! # Until step times are known
 //!

@@ -50,13 +50,19 @@ pub(super) struct Rules {
     pub(super) max_slowdown: f64,
     pub(super) padding: Padding,
     pub(super) max_tasks_per_group: usize,
+    /// Whether groups are those of one pipeline, rather than of a device each.
+    pub(super) pipeline: bool,
     /// Whether tasks are refused for slowdown and throughput.
     checked: bool,
 }
 
 impl Rules {
     /// Those of `options`.
-    pub(super) fn new(options: &GroupingOptions, model: Option<StepTimeModel>) -> Self {
+    pub(super) fn new(
+        options: &GroupingOptions,
+        pipeline: bool,
+        model: Option<StepTimeModel>,
+    ) -> Self {
         Self {
             prices: Prices::new(model, options.padding),
             max_slowdown: options.max_slowdown,
@@ -64,6 +70,7 @@ impl Rules {
             max_tasks_per_group: options
                 .max_tasks_per_group
                 .map_or(usize::MAX, NonZeroUsize::get),
+            pipeline,
             checked: true,
         }
     }
@@ -75,6 +82,7 @@ impl Rules {
             max_slowdown: f64::INFINITY,
             padding,
             max_tasks_per_group: usize::MAX,
+            pipeline: false,
             checked: false,
         }
     }

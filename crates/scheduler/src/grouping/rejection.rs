@@ -14,7 +14,7 @@ pub(super) enum Rejection {
     /// Somebody would be slowed down more than is allowed, this much at least.
     Slowdown(f64),
     /// An iteration would take longer than its steps one after another.
-    Throughput { together: f64, alone: f64 },
+    Throughput { together: f64, apart: f64 },
     /// Padding to the longest row would cost more than sharing a pass saves.
     Padding,
 }

@@ -148,15 +148,16 @@ fn compare(
     (possible, placed, worst, sum / placed as f64)
 }
 
-/// Bounds are what was measured. Padded rows are the hard case: which tasks fit together depends on
-/// the order in which they come.
+/// Bounds are what was measured. Not everybody is placed wherever that is possible, because tasks
+/// that come first are not sent away again. In a pipeline the parts of all groups' steps depend on
+/// each other, and are chosen one after another.
 #[test]
 fn grouping_is_near_the_best_of_all_partitions() {
     for (is_pipeline, padding, all_placed, factor) in [
-        (false, Padding::None, 1.0, 1.05),
-        (true, Padding::None, 0.99, 1.05),
-        (false, Padding::ToLongest, 0.78, 1.35),
-        (true, Padding::ToLongest, 0.81, 1.05),
+        (false, Padding::None, 0.92, 1.06),
+        (true, Padding::None, 0.95, 1.42),
+        (false, Padding::ToLongest, 0.85, 1.11),
+        (true, Padding::ToLongest, 0.94, 1.37),
     ] {
         let (cases, most_tasks) = if is_pipeline { (150, 5) } else { (400, 6) };
         let (possible, placed, worst, mean) = compare(cases, most_tasks, is_pipeline, padding);
@@ -164,10 +165,8 @@ fn grouping_is_near_the_best_of_all_partitions() {
             "pipeline {is_pipeline}, {padding:?}: {possible} cases, {placed} placed, best / found: \
              worst {worst:.3}, mean {mean:.4}"
         );
-        if false {
-            assert!(placed as f64 >= all_placed * possible as f64);
-            assert!(worst <= factor && mean <= 1.01);
-        }
+        assert!(placed as f64 >= all_placed * possible as f64);
+        assert!(worst <= factor && mean <= 1.02);
     }
 }
 
