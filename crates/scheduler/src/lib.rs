@@ -9,17 +9,23 @@ mod decision;
 mod error;
 mod first_come_first_served;
 mod grouping;
+mod measured;
 mod memory;
 mod room;
 mod scheduler;
 mod state;
+mod step_time;
 mod sweep;
 mod task;
 
 pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
-pub use grouping::{balanced_groups, group_count};
+pub use grouping::{
+    Budget, GroupedRoom, GroupingOptions, NaiveRoom, OneTaskPerGroup, Unlimited, balanced_groups,
+    group_count,
+};
+pub use measured::{MeasuredIteration, MeasuredTask};
 pub use memory::{
     Basis, Coefficients, DeviceMemory, Estimate, Fit, Forecasts, Measurement, MemoryModel, Probe,
     Shortage,
@@ -27,6 +33,7 @@ pub use memory::{
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
+pub use step_time::{Padding, StepTimeFit, StepTimeModel, StepTimes, Work};
 pub use sweep::{
     Asha, Diverged, Divergence, Leaderboard, Rungs, Standing, Stop, SweepError, TrialState,
 };
