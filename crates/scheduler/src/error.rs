@@ -54,4 +54,30 @@ pub enum SchedulerError {
     /// A gain that is a loss.
     #[error("the least gain of a regrouping is {0}, and must not be negative")]
     NegativeGain(String),
+    /// A task that would wait for ever.
+    #[error("`{name}` cannot train here even alone: {reason}")]
+    NeverFits {
+        /// Name of the refused task.
+        name: String,
+        /// What is missing, with the numbers.
+        reason: String,
+    },
+    /// Steps were reported of a task that has no place.
+    #[error("`{name}` is {state} and cannot have taken steps")]
+    NotRunning {
+        /// Name of the task.
+        name: String,
+        /// Its state.
+        state: TaskState,
+    },
+    /// An option of the scheduler is out of its range.
+    #[error("{option} is {given}, but {wanted}")]
+    OutOfRange {
+        /// Name of the option.
+        option: &'static str,
+        /// What was given.
+        given: String,
+        /// What it may be.
+        wanted: &'static str,
+    },
 }

@@ -11,6 +11,7 @@ mod first_come_first_served;
 mod grouping;
 mod measured;
 mod memory;
+mod policy;
 mod room;
 mod scheduler;
 mod state;
@@ -29,6 +30,9 @@ pub use measured::{MeasuredIteration, MeasuredTask};
 pub use memory::{
     Basis, Coefficients, DeviceMemory, Estimate, Fit, Forecasts, Measurement, MemoryModel, Probe,
     Shortage,
+};
+pub use policy::{
+    Explanation, FairShares, Ledger, OutOfMemory, Past, Policy, SchedulerOptions, TaskScheduler,
 };
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
