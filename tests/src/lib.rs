@@ -12,4 +12,4 @@ mod train;
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
 pub use device::device;
 pub use fixture::{Fixture, Job};
-pub use train::{TrainedRun, losses, train};
+pub use train::{TrainedRun, losses, train, train_with};

@@ -2,6 +2,7 @@ use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
+use loraloom_scheduler::Scheduler;
 use loraloom_trainer::{Event, Run, RunReport};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -35,6 +36,14 @@ impl TrainedRun {
 /// Trains a configuration, given the output directory, on the device under test, which
 /// is every stage's.
 pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
+    train_with(None, configuration)
+}
+
+/// As [`train`], with a scheduler other than the run's own.
+pub fn train_with(
+    scheduler: Option<&mut dyn Scheduler>,
+    configuration: impl FnOnce(&Path) -> Value,
+) -> TrainedRun {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = configuration(&directory.path().join("run"));
     let path = directory.path().join("config.json");
@@ -44,12 +53,13 @@ pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
         .config;
     let devices = vec![device(); config.pipeline.stages.len()];
     let run = Run::prepare(config, &devices).expect("the run is prepared");
-    let mut events = Vec::new();
-    let report = run
-        .train(&AtomicBool::new(false), &mut |event| {
-            events.push(event.clone());
-        })
-        .expect("the run ends");
+    let (stop, mut events) = (AtomicBool::new(false), Vec::new());
+    let mut observer = |event: &Event| events.push(event.clone());
+    let report = match scheduler {
+        Some(scheduler) => run.train_with(scheduler, &stop, &mut observer),
+        None => run.train(&stop, &mut observer),
+    };
+    let report = report.expect("the run ends");
     TrainedRun {
         directory,
         report,

@@ -88,7 +88,7 @@ pub(crate) struct InitArguments {
 }
 
 /// A configuration file and what the command line changes of it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArguments {
     /// The configuration: YAML, TOML or JSON by its extension, or an mLoRA YAML.
     #[arg(value_hint = ValueHint::FilePath)]
@@ -174,12 +174,25 @@ pub(crate) struct WorkerArguments {
 The loss of a step is the sum of its target tokens' cross-entropies divided by their number, over the \
 whole step of that adapter, however it is batched.
 
-Ctrl-C finishes the step, saves every adapter and exits with 130; a second one quits at once.")]
+Ctrl-C finishes the step, saves every adapter and exits with 130; a second one quits at once.
+
+A run that was interrupted, killed, or lost a worker goes on with
+
+  loraloom train CONFIG --resume       in the configuration's run directory
+  loraloom train --resume RUN          with the configuration that the run directory RUN keeps
+
+from its newest whole checkpoint in RUN/checkpoints. On the CPU every adapter ends with the bits of a \
+run that was never interrupted. Devices, stages, priorities and save.steps may change, adapters may be \
+added, and nothing else. Adapters that have ended stay as they are; if all have, nothing is done.")]
 pub(crate) struct TrainArguments {
     /// What to train.
     #[command(flatten)]
     pub(crate) config: ConfigArguments,
-    /// The run directory, instead of the configuration's; must not hold a run already.
+    /// Go on with the run in the run directory; CONFIG may be that directory.
+    #[arg(long, aliases = ["resume_from_checkpoint", "resume-from-checkpoint"])]
+    pub(crate) resume: bool,
+    /// The run directory, instead of the configuration's; must not hold a run already, unless with
+    /// --resume.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) output_dir: Option<PathBuf>,
     /// Where to compute, instead of the configuration's: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.

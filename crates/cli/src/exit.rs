@@ -49,8 +49,8 @@ impl Exit {
             Self::Memory => "would not fit in memory",
             Self::Device => "no such device",
             Self::Internal => "internal error",
-            Self::Lost => "stopped by a lost worker or device",
-            Self::Interrupted => "interrupted, everything saved",
+            Self::Lost => "stopped by a lost worker or device; `train --resume` continues",
+            Self::Interrupted => "interrupted, everything saved; `train --resume` continues",
         }
     }
 

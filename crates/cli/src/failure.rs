@@ -106,15 +106,23 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::Model(error) => model_exit(error),
         TrainerError::Data(_)
         | TrainerError::Template(_)
-        | TrainerError::TokenBeyondVocabulary { .. } => Exit::Data,
+        | TrainerError::TokenBeyondVocabulary { .. }
+        | TrainerError::Checkpoint { .. } => Exit::Data,
+        TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
-        TrainerError::Adapter(_) | TrainerError::Scheduler(_) => Exit::Internal,
+        TrainerError::Adapter(_) | TrainerError::Scheduler(_) | TrainerError::Decision { .. } => {
+            Exit::Internal
+        }
         TrainerError::Config(_)
         | TrainerError::NoToken
         | TrainerError::Token { .. }
         | TrainerError::NoStage
         | TrainerError::Partition(_)
         | TrainerError::RunExists { .. }
+        | TrainerError::RunInUse { .. }
+        | TrainerError::NoCheckpoint { .. }
+        | TrainerError::ConfigChanged { .. }
+        | TrainerError::SavesFailed { .. }
         | TrainerError::Write { .. }
         | TrainerError::NoSteps { .. }
         | TrainerError::UnsupportedDtype { .. }

@@ -72,9 +72,18 @@ impl<'a> Progress<'a> {
         match event {
             Event::Admit {
                 adapter,
+                step,
                 total_steps,
                 ..
-            } => self.admit(adapter, *total_steps),
+            } => self.admit(adapter, *step, *total_steps),
+            Event::Park {
+                adapter,
+                step,
+                reason,
+                ..
+            } => self
+                .printer
+                .note(&format!("{adapter} is parked at step {step}: {reason}")),
             Event::Step {
                 adapter,
                 step,
@@ -136,14 +145,21 @@ impl<'a> Progress<'a> {
                     .warning(&format!("{adapter} failed at step {step}: {reason}"));
             }
             Event::Warning { message } => self.printer.warning(message),
-            Event::RunStart { adapters, .. } => {
-                let longest = adapters.iter().map(|name| name.chars().count()).max();
-                self.width = longest.unwrap_or(0).max(TOTAL_NAME.len());
-                if let Some(total) = &self.total {
-                    total.set_prefix(format!("{TOTAL_NAME:<0$}", self.width));
-                }
+            Event::RunStart { adapters, .. } => self.begin(adapters),
+            Event::Resume {
+                iteration,
+                path,
+                adapters,
+                ..
+            } => {
+                self.begin(adapters);
+                self.printer
+                    .note(&format!("resumed after iteration {iteration}, from {path}"));
             }
-            Event::Regroup { .. } | Event::Checkpoint { .. } | Event::RunEnd { .. } => {}
+            Event::Regroup { .. }
+            | Event::Checkpoint { .. }
+            | Event::RunCheckpoint { .. }
+            | Event::RunEnd { .. } => {}
         }
     }
 
@@ -155,7 +171,19 @@ impl<'a> Progress<'a> {
         self.total.iter().for_each(ProgressBar::finish_and_clear);
     }
 
-    fn admit(&mut self, adapter: &str, total_steps: usize) {
+    fn begin(&mut self, adapters: &[String]) {
+        let longest = adapters.iter().map(|name| name.chars().count()).max();
+        self.width = longest.unwrap_or(0).max(TOTAL_NAME.len());
+        if let Some(total) = &self.total {
+            total.set_prefix(format!("{TOTAL_NAME:<0$}", self.width));
+        }
+    }
+
+    fn admit(&mut self, adapter: &str, step: usize, total_steps: usize) {
+        if self.adapters.contains_key(adapter) {
+            // It was parked: its bar stands where it stood.
+            return;
+        }
         let bar = self.printer.bars().map(|bars| {
             let bar = ProgressBar::new(total_steps as u64);
             bar.set_style(style(ADAPTER_BAR));
@@ -165,8 +193,11 @@ impl<'a> Progress<'a> {
                 None => bars.add(bar),
             }
         });
+        if let Some(bar) = &bar {
+            bar.set_position(step as u64);
+        }
         if let Some(total) = &self.total {
-            total.inc_length(total_steps as u64);
+            total.inc_length(total_steps.saturating_sub(step) as u64);
         }
         let printed = None;
         self.adapters.insert(

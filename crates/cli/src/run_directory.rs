@@ -7,7 +7,7 @@ use loraloom_config::RunConfig;
 use crate::failure::Failure;
 
 /// The configuration a run keeps, which loads like any other.
-const CONFIG_FILE: &str = "config.resolved.yaml";
+pub(crate) const CONFIG_FILE: &str = "config.resolved.yaml";
 /// Adapters of a run, one directory each.
 const ADAPTERS: &str = "adapters";
 /// What is kept of an adapter, the preferred one first.
@@ -22,7 +22,7 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
     let holds = |name: &&str| directory.join(name).exists();
     if [CONFIG_FILE, "events.jsonl", ADAPTERS].iter().any(holds) {
         let message = format!("`{}` already holds a run", directory.display());
-        let hint = "choose another `output_dir`, or move the run away";
+        let hint = "`--resume` goes on with it; or choose another `output_dir`, or move it away";
         return Err(Failure::usage(message).hint(hint));
     }
     Ok(())

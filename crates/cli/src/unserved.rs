@@ -1,4 +1,4 @@
-//! Commands and flags that the interface names and this version does not serve: refused by name,
+//! Commands that the interface names and this version does not serve: refused by name,
 //! with what to use instead where there is something.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -65,14 +65,6 @@ fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
             let (_, hint) = COMMANDS.iter().find(|(command, _)| *command == name)?;
             Some((format!("loraloom {name}"), *hint))
         }
-        ErrorKind::UnknownArgument => {
-            let name = context(ContextKind::InvalidArg)?;
-            name.starts_with("--resume").then(|| {
-                let hint = "start a new run; an adapter goes on from its weights with \
-                            `init_from: RUN/adapters/NAME/last`";
-                ("loraloom train --resume".to_owned(), Some(hint))
-            })
-        }
         _ => None,
     }
 }
@@ -98,10 +90,6 @@ mod tests {
         assert_eq!(
             refused("loraloom data preview x.yaml").as_deref(),
             Some("loraloom data preview")
-        );
-        assert_eq!(
-            refused("loraloom train x.yaml --resume").as_deref(),
-            Some("loraloom train --resume")
         );
         assert_eq!(refused("loraloom trian x.yaml"), None);
         assert_eq!(refused("loraloom train x.yaml --rsume"), None);

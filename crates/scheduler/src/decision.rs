@@ -13,6 +13,9 @@ pub struct Decision {
     pub groups: Vec<Vec<Member>>,
     /// Why tasks that run on have changed their group; `None` if none has.
     pub regrouped: Option<String>,
+    /// Ask again after this many optimizer steps at the latest; `None` leaves it to the trainer, which
+    /// asks again when something follows from a step. 0 counts as 1.
+    pub max_steps: Option<usize>,
 }
 
 /// A task that starts to run, or goes on after it was parked, and why it is its turn.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use loraloom_scheduler::{
-    Decision, FirstComeFirstServed, Load, Outcome, Scheduler, SchedulerError, Task, TaskId,
+    Decision, FirstComeFirstServed, Load, Member, Outcome, Scheduler, SchedulerError, Task, TaskId,
     TaskState,
 };
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -24,7 +24,7 @@ fn task(id: u64, priority: i64, arrival: u64) -> Task {
 }
 
 fn scheduler(max_adapters: Option<usize>) -> FirstComeFirstServed {
-    FirstComeFirstServed::new(max_adapters).expect("a positive cap")
+    FirstComeFirstServed::new(max_adapters, 1).expect("a positive cap")
 }
 
 fn members(decision: &Decision) -> Vec<TaskId> {
@@ -38,6 +38,11 @@ enum Happening {
     Submit { priority: i64 },
     End { which: Index, outcome: Outcome },
     CancelQueued { which: Index },
+}
+
+fn groups(decision: &Decision) -> Vec<Vec<u64>> {
+    let ids = |group: &Vec<Member>| group.iter().map(|member| member.task.0).collect();
+    decision.groups.iter().map(ids).collect()
 }
 
 fn happenings() -> impl Strategy<Value = Vec<Vec<Happening>>> {
@@ -195,7 +200,7 @@ fn a_higher_priority_does_not_preempt() {
 #[test]
 fn refusals_change_nothing() {
     assert_eq!(
-        FirstComeFirstServed::new(Some(0)).expect_err("a cap of 0"),
+        FirstComeFirstServed::new(Some(0), 1).expect_err("a cap of 0"),
         SchedulerError::NoPlaces
     );
 
@@ -232,4 +237,95 @@ fn refusals_change_nothing() {
         "`adapter-7` is failed and cannot become done"
     );
     assert_eq!(scheduler.state(TaskId(8)), None);
+}
+
+fn sized(id: u64, tokens_per_step: usize) -> Task {
+    Task {
+        tokens_per_step,
+        ..task(id, 0, id)
+    }
+}
+
+#[test]
+fn tasks_of_a_pipeline_are_spread_by_their_tokens_and_empty_groups_are_filled() {
+    let mut scheduler = FirstComeFirstServed::new(Some(4), 2).expect("a positive cap");
+    for (id, tokens) in [(0, 10), (1, 40), (2, 20), (3, 30), (4, 1), (5, 1)] {
+        scheduler.submit(sized(id, tokens)).expect("a new identity");
+    }
+    let finish = |scheduler: &mut FirstComeFirstServed, id| {
+        scheduler
+            .finish(TaskId(id), Outcome::Done)
+            .expect("a running task");
+        scheduler.decide()
+    };
+    assert_eq!(groups(&scheduler.decide()), [[0, 1], [2, 3]]);
+    // Whoever comes later goes to the group with the fewest tokens.
+    let decision = finish(&mut scheduler, 1);
+    assert_eq!(groups(&decision), [vec![0, 4], vec![2, 3]]);
+    assert_eq!(decision.regrouped, None);
+    finish(&mut scheduler, 4);
+    let decision = finish(&mut scheduler, 0);
+    assert_eq!(groups(&decision), [vec![5], vec![2, 3]]);
+    // A group without tasks takes the last one of the other; then the other's number.
+    let decision = finish(&mut scheduler, 5);
+    assert_eq!(groups(&decision), [[3], [2]]);
+    assert_eq!(
+        decision.regrouped.as_deref(),
+        Some("a group had no task left")
+    );
+    let decision = finish(&mut scheduler, 3);
+    assert_eq!(groups(&decision), [[2]]);
+    assert!(decision.regrouped.is_some());
+    assert!(finish(&mut scheduler, 2).groups.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn there_are_as_many_groups_as_stages_while_there_are_tasks_for_them(
+        stages in 0_usize..5,
+        cap in proptest::option::of(1..7_usize),
+        sizes in vec(0_usize..2000, 1..12),
+        ends in vec(any::<Index>(), 0..40),
+    ) {
+        let mut scheduler = FirstComeFirstServed::new(cap, stages).expect("a positive cap");
+        let mut submitted = sizes.iter().enumerate();
+        let mut before: Vec<Vec<u64>> = Vec::new();
+        for end in ends {
+            if let Some((id, &tokens)) = submitted.next() {
+                scheduler.submit(sized(id as u64, tokens)).expect("a new identity");
+            }
+            let decision = scheduler.decide();
+            let now = groups(&decision);
+            let running: BTreeSet<u64> = now.concat().into_iter().collect();
+            prop_assert_eq!(running.len(), now.concat().len(), "a task is in two groups");
+            prop_assert_eq!(now.len(), stages.max(1).min(running.len()));
+            prop_assert!(now.iter().all(|group| !group.is_empty()));
+            // Without a reason nobody has moved, and nobody but the last of a group ever does.
+            if decision.regrouped.is_none() {
+                for (group, members) in now.iter().enumerate() {
+                    for id in members {
+                        let was = before.iter().position(|group| group.contains(id));
+                        prop_assert!(was.is_none_or(|was| was == group));
+                    }
+                }
+            }
+            for group in &now {
+                let stayed: Vec<u64> = before
+                    .iter()
+                    .max_by_key(|before| before.iter().filter(|&id| group.contains(id)).count())
+                    .map(|before| before.iter().copied().filter(|id| group.contains(id)).collect())
+                    .unwrap_or_default();
+                prop_assert!(group.starts_with(&stayed), "{:?} became {:?}", before, now);
+            }
+            before = now;
+            if !running.is_empty() {
+                let running: Vec<u64> = running.into_iter().collect();
+                let id = running[end.index(running.len())];
+                scheduler.finish(TaskId(id), Outcome::Done).expect("a running task");
+                for group in &mut before {
+                    group.retain(|&member| member != id);
+                }
+            }
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use batchlora::{AdapterState, LoraSpec};
-use burn::tensor::Device;
+use batchlora::{AdapterState, LoraPair, LoraSpec};
+use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_config::{AdapterConfig, RunConfig};
 use loraloom_model::{
-    LayerAdapter, LlamaConfig, LoraWeights, PeftAdapter, PeftLoraConfig, Projection, TargetModules,
-    to_host,
+    LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
+    TargetModules, to_host,
 };
 
 use crate::TrainerError;
@@ -67,6 +67,39 @@ pub(crate) fn from_peft(
             Ok(states)
         })
         .collect()
+}
+
+/// An adapter with its moments in the host's memory, bit for bit, and nowhere else.
+pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
+    let host = Device::flex().without_autodiff();
+    let tensor = |tensor: Tensor<2>| {
+        let shape = tensor.dims();
+        let data = TensorData::new(to_host(tensor)?, shape);
+        Ok::<_, ModelError>(Tensor::<2>::from_data(data, &host))
+    };
+    let pair = |pair: LoraPair| {
+        Ok::<_, ModelError>(LoraPair {
+            a: tensor(pair.a)?,
+            b: tensor(pair.b)?,
+        })
+    };
+    let part = |state: AdapterState| {
+        Ok::<_, ModelError>(AdapterState {
+            spec: state.spec,
+            weights: pair(state.weights)?,
+            first_moment: pair(state.first_moment)?,
+            second_moment: pair(state.second_moment)?,
+        })
+    };
+    let mut parked = Vec::with_capacity(adapter.len());
+    for layer in adapter {
+        let mut states = LayerAdapter::default();
+        for (slot, state) in states.iter_mut().zip(layer) {
+            *slot = state.map(part).transpose()?;
+        }
+        parked.push(states);
+    }
+    Ok(parked)
 }
 
 /// The adapter as PEFT stores it. `like` is the directory it began from, whose shape it keeps.

@@ -8,7 +8,7 @@ use loraloom_data::EncodeReport;
 use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{Balance, PartSeconds, PassWork, PipelineError, partition};
 
-use crate::{TrainerError, task::TrainingTask};
+use crate::{TrainerError, waiting::WaitingTask};
 
 /// A measurement takes this many tokens at most.
 const MOST_ROWS: usize = 2048;
@@ -20,7 +20,7 @@ pub(crate) fn spread(
     config: &RunConfig,
     model: &LlamaConfig,
     stages: usize,
-    tasks: &[TrainingTask],
+    tasks: &[WaitingTask],
     measure_on: Option<(&Device, FloatDType)>,
 ) -> Result<Vec<Range<usize>>, TrainerError> {
     let mut costs = estimated(config, model);
@@ -56,14 +56,18 @@ pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PassWork {
 
 /// Rows and length of a group's micro-batch, about, and the share of its tokens that predict
 /// another.
-fn typical(config: &RunConfig, tasks: &[TrainingTask]) -> ([usize; 2], f64) {
+fn typical(config: &RunConfig, tasks: &[WaitingTask]) -> ([usize; 2], f64) {
     let of_tasks = |count: fn(&EncodeReport) -> usize| -> usize {
-        tasks.iter().map(|task| count(task.train_report())).sum()
+        let reports = tasks.iter().map(|waiting| waiting.task.train_report());
+        reports.map(count).sum()
     };
     let samples = of_tasks(|report| report.kept).max(1);
     let tokens = of_tasks(|report| report.tokens);
     let length = (tokens / samples).max(1);
-    let batches: usize = tasks.iter().map(|task| task.config.train.batch_size).sum();
+    let batches: usize = tasks
+        .iter()
+        .map(|waiting| waiting.task.config.train.batch_size)
+        .sum();
     let groups = config.pipeline.groups().min(tasks.len()).max(1);
     let sequences = (batches / groups / config.pipeline.microbatches).max(1);
     let rows = (sequences * length).min(MOST_ROWS.max(length));

@@ -1,4 +1,7 @@
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use batchlora::BatchLoraError;
 use loraloom_config::ConfigError;
@@ -32,6 +35,12 @@ pub enum TrainerError {
     /// The scheduler and the trainer disagree.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
+    /// A scheduler decided what cannot be done.
+    #[error("the scheduler's decision cannot be carried out: {problem}")]
+    Decision {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Stages cannot be made or do not work together.
     #[error("{0}")]
     Pipeline(PipelineError),
@@ -65,6 +74,52 @@ pub enum TrainerError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// Another process trains into the run directory.
+    #[error("another process is training the run in `{}`", path.display())]
+    RunInUse {
+        /// The run directory.
+        path: PathBuf,
+    },
+    /// There is nothing to go on from.
+    #[error(
+        "`{}` {}{}", path.display(),
+        if *is_run { "has no checkpoint to resume from" } else { "is not a run directory" },
+        listed(problems)
+    )]
+    NoCheckpoint {
+        /// The run directory.
+        path: PathBuf,
+        /// Whether it is one.
+        is_run: bool,
+        /// What is wrong with the checkpoints that it has.
+        problems: Vec<String>,
+    },
+    /// A checkpoint cannot be read, or made.
+    #[error("checkpoint: {problem}")]
+    Checkpoint {
+        /// Why not.
+        problem: String,
+    },
+    /// A configuration that does not go on with the run.
+    #[error("`{key}` was {saved} in the run and is {now} now")]
+    ConfigChanged {
+        /// The key.
+        key: String,
+        /// What the run has.
+        saved: String,
+        /// What it is asked to go on with.
+        now: String,
+        /// The run directory.
+        run: PathBuf,
+    },
+    /// Nothing can be saved any more.
+    #[error("saving has failed, {times} times in a row: {problem}")]
+    SavesFailed {
+        /// How many.
+        times: usize,
+        /// What was wrong with the last.
+        problem: String,
     },
     /// A token that the model has no embedding for.
     #[error(
@@ -111,7 +166,25 @@ pub enum TrainerError {
     },
 }
 
+fn listed(problems: &[String]) -> String {
+    let problem = |problem: &String| format!("; {problem}");
+    problems.iter().map(problem).collect()
+}
+
 impl TrainerError {
+    pub(crate) fn write(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::Write { path, source }
+    }
+
+    /// Whether it is the disk that fails, and not what is to be written.
+    pub(crate) fn is_of_storage(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Model(ModelError::Write { .. })
+        )
+    }
+
     /// What the user can do about it, for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -119,8 +192,29 @@ impl TrainerError {
             Self::Data(error) => error.hint(),
             Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => error.hint(),
             Self::RunExists { .. } => {
-                Some("choose another `output_dir`, or move the old run away".into())
+                Some(
+                    "`--resume` goes on with it; or choose another `output_dir`, or move it away"
+                        .into(),
+                )
             }
+            Self::NoCheckpoint { is_run: true, .. } => Some(
+                "start a new run with another `output_dir`; an adapter goes on from its weights with \
+                 `init_from: RUN/adapters/NAME/last`"
+                    .into(),
+            ),
+            Self::NoCheckpoint { is_run: false, .. } => {
+                Some("start the run without `--resume`".into())
+            }
+            Self::RunInUse { .. } => Some("wait until it has ended, or stop it".into()),
+            Self::ConfigChanged { run, .. } => Some(format!(
+                "`loraloom train --resume {}` goes on with the run's own configuration; anything else \
+                 is a new run",
+                run.display()
+            )),
+            Self::SavesFailed { .. } => Some(
+                "make room, or mend the disk; `--resume` goes on from the last whole checkpoint"
+                    .into(),
+            ),
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }

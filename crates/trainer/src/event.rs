@@ -25,14 +25,45 @@ pub enum Event {
         /// Versions of what computes.
         versions: Versions,
     },
-    /// An adapter begins to train.
+    /// The run goes on after it was interrupted or killed. What events before this one say of
+    /// iterations after `iteration` is done again.
+    Resume {
+        /// When, in RFC 3339.
+        time: String,
+        /// Iterations of the run that are kept.
+        iteration: u64,
+        /// The checkpoint, relative to the run directory.
+        path: String,
+        /// Names of all adapters.
+        adapters: Vec<String>,
+        /// Devices, one per stage.
+        stages: Vec<String>,
+        /// First decoder layer of each stage and the one after its last.
+        layers: Vec<[usize; 2]>,
+        /// Versions of what computes.
+        versions: Versions,
+    },
+    /// An adapter begins to train, or goes on after it was parked.
     Admit {
         /// Its name.
         adapter: String,
+        /// Steps it has taken.
+        step: usize,
         /// Steps it will take.
         total_steps: usize,
         /// Why now.
         reason: String,
+    },
+    /// An adapter gives its place away; nothing of it is lost.
+    Park {
+        /// Its name.
+        adapter: String,
+        /// Steps it has taken.
+        step: usize,
+        /// Why.
+        reason: String,
+        /// Name of the adapter that takes its place, if it is one.
+        by: Option<String>,
     },
     /// An adapter took an optimizer step.
     Step {
@@ -113,6 +144,13 @@ pub enum Event {
         /// Where, relative to the run directory.
         path: String,
     },
+    /// Everything that `--resume` needs was written.
+    RunCheckpoint {
+        /// Iteration of the run.
+        iteration: u64,
+        /// Where, relative to the run directory.
+        path: String,
+    },
     /// An adapter came to its end.
     AdapterDone {
         /// The adapter.
@@ -140,7 +178,7 @@ pub enum Event {
     RunEnd {
         /// When, in RFC 3339.
         time: String,
-        /// Wall time.
+        /// Wall time, of all parts of a run that was resumed.
         seconds: f64,
         /// Tokens trained on.
         tokens: u64,

@@ -5,7 +5,7 @@ use loraloom_pipeline::MemoryGauge;
 use loraloom_scheduler::TaskId;
 
 use crate::{
-    Event, TrainerError, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
+    Event, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
     task::TrainingTask,
 };
 
@@ -28,14 +28,29 @@ pub(crate) struct Ledger<'a> {
     /// When the results of the last booked iteration were there.
     pub(crate) arrived: Option<Instant>,
     pub(crate) tokens: u64,
+    /// Events that are not in the list because it could not be written.
+    pub(crate) unwritten: usize,
 }
 
 impl Ledger<'_> {
-    /// Writes an event and shows it.
-    pub(crate) fn emit(&mut self, event: Event) -> Result<(), TrainerError> {
-        self.directory.append(&event)?;
+    /// Writes an event and shows it. A run does not end because its events cannot be written; how
+    /// many are missing is written when that is possible again.
+    pub(crate) fn emit(&mut self, event: Event) {
         (self.observer)(&event);
-        Ok(())
+        if self.unwritten > 0 {
+            let count = self.unwritten;
+            let message = format!("{count} events could not be written before this one");
+            if self.directory.append(&Event::Warning { message }).is_ok() {
+                self.unwritten = 0;
+            }
+        }
+        if let Err(error) = self.directory.append(&event) {
+            if self.unwritten == 0 {
+                let message = format!("events cannot be written: {error}");
+                (self.observer)(&Event::Warning { message });
+            }
+            self.unwritten += 1;
+        }
     }
 
     /// Bytes that the devices have reserved, if they report them.
@@ -47,6 +62,23 @@ impl Ledger<'_> {
     pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = &TrainingTask> {
         let running = self.running.iter();
         running.filter(move |task| task.group == group)
+    }
+
+    /// Tasks of a group, by slot.
+    pub(crate) fn ids(&self, group: usize) -> Vec<TaskId> {
+        self.members(group).map(|task| task.id).collect()
+    }
+
+    /// Index of a running task.
+    pub(crate) fn index_of(&self, task: TaskId) -> Option<usize> {
+        self.running.iter().position(|found| found.id == task)
+    }
+
+    /// Index of the running task in a slot.
+    pub(crate) fn index_at(&self, group: usize, slot: usize) -> Option<usize> {
+        let running = self.running.iter().enumerate();
+        let mut members = running.filter(|(_, task)| task.group == group);
+        members.nth(slot).map(|(index, _)| index)
     }
 
     /// Where the adapter of the running task `index` is.

@@ -10,30 +10,35 @@ mod answers;
 mod assemble;
 mod balance;
 mod bench;
+mod checkpoint;
+mod decision;
 mod decode;
 mod dtype;
 mod error;
 mod evaluate;
 mod event;
 mod generator;
-mod groups;
 mod home;
 mod ledger;
 mod pending;
 mod place;
 mod plan;
+mod prepare;
 mod report;
 mod run;
 mod run_directory;
 mod sampling;
+mod saving;
 mod session;
 mod step;
 mod task;
+mod waiting;
 mod window;
 
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
 };
+pub use checkpoint::{SavedRun, SavedTask};
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;

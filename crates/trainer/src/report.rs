@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -9,7 +9,7 @@ pub struct RunReport {
     pub adapters: Vec<AdapterReport>,
     /// Whether the run was stopped from outside.
     pub interrupted: bool,
-    /// Wall time.
+    /// Wall time, of all parts of a run that was resumed.
     pub seconds: f64,
     /// Tokens trained on.
     pub tokens: u64,
@@ -39,7 +39,7 @@ pub struct AdapterReport {
 }
 
 /// How an adapter ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// It took all its steps, or its patience ran out.
@@ -63,7 +63,7 @@ pub struct Best {
 }
 
 /// One prompt of an adapter's dataset and its continuations.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerSample {
     /// What was asked.
     pub prompt: String,

@@ -1,25 +1,25 @@
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    rc::Rc,
+    collections::VecDeque,
     sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
 };
 
 use burn::tensor::Device;
 use loraloom_config::{RunConfig, ScheduleChoice};
-use loraloom_data::{Dataset, EncodeReport, Encoded, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, PeftLoraConfig};
+use loraloom_data::{EncodeReport, Tokenizer};
+use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_pipeline::{Pipeline, schedule::Schedule};
-use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task, TaskId};
+use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task};
 use serde::Serialize;
 
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, TrainerError, Versions,
-    adapter::{ModelAdapter, fresh, from_peft, shape_warning},
+    AdapterReport, Event, Outcome, RunReport, SavedRun, TrainerError, Versions,
     balance::spread,
+    checkpoint::{config_value, model_digest},
     home::{Home, Household, StagePlace},
     ledger::Ledger,
-    run_directory::RunDirectory,
+    prepare::{Materials, Tasks},
+    run_directory::{Claim, RunDirectory},
+    saving::Saving,
     session::Session,
     task::{TrainingTask, tokens_per_step},
 };
@@ -37,17 +37,17 @@ pub struct DatasetSummary {
     pub validation: Option<EncodeReport>,
 }
 
-/// A run that is ready to begin: everything is read and checked, nothing is trained yet.
+/// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
 #[derive(Debug)]
 pub struct Run {
     config: RunConfig,
     tokenizer: Tokenizer,
     pipeline: Pipeline,
-    tasks: Vec<TrainingTask>,
-    initial: HashMap<TaskId, ModelAdapter>,
-    shapes: HashMap<TaskId, PeftLoraConfig>,
-    datasets: Vec<DatasetSummary>,
-    warnings: Vec<String>,
+    tasks: Tasks,
+    /// Digest of the model's files.
+    model: String,
+    /// What the run goes on from.
+    saved: Option<SavedRun>,
 }
 
 impl Run {
@@ -62,11 +62,32 @@ impl Run {
         places: &[P],
     ) -> Result<Self, TrainerError> {
         let places = places.iter().cloned().map(Into::into).collect();
-        Self::prepare_on(config, places)
+        Self::prepare_on(config, places, None)
     }
 
-    fn prepare_on(config: RunConfig, places: Vec<StagePlace>) -> Result<Self, TrainerError> {
-        // Where adapters begin: a stage takes its part from there.
+    /// As [`prepare`](Self::prepare), to go on with a run in the directory that it was saved in:
+    /// adapters, optimizers, schedules and the order of the data go on where they were. On the CPU
+    /// every adapter ends with the bits of a run that was never interrupted. A task whose rows have
+    /// changed since fails, and the others go on.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare), and [`TrainerError::ConfigChanged`] if the configuration, or
+    /// the model, is not that of the run.
+    pub fn resume<P: Into<StagePlace> + Clone>(
+        config: RunConfig,
+        places: &[P],
+        saved: SavedRun,
+    ) -> Result<Self, TrainerError> {
+        saved.check(&config)?;
+        let places = places.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, places, Some(saved))
+    }
+
+    fn prepare_on(
+        config: RunConfig,
+        places: Vec<StagePlace>,
+        saved: Option<SavedRun>,
+    ) -> Result<Self, TrainerError> {
         let device = match places.first().ok_or(TrainerError::NoStage)? {
             StagePlace::Device(device) => device.clone(),
             #[cfg(feature = "remote")]
@@ -75,62 +96,18 @@ impl Run {
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
         checkpoint.verify(&model)?;
+        let digest = model_digest(&checkpoint, &model, &config.model)?;
+        if let Some(saved) = &saved {
+            saved.check_model(&digest, &config.model)?;
+        }
         let tokenizer = Tokenizer::load(&config.model)?;
-        let mut warnings = Vec::new();
-
-        let mut raw: BTreeMap<&str, Dataset> = BTreeMap::new();
-        for (name, dataset) in &config.datasets {
-            if config
-                .adapters
-                .iter()
-                .any(|adapter| adapter.dataset == *name)
-            {
-                raw.insert(name, Dataset::load(name, dataset, config.seed)?);
-            }
-        }
-        let mut encoded: HashMap<(&str, usize, bool), Rc<Encoded>> = HashMap::new();
-        let (mut tasks, mut datasets) = (Vec::new(), Vec::new());
-        let (mut initial, mut shapes) = (HashMap::new(), HashMap::new());
-        for (index, adapter) in config.adapters.iter().enumerate() {
-            let id = TaskId(index as u64);
-            let name = adapter.dataset.as_str();
-            let key = (
-                name,
-                adapter.train.max_seq_len,
-                adapter.train.train_on_prompt,
-            );
-            let data = if let Some(data) = encoded.get(&key) {
-                data.clone()
-            } else {
-                let data = Rc::new(raw[name].encode(&tokenizer, key.1, key.2)?);
-                check_vocabulary(name, &data, model.vocab_size)?;
-                encoded.entry(key).or_insert(data).clone()
-            };
-            if data.train.report.longest > model.max_position_embeddings {
-                warnings.push(format!(
-                    "adapter `{}` has rows of {} tokens, but the model was made for {}",
-                    adapter.name, data.train.report.longest, model.max_position_embeddings
-                ));
-            }
-            datasets.push(DatasetSummary {
-                adapter: adapter.name.clone(),
-                dataset: adapter.dataset.clone(),
-                train: data.train.report.clone(),
-                validation: data.validation.as_ref().map(|rows| rows.report.clone()),
-            });
-            let state = match &adapter.init_from {
-                Some(directory) => {
-                    let peft = PeftAdapter::load(directory)?;
-                    warnings.extend(shape_warning(adapter, &peft.config));
-                    let state = from_peft(&peft, adapter.lora.lora_dropout, &model, &device)?;
-                    shapes.insert(id, peft.config);
-                    state
-                }
-                None => fresh(adapter, &model, &device)?,
-            };
-            initial.insert(id, state);
-            tasks.push(TrainingTask::new(id, adapter.clone(), data)?);
-        }
+        let materials = Materials {
+            config: &config,
+            model: &model,
+            tokenizer: &tokenizer,
+            device: &device,
+        };
+        let tasks = materials.tasks(saved.as_ref())?;
 
         let household = Household {
             config: &config,
@@ -144,23 +121,21 @@ impl Run {
             #[cfg(feature = "remote")]
             Home::Worker(_) => None,
         };
-        let layers = spread(&config, &model, homes.len(), &tasks, measure_on)?;
+        let layers = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
         let pipeline = Pipeline::of(household.load(homes, layers, dtype)?)?;
         Ok(Self {
             config,
             tokenizer,
             pipeline,
             tasks,
-            initial,
-            shapes,
-            datasets,
-            warnings,
+            model: digest,
+            saved,
         })
     }
 
     /// What was read for each adapter, in the order of the configuration.
     pub fn datasets(&self) -> &[DatasetSummary] {
-        &self.datasets
+        &self.tasks.datasets
     }
 
     /// Trains until every adapter has come to its end or `stop` is set, which saves all adapters
@@ -174,59 +149,88 @@ impl Run {
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let started = Instant::now();
-        let directory = RunDirectory::create(&self.config.output_dir, &self.config.to_yaml()?)?;
-        let mut scheduler = FirstComeFirstServed::new(self.config.scheduler.max_adapters)?;
-        for task in &self.tasks {
-            scheduler.submit(description(task))?;
+        let cap = self.config.scheduler.max_adapters;
+        let mut scheduler = FirstComeFirstServed::new(cap, self.config.pipeline.groups())?;
+        self.train_with(&mut scheduler, stop, observer)
+    }
+
+    /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
+    /// not ended here, in the order of the configuration. The run ends when it names no group: tasks that it still keeps
+    /// waiting then are reported as interrupted.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
+    /// out.
+    pub fn train_with<S: Scheduler + ?Sized>(
+        self,
+        scheduler: &mut S,
+        stop: &AtomicBool,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, TrainerError> {
+        let Self {
+            config,
+            tokenizer,
+            pipeline,
+            tasks,
+            model,
+            mut saved,
+        } = self;
+        let directory = match &mut saved {
+            None => RunDirectory::create(&config.output_dir, &config.to_yaml()?)?,
+            Some(saved) => {
+                let claim = match saved.take_claim() {
+                    Some(claim) => claim,
+                    None => Claim::take(saved.directory())?,
+                };
+                RunDirectory::resume(saved.directory(), &config.to_yaml()?, claim)?
+            }
+        };
+        for waiting in &tasks.waiting {
+            scheduler.submit(description(&waiting.task))?;
         }
-        let names = self
-            .tasks
-            .iter()
-            .map(|task| task.config.name.clone())
-            .collect();
-        let stages = self.pipeline.names().collect();
-        let layers = self.pipeline.layers();
-        let layers = layers.map(|layers| [layers.start, layers.end]).collect();
-        let weight_bytes = self.pipeline.weight_bytes().collect();
-        let waiting = self.tasks.into_iter().map(|task| (task.id, task)).collect();
+        let before = saved.as_ref().map(SavedRun::record);
+        let seconds_before = before.map_or(0.0, |before| before.seconds);
         let ledger = Ledger {
-            config: &self.config,
+            config: &config,
             directory,
-            memory: self.pipeline.memory_gauges(),
+            memory: pipeline.memory_gauges(),
             observer,
             running: Vec::new(),
-            iteration: 0,
+            iteration: before.map_or(0, |before| before.iteration),
             pending: VecDeque::new(),
             failures: Vec::new(),
             arrived: None,
-            tokens: 0,
+            tokens: before.map_or(0, |before| before.tokens),
+            unwritten: 0,
         };
+        let waiting = tasks.waiting.into_iter();
         let mut session = Session {
-            pipeline: self.pipeline,
-            schedule: schedule(self.config.pipeline.schedule),
+            pipeline,
+            schedule: schedule(config.pipeline.schedule),
             ledger,
-            tokenizer: &self.tokenizer,
-            initial: self.initial,
-            shapes: self.shapes,
-            waiting,
-            ended: BTreeMap::new(),
+            tokenizer: &tokenizer,
+            initial: tasks.initial,
+            shapes: tasks.shapes,
+            waiting: waiting.map(|waiting| (waiting.task.id, waiting)).collect(),
+            ended: tasks.ended,
+            held: tasks.held,
+            saving: Saving::new(model, config_value(&config)?, seconds_before),
         };
-        session.ledger.emit(Event::RunStart {
-            time: now(),
-            adapters: names,
-            stages,
-            layers,
-            weight_bytes,
-            versions: Versions::default(),
-        })?;
-        for message in self.warnings {
-            session.ledger.emit(Event::Warning { message })?;
+        session.announce(saved.as_ref());
+        for message in tasks.warnings {
+            session.ledger.emit(Event::Warning { message });
+        }
+        if saved.is_none() {
+            // Before the first step there is something to go on from, too.
+            session.saving.ask();
+            session.settle()?;
         }
 
-        if let Err(error) = train_all(&mut session, &mut scheduler, stop) {
+        if let Err(error) = train_all(&mut session, scheduler, stop) {
             // A read that failed does not know why.
-            return Err(session.pipeline.failure().map_or(error, TrainerError::from));
+            let error = session.pipeline.failure().map_or(error, TrainerError::from);
+            session.rescue();
+            return Err(error);
         }
 
         let interrupted = session
@@ -242,7 +246,7 @@ impl Run {
                 .filter(|adapter| wanted(&adapter.outcome))
                 .count()
         };
-        let (seconds, tokens) = (started.elapsed().as_secs_f64(), session.ledger.tokens);
+        let (seconds, tokens) = (session.saving.seconds(), session.ledger.tokens);
         session.ledger.emit(Event::RunEnd {
             time: now(),
             seconds,
@@ -250,7 +254,7 @@ impl Run {
             done: count(|outcome| *outcome == Outcome::Done),
             failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
             interrupted,
-        })?;
+        });
         Ok(RunReport {
             adapters,
             interrupted,
@@ -261,18 +265,19 @@ impl Run {
 }
 
 /// Trains until every task has come to its end or `stop` is set.
-fn train_all(
+fn train_all<S: Scheduler + ?Sized>(
     session: &mut Session<'_>,
-    scheduler: &mut FirstComeFirstServed,
+    scheduler: &mut S,
     stop: &AtomicBool,
 ) -> Result<(), TrainerError> {
     loop {
         let decision = scheduler.decide();
-        session.admit(decision.admitted)?;
+        let most = decision.max_steps;
+        session.carry_out(decision)?;
         if session.ledger.running.is_empty() {
             return Ok(());
         }
-        for (task, outcome) in session.train(stop)? {
+        for (task, outcome) in session.train(stop, most)? {
             scheduler.finish(task, outcome)?;
         }
         if stop.load(Ordering::Relaxed) {
@@ -304,19 +309,66 @@ fn schedule(choice: ScheduleChoice) -> Schedule {
     }
 }
 
-fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
-    let parts = [Some(&data.train), data.validation.as_ref()];
-    let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
-    match samples
-        .flat_map(|sample| &sample.ids)
-        .find(|&&id| id as usize >= vocabulary)
-    {
-        Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
-            dataset: dataset.into(),
-            token,
-            vocabulary,
-        }),
-        None => Ok(()),
+impl Session<'_> {
+    /// Says that the run begins, or goes on, and what is odd about that.
+    fn announce(&mut self, saved: Option<&SavedRun>) {
+        let names = self.ledger.config.adapters.iter();
+        let adapters = names.map(|adapter| adapter.name.clone()).collect();
+        let stages = self.pipeline.names().collect();
+        let layers = self.pipeline.layers();
+        let layers = layers.map(|layers| [layers.start, layers.end]).collect();
+        let (time, versions) = (now(), Versions::default());
+        let Some(saved) = saved else {
+            self.ledger.emit(Event::RunStart {
+                time,
+                adapters,
+                stages,
+                layers,
+                weight_bytes: self.pipeline.weight_bytes().collect(),
+                versions,
+            });
+            return;
+        };
+        let written_by = saved.record().loraloom.clone();
+        if written_by != versions.loraloom {
+            let message = format!("the run was saved by loraloom {written_by}");
+            self.ledger.emit(Event::Warning { message });
+        }
+        let parts = self.ledger.config.pipeline.microbatches;
+        let before = &saved.record().config["pipeline"]["microbatches"];
+        if *before != parts {
+            let message = format!(
+                "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
+                 order, and last digits differ from those of an undisturbed run"
+            );
+            self.ledger.emit(Event::Warning { message });
+        }
+        self.ledger.emit(Event::Resume {
+            time,
+            iteration: saved.iteration(),
+            path: saved.relative_path(),
+            adapters,
+            stages,
+            layers,
+            versions,
+        });
+        for message in saved.warnings().iter().cloned() {
+            self.ledger.emit(Event::Warning { message });
+        }
+        for id in &self.held {
+            if let Some((report, reason)) = self.ended.get(id).and_then(|report| {
+                let Outcome::Failed { reason } = &report.outcome else {
+                    return None;
+                };
+                Some((report, reason))
+            }) {
+                self.ledger.emit(Event::AdapterFailed {
+                    adapter: report.name.clone(),
+                    step: report.steps + 1,
+                    reason: reason.clone(),
+                });
+            }
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::atomic::AtomicBool,
 };
 
@@ -10,15 +10,17 @@ use loraloom_pipeline::{
     executor::{Driver, Passes},
     schedule::{PipelineShape, Schedule},
 };
-use loraloom_scheduler::{Admission, Outcome as TaskOutcome, TaskId};
+use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
 
 use crate::{
     AdapterReport, Best, Event, Outcome, TrainerError,
-    adapter::{ModelAdapter, to_peft, unmoved},
+    adapter::{ModelAdapter, unmoved},
     answers,
     evaluate::evaluate,
     ledger::Ledger,
+    saving::Saving,
     task::TrainingTask,
+    waiting::WaitingTask,
     window::Window,
 };
 
@@ -35,46 +37,23 @@ pub(crate) struct Session<'a> {
     pub(crate) initial: HashMap<TaskId, ModelAdapter>,
     /// Shapes of adapters that began from a PEFT directory.
     pub(crate) shapes: HashMap<TaskId, PeftLoraConfig>,
-    pub(crate) waiting: BTreeMap<TaskId, TrainingTask>,
+    pub(crate) waiting: BTreeMap<TaskId, WaitingTask>,
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
+    /// Tasks that have ended and can go on in another part of the run, from the last checkpoint that
+    /// has them.
+    pub(crate) held: BTreeSet<TaskId>,
+    pub(crate) saving: Saving,
 }
 
 impl Session<'_> {
-    /// Puts waiting tasks' adapters into groups.
-    pub(crate) fn admit(&mut self, admissions: Vec<Admission>) -> Result<(), TrainerError> {
-        let ids: Vec<TaskId> = admissions.iter().map(|admission| admission.task).collect();
-        let groups = self.groups_for(&ids);
-        for (admission, group) in admissions.into_iter().zip(groups) {
-            let Some(mut task) = self.waiting.remove(&admission.task) else {
-                continue;
-            };
-            task.group = group;
-            self.pipeline.reserve_groups(group + 1)?;
-            self.pipeline.push(group, self.initial[&task.id].clone())?;
-            let (adapter, total_steps) = (task.config.name.clone(), task.total_steps);
-            let running = &mut self.ledger.running;
-            running.push(task);
-            let index = running.len() - 1;
-            let place = self.ledger.place(index);
-            let task = &self.ledger.running[index];
-            let samples = answers::before(&self.pipeline, self.tokenizer, task, place)?;
-            self.ledger.running[index].samples = samples;
-            self.ledger.emit(Event::Admit {
-                adapter,
-                total_steps,
-                reason: admission.reason,
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Trains all running tasks until something follows from a step of one of them, `stop` is set or
-    /// a task fails; then does what follows. Returns the tasks that ended.
+    /// Trains all running tasks until something follows from a step of one of them, `most` steps are
+    /// taken, `stop` is set or a task fails; then does what follows. Returns the tasks that ended.
     pub(crate) fn train(
         &mut self,
         stop: &AtomicBool,
+        most: Option<usize>,
     ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
-        self.regroup()?;
+        let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
         let split = self.ledger.config.pipeline.microbatches;
         let running = self.ledger.running.iter();
         let microbatches = running.map(|task| task.microbatches_per_step(split)).max();
@@ -84,7 +63,7 @@ impl Session<'_> {
                 self.pipeline.layers().len(),
                 self.ledger.groups(),
                 microbatches.unwrap_or(0),
-                self.steps_until_something_follows(),
+                self.steps_until_something_follows(most),
             )
             .with_extra_warmup(self.ledger.config.pipeline.extra_warmup),
             driver: Driver::default(),
@@ -94,12 +73,7 @@ impl Session<'_> {
 
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {
-            let index = self
-                .ledger
-                .running
-                .iter()
-                .position(|found| found.id == task);
-            if let Some(index) = index {
+            if let Some(index) = self.ledger.index_of(task) {
                 ended.push(self.fail(index, reason)?);
             }
         }
@@ -109,11 +83,12 @@ impl Session<'_> {
             ended.extend(self.after_step(index)?);
         }
         ended[failed..].reverse();
+        self.settle()?;
         Ok(ended)
     }
 
-    /// Steps to the next that ends, evaluates, saves or checks a task.
-    fn steps_until_something_follows(&self) -> usize {
+    /// Steps to the next that ends, evaluates, saves or checks a task, up to `most`.
+    fn steps_until_something_follows(&self, most: usize) -> usize {
         let follows = |task: &TrainingTask, step| {
             let unchecked = self.initial.contains_key(&task.id);
             let checked = unchecked && task.must_have_moved_after(step);
@@ -124,14 +99,11 @@ impl Session<'_> {
             let mut tasks = running.iter();
             tasks.any(|task| follows(task, task.submitted + ahead))
         };
-        (1..LONGEST_WINDOW).find(some).unwrap_or(LONGEST_WINDOW)
+        (1..most).find(some).unwrap_or(most)
     }
 
     /// Liveness, evaluation, saving and the end of a task that took a step.
-    pub(crate) fn after_step(
-        &mut self,
-        index: usize,
-    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+    fn after_step(&mut self, index: usize) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
         if let Some(reason) = self.unmoved(index)? {
             return self.fail(index, reason).map(Some);
         }
@@ -142,11 +114,16 @@ impl Session<'_> {
             out_of_patience = self.evaluate(index)?;
         }
         let ends = last || out_of_patience;
-        if ends || self.ledger.running[index].saves_after(step) {
-            self.save(index, "last")?;
-        }
+        let saves = ends || self.ledger.running[index].saves_after(step);
+        let saved = !saves || self.save(index, "last")?;
         if !ends {
             return Ok(None);
+        }
+        if !saved {
+            // Its steps since the last checkpoint are taken again when the run is resumed.
+            self.held.insert(self.ledger.running[index].id);
+            let reason = "what it has learnt could not be saved".to_owned();
+            return self.fail(index, reason).map(Some);
         }
         let place = self.ledger.place(index);
         let task = &mut self.ledger.running[index];
@@ -167,7 +144,7 @@ impl Session<'_> {
             adapter,
             step,
             reason,
-        })?;
+        });
         Ok(Some((id, TaskOutcome::Done)))
     }
 
@@ -213,7 +190,7 @@ impl Session<'_> {
             step,
             loss: loss_value,
             best,
-        })?;
+        });
         let task = &mut self.ledger.running[index];
         if best {
             task.best = Some(Best { step, loss });
@@ -226,33 +203,8 @@ impl Session<'_> {
         Ok(patience.is_some_and(|patience| task.evaluations_without_best >= patience))
     }
 
-    fn save(&mut self, index: usize, which: &str) -> Result<(), TrainerError> {
-        let task = &self.ledger.running[index];
-        let place = self.ledger.place(index);
-        let states = self.pipeline.extract(place.group, place.slot)?;
-        let shape = self.shapes.get(&task.id);
-        let path = self.ledger.directory.adapter(&task.config.name, which);
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|source| TrainerError::Write {
-                path: parent.to_owned(),
-                source,
-            })?;
-        }
-        to_peft(self.ledger.config, &task.config, shape, &states)?.save(&path)?;
-        let (adapter, step) = (task.config.name.clone(), task.steps);
-        let path = self.ledger.directory.relative(&path);
-        if which == "last" {
-            self.ledger.running[index].saved_steps = Some(step);
-        }
-        self.ledger.emit(Event::Checkpoint {
-            adapter,
-            step,
-            path,
-        })
-    }
-
     /// Ends a task that cannot go on. What it saved before stays as it is.
-    pub(crate) fn fail(
+    fn fail(
         &mut self,
         index: usize,
         reason: String,
@@ -271,11 +223,11 @@ impl Session<'_> {
             adapter,
             step,
             reason,
-        })?;
+        });
         Ok((id, TaskOutcome::Failed))
     }
 
-    /// Saves every running adapter and ends its task.
+    /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
         for index in 0..self.ledger.running.len() {
             let task = &self.ledger.running[index];
@@ -283,16 +235,18 @@ impl Session<'_> {
                 self.save(index, "last")?;
             }
         }
+        self.save_parked()?;
+        self.settle_all()?;
         for task in std::mem::take(&mut self.ledger.running) {
             self.conclude(task, Outcome::Interrupted);
         }
         Ok(())
     }
 
-    /// Reports tasks that never began.
+    /// Reports tasks that have no place.
     pub(crate) fn report_waiting(&mut self) {
-        for task in std::mem::take(&mut self.waiting).into_values() {
-            self.conclude(task, Outcome::Interrupted);
+        for waiting in std::mem::take(&mut self.waiting).into_values() {
+            self.conclude(waiting.task, Outcome::Interrupted);
         }
     }
 
@@ -301,6 +255,7 @@ impl Session<'_> {
             .saved_steps
             .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));
         self.initial.remove(&task.id);
+        self.saving.ask();
         let report = AdapterReport {
             name: task.config.name,
             outcome,

@@ -1,10 +1,13 @@
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 use loraloom_config::AdapterConfig;
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample};
 use loraloom_scheduler::TaskId;
 
-use crate::{AnswerSample, Best, TrainerError};
+use crate::{
+    AnswerSample, Best, TrainerError,
+    checkpoint::{BestRecord, Exact, Standing, TaskRecord},
+};
 
 /// The rows of one optimizer step of a task, in micro-batches.
 #[derive(Debug)]
@@ -36,19 +39,26 @@ pub(crate) struct TrainingTask {
     pub(crate) evaluations_without_best: usize,
     pub(crate) saved_steps: Option<usize>,
     pub(crate) samples: Vec<AnswerSample>,
-    data: Rc<Encoded>,
+    data: Rc<TaskData>,
     order: RowOrder,
+}
+
+/// The rows of a task, and the digest that tells them from others.
+#[derive(Debug)]
+pub(crate) struct TaskData {
+    pub(crate) rows: Encoded,
+    pub(crate) digest: String,
 }
 
 impl TrainingTask {
     pub(crate) fn new(
         id: TaskId,
         config: AdapterConfig,
-        data: Rc<Encoded>,
+        data: Rc<TaskData>,
     ) -> Result<Self, TrainerError> {
         let train = &config.train;
         let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
-        let rows = data.train.samples.len();
+        let rows = data.rows.train.samples.len();
         let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
         let total_steps = train
             .max_steps
@@ -77,6 +87,50 @@ impl TrainingTask {
         })
     }
 
+    /// Digest of its rows.
+    pub(crate) fn data_digest(&self) -> &str {
+        &self.data.digest
+    }
+
+    /// Goes on where it was saved.
+    pub(crate) fn restore(&mut self, record: &TaskRecord) {
+        self.submitted = record.step;
+        self.steps = record.step;
+        self.first_loss = record.first_loss.map(|loss| loss.0);
+        self.last_loss = record.last_loss.map(|loss| loss.0);
+        self.best = record.best.map(|best| Best {
+            step: best.step,
+            loss: best.loss.0,
+        });
+        self.evaluations_without_best = record.evaluations_without_best;
+        self.saved_steps = record.saved_steps;
+        self.samples.clone_from(&record.samples);
+    }
+
+    /// How far it is.
+    pub(crate) fn record(&self) -> TaskRecord {
+        let exact = |loss: Option<f64>| loss.map(Exact);
+        TaskRecord {
+            name: self.config.name.clone(),
+            standing: Standing::Begun,
+            step: self.steps,
+            total_steps: self.total_steps,
+            data: self.data.digest.clone(),
+            first_loss: exact(self.first_loss),
+            last_loss: exact(self.last_loss),
+            best: self.best.map(|best| BestRecord {
+                step: best.step,
+                loss: Exact(best.loss),
+            }),
+            evaluations_without_best: self.evaluations_without_best,
+            saved_steps: self.saved_steps,
+            samples: self.samples.clone(),
+            has_moved: false,
+            peft_config: None,
+            modules: BTreeMap::new(),
+        }
+    }
+
     /// What the task's next step takes, every batch of it in so many micro-batches: a function of the
     /// task and its own step number.
     pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
@@ -84,7 +138,7 @@ impl TrainingTask {
             .order
             .rows(self.submitted)
             .into_iter()
-            .map(|row| &self.data.train.samples[row])
+            .map(|row| &self.data.rows.train.samples[row])
             .collect();
         StepRows {
             target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
@@ -99,7 +153,7 @@ impl TrainingTask {
 
     /// What became of the training rows.
     pub(crate) fn train_report(&self) -> &EncodeReport {
-        &self.data.train.report
+        &self.data.rows.train.report
     }
 
     fn microbatch_size(&self, split: usize) -> usize {
@@ -115,6 +169,7 @@ impl TrainingTask {
 
     pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
         self.data
+            .rows
             .validation
             .as_ref()
             .map(|rows| rows.samples.as_slice())
@@ -122,7 +177,8 @@ impl TrainingTask {
 
     /// Rows to show answers for: held-out ones if there are any.
     pub(crate) fn sample_rows(&self) -> &[Sample] {
-        self.validation_rows().unwrap_or(&self.data.train.samples)
+        self.validation_rows()
+            .unwrap_or(&self.data.rows.train.samples)
     }
 
     pub(crate) fn rows_per_step(&self) -> usize {
@@ -144,7 +200,7 @@ impl TrainingTask {
     /// Whether the task is evaluated after `step`, counted from 1.
     pub(crate) fn evaluates_after(&self, step: usize) -> bool {
         let due = self.ends_after(step) || step.is_multiple_of(self.config.eval.steps);
-        due && self.data.validation.is_some()
+        due && self.data.rows.validation.is_some()
     }
 
     /// Whether the task is saved after `step`, counted from 1.

@@ -44,16 +44,16 @@ impl Steps for Window<'_, '_> {
     }
 
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
-        self.ledger.book(&outcome)?;
+        self.ledger.book(&outcome);
         Ok(self.ledger.failures.is_empty())
     }
 }
 
 impl Ledger<'_> {
     /// Writes the results of the first iteration under way down.
-    fn book(&mut self, outcome: &StepOutcome) -> Result<(), TrainerError> {
+    fn book(&mut self, outcome: &StepOutcome) {
         let Some(submitted) = self.pending.pop_front() else {
-            return Ok(());
+            return;
         };
         let iteration = submitted.number;
         let begun = submitted.begun;
@@ -69,7 +69,7 @@ impl Ledger<'_> {
             names.push(steps.map(|step| step.name.clone()).collect());
             let results = group.results(&outcome.groups[index]);
             for (step, result) in group.steps.into_iter().zip(results) {
-                self.record(iteration, index, step, result)?;
+                self.record(iteration, index, step, result);
             }
         }
         self.emit(Event::Iteration {
@@ -82,7 +82,7 @@ impl Ledger<'_> {
             transfer_overlap: outcome.transfers.and_then(|transfers| transfers.overlap()),
             bytes_reserved: self.bytes_reserved(),
             groups: names,
-        })
+        });
     }
 
     /// Books a task's step. A task that failed a step earlier is as good as gone: this step of it
@@ -93,7 +93,7 @@ impl Ledger<'_> {
         group: usize,
         submitted: SubmittedStep,
         result: StepResult,
-    ) -> Result<(), TrainerError> {
+    ) {
         let StepResult { loss, grad_norm } = result;
         let SubmittedStep {
             task: id,
@@ -104,7 +104,7 @@ impl Ledger<'_> {
             tokens,
         } = submitted;
         if self.failures.iter().any(|(failed, _)| *failed == id) {
-            return Ok(());
+            return;
         }
         if !loss.is_finite() || !grad_norm.is_finite() {
             let reason = format!(
@@ -112,10 +112,10 @@ impl Ledger<'_> {
                  {learning_rate}"
             );
             self.failures.push((id, reason));
-            return Ok(());
+            return;
         }
         let Some(task) = self.running.iter_mut().find(|task| task.id == id) else {
-            return Ok(());
+            return;
         };
         task.steps = step;
         task.first_loss.get_or_insert(loss);
@@ -132,7 +132,7 @@ impl Ledger<'_> {
             grad_norm,
             learning_rate,
             group,
-        })
+        });
     }
 }
 

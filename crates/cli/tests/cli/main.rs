@@ -16,6 +16,7 @@ mod mlora;
 #[cfg(all(feature = "remote", target_os = "linux"))]
 mod namespaces;
 mod plan;
+mod resume;
 mod support;
 mod train;
 mod usage;

@@ -72,7 +72,6 @@ fn what_is_not_served_is_refused_by_name() {
         "export x",
         "simulate t --compare --json",
         "data preview x.yaml",
-        "train x.yaml --resume",
     ] {
         let run = here.run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(run.code, 2, "{line}: {}", run.stderr);

@@ -166,6 +166,39 @@ fn a_worker_that_is_stopped_ends_the_run() {
     loses("-STOP", false);
 }
 
+/// A run that lost a worker goes on with another, and ends as one that did not.
+#[test]
+fn a_run_that_lost_a_worker_is_resumed_with_another() {
+    let workspace = workspace();
+    let steps = 60;
+    let device = device();
+    let (code, stderr) = ended(train(&workspace, &[&device, &device], "here", steps));
+    assert_eq!(code, 0, "{stderr}");
+    let worker = Worker::start(&workspace, "first", "tiny-llama");
+    let mut command = train(&workspace, &[&device, &worker.address], "lost", steps);
+    let run = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_saves(&workspace.path("lost"));
+    worker.signal("-KILL");
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", self::stderr(&output));
+
+    let other = Worker::start(&workspace, "other", "tiny-llama");
+    let mut command = train(&workspace, &[&device, &other.address], "lost", steps);
+    command.arg("--resume");
+    let (code, stderr) = ended(command);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("resumed after iteration"), "{stderr}");
+    let (found, expected) = (
+        trained(&workspace.path("lost")),
+        trained(&workspace.path("here")),
+    );
+    assert!(found.0 == expected.0, "adapters differ");
+}
+
 #[test]
 fn a_second_run_is_refused_and_the_first_goes_on() {
     let workspace = workspace();

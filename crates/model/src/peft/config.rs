@@ -1,4 +1,4 @@
-use super::raw::RawPeftConfig;
+use super::{raw::RawPeftConfig, written};
 use crate::error::ModelError;
 
 /// PEFT's `LoraConfig`: what of it determines the computation, and what it was made for.
@@ -85,6 +85,15 @@ impl PeftLoraConfig {
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The text of an `adapter_config.json`, as PEFT writes it.
+    ///
+    /// # Errors
+    /// [`ModelError::Json`] if a number is not one.
+    pub fn to_json(&self) -> Result<String, ModelError> {
+        let text = written::config_json(self)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What `lora_alpha` and a rank give: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.

@@ -94,7 +94,8 @@ fn admitted(
     config: &RunConfig,
     tasks: Vec<TaskPlan>,
 ) -> Result<(Vec<TaskPlan>, Vec<String>), PlanError> {
-    let mut scheduler = FirstComeFirstServed::new(config.scheduler.max_adapters)?;
+    let mut scheduler =
+        FirstComeFirstServed::new(config.scheduler.max_adapters, config.pipeline.groups())?;
     for (index, adapter) in config.adapters.iter().enumerate() {
         let rows_per_step = adapter.train.batch_size * adapter.train.gradient_accumulation_steps;
         scheduler.submit(Task {
@@ -110,11 +111,11 @@ fn admitted(
             load: Load::default(),
         })?;
     }
-    let running = scheduler.decide().groups.concat();
+    let running = scheduler.decide().admitted;
     let mut tasks: Vec<Option<TaskPlan>> = tasks.into_iter().map(Some).collect();
     let running = running
         .into_iter()
-        .filter_map(|member| tasks.get_mut(member.task.0 as usize)?.take())
+        .filter_map(|admission| tasks.get_mut(admission.task.0 as usize)?.take())
         .collect();
     let waiting = tasks.into_iter().flatten().map(|task| task.name).collect();
     Ok((running, waiting))

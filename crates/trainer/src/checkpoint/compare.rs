@@ -1,0 +1,211 @@
+//! What of a configuration may change between two parts of a run.
+
+use loraloom_config::{ConfigError, RunConfig};
+use serde_json::{Map, Value};
+
+/// Where and how it is computed, and where it is written; whether the model is the same, its digest
+/// says.
+const FREE: [&str; 6] = [
+    "device",
+    "gradient_checkpointing",
+    "model",
+    "output_dir",
+    "pipeline",
+    "scheduler",
+];
+/// Of an adapter: whose turn it is, when it is saved, and where it began.
+const FREE_OF_ADAPTER: [&str; 4] = ["init_from", "priority", "save", "tenant"];
+
+/// A key with different values.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Difference {
+    /// Its dotted path.
+    pub(super) key: String,
+    /// The value that the run has.
+    pub(super) saved: String,
+    /// The value now.
+    pub(super) now: String,
+}
+
+/// A configuration as it comes back from a checkpoint.
+///
+/// # Errors
+/// If a path is not valid Unicode.
+pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
+    // By way of the text: reading it may change the last bit of a number.
+    let text = serde_json::to_string(config);
+    let value = text.and_then(|text| serde_json::from_str(&text));
+    value.map_err(|error| ConfigError::Write(error.to_string()))
+}
+
+/// The first key that decides what is trained and has another value than in the run. Adapters that
+/// are new are no difference; the data itself is compared elsewhere.
+pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
+    let (saved, now) = (by_name(saved), by_name(now));
+    let none = Map::new();
+    let (saved, now) = (saved.as_object()?, now.as_object().unwrap_or(&none));
+    for (key, value) in saved {
+        let other = now.get(key).unwrap_or(&Value::Null);
+        let found = match key.as_str() {
+            key if FREE.contains(&key) => None,
+            "adapters" => of_entries(key, value, other, &FREE_OF_ADAPTER, true),
+            "datasets" => of_entries(key, value, other, &["path"], false),
+            _ => deep(key, value, other),
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// The configuration with its adapters by name.
+fn by_name(config: &Value) -> Value {
+    let mut config = config.clone();
+    if let Some(adapters) = config.get_mut("adapters") {
+        let list = adapters.as_array().into_iter().flatten();
+        let named = list.filter_map(|adapter| {
+            let name = adapter.get("name")?.as_str()?;
+            Some((name.to_owned(), adapter.clone()))
+        });
+        *adapters = Value::Object(named.collect());
+    }
+    config
+}
+
+fn of_entries(
+    key: &str,
+    saved: &Value,
+    now: &Value,
+    free: &[&str],
+    required: bool,
+) -> Option<Difference> {
+    for (name, entry) in saved.as_object()? {
+        let path = format!("{key}.{name}");
+        let Some(other) = now.get(name) else {
+            if required {
+                return Some(different(path, entry, &Value::Null));
+            }
+            continue;
+        };
+        for (field, value) in entry.as_object().into_iter().flatten() {
+            let other = other.get(field).unwrap_or(&Value::Null);
+            // A file may be elsewhere now; what is in it is compared.
+            let files = field == "validation" && value.is_string() && other.is_string();
+            if free.contains(&field.as_str()) || files {
+                continue;
+            }
+            let found = deep(&format!("{path}.{field}"), value, other);
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+    None
+}
+
+fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
+    if saved == now {
+        return None;
+    }
+    if let (Value::Object(saved), Value::Object(now)) = (saved, now) {
+        let keys = saved.keys().chain(now.keys());
+        let found = keys.into_iter().find_map(|field| {
+            let value = |map: &Map<String, Value>| map.get(field).cloned().unwrap_or_default();
+            deep(&format!("{key}.{field}"), &value(saved), &value(now))
+        });
+        return found;
+    }
+    Some(different(key.to_owned(), saved, now))
+}
+
+fn different(key: String, saved: &Value, now: &Value) -> Difference {
+    Difference {
+        key,
+        saved: saved.to_string(),
+        now: now.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::difference;
+
+    fn config() -> Value {
+        json!({
+            "model": "m", "output_dir": "o", "seed": 1, "dtype": "auto", "device": "cpu",
+            "pipeline": {"stages": ["cpu"]}, "scheduler": {"max_adapters": null},
+            "datasets": {"d": {"path": ["x"], "template": null, "validation": "v.jsonl"}},
+            "adapters": [
+                {"name": "a", "priority": 0, "train": {"learning_rate": 1e-3, "max_steps": 5},
+                 "save": {"steps": 5}},
+                {"name": "b", "priority": 0, "train": {"learning_rate": 1e-3, "max_steps": 5},
+                 "save": {"steps": 5}},
+            ],
+        })
+    }
+
+    fn found(change: impl FnOnce(&mut Value)) -> Option<String> {
+        let mut now = config();
+        change(&mut now);
+        difference(&config(), &now)
+            .map(|found| format!("{} {} {}", found.key, found.saved, found.now))
+    }
+
+    #[test]
+    fn what_decides_what_is_trained_must_be_the_same() {
+        assert_eq!(found(|_| {}), None);
+        for (pointer, value, told) in [
+            ("/seed", json!(2), "seed 1 2"),
+            ("/dtype", json!("float16"), "dtype \"auto\" \"float16\""),
+            (
+                "/datasets/d/template",
+                json!("t"),
+                "datasets.d.template null \"t\"",
+            ),
+            (
+                "/datasets/d/validation",
+                json!(0.1),
+                "datasets.d.validation \"v.jsonl\" 0.1",
+            ),
+            (
+                "/adapters/1/train/max_steps",
+                json!(6),
+                "adapters.b.train.max_steps 5 6",
+            ),
+        ] {
+            let change = |config: &mut Value| *config.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(found(change).as_deref(), Some(told));
+        }
+        let removed = found(|config| {
+            config["adapters"].as_array_mut().unwrap().remove(0);
+        });
+        assert!(removed.is_some_and(|told| told.starts_with("adapters.a ")));
+    }
+
+    #[test]
+    fn where_and_when_may_change_and_adapters_may_be_added() {
+        for (pointer, value) in [
+            ("/model", json!("elsewhere")),
+            ("/output_dir", json!("elsewhere")),
+            ("/device", json!("wgpu")),
+            ("/pipeline/stages", json!(["cpu", "cpu"])),
+            ("/scheduler/max_adapters", json!(3)),
+            ("/datasets/d/path", json!(["y"])),
+            ("/datasets/d/validation", json!("w.jsonl")),
+            ("/adapters/0/priority", json!(7)),
+            ("/adapters/0/save/steps", json!(7)),
+        ] {
+            let change = |config: &mut Value| *config.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(found(change), None, "{pointer}");
+        }
+        let changed = found(|config| {
+            let adapters = config["adapters"].as_array_mut().unwrap();
+            adapters.reverse();
+            adapters.push(json!({"name": "c"}));
+        });
+        assert_eq!(changed, None);
+    }
+}

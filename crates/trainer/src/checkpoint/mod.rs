@@ -1,0 +1,41 @@
+//! Everything that a run needs to go on: `checkpoints/<iteration>/` of a run directory.
+//!
+//! A checkpoint is a directory that appears at once, when all of it is on the disk, and is named for
+//! the iteration of the run after which it was made: tasks are at different steps of their own then.
+//!
+//! ```text
+//! checkpoints/120/manifest.json             length and BLAKE3 of every other file
+//! checkpoints/120/run.json                  the run and its tasks, see RunRecord
+//! checkpoints/120/tasks/<name>.safetensors  adapter and moments of a task that has begun
+//! ```
+//!
+//! Data order, dropout and schedules are functions of a task's own step and seed, so there is no
+//! other state.
+
+mod compare;
+mod digest;
+mod exact;
+mod generation;
+mod record;
+mod saved_run;
+mod staged;
+mod tensors;
+
+pub(crate) use compare::config_value;
+pub(crate) use digest::{data_digest, model_digest};
+pub(crate) use exact::Exact;
+pub(crate) use record::{BestRecord, FORMAT, RunRecord, Standing, TaskRecord};
+pub use saved_run::{SavedRun, SavedTask};
+pub(crate) use staged::{Staged, prune, remove_stale};
+pub(crate) use tensors::encode;
+
+/// Name of the directory in a run directory.
+pub(crate) const DIRECTORY: &str = "checkpoints";
+const MANIFEST: &str = "manifest.json";
+/// The run and its tasks.
+pub(crate) const RECORD: &str = "run.json";
+
+/// Where a task's tensors are in a checkpoint.
+pub(crate) fn tensors_file(adapter: &str) -> String {
+    format!("tasks/{adapter}.safetensors")
+}

@@ -1,0 +1,87 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Exact;
+use crate::{AnswerSample, Outcome};
+
+/// Version of the files of a checkpoint.
+pub(crate) const FORMAT: u32 = 1;
+
+/// `run.json`: how far a run is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunRecord {
+    /// [`FORMAT`].
+    pub(crate) format: u32,
+    /// Version of loraloom that wrote it.
+    pub(crate) loraloom: String,
+    /// Iterations of the run so far.
+    pub(crate) iteration: u64,
+    /// Tokens trained on so far.
+    pub(crate) tokens: u64,
+    /// Wall time so far.
+    pub(crate) seconds: f64,
+    /// Digest of the model's files.
+    pub(crate) model: String,
+    /// Decoder layers of the model.
+    pub(crate) layers: usize,
+    /// The resolved configuration.
+    pub(crate) config: serde_json::Value,
+    /// The tasks, in the order of the configuration.
+    pub(crate) tasks: Vec<TaskRecord>,
+}
+
+/// How far a task is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TaskRecord {
+    /// The adapter's name.
+    pub(crate) name: String,
+    pub(crate) standing: Standing,
+    /// Optimizer steps it has taken: where its data, its dropout and its schedule go on.
+    pub(crate) step: usize,
+    pub(crate) total_steps: usize,
+    /// Digest of its encoded rows; empty once it has ended.
+    pub(crate) data: String,
+    pub(crate) first_loss: Option<Exact>,
+    pub(crate) last_loss: Option<Exact>,
+    pub(crate) best: Option<BestRecord>,
+    pub(crate) evaluations_without_best: usize,
+    /// The step after which `last` was written.
+    pub(crate) saved_steps: Option<usize>,
+    /// What it answered before training, and after.
+    pub(crate) samples: Vec<AnswerSample>,
+    /// Whether it was seen that training reaches all of it. If not, what it began from is among the
+    /// tensors.
+    pub(crate) has_moved: bool,
+    /// `adapter_config.json` of the directory that it began from.
+    pub(crate) peft_config: Option<String>,
+    /// Adapted modules by their path; none before it has begun and after it has ended.
+    pub(crate) modules: BTreeMap<String, ModuleRecord>,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    /// It has not begun.
+    Queued,
+    /// It trains, or was parked.
+    Begun,
+    /// It has ended.
+    Ended(Outcome),
+}
+
+/// The best evaluation of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BestRecord {
+    pub(crate) step: usize,
+    pub(crate) loss: Exact,
+}
+
+/// What is not in the tensors of an adapted module.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModuleRecord {
+    pub(crate) lora_alpha: Exact,
+    pub(crate) lora_dropout: Exact,
+    pub(crate) use_rslora: bool,
+}

@@ -1,0 +1,273 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use loraloom_config::RunConfig;
+use loraloom_model::{LayerAdapter, PeftLoraConfig};
+
+use super::{
+    DIRECTORY, RECORD,
+    compare::{config_value, difference},
+    generation::{Manifest, generations},
+    record::{RunRecord, Standing, TaskRecord},
+    tensors::decode,
+    tensors_file,
+};
+use crate::{
+    AdapterReport, Best, Outcome, RunReport, TrainerError,
+    run_directory::{self, Claim},
+};
+
+/// The newest whole checkpoint of a run.
+#[derive(Debug)]
+pub struct SavedRun {
+    directory: PathBuf,
+    /// The checkpoint's own directory.
+    path: PathBuf,
+    manifest: Manifest,
+    record: RunRecord,
+    warnings: Vec<String>,
+    /// Held by whoever means to go on with the run.
+    claim: Option<Claim>,
+}
+
+/// A task as it was saved.
+#[derive(Debug)]
+pub struct SavedTask {
+    pub(crate) record: TaskRecord,
+    /// Adapter and moments of every decoder layer, in the host's memory; `None` if it has not begun,
+    /// or has ended.
+    pub adapter: Option<Vec<LayerAdapter>>,
+    /// The adapter that it began from, if training was not yet seen to reach all of it.
+    pub initial: Option<Vec<LayerAdapter>>,
+    /// Shape of the PEFT directory that it began from.
+    pub shape: Option<PeftLoraConfig>,
+}
+
+impl SavedTask {
+    /// Optimizer steps it has taken.
+    pub fn step(&self) -> usize {
+        self.record.step
+    }
+
+    /// Optimizer steps it is to take.
+    pub fn total_steps(&self) -> usize {
+        self.record.total_steps
+    }
+}
+
+impl SavedRun {
+    /// Reads the newest checkpoint of the run in `directory` that is whole: every file of it has the
+    /// length and the BLAKE3 that were written down. A task's tensors are read when it is asked for.
+    ///
+    /// # Errors
+    /// [`TrainerError::NoCheckpoint`] if there is none.
+    pub fn newest(directory: &Path) -> Result<Self, TrainerError> {
+        let mut problems = Vec::new();
+        for generation in generations(&directory.join(DIRECTORY)) {
+            let path = generation.path;
+            match read(&path) {
+                Ok((manifest, record)) => {
+                    return Ok(Self {
+                        directory: directory.to_owned(),
+                        path,
+                        manifest,
+                        record,
+                        warnings: problems,
+                        claim: None,
+                    });
+                }
+                Err(problem) => {
+                    let name = path.display();
+                    problems.push(format!("checkpoint `{name}` is damaged: {problem}"));
+                }
+            }
+        }
+        Err(TrainerError::NoCheckpoint {
+            path: directory.to_owned(),
+            is_run: run_directory::is_run(directory),
+            problems,
+        })
+    }
+
+    /// The newest whole checkpoint, to go on from it: nobody else can before this is gone. Damaged
+    /// ones are given another name, and what a killed process left half written is removed.
+    ///
+    /// # Errors
+    /// As [`newest`](Self::newest), and [`TrainerError::RunInUse`] while a process trains the run.
+    pub fn claim(directory: &Path) -> Result<Self, TrainerError> {
+        let claim = run_directory::is_run(directory)
+            .then(|| Claim::take(directory))
+            .transpose()?;
+        let mut saved = Self::newest(directory)?;
+        saved.claim = claim;
+        run_directory::tidy(directory)?;
+        for generation in generations(&directory.join(DIRECTORY)) {
+            if generation.path == saved.path {
+                break;
+            }
+            let mut aside = generation.path.clone().into_os_string();
+            aside.push(".damaged");
+            fs::rename(&generation.path, &aside)
+                .map_err(|error| TrainerError::write(&generation.path, error))?;
+        }
+        Ok(saved)
+    }
+
+    /// What is odd about the run's checkpoints, a sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Iterations of the run so far.
+    pub fn iteration(&self) -> u64 {
+        self.record.iteration
+    }
+
+    /// Names of the adapters.
+    pub fn adapters(&self) -> impl Iterator<Item = &str> {
+        self.record.tasks.iter().map(|task| task.name.as_str())
+    }
+
+    /// What the run came to, if every adapter of a configuration has come to its end in it.
+    pub fn report(&self, config: &RunConfig) -> Option<RunReport> {
+        let report = |name: &str| {
+            let mut tasks = self.record.tasks.iter();
+            self.report_of(tasks.find(|task| task.name == name)?)
+        };
+        let adapters = config.adapters.iter();
+        let adapters: Option<Vec<AdapterReport>> =
+            adapters.map(|adapter| report(&adapter.name)).collect();
+        Some(RunReport {
+            adapters: adapters?,
+            interrupted: false,
+            seconds: self.record.seconds,
+            tokens: self.record.tokens,
+        })
+    }
+
+    /// Checks that a configuration trains what this run trains. Where and how it computes may differ,
+    /// as may priorities, and there may be further adapters.
+    ///
+    /// # Errors
+    /// [`TrainerError::ConfigChanged`] with the first key that differs.
+    pub fn check(&self, config: &RunConfig) -> Result<(), TrainerError> {
+        match difference(&self.record.config, &config_value(config)?) {
+            None => Ok(()),
+            Some(found) => Err(TrainerError::ConfigChanged {
+                key: found.key,
+                saved: found.saved,
+                now: found.now,
+                run: self.directory.clone(),
+            }),
+        }
+    }
+
+    /// Checks that the model in `directory` is the run's.
+    pub(crate) fn check_model(&self, digest: &str, directory: &Path) -> Result<(), TrainerError> {
+        if digest == self.record.model {
+            return Ok(());
+        }
+        let path = |path: &dyn std::fmt::Display| format!("`{path}` with other weights");
+        let saved = self.record.config["model"].as_str().unwrap_or_default();
+        Err(TrainerError::ConfigChanged {
+            key: "model".into(),
+            saved: path(&saved),
+            now: format!("`{}`", directory.display()),
+            run: self.directory.clone(),
+        })
+    }
+
+    /// The task of an adapter as it was saved; `None` if the run had no adapter of this name.
+    ///
+    /// # Errors
+    /// [`TrainerError::Checkpoint`] if its tensors cannot be read any more.
+    pub fn task(&self, adapter: &str) -> Result<Option<SavedTask>, TrainerError> {
+        let mut tasks = self.record.tasks.iter();
+        let Some(record) = tasks.find(|task| task.name == adapter) else {
+            return Ok(None);
+        };
+        let problem = |problem: String| TrainerError::Checkpoint {
+            problem: format!("{}: {problem}", self.path.display()),
+        };
+        let (mut adapter, mut initial) = (None, None);
+        if let Some(file) = self.tensors_of(record)? {
+            let decoded = decode(&file, &record.modules, self.record.layers);
+            let (states, before) = decoded.map_err(problem)?;
+            (adapter, initial) = (Some(states), before);
+        }
+        let shape = record.peft_config.as_deref().map(PeftLoraConfig::from_json);
+        Ok(Some(SavedTask {
+            shape: shape.transpose()?,
+            record: record.clone(),
+            adapter,
+            initial,
+        }))
+    }
+
+    /// The file of a task's tensors, if it has any.
+    pub(crate) fn tensors_of(&self, task: &TaskRecord) -> Result<Option<Vec<u8>>, TrainerError> {
+        if task.modules.is_empty() {
+            return Ok(None);
+        }
+        let file = self.manifest.read(&self.path, &tensors_file(&task.name));
+        file.map(Some).map_err(|problem| TrainerError::Checkpoint {
+            problem: format!("{}: {problem}", self.path.display()),
+        })
+    }
+
+    pub(crate) fn record(&self) -> &RunRecord {
+        &self.record
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The claim on the run directory, which whoever goes on with the run keeps.
+    pub(crate) fn take_claim(&mut self) -> Option<Claim> {
+        self.claim.take()
+    }
+
+    /// The checkpoint's path, relative to the run directory.
+    pub(crate) fn relative_path(&self) -> String {
+        let path = self.path.strip_prefix(&self.directory);
+        path.unwrap_or(&self.path).display().to_string()
+    }
+
+    /// What a task came to, if it has.
+    pub(crate) fn report_of(&self, task: &TaskRecord) -> Option<AdapterReport> {
+        match &task.standing {
+            Standing::Ended(outcome) => Some(self.ended_as(task, outcome.clone())),
+            Standing::Queued | Standing::Begun => None,
+        }
+    }
+
+    /// The report of a task that ends where it was saved.
+    pub(crate) fn ended_as(&self, task: &TaskRecord, outcome: Outcome) -> AdapterReport {
+        let directory = run_directory::adapter(&self.directory, &task.name, "last");
+        AdapterReport {
+            name: task.name.clone(),
+            outcome,
+            steps: task.step,
+            total_steps: task.total_steps,
+            first_loss: task.first_loss.map(|loss| loss.0),
+            last_loss: task.last_loss.map(|loss| loss.0),
+            best: task.best.map(|best| Best {
+                step: best.step,
+                loss: best.loss.0,
+            }),
+            directory: task.saved_steps.map(|_| directory),
+            samples: task.samples.clone(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<(Manifest, RunRecord), String> {
+    let manifest = Manifest::verify(path)?;
+    let record = manifest.read(path, RECORD)?;
+    let record: RunRecord =
+        serde_json::from_slice(&record).map_err(|error| format!("{RECORD}: {error}"))?;
+    Ok((manifest, record))
+}

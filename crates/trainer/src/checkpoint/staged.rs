@@ -1,0 +1,163 @@
+//! A checkpoint on its way to the disk: it appears whole or not at all.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    MANIFEST,
+    generation::{Manifest, Seal, generations},
+};
+use crate::TrainerError;
+
+/// A directory that is being written under another name. Dropped without a
+/// [`commit`](Self::commit), it is removed.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    path: PathBuf,
+    parent: PathBuf,
+    number: u64,
+    files: BTreeMap<String, Seal>,
+    committed: bool,
+}
+
+impl Staged {
+    /// Begins checkpoint `number` in `parent`.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub(crate) fn create(parent: &Path, number: u64) -> Result<Self, TrainerError> {
+        on(parent, fs::create_dir_all(parent))?;
+        let path = parent.join(format!(".{number}.tmp-{}", std::process::id()));
+        // Left by a process of the same number that ended in the middle.
+        on(&path, remove(&path))?;
+        on(&path, fs::create_dir(&path))?;
+        Ok(Self {
+            path,
+            parent: parent.to_owned(),
+            number,
+            files: BTreeMap::new(),
+            committed: false,
+        })
+    }
+
+    /// Writes a file, `name` relative to the checkpoint, and waits until it is on the disk.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn write(&mut self, name: &str, contents: &[u8]) -> Result<(), TrainerError> {
+        let path = self.path.join(name);
+        if let Some(directory) = path.parent() {
+            on(directory, fs::create_dir_all(directory))?;
+        }
+        let seal = Seal {
+            bytes: contents.len() as u64,
+            blake3: blake3::hash(contents).to_hex().to_string(),
+        };
+        self.files.insert(name.to_owned(), seal);
+        on(&path, write_synced(&path, contents))
+    }
+
+    /// Gives the checkpoint its name. An older one of the same number is kept beside it until this
+    /// one is in its place.
+    ///
+    /// # Errors
+    /// If the disk fails; what was there before still is then.
+    pub(crate) fn commit(mut self) -> Result<PathBuf, TrainerError> {
+        let manifest = Manifest::new(std::mem::take(&mut self.files));
+        let manifest = on(&self.path, manifest.to_json())?;
+        self.write(MANIFEST, &manifest)?;
+        for entry in on(&self.path, fs::read_dir(&self.path))? {
+            let path = on(&self.path, entry)?.path();
+            if path.is_dir() {
+                on(&path, sync_directory(&path))?;
+            }
+        }
+        on(&self.path, sync_directory(&self.path))?;
+
+        let path = self.parent.join(self.number.to_string());
+        let old = self.parent.join(format!("{}.old", self.number));
+        if path.exists() {
+            on(&old, remove(&old))?;
+            on(&path, fs::rename(&path, &old))?;
+        }
+        if let Err(error) = fs::rename(&self.path, &path) {
+            if old.exists() {
+                on(&old, fs::rename(&old, &path))?;
+            }
+            return on(&path, Err(error));
+        }
+        self.committed = true;
+        on(&self.parent, sync_directory(&self.parent))?;
+        on(&old, remove(&old))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Nothing can be done about a failure here; the next run clears it away.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Removes all but the newest `keep` checkpoints in `parent`.
+///
+/// # Errors
+/// If one cannot be removed.
+pub(crate) fn prune(parent: &Path, keep: usize) -> Result<(), TrainerError> {
+    for generation in generations(parent).into_iter().skip(keep) {
+        on(&generation.path, remove(&generation.path))?;
+    }
+    Ok(())
+}
+
+/// Removes what a process that ended in the middle of a save left in `parent`. Nobody else may be
+/// saving there.
+///
+/// # Errors
+/// If it cannot be removed.
+pub(crate) fn remove_stale(parent: &Path) -> Result<(), TrainerError> {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let path = on(parent, entry)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with('.') && name.contains(".tmp-")) {
+            on(&path, remove(&path))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+/// Makes the entries of a directory durable, where the system has a notion of that.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(path)?.sync_all()
+    } else {
+        Ok(())
+    }
+}
+
+fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
+    result.map_err(|error| TrainerError::write(path, error))
+}

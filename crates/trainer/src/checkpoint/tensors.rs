@@ -1,0 +1,237 @@
+//! An adapter with its optimizer's state as a safetensors file, bit for bit.
+
+use std::collections::BTreeMap;
+
+use batchlora::{AdapterState, LoraPair, LoraSpec};
+use burn::tensor::{Device, Tensor, TensorData};
+use loraloom_model::{LayerAdapter, Projection, to_host};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+use super::{Exact, record::ModuleRecord};
+use crate::{TrainerError, adapter::ModelAdapter};
+
+/// Before a module's path: its weights, its moments under torch's names, and what it began from.
+const WEIGHTS: &str = "";
+const FIRST_MOMENT: &str = "exp_avg.";
+const SECOND_MOMENT: &str = "exp_avg_sq.";
+const INITIAL: &str = "initial.";
+
+type Modules = BTreeMap<String, ModuleRecord>;
+type NamedTensor = (String, [usize; 2], Vec<u8>);
+
+/// The file of an adapter, and what is not in it. `initial` is the adapter that it began from, of
+/// which the weights are kept.
+///
+/// # Errors
+/// If a device does not hand a tensor over.
+pub(crate) fn encode(
+    adapter: &[LayerAdapter],
+    initial: Option<&[LayerAdapter]>,
+) -> Result<(Modules, Vec<u8>), TrainerError> {
+    let (mut modules, mut tensors) = (Modules::new(), Vec::new());
+    for (module, state) in parts(adapter) {
+        for (prefix, pair) in [
+            (WEIGHTS, &state.weights),
+            (FIRST_MOMENT, &state.first_moment),
+            (SECOND_MOMENT, &state.second_moment),
+        ] {
+            push(&mut tensors, prefix, &module, pair)?;
+        }
+        let record = ModuleRecord {
+            lora_alpha: Exact(state.spec.lora_alpha),
+            lora_dropout: Exact(state.spec.lora_dropout),
+            use_rslora: state.spec.use_rslora,
+        };
+        modules.insert(module, record);
+    }
+    for (module, state) in initial.into_iter().flat_map(parts) {
+        push(&mut tensors, INITIAL, &module, &state.weights)?;
+    }
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        Ok((name, TensorView::new(Dtype::F32, shape.to_vec(), bytes)?))
+    });
+    let views: Result<Vec<_>, _> = views.collect();
+    let file = views.and_then(|views| safetensors::serialize(views, None));
+    let file = file.map_err(|error| TrainerError::Checkpoint {
+        problem: error.to_string(),
+    })?;
+    Ok((modules, file))
+}
+
+/// The adapter of a file, over `layers` decoder layers, and what it began from if that is there; in
+/// the host's memory.
+///
+/// # Errors
+/// What does not fit, for people.
+pub(super) fn decode(
+    file: &[u8],
+    modules: &Modules,
+    layers: usize,
+) -> Result<(ModelAdapter, Option<ModelAdapter>), String> {
+    let tensors = SafeTensors::deserialize(file).map_err(|error| error.to_string())?;
+    let mut adapter = Vec::with_capacity(layers);
+    let mut initial = Vec::with_capacity(layers);
+    let (mut found, mut begun) = (0, false);
+    for layer in 0..layers {
+        let (mut states, mut before) = (LayerAdapter::default(), LayerAdapter::default());
+        for projection in Projection::ALL {
+            let module = projection.module(layer);
+            let Some(record) = modules.get(&module) else {
+                continue;
+            };
+            found += 1;
+            let weights = pair(&tensors, WEIGHTS, &module)?;
+            let spec = LoraSpec::new(weights.a.dims()[0], record.lora_alpha.0)
+                .with_use_rslora(record.use_rslora)
+                .with_lora_dropout(record.lora_dropout.0);
+            let new = |weights| AdapterState::new(spec, weights);
+            let state = new(weights).map_err(|error| format!("{module}: {error}"))?;
+            if tensors.tensor(&name(INITIAL, &module, "lora_A")).is_ok() {
+                let weights = pair(&tensors, INITIAL, &module)?;
+                let state = new(weights).map_err(|error| format!("{module}: {error}"))?;
+                before[projection as usize] = Some(state);
+                begun = true;
+            }
+            states[projection as usize] = Some(AdapterState {
+                first_moment: pair(&tensors, FIRST_MOMENT, &module)?,
+                second_moment: pair(&tensors, SECOND_MOMENT, &module)?,
+                ..state
+            });
+        }
+        adapter.push(states);
+        initial.push(before);
+    }
+    if found != modules.len() {
+        return Err(format!(
+            "{} modules are not in {layers} layers",
+            modules.len() - found
+        ));
+    }
+    Ok((adapter, begun.then_some(initial)))
+}
+
+/// An adapter's parts with the paths of their modules.
+fn parts(adapter: &[LayerAdapter]) -> impl Iterator<Item = (String, &AdapterState)> {
+    adapter.iter().enumerate().flat_map(|(layer, states)| {
+        let parts = Projection::ALL.into_iter().zip(states);
+        parts.filter_map(move |(projection, state)| {
+            Some((projection.module(layer), state.as_ref()?))
+        })
+    })
+}
+
+fn name(prefix: &str, module: &str, factor: &str) -> String {
+    format!("{prefix}{module}.{factor}")
+}
+
+fn push(
+    tensors: &mut Vec<NamedTensor>,
+    prefix: &str,
+    module: &str,
+    pair: &LoraPair,
+) -> Result<(), TrainerError> {
+    for (factor, tensor) in [("lora_A", &pair.a), ("lora_B", &pair.b)] {
+        let values = to_host(tensor.clone())?;
+        let bytes = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        tensors.push((name(prefix, module, factor), tensor.dims(), bytes));
+    }
+    Ok(())
+}
+
+fn pair(tensors: &SafeTensors<'_>, prefix: &str, module: &str) -> Result<LoraPair, String> {
+    let host = Device::flex().without_autodiff();
+    let tensor = |factor| {
+        let name = name(prefix, module, factor);
+        let view = tensors.tensor(&name).map_err(|error| error.to_string())?;
+        let &[rows, columns] = view.shape() else {
+            return Err(format!("{name} has shape {:?}", view.shape()));
+        };
+        if view.dtype() != Dtype::F32 {
+            return Err(format!("{name} is {:?}", view.dtype()));
+        }
+        let (words, _) = view.data().as_chunks();
+        let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let data = TensorData::new(values, [rows, columns]);
+        Ok(Tensor::<2>::from_data(data, &host))
+    };
+    Ok(LoraPair {
+        a: tensor("lora_A")?,
+        b: tensor("lora_B")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use batchlora::{AdapterState, LoraPair, LoraSpec};
+    use burn::tensor::{Device, Tensor, TensorData};
+    use loraloom_model::{LayerAdapter, Projection, to_host};
+
+    use super::{decode, encode, parts};
+
+    fn tensor(first: u32, shape: [usize; 2]) -> Tensor<2> {
+        let words = (0..(shape[0] * shape[1]) as u32).map(|index| first.wrapping_add(index * 9973));
+        let values: Vec<f32> = words.map(f32::from_bits).collect();
+        Tensor::from_data(TensorData::new(values, shape), &Device::flex())
+    }
+
+    fn state(first: u32, r: usize) -> AdapterState {
+        let pair = |first| LoraPair {
+            a: tensor(first, [r, 6]),
+            b: tensor(first ^ 0x8000_0000, [r, 4]),
+        };
+        let spec = LoraSpec::new(r, 0.1 + 0.2)
+            .with_use_rslora(r == 2)
+            .with_lora_dropout(0.1);
+        let weights = AdapterState::new(spec, pair(first)).expect("a state");
+        AdapterState {
+            first_moment: pair(first + 77),
+            // Subnormal numbers, too.
+            second_moment: pair(1),
+            ..weights
+        }
+    }
+
+    fn bits(state: &AdapterState) -> Vec<u32> {
+        let pairs = [&state.weights, &state.first_moment, &state.second_moment];
+        let tensors = pairs.into_iter().flat_map(|pair| [&pair.a, &pair.b]);
+        let values = tensors.flat_map(|tensor| to_host(tensor.clone()).expect("values"));
+        values.map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn an_adapter_comes_back_with_its_bits() {
+        let mut adapter = vec![LayerAdapter::default(); 3];
+        adapter[0][Projection::Q as usize] = Some(state(0x3f80_0000, 2));
+        adapter[2][Projection::Down as usize] = Some(state(0xbf12_3456, 5));
+        let mut initial = vec![LayerAdapter::default(); 3];
+        initial[0][Projection::Q as usize] = Some(state(0x3000_0001, 2));
+
+        let (modules, file) = encode(&adapter, None).expect("a file");
+        let (found, began) = decode(&file, &modules, 3).expect("an adapter");
+        assert!(began.is_none());
+        let (first, second): (Vec<_>, Vec<_>) =
+            (parts(&adapter).collect(), parts(&found).collect());
+        assert_eq!(first.len(), 2);
+        for ((module, before), (found, after)) in first.iter().zip(&second) {
+            assert_eq!((module, before.spec), (found, after.spec));
+            assert_eq!(bits(before), bits(after), "{module}");
+        }
+
+        let (modules, file) = encode(&adapter, Some(&initial)).expect("a file");
+        let (_, began) = decode(&file, &modules, 3).expect("an adapter");
+        let began = began.expect("what it began from");
+        let (_, state) = parts(&began).next().expect("a module");
+        let (_, before) = parts(&initial).next().expect("a module");
+        let weights = |state: &AdapterState| to_host(state.weights.a.clone()).expect("values");
+        assert_eq!(weights(state), weights(before));
+
+        let missing = decode(&file, &modules, 2)
+            .err()
+            .expect("a layer is missing");
+        assert_eq!(missing, "1 modules are not in 2 layers");
+        assert!(decode(&file[..9], &modules, 3).is_err());
+    }
+}

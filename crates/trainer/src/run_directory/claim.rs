@@ -1,0 +1,33 @@
+use std::{
+    fs::{File, TryLockError},
+    path::Path,
+};
+
+use crate::TrainerError;
+
+const LOCK: &str = ".lock";
+
+/// The right to write to a run directory: a lock that the system takes back when the process ends,
+/// however it ends.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _lock: File,
+}
+
+impl Claim {
+    /// Takes it.
+    ///
+    /// # Errors
+    /// [`TrainerError::RunInUse`] if another process has it.
+    pub(crate) fn take(directory: &Path) -> Result<Self, TrainerError> {
+        let path = directory.join(LOCK);
+        let lock = File::create(&path).map_err(|error| TrainerError::write(&path, error))?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(TrainerError::RunInUse {
+                path: directory.to_owned(),
+            }),
+            // Some network file systems have no locks: there it is up to the user.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Self { _lock: lock }),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use super::{ADAPTERS, Claim};
+use crate::{Event, TrainerError, checkpoint, event::EVENT_VERSION};
+
+const EVENTS: &str = "events.jsonl";
+const CONFIG: &str = "config.resolved.yaml";
+
+/// The directory of one run, which nobody else writes to meanwhile.
+#[derive(Debug)]
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    events: File,
+    /// Bytes of the events that were written whole.
+    length: u64,
+    _claim: Claim,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    v: u32,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+/// Whether there is, or was to be, a run in a directory.
+pub(crate) fn is_run(directory: &Path) -> bool {
+    let holds = |name: &&str| directory.join(name).exists();
+    [EVENTS, CONFIG, checkpoint::DIRECTORY].iter().any(holds)
+}
+
+/// Where an adapter is kept: `which` is `last` or `best`.
+pub(crate) fn adapter(directory: &Path, name: &str, which: &str) -> PathBuf {
+    directory.join(ADAPTERS).join(name).join(which)
+}
+
+impl RunDirectory {
+    /// Creates the directory, with the resolved configuration and an empty list of events. A
+    /// directory that already holds a run is never touched.
+    pub(crate) fn create(path: &Path, config: &str) -> Result<Self, TrainerError> {
+        on(path, fs::create_dir_all(path))?;
+        let exists = || TrainerError::RunExists {
+            path: path.to_owned(),
+        };
+        let adapters = path.join(ADAPTERS);
+        if adapters.exists() || path.join(EVENTS).exists() {
+            return Err(exists());
+        }
+        let claim = Claim::take(path)?;
+        // Creating the list of events is what claims the directory: of two runs one fails here.
+        let events_path = path.join(EVENTS);
+        let events = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(&events_path);
+        let events = events.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => exists(),
+            _ => TrainerError::write(&events_path, error),
+        })?;
+        let config_path = path.join(CONFIG);
+        on(&config_path, fs::write(&config_path, config))?;
+        on(&adapters, fs::create_dir(&adapters))?;
+        Ok(Self {
+            path: path.to_owned(),
+            events,
+            length: 0,
+            _claim: claim,
+        })
+    }
+
+    /// Goes on with the run in a directory. Events are appended; half a line that a killed process
+    /// left is cut off.
+    pub(crate) fn resume(path: &Path, config: &str, claim: Claim) -> Result<Self, TrainerError> {
+        let events_path = path.join(EVENTS);
+        let text = match fs::read(&events_path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            text => text,
+        };
+        let text = on(&events_path, text)?;
+        let end = text.iter().rposition(|&byte| byte == b'\n');
+        let length = end.map_or(0, |end| end as u64 + 1);
+        let events = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&events_path);
+        let events = on(&events_path, events)?;
+        on(&events_path, events.set_len(length))?;
+        let config_path = path.join(CONFIG);
+        if fs::read_to_string(&config_path).ok().as_deref() != Some(config) {
+            let next = path.join(format!("{CONFIG}.tmp"));
+            on(&next, fs::write(&next, config))?;
+            on(&config_path, fs::rename(&next, &config_path))?;
+        }
+        let adapters = path.join(ADAPTERS);
+        on(&adapters, fs::create_dir_all(&adapters))?;
+        Ok(Self {
+            path: path.to_owned(),
+            events,
+            length,
+            _claim: claim,
+        })
+    }
+
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where checkpoints are.
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.path.join(checkpoint::DIRECTORY)
+    }
+
+    /// Where an adapter is kept: `which` is `last` or `best`.
+    pub(crate) fn adapter(&self, name: &str, which: &str) -> PathBuf {
+        adapter(&self.path, name, which)
+    }
+
+    /// A path as events name it.
+    pub(crate) fn relative(&self, path: &Path) -> String {
+        path.strip_prefix(&self.path)
+            .unwrap_or(path)
+            .display()
+            .to_string()
+    }
+
+    /// Appends one event. Where that fails no part of it is left.
+    pub(crate) fn append(&mut self, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_string(&Line {
+            v: EVENT_VERSION,
+            event,
+        })?;
+        line.push('\n');
+        if let Err(error) = self.events.write_all(line.as_bytes()) {
+            self.events.set_len(self.length)?;
+            return Err(error);
+        }
+        self.length += line.len() as u64;
+        Ok(())
+    }
+}
+
+fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
+    result.map_err(|error| TrainerError::write(path, error))
+}

@@ -1,0 +1,12 @@
+//! The directory of a run: its configuration, its events, and who may write there.
+
+mod claim;
+mod directory;
+mod tidy;
+
+pub(crate) use claim::Claim;
+pub(crate) use directory::{RunDirectory, adapter, is_run};
+pub(crate) use tidy::tidy;
+
+/// Adapters of a run, one directory each.
+const ADAPTERS: &str = "adapters";

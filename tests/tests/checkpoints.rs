@@ -1,0 +1,220 @@
+//! Checkpoints of a run as its own process meets them: what they hold, and disks that fail.
+
+use std::{fs, path::Path, sync::atomic::AtomicBool};
+
+use loraloom_config::RunConfig;
+use loraloom_model::to_host;
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train};
+use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, TrainerError};
+use serde_json::{Value, json};
+
+/// An adapter that is saved after every second step.
+fn adapter(name: &str, steps: usize) -> Value {
+    json!({
+        "name": name, "dataset": "data", "seed": steps,
+        "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": "all-linear"},
+        "train": {"batch_size": 2, "gradient_accumulation_steps": 2, "max_seq_len": 48,
+                  "max_steps": steps, "learning_rate": 2e-3},
+        "save": {"steps": 2},
+    })
+}
+
+fn config(adapters: &[Value], directory: &Path) -> RunConfig {
+    let fixture = Fixture::open("llama-gqa");
+    let config = fixture.config(adapters, &directory.join("run"));
+    let path = directory.join("config.json");
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let loaded = RunConfig::load(&path, &[]);
+    loaded.expect("a valid configuration").config
+}
+
+/// Trains, with a look at every event; `begin` is a run that is ready.
+fn run(begin: Run, mut look: impl FnMut(&Event)) -> (Result<RunReport, TrainerError>, Vec<Event>) {
+    let mut events = Vec::new();
+    let report = begin.train(&AtomicBool::new(false), &mut |event| {
+        look(event);
+        events.push(event.clone());
+    });
+    (report, events)
+}
+
+fn warnings(events: &[Event]) -> Vec<&str> {
+    let warnings = events.iter().filter_map(|event| match event {
+        Event::Warning { message } => Some(message.as_str()),
+        _ => None,
+    });
+    warnings.collect()
+}
+
+/// Makes a directory one that nothing can be written to, whoever asks; and back.
+fn block(directory: &Path) {
+    let aside = directory.with_extension("aside");
+    fs::rename(directory, aside).expect("renamed");
+    fs::write(directory, "").expect("a file in its place");
+}
+
+fn unblock(directory: &Path) {
+    fs::remove_file(directory).expect("removed");
+    fs::rename(directory.with_extension("aside"), directory).expect("renamed");
+}
+
+fn whole(adapters: &[Value]) -> TrainedRun {
+    let fixture = Fixture::open("llama-gqa");
+    train(|output_dir| fixture.config(adapters, output_dir))
+}
+
+/// Two failures in a row are warnings, and what was trained is what a run with a good disk trains.
+#[test]
+fn a_run_goes_on_when_saves_fail_for_a_while() {
+    let adapters = [adapter("a", 10)];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let begin = Run::prepare(config(&adapters, directory.path()), &[device()]);
+    let run_directory = directory.path().join("run");
+    let checkpoints = run_directory.join("checkpoints");
+    let (report, events) = run(begin.expect("the run is prepared"), |event| match event {
+        Event::Step { step: 3, .. } => block(&checkpoints),
+        Event::Step { step: 7, .. } => unblock(&checkpoints),
+        _ => {}
+    });
+    let report = report.expect("the run ends");
+    assert_eq!(report.adapters[0].outcome, Outcome::Done);
+    let warnings = warnings(&events);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("not saved: cannot write"),
+        "{warnings:?}"
+    );
+    let found = TrainedRun {
+        directory,
+        report,
+        events: events.clone(),
+    };
+    assert_same_training("a", &found, &whole(&adapters));
+    // What is there in the end is whole.
+    let saved = SavedRun::newest(&run_directory).expect("a checkpoint");
+    assert_eq!(saved.iteration(), 10);
+}
+
+/// With three in a row it is over, and what was saved before is there.
+#[test]
+fn a_run_ends_when_saves_keep_failing() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let adapters = [adapter("a", 20)];
+    let begin = Run::prepare(config(&adapters, directory.path()), &[device()]);
+    let run_directory = directory.path().join("run");
+    let checkpoints = run_directory.join("checkpoints");
+    let (report, events) = run(begin.expect("the run is prepared"), |event| {
+        if matches!(event, Event::Step { step: 5, .. }) {
+            block(&checkpoints);
+        }
+    });
+    let error = report.expect_err("three saves have failed");
+    assert!(
+        matches!(error, TrainerError::SavesFailed { times: 3, .. }),
+        "{error}"
+    );
+    assert_eq!(warnings(&events).len(), 3);
+    let steps = events
+        .iter()
+        .filter(|event| matches!(event, Event::Step { .. }));
+    assert_eq!(steps.count(), 10);
+    unblock(&checkpoints);
+
+    let config = config(&adapters, directory.path());
+    let saved = SavedRun::claim(&run_directory).expect("a checkpoint");
+    assert_eq!(saved.iteration(), 4);
+    let resumed = Run::resume(config, &[device()], saved).expect("the run goes on");
+    let (report, events) = run(resumed, |_| {});
+    let report = report.expect("the run ends");
+    let found = adapter_of(directory, report, events);
+    assert!(found.adapter("a") == whole(&adapters).adapter("a"));
+}
+
+fn adapter_of(directory: tempfile::TempDir, report: RunReport, events: Vec<Event>) -> TrainedRun {
+    TrainedRun {
+        directory,
+        report,
+        events,
+    }
+}
+
+/// An adapter whose last save fails is not done: its last steps are taken again.
+#[test]
+fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
+    let adapters = [adapter("a", 6), adapter("b", 10)];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let begin = Run::prepare(config(&adapters, directory.path()), &[device()]);
+    let run_directory = directory.path().join("run");
+    let place = run_directory.join("adapters/a");
+    let (report, _) = run(begin.expect("the run is prepared"), |event| match event {
+        Event::Step {
+            step: 5, adapter, ..
+        } if adapter == "a" => block(&place),
+        _ => {}
+    });
+    let report = report.expect("the run ends");
+    let Outcome::Failed { reason } = &report.adapters[0].outcome else {
+        panic!("{:?}", report.adapters[0].outcome)
+    };
+    assert_eq!(reason, "what it has learnt could not be saved");
+    assert_eq!(report.adapters[1].outcome, Outcome::Done);
+    unblock(&place);
+
+    let config = config(&adapters, directory.path());
+    let saved = SavedRun::claim(&run_directory).expect("a checkpoint");
+    assert!(saved.report(&config).is_none());
+    let resumed = Run::resume(config, &[device()], saved).expect("the run goes on");
+    let (report, events) = run(resumed, |_| {});
+    let found = adapter_of(directory, report.expect("the run ends"), events);
+    let whole = whole(&adapters);
+    for name in ["a", "b"] {
+        assert!(found.adapter(name) == whole.adapter(name), "{name}");
+    }
+    for (found, expected) in found.report.adapters.iter().zip(&whole.report.adapters) {
+        let told = |report: &loraloom_trainer::AdapterReport| {
+            (
+                report.outcome.clone(),
+                report.steps,
+                report.first_loss,
+                report.last_loss,
+                report.samples.clone(),
+            )
+        };
+        assert_eq!(told(found), told(expected));
+    }
+}
+
+/// The state of one task, by its name, without a run.
+#[test]
+fn a_task_is_found_by_its_name() {
+    let adapters = [adapter("a", 9), adapter("b", 5)];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let begin = Run::prepare(config(&adapters, directory.path()), &[device()]);
+    let stop = AtomicBool::new(false);
+    begin
+        .expect("the run is prepared")
+        .train(&stop, &mut |event| {
+            if matches!(event, Event::Step { step: 7, .. }) {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        })
+        .expect("a stopped run is no error");
+    let run_directory = directory.path().join("run");
+    let saved = SavedRun::newest(&run_directory).expect("a checkpoint");
+    assert_eq!(saved.adapters().collect::<Vec<_>>(), ["a", "b"]);
+    assert!(saved.task("c").expect("no problem").is_none());
+    let ended = saved.task("b").expect("no problem").expect("a task");
+    assert_eq!((ended.step(), ended.adapter.is_none()), (5, true));
+    let task = saved.task("a").expect("no problem").expect("a task");
+    assert!(task.step() >= 7 && task.total_steps() == 9);
+    assert!(task.initial.is_none(), "it has moved");
+
+    let peft = loraloom_model::PeftAdapter::load(&run_directory.join("adapters/a/last"));
+    let weights = &peft.expect("a saved adapter").modules["model.layers.0.self_attn.q_proj"];
+    let layers = task.adapter.expect("an adapter");
+    let state = layers[0][0].as_ref().expect("an adapted projection");
+    let values = |tensor: &burn::tensor::Tensor<2>| to_host(tensor.clone()).expect("values");
+    assert_eq!(values(&state.weights.a), weights.a);
+    let moved = |tensor| values(tensor).iter().any(|&value| value != 0.0);
+    assert!(moved(&state.first_moment.a) && moved(&state.second_moment.b));
+}

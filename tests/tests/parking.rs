@@ -1,0 +1,302 @@
+//! A task that is parked and goes on, however often, ends as the task that nobody disturbed.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::Path,
+    sync::atomic::AtomicBool,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use loraloom_config::RunConfig;
+use loraloom_scheduler::{
+    Admission, Decision, Member, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, Task,
+    TaskId, TaskState,
+};
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train, train_with};
+use loraloom_trainer::{Event, Outcome, Run, TrainerError};
+use serde_json::{Value, json};
+
+const STEPS: [usize; 4] = [220, 240, 60, 300];
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// An adapter that differs from the others, with dropout, and two batches in a step.
+fn adapter(index: usize) -> Value {
+    let targets: &[&str] = if index == 2 {
+        &["q_proj", "v_proj"]
+    } else {
+        &["all-linear"]
+    };
+    let rank = [4, 2, 8, 3][index];
+    json!({
+        "name": NAMES[index], "dataset": "data", "seed": 11 + index,
+        "lora": {"r": rank, "lora_alpha": 8, "lora_dropout": 0.2,
+                 "target_modules": targets},
+        "train": {"batch_size": 1 + index % 2, "gradient_accumulation_steps": 2, "max_seq_len": 32,
+                  "max_steps": STEPS[index], "learning_rate": 2e-3, "warmup_steps": 5},
+        "save": {"steps": 1000},
+    })
+}
+
+/// The bundled model, which has four layers, over rows of a fixture.
+fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
+    let mut config = Fixture::open("llama-gqa").config(adapters, output_dir);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/tiny-llama");
+    config["model"] = json!(model);
+    config["pipeline"] = json!({"stages": vec!["cpu"; stages], "microbatches": 2});
+    config
+}
+
+/// Random numbers; splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        (self.next() % count as u64) as usize
+    }
+}
+
+/// Parks and resumes whoever it likes, in groups and orders that it likes.
+struct Whims {
+    random: Random,
+    stages: usize,
+    tasks: BTreeMap<TaskId, TaskState>,
+}
+
+impl Whims {
+    fn new(seed: u64, stages: usize) -> Self {
+        Self {
+            random: Random(seed),
+            stages,
+            tasks: BTreeMap::new(),
+        }
+    }
+
+    fn shuffled(&mut self, mut tasks: Vec<TaskId>) -> Vec<TaskId> {
+        for last in (1..tasks.len()).rev() {
+            tasks.swap(last, self.random.below(last + 1));
+        }
+        tasks
+    }
+}
+
+impl Scheduler for Whims {
+    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+        self.tasks.insert(task.id, TaskState::Queued);
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        let open: Vec<(TaskId, TaskState)> = self
+            .tasks
+            .iter()
+            .filter(|(_, state)| !state.is_final())
+            .map(|(&task, &state)| (task, state))
+            .collect();
+        let mut decision = Decision::default();
+        if open.is_empty() {
+            return decision;
+        }
+        let tasks = self.shuffled(open.iter().map(|&(task, _)| task).collect());
+        // Whoever is first in the shuffled order runs: the pipeline is never empty.
+        let running: Vec<TaskId> = tasks
+            .into_iter()
+            .enumerate()
+            .filter(|(index, task)| {
+                let ran = self.tasks[task] == TaskState::Running;
+                *index == 0 || (!ran && self.random.below(2) == 0)
+            })
+            .map(|(_, task)| task)
+            .collect();
+        for (task, state) in open {
+            let (runs, ran) = (running.contains(&task), state == TaskState::Running);
+            let reason = "a whim".to_owned();
+            if ran && !runs {
+                let by = Some(running[0]);
+                decision.parked.push(Parking { task, by, reason });
+                self.tasks.insert(task, TaskState::Queued);
+            } else if runs && !ran {
+                decision.admitted.push(Admission { task, reason });
+                self.tasks.insert(task, TaskState::Running);
+            }
+        }
+        let count = 1 + self.random.below(self.stages.min(running.len()));
+        decision.groups = vec![Vec::new(); count];
+        for (index, task) in running.into_iter().enumerate() {
+            let group = if index < count {
+                index
+            } else {
+                self.random.below(count)
+            };
+            decision.groups[group].push(Member { task, parts: 1 });
+        }
+        decision.max_steps = Some(1 + usize::from(self.random.below(8) == 0));
+        decision
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
+        self.tasks.insert(task, outcome.into());
+        Ok(())
+    }
+
+    fn state(&self, task: TaskId) -> Option<TaskState> {
+        self.tasks.get(&task).copied()
+    }
+}
+
+fn seed() -> u64 {
+    let seed = match env::var("LORALOOM_TEST_SEED") {
+        Ok(text) => text.parse().expect("LORALOOM_TEST_SEED is a number"),
+        Err(_) => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
+    };
+    println!("LORALOOM_TEST_SEED={seed}");
+    seed
+}
+
+fn parked(run: &TrainedRun, name: &str) -> usize {
+    let parked = run
+        .events
+        .iter()
+        .filter(|event| matches!(event, Event::Park { adapter, .. } if adapter == name));
+    parked.count()
+}
+
+fn whims_change_nothing(stages: usize) {
+    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let mut whims = Whims::new(seed(), stages);
+    let run = train_with(Some(&mut whims), |output_dir| {
+        config(&adapters, stages, output_dir)
+    });
+    for (index, name) in NAMES.into_iter().enumerate() {
+        assert_eq!(run.report.adapters[index].outcome, Outcome::Done);
+        let alone = std::slice::from_ref(&adapters[index]);
+        let alone = train(|output_dir| config(alone, 1, output_dir));
+        assert_same_training(name, &run, &alone);
+    }
+    let times = NAMES.map(|name| parked(&run, name));
+    println!("parked {times:?} times");
+    assert!(times[0] >= 100, "parked {times:?} times");
+}
+
+/// The bits of a run that nobody disturbed, on one stage.
+#[test]
+fn parked_a_hundred_times_on_one_stage() {
+    whims_change_nothing(1);
+}
+
+/// And on two, with random groups.
+#[test]
+fn parked_a_hundred_times_on_two_stages() {
+    whims_change_nothing(2);
+}
+
+/// A scheduler that says one wrong thing after a right one.
+struct Wrong(Vec<Decision>);
+
+impl Scheduler for Wrong {
+    fn submit(&mut self, _: Task) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        self.0.remove(0)
+    }
+
+    fn finish(&mut self, _: TaskId, _: TaskOutcome) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn state(&self, _: TaskId) -> Option<TaskState> {
+        None
+    }
+}
+
+fn admission(task: u64) -> Admission {
+    let (task, reason) = (TaskId(task), String::new());
+    Admission { task, reason }
+}
+
+fn group(tasks: &[u64]) -> Vec<Member> {
+    let member = |&task: &u64| Member {
+        task: TaskId(task),
+        parts: 1,
+    };
+    tasks.iter().map(member).collect()
+}
+
+#[test]
+fn a_decision_that_contradicts_what_runs_is_refused() {
+    let first = Decision {
+        admitted: vec![admission(0)],
+        groups: vec![group(&[0])],
+        max_steps: Some(1),
+        ..Decision::default()
+    };
+    let running = |groups| Decision {
+        groups,
+        ..Decision::default()
+    };
+    let parking = |task| Parking {
+        task: TaskId(task),
+        by: None,
+        reason: String::new(),
+    };
+    let parts = vec![Member {
+        task: TaskId(0),
+        parts: 2,
+    }];
+    for (second, problem) in [
+        (running(vec![]), "task 0 runs and is in no group"),
+        (running(vec![group(&[0, 0])]), "task 0 is in a group twice"),
+        (
+            running(vec![group(&[0, 1])]),
+            "task 1 is in a group twice, or does not run",
+        ),
+        (running(vec![parts]), "task 0 is to train in 2 parts"),
+        (
+            Decision {
+                parked: vec![parking(1)],
+                groups: vec![group(&[0])],
+                ..Decision::default()
+            },
+            "task 1 is to be parked and does not run",
+        ),
+        (
+            Decision {
+                admitted: vec![admission(0)],
+                groups: vec![group(&[0])],
+                ..Decision::default()
+            },
+            "task 0 is to begin and does not wait",
+        ),
+    ] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let adapters: Vec<Value> = (0..2).map(adapter).collect();
+        let config = config(&adapters, 1, &directory.path().join("run"));
+        let path = directory.path().join("config.json");
+        fs::write(&path, config.to_string()).expect("the configuration is written");
+        let config = RunConfig::load(&path, &[])
+            .expect("a valid configuration")
+            .config;
+        let error = Run::prepare(config, &[device()])
+            .expect("the run is prepared")
+            .train_with(
+                &mut Wrong(vec![first.clone(), second]),
+                &AtomicBool::new(false),
+                &mut |_| {},
+            )
+            .expect_err("a wrong decision");
+        assert!(matches!(error, TrainerError::Decision { .. }), "{error}");
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
