@@ -26,8 +26,9 @@ impl Queue {
         if cursor.seen == seen {
             return Ok(Vec::new());
         }
+        // Left alone, SQLite would read every task to have them in order.
         let sql = format!(
-            "SELECT {} FROM task WHERE changed > ?1 ORDER BY id",
+            "SELECT {} FROM task INDEXED BY task_changed WHERE changed > ?1 ORDER BY id",
             Task::COLUMNS
         );
         let mut latest = cursor.changed;

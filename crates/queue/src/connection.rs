@@ -1,6 +1,6 @@
 //! How the file is opened, and what SQLite's errors mean.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, thread, time::Duration};
 
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags};
 
@@ -9,17 +9,26 @@ use crate::QueueError;
 /// How long a process waits for the others' transactions, which take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// SQLite's own way of waiting comes to look ten times a second only. Nobody is told when a file is
+/// free, and a server that writes after every step leaves it so for the moment of a step.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+fn wait(looks: i32) -> bool {
+    thread::sleep(LOOK_EVERY);
+    LOOK_EVERY.saturating_mul(looks.unsigned_abs()) < PATIENCE
+}
+
 /// Opens a file that exists. Nothing is written, and a missing file is not created.
 pub(crate) fn open(path: &Path) -> Result<Connection, QueueError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).at(path)?;
-    configure(&connection).at(path)?;
+    let mut connection = Connection::open_with_flags(path, flags).at(path)?;
+    configure(&mut connection).at(path)?;
     Ok(connection)
 }
 
 /// What holds for a connection and is not kept in the file.
-pub(crate) fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(PATIENCE)?;
+pub(crate) fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(wait))?;
     // A commit returns when it is on the disk, and on macOS when the disk says so, too.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "fullfsync", true)?;
@@ -48,7 +57,10 @@ fn meaning(path: &Path, error: Error) -> QueueError {
     let problem = error.to_string();
     match &error {
         Error::SqliteFailure(failure, _) => match failure.code {
-            ErrorCode::DatabaseCorrupt => return QueueError::Corrupt { path, problem },
+            // Every statement here is fixed: one that does not compile means that the tables are not ours.
+            ErrorCode::DatabaseCorrupt | ErrorCode::Unknown => {
+                return QueueError::Corrupt { path, problem };
+            }
             ErrorCode::NotADatabase => return QueueError::NotAQueue { path, problem },
             // The main file could be opened before: its log or its index could not.
             ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied => {
@@ -59,8 +71,6 @@ fn meaning(path: &Path, error: Error) -> QueueError {
                 let waited = PATIENCE;
                 return QueueError::Busy { path, waited };
             }
-            // Every statement here is fixed: if one does not compile, the tables are not ours.
-            ErrorCode::Unknown => return QueueError::Corrupt { path, problem },
             _ => {}
         },
         Error::SqlInputError { .. }

@@ -49,8 +49,8 @@ pub(crate) fn create_if_missing(path: &Path) -> Result<(), QueueError> {
 /// Commits first with a rollback journal, then says in the header that a log is used from now on: the
 /// draft is one file, and on the disk, when this returns.
 fn write(draft: &Path) -> rusqlite::Result<()> {
-    let connection = Connection::open(draft)?;
-    configure(&connection)?;
+    let mut connection = Connection::open(draft)?;
+    configure(&mut connection)?;
     connection.execute_batch(&format!(
         "BEGIN IMMEDIATE;
          PRAGMA application_id = {APPLICATION};
@@ -79,7 +79,8 @@ fn exists(path: &Path) -> Result<bool, QueueError> {
         .map_err(|error| failed("look for", path, error))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// The file whose name is another's and a suffix.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -18,9 +18,8 @@ pub(crate) fn inspect(path: &Path) -> Result<(), QueueError> {
     let mut header = [0; LENGTH];
     match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(QueueError::Missing {
-                path: path.to_owned(),
-            });
+            let path = path.to_owned();
+            Err(QueueError::Missing { path })
         }
         opened => opened
             .and_then(|file| fill(file, &mut header))

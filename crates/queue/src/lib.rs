@@ -23,6 +23,7 @@ mod event;
 mod header;
 mod label;
 mod lock;
+mod log;
 mod metric;
 mod owner;
 mod progress;

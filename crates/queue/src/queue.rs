@@ -9,7 +9,8 @@ use crate::{
     Event, Presence, QueueError, Submission, Task, TaskId,
     check::{check_digest, check_version},
     connection::{At, open},
-    header, lock,
+    create::beside,
+    header, lock, log,
 };
 
 /// The queue's file in its run directory.
@@ -43,6 +44,7 @@ impl Queue {
         })?;
         let path = directory.join(FILE_NAME);
         header::inspect(&path)?;
+        log::inspect(&beside(&path, "-wal"))?;
         let connection = open(&path)?;
         check_version(&connection, &path)?;
         Ok(Self {

@@ -1,5 +1,7 @@
 //! Many submitters at once.
 
+#![allow(clippy::unwrap_used, reason = "tests fail with them")]
+
 mod support;
 
 use std::{collections::BTreeSet, io::Write, path::Path, thread};

@@ -1,5 +1,7 @@
 //! Killed at any time, the queue keeps what it accepted.
 
+#![allow(clippy::unwrap_used, reason = "tests fail with them")]
+
 mod support;
 
 use std::{
@@ -23,6 +25,11 @@ const BOUND: Duration = Duration::from_secs(20);
 fn child() {
     match role() {
         Some((role, directory)) if role == "serve" => serve(&directory),
+        Some((role, directory)) if role == "create" => {
+            println!("accepted 0");
+            let _server = Server::start(&directory).unwrap();
+            thread::sleep(Duration::from_mins(1));
+        }
         Some((round, directory)) => submit_for_ever(&directory, &round),
         None => {}
     }
@@ -43,11 +50,12 @@ fn submit_for_ever(directory: &Path, round: &str) {
     }
 }
 
-/// Does what a server does, as fast as it can.
+/// Does what a server does, with steps of 2 ms.
 fn serve(directory: &Path) {
     let (mut server, _) = Server::start(directory).unwrap();
     println!("accepted 0");
     for iteration in 1.. {
+        thread::sleep(Duration::from_millis(2));
         server.carry_out_waiting().unwrap();
         let tasks = server.queue().tasks().unwrap();
         let live: Vec<&Task> = tasks.iter().filter(|task| !task.state.is_final()).collect();
@@ -78,8 +86,21 @@ fn serve(directory: &Path) {
     }
 }
 
+/// A process that does not outlive its test, and what it says.
+struct Killable {
+    process: Child,
+    reader: Option<thread::JoinHandle<Vec<TaskId>>>,
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Starts a process and waits until it has said something.
-fn begin(role: &str, directory: &Path) -> (Child, thread::JoinHandle<Vec<TaskId>>) {
+fn begin(role: &str, directory: &Path) -> Killable {
     let mut process = other_process(role, directory).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let (begun, first) = std::sync::mpsc::channel();
@@ -94,13 +115,19 @@ fn begin(role: &str, directory: &Path) -> (Child, thread::JoinHandle<Vec<TaskId>
         }
         accepted
     });
+    let killable = Killable {
+        process,
+        reader: Some(reader),
+    };
     first
         .recv_timeout(Duration::from_secs(30))
         .expect("the process says that it has begun");
-    (process, reader)
+    killable
 }
 
-fn kill((mut process, reader): (Child, thread::JoinHandle<Vec<TaskId>>)) -> Vec<TaskId> {
+/// Kills a process; what it has said.
+fn kill(mut killable: Killable) -> Vec<TaskId> {
+    let process = &mut killable.process;
     process.kill().unwrap();
     let status = process.wait().unwrap();
     assert!(!status.success(), "it ran until it was killed");
@@ -109,6 +136,7 @@ fn kill((mut process, reader): (Child, thread::JoinHandle<Vec<TaskId>>)) -> Vec<
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(status.signal(), Some(9), "{status}");
     }
+    let reader = killable.reader.take().unwrap();
     reader.join().unwrap()
 }
 
@@ -228,12 +256,13 @@ fn a_killed_server_leaves_what_the_next_takes_up() {
 fn a_server_killed_while_it_creates_leaves_a_whole_file_or_none() {
     let mut random = Random::new();
     let (mut without, mut with) = (0, 0);
-    for _ in 0..30 {
+    let mut usual = Duration::from_millis(10);
+    for _ in 0..40 {
         let directory = tempfile::tempdir().unwrap();
-        let mut process = other_process("serve", directory.path()).spawn().unwrap();
-        thread::sleep(Duration::from_micros(random.below(30_000)));
-        process.kill().unwrap();
-        process.wait().unwrap();
+        let process = begin("create", directory.path());
+        let longest = usual.as_micros() as u64 * 2;
+        thread::sleep(Duration::from_micros(random.below(longest)));
+        kill(process);
         match Queue::open(directory.path()) {
             Ok(queue) => {
                 with += 1;
@@ -242,8 +271,17 @@ fn a_server_killed_while_it_creates_leaves_a_whole_file_or_none() {
             Err(loraloom_queue::QueueError::Missing { .. }) => without += 1,
             Err(error) => panic!("{error}"),
         }
+        let begun = Instant::now();
         let (mut server, _) = Server::start(directory.path()).unwrap();
+        if without > with {
+            usual = begun.elapsed();
+        }
         server.queue_mut().submit(&keyed("math", "k")).unwrap();
+        let entries = std::fs::read_dir(directory.path()).unwrap();
+        for entry in entries {
+            let name = entry.unwrap().file_name();
+            assert!(!name.to_string_lossy().contains(".new"), "{name:?} is left");
+        }
     }
     println!("killed {without} times before, {with} times after");
 }

@@ -25,7 +25,7 @@ fn child() {
     let (_server, _) = Server::start(&directory).expect("the lock is free");
     println!("ready");
     std::io::stdout().flush().unwrap();
-    thread::sleep(Duration::from_secs(60));
+    thread::sleep(Duration::from_mins(1));
 }
 
 #[test]

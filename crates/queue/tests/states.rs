@@ -1,5 +1,7 @@
 //! States, requests, and what becomes of them.
 
+#![allow(clippy::unwrap_used, reason = "tests fail with them")]
+
 mod support;
 
 use loraloom_queue::{

@@ -1,5 +1,7 @@
 //! What is accepted, under which names and keys.
 
+#![allow(clippy::unwrap_used, reason = "tests fail with them")]
+
 mod support;
 
 use loraloom_queue::{Accepted, Queue, QueueError, Submission, TaskId, TaskState};

@@ -1,5 +1,6 @@
 //! Queues, submissions, other processes and chance.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::print_stdout, reason = "a seed is printed")]
 
 use std::{
     env,
