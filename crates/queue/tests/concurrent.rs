@@ -1,6 +1,7 @@
 //! Many submitters at once.
 
 #![allow(clippy::unwrap_used, reason = "tests fail with them")]
+#![allow(clippy::print_stdout, reason = "processes talk")]
 
 mod support;
 

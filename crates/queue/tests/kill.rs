@@ -1,6 +1,7 @@
 //! Killed at any time, the queue keeps what it accepted.
 
 #![allow(clippy::unwrap_used, reason = "tests fail with them")]
+#![allow(clippy::print_stdout, reason = "processes talk")]
 
 mod support;
 
