@@ -1,0 +1,109 @@
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    process, thread,
+    time::Duration,
+};
+
+use crate::QueueError;
+
+const FILE_NAME: &str = "server.lock";
+
+/// Others hold the lock for the moment of a look or of a request; only a server keeps it longer.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether a server has a run directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// None has.
+    Absent,
+    /// One has.
+    Alive {
+        /// Its process, where it can be read: Windows does not show a locked file.
+        pid: Option<u32>,
+    },
+}
+
+/// The right to be the one server of a run directory.
+///
+/// A lock of the operating system on an open file: it ends with the process, however that ends, so
+/// there is nothing to clean up and no process number to mistake for another's.
+#[derive(Debug)]
+pub(crate) struct ServerLock {
+    _file: File,
+}
+
+impl ServerLock {
+    /// Takes the lock, or says who has it.
+    pub(crate) fn acquire(directory: &Path) -> Result<Self, QueueError> {
+        for _ in 1..TRIES {
+            if let Some(lock) = Self::try_acquire(directory)? {
+                return Ok(lock);
+            }
+            thread::sleep(PAUSE);
+        }
+        Self::try_acquire(directory)?.ok_or_else(|| QueueError::ServerRunning {
+            directory: directory.to_owned(),
+            pid: read_pid(&directory.join(FILE_NAME)),
+        })
+    }
+
+    /// Takes the lock if nobody has it at this moment.
+    pub(crate) fn try_acquire(directory: &Path) -> Result<Option<Self>, QueueError> {
+        let path = directory.join(FILE_NAME);
+        let lock = || -> io::Result<Option<Self>> {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            file.set_len(0)?;
+            file.seek(SeekFrom::Start(0))?;
+            writeln!(file, "{}", process::id())?;
+            Ok(Some(Self { _file: file }))
+        };
+        lock().map_err(|source| io_error("lock", path.clone(), source))
+    }
+}
+
+/// Whether a server has the directory.
+pub(crate) fn presence(directory: &Path) -> Result<Presence, QueueError> {
+    let path = directory.join(FILE_NAME);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Presence::Absent),
+        Err(source) => return Err(io_error("read", path, source)),
+    };
+    // A shared lock: two that look do not see each other.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Presence::Absent),
+        Err(TryLockError::WouldBlock) => Ok(Presence::Alive {
+            pid: read_pid(&path),
+        }),
+        Err(TryLockError::Error(source)) => Err(io_error("lock", path, source)),
+    }
+}
+
+fn read_pid(path: &Path) -> Option<u32> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(20).read_to_string(&mut text))
+        .ok()?;
+    text.trim().parse().ok()
+}
+
+fn io_error(action: &'static str, path: PathBuf, source: io::Error) -> QueueError {
+    QueueError::Io {
+        action,
+        path,
+        source,
+    }
+}
