@@ -11,6 +11,7 @@ mod first_come_first_served;
 mod grouping;
 mod room;
 mod scheduler;
+pub mod simulate;
 mod state;
 mod task;
 
