@@ -29,4 +29,30 @@ pub enum SchedulerError {
     /// A cap of zero would keep every task waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
+    /// A task that would wait for ever.
+    #[error("`{name}` cannot train here even alone: {reason}")]
+    NeverFits {
+        /// Name of the refused task.
+        name: String,
+        /// What is missing, with the numbers.
+        reason: String,
+    },
+    /// Steps were reported of a task that has no place.
+    #[error("`{name}` is {state} and cannot have taken steps")]
+    NotRunning {
+        /// Name of the task.
+        name: String,
+        /// Its state.
+        state: TaskState,
+    },
+    /// An option of the scheduler is out of its range.
+    #[error("{option} is {given}, but {wanted}")]
+    OutOfRange {
+        /// Name of the option.
+        option: &'static str,
+        /// What was given.
+        given: String,
+        /// What it may be.
+        wanted: &'static str,
+    },
 }

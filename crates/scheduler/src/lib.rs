@@ -9,6 +9,7 @@ mod decision;
 mod error;
 mod first_come_first_served;
 mod grouping;
+mod policy;
 mod room;
 mod scheduler;
 pub mod simulate;
@@ -19,6 +20,9 @@ pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
 pub use grouping::{balanced_groups, group_count};
+pub use policy::{
+    Explanation, FairShares, Ledger, OutOfMemory, Past, Policy, SchedulerOptions, TaskScheduler,
+};
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};

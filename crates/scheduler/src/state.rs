@@ -5,15 +5,23 @@ use crate::{SchedulerError, Task};
 /// Where a task stands.
 ///
 /// ```text
-/// queued ──► running ──► done | failed | cancelled
-///    └────────────────────────────────► cancelled
+/// queued ──► running ⇄ parked
+///               └─────────┴──► done | failed | cancelled
+/// queued, running, parked ──► paused ──► queued | parked
+/// queued, paused ──────────────────────► cancelled
 /// ```
+///
+/// A paused task that never trained becomes queued again, any other one parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {
     /// Waits for a place.
     Queued,
     /// Trains in every iteration.
     Running,
+    /// Trained, gave its place away, and waits for one; it goes on at its own next step.
+    Parked,
+    /// Held by its owner; asks for no place.
+    Paused,
     /// Took all its steps.
     Done,
     /// Ended by an error of its own.
@@ -39,10 +47,17 @@ impl TaskState {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
 
+    /// Whether a task in this state asks for a place that it does not have.
+    pub fn is_waiting(self) -> bool {
+        matches!(self, Self::Queued | Self::Parked)
+    }
+
     fn can_become(self, next: Self) -> bool {
         match self {
-            Self::Queued => matches!(next, Self::Running | Self::Cancelled),
-            Self::Running => next.is_final(),
+            Self::Queued => matches!(next, Self::Running | Self::Paused | Self::Cancelled),
+            Self::Running => matches!(next, Self::Parked | Self::Paused) || next.is_final(),
+            Self::Parked => matches!(next, Self::Running | Self::Paused) || next.is_final(),
+            Self::Paused => matches!(next, Self::Queued | Self::Parked | Self::Cancelled),
             Self::Done | Self::Failed | Self::Cancelled => false,
         }
     }
@@ -63,6 +78,8 @@ impl fmt::Display for TaskState {
         f.write_str(match self {
             Self::Queued => "queued",
             Self::Running => "running",
+            Self::Parked => "parked",
+            Self::Paused => "paused",
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -83,6 +100,10 @@ impl Tracked {
             task,
             state: TaskState::Queued,
         }
+    }
+
+    pub(crate) fn restored(task: Task, state: TaskState) -> Self {
+        Self { task, state }
     }
 
     pub(crate) fn state(&self) -> TaskState {
@@ -107,9 +128,11 @@ mod tests {
     use super::*;
     use crate::{Load, TaskId};
 
-    const ALL: [TaskState; 5] = [
+    const ALL: [TaskState; 7] = [
         TaskState::Queued,
         TaskState::Running,
+        TaskState::Parked,
+        TaskState::Paused,
         TaskState::Done,
         TaskState::Failed,
         TaskState::Cancelled,
@@ -119,10 +142,21 @@ mod tests {
     fn exactly_the_drawn_arrows_are_legal() {
         let legal = [
             (TaskState::Queued, TaskState::Running),
+            (TaskState::Queued, TaskState::Paused),
             (TaskState::Queued, TaskState::Cancelled),
+            (TaskState::Running, TaskState::Parked),
+            (TaskState::Running, TaskState::Paused),
             (TaskState::Running, TaskState::Done),
             (TaskState::Running, TaskState::Failed),
             (TaskState::Running, TaskState::Cancelled),
+            (TaskState::Parked, TaskState::Running),
+            (TaskState::Parked, TaskState::Paused),
+            (TaskState::Parked, TaskState::Done),
+            (TaskState::Parked, TaskState::Failed),
+            (TaskState::Parked, TaskState::Cancelled),
+            (TaskState::Paused, TaskState::Queued),
+            (TaskState::Paused, TaskState::Parked),
+            (TaskState::Paused, TaskState::Cancelled),
         ];
         for from in ALL {
             for to in ALL {

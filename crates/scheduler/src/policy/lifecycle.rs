@@ -1,0 +1,169 @@
+use super::{Past, Policy, TaskScheduler, entry::Entry};
+use crate::{Outcome, Room, SchedulerError, Task, TaskId, TaskState};
+
+impl<R: Room> TaskScheduler<R> {
+    /// Puts a task into the queue.
+    ///
+    /// # Errors
+    /// [`SchedulerError::DuplicateTask`] if its identity was used before,
+    /// [`SchedulerError::NeverFits`] if it could not train here even alone.
+    pub fn submit(&mut self, task: Task, now: f64) -> Result<(), SchedulerError> {
+        let now = self.clock(now);
+        self.check_new(&task)?;
+        self.check_fits(&task)?;
+        self.insert(Entry::queued(task, now));
+        Ok(())
+    }
+
+    /// Takes up a task from before a restart. One that ran is parked now; one that had ended is only
+    /// remembered.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit); one that had ended, or is paused, need not fit.
+    pub fn restore(&mut self, task: Task, past: Past, now: f64) -> Result<(), SchedulerError> {
+        let now = self.clock(now);
+        self.check_new(&task)?;
+        let entry = Entry::restored(task, past, now);
+        if entry.is_live() {
+            self.check_fits(entry.task())?;
+        }
+        self.insert(entry);
+        Ok(())
+    }
+
+    /// A running task has taken `steps` more optimizer steps, with `tokens` tokens in all.
+    ///
+    /// # Errors
+    /// [`SchedulerError::UnknownTask`]; [`SchedulerError::NotRunning`] if it has no place.
+    pub fn progress(
+        &mut self,
+        task: TaskId,
+        steps: usize,
+        tokens: u64,
+    ) -> Result<(), SchedulerError> {
+        let entry = self
+            .entries
+            .get_mut(&task)
+            .ok_or(SchedulerError::UnknownTask(task))?;
+        if !entry.is_running() {
+            return Err(SchedulerError::NotRunning {
+                name: entry.task().name.clone(),
+                state: entry.state(),
+            });
+        }
+        entry.steps_taken = entry.steps_taken.saturating_add(steps);
+        if let Policy::Fair(shares) = &self.options.policy {
+            let task = entry.task();
+            let account = self.accounts.entry(task.priority).or_default();
+            account.charge(&task.tenant, tokens as f64 / shares.share(&task.tenant));
+        }
+        Ok(())
+    }
+
+    /// Ends a task. Its place is given away by the next [`decide`](Self::decide).
+    ///
+    /// # Errors
+    /// [`SchedulerError::UnknownTask`]; [`SchedulerError::IllegalTransition`] for one that cannot
+    /// end so.
+    pub fn finish(
+        &mut self,
+        task: TaskId,
+        outcome: Outcome,
+        now: f64,
+    ) -> Result<(), SchedulerError> {
+        self.enter(task, outcome.into(), now)
+    }
+
+    /// Ends a task for its owner.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn cancel(&mut self, task: TaskId, now: f64) -> Result<(), SchedulerError> {
+        self.enter(task, TaskState::Cancelled, now)
+    }
+
+    /// Holds a task that is queued, runs or is parked. It asks for no place, and does not wait, until
+    /// it is resumed.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn pause(&mut self, task: TaskId, now: f64) -> Result<(), SchedulerError> {
+        self.enter(task, TaskState::Paused, now)
+    }
+
+    /// Puts a paused task back into the line, where its arrival puts it. Nobody who runs by right
+    /// gives way to it for that.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish); [`SchedulerError::IllegalTransition`] if it is not paused.
+    pub fn resume(&mut self, task: TaskId, now: f64) -> Result<(), SchedulerError> {
+        let entry = self.entries.get(&task);
+        let next = match entry.map(|entry| entry.has_trained) {
+            Some(true) => TaskState::Parked,
+            _ => TaskState::Queued,
+        };
+        // A running task could become parked, but was not paused.
+        if let Some(entry) = entry
+            && entry.state() != TaskState::Paused
+        {
+            return Err(SchedulerError::IllegalTransition {
+                name: entry.task().name.clone(),
+                from: entry.state(),
+                to: next,
+            });
+        }
+        self.enter(task, next, now)
+    }
+
+    fn enter(&mut self, task: TaskId, next: TaskState, now: f64) -> Result<(), SchedulerError> {
+        let now = self.clock(now);
+        let entry = self
+            .entries
+            .get_mut(&task)
+            .ok_or(SchedulerError::UnknownTask(task))?;
+        let waited = entry.waited(now);
+        entry.tracked.enter(next)?;
+        entry.waited = waited;
+        entry.position = None;
+        if next.is_waiting() {
+            entry.start_waiting(now);
+        } else {
+            entry.by_right = false;
+        }
+        if entry.is_live() {
+            self.live.insert(task);
+        } else {
+            self.live.remove(&task);
+        }
+        self.changed = true;
+        Ok(())
+    }
+
+    fn check_new(&self, task: &Task) -> Result<(), SchedulerError> {
+        match self.entries.get(&task.id) {
+            None => Ok(()),
+            Some(existing) => Err(SchedulerError::DuplicateTask {
+                id: task.id,
+                name: task.name.clone(),
+                existing: existing.task().name.clone(),
+            }),
+        }
+    }
+
+    fn check_fits(&self, task: &Task) -> Result<(), SchedulerError> {
+        let never = |refusal: crate::Refusal| SchedulerError::NeverFits {
+            name: task.name.clone(),
+            reason: refusal.reason,
+        };
+        self.room.admits_alone(task).map_err(never)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let id = entry.task().id;
+        if entry.is_live() {
+            self.live.insert(id);
+            self.changed = true;
+        }
+        self.entries.insert(id, entry);
+    }
+}

@@ -1,0 +1,83 @@
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{Policy, SchedulerOptions, entry::Entry, fair, ledger::Account};
+use crate::TaskId;
+
+/// A task's place in the line: what decides whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Turn {
+    pub(super) task: TaskId,
+    pub(super) priority: i64,
+    /// The priority, raised by waiting.
+    pub(super) class: i64,
+    /// Whether it runs, and goes before those of its class that wait.
+    pub(super) by_right: bool,
+    /// Orders the tasks of a priority, before their arrival does; the same for all but in fair
+    /// sharing.
+    pub(super) key: f64,
+    pub(super) arrival: u64,
+}
+
+impl Turn {
+    /// The policy's order within a priority.
+    pub(super) fn within_priority(&self, other: &Self) -> Ordering {
+        (Reverse(self.priority), Reverse(self.by_right))
+            .cmp(&(Reverse(other.priority), Reverse(other.by_right)))
+            .then(self.key.total_cmp(&other.key))
+            .then((self.arrival, self.task).cmp(&(other.arrival, other.task)))
+    }
+
+    fn in_line(&self, other: &Self) -> Ordering {
+        (Reverse(self.class), Reverse(self.by_right))
+            .cmp(&(Reverse(other.class), Reverse(other.by_right)))
+            .then_with(|| self.within_priority(other))
+    }
+}
+
+/// All tasks that run or wait, the next one first.
+pub(super) fn line(
+    entries: &BTreeMap<TaskId, Entry>,
+    live: &BTreeSet<TaskId>,
+    accounts: &BTreeMap<i64, Account>,
+    options: &SchedulerOptions,
+    now: f64,
+) -> Vec<Turn> {
+    let turn = |id: &TaskId| {
+        let entry = entries.get(id)?;
+        let priority = entry.task().priority;
+        let raised = options
+            .aging_seconds
+            .map_or(0, |aging| entry.raised_by(now, aging));
+        Some(Turn {
+            task: *id,
+            priority,
+            class: priority.saturating_add(raised),
+            by_right: entry.is_running() && entry.by_right,
+            key: 0.0,
+            arrival: entry.task().arrival,
+        })
+    };
+    let mut turns: Vec<Turn> = live.iter().filter_map(turn).collect();
+    if let Policy::Fair(shares) = &options.policy {
+        fair::rank(&mut turns, entries, accounts, shares.lead as f64);
+    }
+    turns.sort_unstable_by(Turn::within_priority);
+    if options.aging_seconds.is_some() {
+        take_along(&mut turns);
+        turns.sort_unstable_by(Turn::in_line);
+    }
+    turns
+}
+
+/// A task that is raised raises those of its priority before it: aging never changes the order
+/// within a priority.
+fn take_along(turns: &mut [Turn]) {
+    for later in (1..turns.len()).rev() {
+        if turns[later - 1].priority == turns[later].priority {
+            turns[later - 1].class = turns[later - 1].class.max(turns[later].class);
+        }
+    }
+}

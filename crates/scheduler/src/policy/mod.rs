@@ -1,0 +1,24 @@
+//! Whose turn it is.
+
+mod apply;
+mod entry;
+mod explain;
+mod fair;
+mod ledger;
+mod lifecycle;
+mod line;
+mod memory;
+mod options;
+mod reasons;
+mod reservation;
+mod scheduler;
+mod unplaced;
+mod wait;
+mod walk;
+
+pub use entry::Past;
+pub use explain::Explanation;
+pub use ledger::Ledger;
+pub use memory::OutOfMemory;
+pub use options::{FairShares, Policy, SchedulerOptions};
+pub use scheduler::TaskScheduler;

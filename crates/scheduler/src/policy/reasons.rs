@@ -1,0 +1,119 @@
+//! Why a task begins, goes on or leaves, in words.
+
+use super::{Policy, TaskScheduler, line::Turn, wait::Wait};
+use crate::{Parking, TaskId, TaskState};
+
+impl<R> TaskScheduler<R> {
+    /// A task's name, or its number if nobody knows it.
+    pub(super) fn name(&self, task: TaskId) -> String {
+        match self.entries.get(&task) {
+            Some(entry) => format!("`{}`", entry.task().name),
+            None => task.to_string(),
+        }
+    }
+
+    /// What a task waits for.
+    pub(super) fn waits_for(&self, wait: &Wait) -> String {
+        match wait {
+            Wait::Undecided => "nothing was decided since it came".into(),
+            Wait::Missing(reason) => format!("does not fit: {reason}"),
+            Wait::NeverFits(reason) => format!("does not fit even alone: {reason}"),
+            Wait::Cap(cap) => format!("all {cap} places of max_adapters are taken"),
+            Wait::OutOfMemory(beside) => {
+                let names: Vec<String> = beside.iter().map(|&task| self.name(task)).collect();
+                let names = names.join(", ");
+                format!("ran out of memory beside {names}; waits until one of them leaves")
+            }
+            Wait::Behind(head) => format!("{} comes first, and does not fit yet", self.name(*head)),
+            Wait::Delays(head, seconds) => {
+                let head = self.name(*head);
+                format!("{head} comes first, and would start {seconds:.1} s later beside it")
+            }
+            Wait::TooDeep(head) => format!(
+                "{} comes first and does not fit yet, and {} are tried behind it",
+                self.name(*head),
+                self.options.backfill_depth
+            ),
+            Wait::Leads(tenant, tokens) => format!(
+                "its tenant has been served {tokens:.0} tokens per share more than `{tenant}`, \
+                 which waits"
+            ),
+        }
+    }
+}
+
+/// Why it is this task's turn.
+pub(super) fn admission<R>(
+    scheduler: &TaskScheduler<R>,
+    turn: &Turn,
+    by_right: bool,
+    head: Option<TaskId>,
+) -> String {
+    let Some(entry) = scheduler.entries.get(&turn.task) else {
+        return String::new();
+    };
+    let raised = if turn.class > turn.priority {
+        format!(", raised to {} by waiting", turn.class)
+    } else {
+        String::new()
+    };
+    let mut reason = match (by_right, head) {
+        (false, Some(head)) => format!(
+            "fits while {} waits for its place (priority {}{raised})",
+            scheduler.name(head),
+            turn.priority
+        ),
+        _ => match &scheduler.options.policy {
+            Policy::Fair(_) => {
+                let tenant = &entry.task().tenant;
+                let account = scheduler.accounts.get(&turn.priority);
+                let tokens = account.map_or(0.0, |account| account.counter(tenant));
+                format!(
+                    "turn of `{tenant}`, served {tokens:.0} tokens per share (priority {}{raised})",
+                    turn.priority
+                )
+            }
+            Policy::StrictFifo | Policy::BestEffortFifo => format!(
+                "next in line with priority {}{raised}, arrival {}",
+                turn.priority, turn.arrival
+            ),
+        },
+    };
+    if entry.state() == TaskState::Parked {
+        reason += &format!("; goes on after step {}", entry.steps_taken);
+    }
+    reason
+}
+
+/// Why this task gives its place away, and to whom.
+pub(super) fn parking<R>(
+    scheduler: &TaskScheduler<R>,
+    turn: &Turn,
+    wait: &Wait,
+    admitted: Option<TaskId>,
+) -> Parking {
+    let by = match wait {
+        Wait::Delays(..) | Wait::NeverFits(_) => None,
+        _ => admitted,
+    };
+    let why = scheduler.waits_for(wait);
+    let priority_of = |task| {
+        scheduler
+            .entries
+            .get(&task)
+            .map(|entry| entry.task().priority)
+    };
+    let reason = match by.and_then(|by| Some((by, priority_of(by)?))) {
+        Some((by, priority)) => format!(
+            "gives way to {} (priority {priority}, its own {}): {why}",
+            scheduler.name(by),
+            turn.priority
+        ),
+        None => why,
+    };
+    Parking {
+        task: turn.task,
+        by,
+        reason,
+    }
+}

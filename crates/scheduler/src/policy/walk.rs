@@ -1,0 +1,283 @@
+use std::collections::BTreeMap;
+
+use super::{
+    Policy, SchedulerOptions,
+    entry::Entry,
+    ledger::Account,
+    line::Turn,
+    reservation::{Forecast, Reservation},
+    unplaced::Unplaced,
+    wait::Wait,
+};
+use crate::{Room, TaskId};
+
+/// Predictions are sums of products in another order each time: this much is rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// Gives places along the line.
+#[derive(Debug)]
+pub(super) struct Walk<'a, R> {
+    pub(super) room: &'a mut R,
+    pub(super) entries: &'a BTreeMap<TaskId, Entry>,
+    pub(super) accounts: &'a BTreeMap<i64, Account>,
+    pub(super) options: &'a SchedulerOptions,
+    pub(super) now: f64,
+    unplaced: Unplaced<'a>,
+    kept: Option<&'a Reservation>,
+    /// The tasks that have places, in the order they got them.
+    placed: Vec<TaskId>,
+    groups: Vec<usize>,
+    /// How many of them came before the first that did not fit.
+    tried_behind: usize,
+    done: Walked,
+    forecast: Option<Forecast>,
+}
+
+/// Who has a place and who has none.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// Its group, and whether nobody of its class or above waits before it.
+    pub(super) places: BTreeMap<TaskId, (usize, bool)>,
+    pub(super) waits: BTreeMap<TaskId, Wait>,
+    /// The first task that does not fit.
+    pub(super) head: Option<TaskId>,
+    pub(super) reservation: Option<Reservation>,
+    /// When the head starts, as far as step times are known.
+    pub(super) start: Option<f64>,
+}
+
+impl<'a, R: Room> Walk<'a, R> {
+    pub(super) fn new(
+        room: &'a mut R,
+        entries: &'a BTreeMap<TaskId, Entry>,
+        accounts: &'a BTreeMap<i64, Account>,
+        options: &'a SchedulerOptions,
+        kept: Option<&'a Reservation>,
+        now: f64,
+    ) -> Self {
+        room.clear();
+        Self {
+            room,
+            entries,
+            accounts,
+            options,
+            now,
+            unplaced: Unplaced::default(),
+            kept,
+            placed: Vec::new(),
+            groups: Vec::new(),
+            tried_behind: 0,
+            done: Walked::default(),
+            forecast: None,
+        }
+    }
+
+    pub(super) fn along(mut self, line: &[Turn]) -> Walked {
+        if let Policy::Fair(shares) = &self.options.policy {
+            self.unplaced = Unplaced::new(line, self.entries, self.accounts, shares.lead as f64);
+        }
+        for turn in line {
+            if let Some(entry) = self.entries.get(&turn.task) {
+                let refused = self.turn_of(turn, entry);
+                if let Err(wait) = refused {
+                    self.done.waits.insert(turn.task, wait);
+                }
+            }
+        }
+        self.done.start = self.forecast.map(|forecast| forecast.start);
+        for (&task, &group) in self.placed.iter().zip(&self.groups) {
+            if let Some((kept, _)) = self.done.places.get_mut(&task) {
+                *kept = group;
+            }
+        }
+        self.done
+    }
+
+    fn turn_of(&mut self, turn: &Turn, entry: &'a Entry) -> Result<(), Wait> {
+        let tenant = entry.task().tenant.as_str();
+        let fair = matches!(self.options.policy, Policy::Fair(_));
+        let counter = match self.accounts.get(&turn.priority) {
+            Some(account) if fair => account.counter(tenant),
+            _ => 0.0,
+        };
+        if fair
+            && !turn.by_right
+            && let Some((behind, tokens)) = self.unplaced.leads(turn.priority, counter)
+        {
+            return Err(Wait::Leads(behind, tokens));
+        }
+        let placed = match self.done.head {
+            None => self.first_in_line(entry),
+            Some(head) => self.behind(head, entry),
+        };
+        if fair && matches!(placed, Ok(()) | Err(Wait::NeverFits(_))) {
+            self.unplaced.take(turn.priority, tenant, counter);
+        }
+        placed
+    }
+
+    fn first_in_line(&mut self, entry: &'a Entry) -> Result<(), Wait> {
+        let refused = match self.place(entry, true) {
+            Ok(()) => return Ok(()),
+            Err(refused) => refused,
+        };
+        if let (Wait::Missing(_), Err(never)) = (&refused, self.room.admits_alone(entry.task())) {
+            // Nobody has to wait for what cannot be.
+            return Err(Wait::NeverFits(never.reason));
+        }
+        self.done.head = Some(entry.task().id);
+        if !matches!(self.options.policy, Policy::Fair(_)) {
+            self.reserve(entry);
+        }
+        Err(refused)
+    }
+
+    fn behind(&mut self, head: TaskId, entry: &'a Entry) -> Result<(), Wait> {
+        if !entry.is_running() {
+            if self.options.policy == Policy::StrictFifo {
+                return Err(Wait::Behind(head));
+            }
+            if entry.taken_back_for == Some(head) {
+                return Err(match &entry.wait {
+                    Wait::Delays(of, seconds) if *of == head => Wait::Delays(head, *seconds),
+                    _ => Wait::Behind(head),
+                });
+            }
+            if self.tried_behind >= self.options.backfill_depth {
+                return Err(Wait::TooDeep(head));
+            }
+            self.tried_behind += 1;
+        }
+        self.place(entry, false)?;
+        if self.options.policy == Policy::BestEffortFifo
+            && let Some(later) = self.delay(head)
+        {
+            self.take_out(entry.task().id);
+            return Err(Wait::Delays(head, later));
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, entry: &'a Entry, by_right: bool) -> Result<(), Wait> {
+        let group = place_beside(self.room, &self.placed, self.options.max_adapters, entry)?;
+        let id = entry.task().id;
+        self.placed.push(id);
+        self.groups.push(group);
+        self.done.places.insert(id, (group, by_right));
+        Ok(())
+    }
+
+    fn take_out(&mut self, task: TaskId) {
+        self.room.remove(task);
+        if let Some(place) = self.placed.iter().position(|&placed| placed == task) {
+            self.placed.remove(place);
+            self.groups.remove(place);
+        }
+        self.done.places.remove(&task);
+    }
+
+    /// Seconds until `task` has taken all its steps, among those that are there now.
+    fn seconds_left(&self, task: TaskId) -> Option<f64> {
+        let steps = self.entries.get(&task)?.steps_left();
+        Some(self.room.seconds_per_step(task)? * steps as f64)
+    }
+
+    /// Predicts the start of the first task that does not fit, and keeps what was predicted when it
+    /// first did not. Nothing while a step time is unknown.
+    fn reserve(&mut self, head: &'a Entry) {
+        let ends = self.placed.iter();
+        let ends: Option<Vec<(f64, TaskId)>> = ends
+            .map(|&task| Some((self.seconds_left(task)?, task)))
+            .collect();
+        let Some(mut ends) = ends else { return };
+        ends.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+        let mut beside = self.placed.clone();
+        let mut found = None;
+        for (ended, &(seconds, task)) in ends.iter().enumerate() {
+            self.room.remove(task);
+            beside.retain(|&there| there != task);
+            if place_beside(self.room, &beside, self.options.max_adapters, head).is_ok() {
+                found = Some((ended + 1, self.now + seconds));
+                break;
+            }
+        }
+        self.restore_places();
+        let Some((ended, fresh)) = found else { return };
+        let task = head.task().id;
+        let reservation = match self.kept {
+            Some(kept) if kept.stands(task, &self.placed) => kept.clone(),
+            _ => Reservation {
+                head: task,
+                ahead: self.placed.iter().copied().collect(),
+                start: fresh,
+            },
+        };
+        self.forecast = Some(Forecast {
+            blockers: ends[..ended].iter().map(|&(_, task)| task).collect(),
+            limit: reservation.start.max(fresh),
+            start: fresh,
+        });
+        self.done.reservation = Some(reservation);
+    }
+
+    /// Puts everybody back who was there before a prediction took them out.
+    fn restore_places(&mut self) {
+        self.room.clear();
+        let placed = std::mem::take(&mut self.placed);
+        let groups = std::mem::take(&mut self.groups);
+        for (task, group) in placed.into_iter().zip(groups) {
+            let Some(entry) = self.entries.get(&task) else {
+                continue;
+            };
+            match self.room.place(entry.task(), Some(group)) {
+                Ok(group) => {
+                    self.placed.push(task);
+                    self.groups.push(group);
+                }
+                Err(refusal) => {
+                    self.done.places.remove(&task);
+                    self.done.waits.insert(task, Wait::Missing(refusal.reason));
+                }
+            }
+        }
+    }
+
+    /// How many seconds too late the head would start with all that have places now; `None` if it
+    /// would not, or if nothing is known of it.
+    fn delay(&mut self, head: TaskId) -> Option<f64> {
+        let forecast = self.forecast.as_ref()?;
+        debug_assert_eq!(self.done.head, Some(head));
+        let mut start = self.now;
+        for &blocker in &forecast.blockers {
+            start = start.max(self.now + self.seconds_left(blocker)?);
+        }
+        let late = start - forecast.limit;
+        if late > ROUNDING * (forecast.limit - self.now).abs().max(1.0) {
+            return Some(late);
+        }
+        if let Some(forecast) = &mut self.forecast {
+            forecast.start = start;
+        }
+        None
+    }
+}
+
+/// Places a task, unless the cap is reached or it ran out of memory beside those that are there.
+fn place_beside<R: Room>(
+    room: &mut R,
+    placed: &[TaskId],
+    max_adapters: Option<usize>,
+    entry: &Entry,
+) -> Result<usize, Wait> {
+    if let Some(cap) = max_adapters
+        && placed.len() >= cap
+    {
+        return Err(Wait::Cap(cap));
+    }
+    let beside = &entry.out_of_memory_beside;
+    if !beside.is_empty() && beside.iter().all(|task| placed.contains(task)) {
+        return Err(Wait::OutOfMemory(beside.clone()));
+    }
+    room.place(entry.task(), entry.group)
+        .map_err(|refusal| Wait::Missing(refusal.reason))
+}
