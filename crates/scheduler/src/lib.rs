@@ -14,16 +14,21 @@ mod room;
 mod scheduler;
 pub mod simulate;
 mod state;
+mod step_time;
 mod task;
 
 pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
-pub use grouping::{balanced_groups, group_count};
+pub use grouping::{
+    Budget, GroupedRoom, GroupingOptions, NaiveRoom, OneTaskPerGroup, Unlimited, balanced_groups,
+    group_count,
+};
 pub use policy::{
     Explanation, FairShares, Ledger, OutOfMemory, Past, Policy, SchedulerOptions, TaskScheduler,
 };
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
+pub use step_time::{Padding, StepTimeFit, StepTimeModel, StepTimes, Work};
 pub use task::{Load, Task, TaskId};
