@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_scheduler::{
-    Decision, Load, Member, Outcome, SchedulerError, Task, TaskId,
+    Decision, Load, Member, Outcome, Padding, SchedulerError, Task, TaskId,
     simulate::{
         Costs, Devices, Driver, Job, Metrics, Pace, Replay, SimulationError, chart_svg, replay,
     },
@@ -13,6 +13,7 @@ use proptest::prelude::*;
 const COSTS: Costs = Costs {
     seconds_constant: 0.013,
     seconds_per_token: 3e-5,
+    seconds_per_squared_token: 1e-8,
     seconds_per_padding_token: 2e-5,
     seconds_per_rank_token: 1e-7,
     seconds_per_task: 0.002,
@@ -27,8 +28,10 @@ fn devices(count: usize) -> Devices {
     Devices {
         count,
         costs: COSTS,
+        padding: Padding::ToLongest,
         noise: 0.0,
         seed: 0,
+        decide_every: None,
     }
 }
 
@@ -67,7 +70,7 @@ struct OneEach {
 }
 
 impl Driver for OneEach {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+    fn submit(&mut self, task: Task, _: f64) -> Result<(), SchedulerError> {
         self.queue.push(task.id);
         Ok(())
     }
@@ -82,16 +85,17 @@ impl Driver for OneEach {
         }
     }
 
-    fn progressed(&mut self, task: TaskId, steps: usize) {
-        let before = self.steps.insert(task, steps);
-        assert!(before.is_none_or(|before| before < steps));
+    fn progressed(&mut self, task: TaskId, steps: usize) -> Result<(), SchedulerError> {
+        assert!(steps > 0 && self.running.contains(&task));
+        *self.steps.entry(task).or_default() += steps;
+        Ok(())
     }
 
     fn measured(&mut self, members: &[Member], seconds: f64, bytes: f64) {
         assert!(members.len() == 1 && seconds > 0.013 && bytes > 1e8);
     }
 
-    fn finish(&mut self, task: TaskId, outcome: Outcome) -> Result<(), SchedulerError> {
+    fn finish(&mut self, task: TaskId, outcome: Outcome, _: f64) -> Result<(), SchedulerError> {
         assert_eq!(outcome, Outcome::Done);
         self.running.retain(|&running| running != task);
         let steps = self.steps[&task];
@@ -128,7 +132,7 @@ impl Chaos {
 }
 
 impl Driver for Chaos {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+    fn submit(&mut self, task: Task, _: f64) -> Result<(), SchedulerError> {
         self.known.push(task.id);
         Ok(())
     }
@@ -161,11 +165,13 @@ impl Driver for Chaos {
         }
     }
 
-    fn progressed(&mut self, _: TaskId, _: usize) {}
+    fn progressed(&mut self, _: TaskId, _: usize) -> Result<(), SchedulerError> {
+        Ok(())
+    }
 
     fn measured(&mut self, _: &[Member], _: f64, _: f64) {}
 
-    fn finish(&mut self, task: TaskId, _: Outcome) -> Result<(), SchedulerError> {
+    fn finish(&mut self, task: TaskId, _: Outcome, _: f64) -> Result<(), SchedulerError> {
         assert!(self.known.contains(&task), "{task} ends twice");
         self.known.retain(|&known| known != task);
         Ok(())
@@ -185,7 +191,11 @@ fn one_each(jobs: &[Job], count: usize, pace: Pace) -> Replay {
         devices: count,
         ..OneEach::default()
     };
-    let replayed = replay(jobs, devices(count), &mut driver, pace).unwrap();
+    let devices = Devices {
+        padding: Padding::None,
+        ..devices(count)
+    };
+    let replayed = replay(jobs, devices, &mut driver, pace).unwrap();
     let steps = jobs.iter().map(|job| (job.task.id, job.task.total_steps));
     assert_eq!(driver.ended, steps.collect());
     without_decision_times(replayed)
@@ -214,10 +224,12 @@ proptest! {
     #[test]
     fn every_job_takes_its_steps_and_skipping_changes_nothing(
         sketches in sketches(), count in 1_usize..5, seed in any::<u64>(),
+        decide_every in prop::option::of(0.05..5.0_f64),
     ) {
         let jobs = jobs(&sketches);
         let run = |pace| {
-            let replayed = replay(&jobs, devices(count), &mut Chaos::new(count, seed), pace);
+            let devices = Devices { decide_every, ..devices(count) };
+            let replayed = replay(&jobs, devices, &mut Chaos::new(count, seed), pace);
             without_decision_times(replayed.unwrap())
         };
         let fast = run(Pace::Events);
@@ -271,6 +283,7 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
     let costs = Costs {
         seconds_constant: 0.5,
         seconds_per_token: 0.5 / 64.0,
+        seconds_per_squared_token: 0.0,
         seconds_per_rank_token: 0.0,
         seconds_per_task: 0.0,
         ..COSTS
@@ -321,7 +334,7 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
 struct Says(Vec<Vec<Member>>);
 
 impl Driver for Says {
-    fn submit(&mut self, _: Task) -> Result<(), SchedulerError> {
+    fn submit(&mut self, _: Task, _: f64) -> Result<(), SchedulerError> {
         Ok(())
     }
 
@@ -332,11 +345,13 @@ impl Driver for Says {
         }
     }
 
-    fn progressed(&mut self, _: TaskId, _: usize) {}
+    fn progressed(&mut self, _: TaskId, _: usize) -> Result<(), SchedulerError> {
+        Ok(())
+    }
 
     fn measured(&mut self, _: &[Member], _: f64, _: f64) {}
 
-    fn finish(&mut self, _: TaskId, _: Outcome) -> Result<(), SchedulerError> {
+    fn finish(&mut self, _: TaskId, _: Outcome, _: f64) -> Result<(), SchedulerError> {
         Ok(())
     }
 }

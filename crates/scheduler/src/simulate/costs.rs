@@ -1,10 +1,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::SimulationError;
-use crate::{Load, Task};
+use crate::{Load, Padding, Task};
 
-/// What an iteration really takes on one device. The scheduler never sees these numbers: it sees
-/// seconds and bytes, as it does in training, and fits its own.
+/// What an iteration really takes on one device. The scheduler never sees these seconds: it measures,
+/// as it does in training, and fits its own model, which has no term for attention. Bytes it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -12,7 +12,9 @@ pub struct Costs {
     pub seconds_constant: f64,
     /// Seconds per token.
     pub seconds_per_token: f64,
-    /// Seconds per token of padding.
+    /// Seconds per token and length of its row: attention.
+    pub seconds_per_squared_token: f64,
+    /// Seconds per token of padding, where batches are padded.
     pub seconds_per_padding_token: f64,
     /// Seconds per token and rank of its adapter.
     pub seconds_per_rank_token: f64,
@@ -28,6 +30,37 @@ pub struct Costs {
     pub bytes_per_squared_token: f64,
     /// Bytes of an adapter per rank: weights, gradients and both moments.
     pub adapter_bytes_per_rank: f64,
+}
+
+impl Default for Costs {
+    /// Provisional: measured on a busy machine, and few points of it.
+    ///
+    /// Seconds are those of the `micro` shape (24 M parameters, float32) on two cores of an AMD EPYC,
+    /// by `loraloom bench --end-to-end-only --shape micro --adapters K --batch B --length L` at 13
+    /// choices of K, B and L with 32 to 2048 tokens: CPU seconds of 18 steps less those of 6, over 12
+    /// steps and two cores. Least squares of the relative error leave 5.7 % on average, 12.9 % at
+    /// most. All adapters had rank 16; the part that grows with the rank is the 5 % that
+    /// `benches/reports/cpu-train-step_2026-11.md` has for LoRA beside the frozen products. A token
+    /// of padding is taken to cost what a token costs.
+    ///
+    /// Bytes are from the same report: 606 MB at 2048 tokens, 44 MB for the weights and moments of
+    /// eight adapters of rank 16, and a third more for gradients. A device of 4 GB then takes about
+    /// 16,000 tokens in an iteration.
+    fn default() -> Self {
+        Self {
+            seconds_constant: 0.050,
+            seconds_per_token: 4.45e-4,
+            seconds_per_squared_token: 5.0e-7,
+            seconds_per_padding_token: 4.45e-4,
+            seconds_per_rank_token: 1.4e-6,
+            seconds_per_task: 2.5e-3,
+            device_bytes: 4e9,
+            bytes_constant: 1.0e8,
+            bytes_per_token: 2.44e5,
+            bytes_per_squared_token: 0.0,
+            adapter_bytes_per_rank: 4.6e5,
+        }
+    }
 }
 
 /// What a task brings to one iteration.
@@ -57,54 +90,58 @@ impl Share {
 }
 
 impl Costs {
-    /// Costs to try the simulator with: estimates, not measured.
-    pub const fn provisional() -> Self {
-        Self {
-            seconds_constant: 0.02,
-            seconds_per_token: 1e-5,
-            seconds_per_padding_token: 1e-5,
-            seconds_per_rank_token: 1e-8,
-            seconds_per_task: 1e-3,
-            device_bytes: 24e9,
-            bytes_constant: 4e9,
-            bytes_per_token: 6e5,
-            bytes_per_squared_token: 0.0,
-            adapter_bytes_per_rank: 4.5e6,
-        }
-    }
-
-    /// Seconds of an iteration: rows of all tasks are padded to the longest of them.
-    pub(super) fn seconds(&self, shares: &[Share]) -> f64 {
-        let tokens: f64 = shares.iter().map(|share| share.tokens()).sum();
-        let rank_tokens = shares
-            .iter()
-            .map(|share| share.tokens() * share.rank as f64);
-        let padding = padded_tokens(shares) - tokens;
-        self.seconds_constant
+    /// Seconds of an iteration.
+    pub(super) fn seconds(&self, shares: &[Share], padding: Padding) -> f64 {
+        let sum = |of: fn(&Share) -> f64| shares.iter().map(of).sum::<f64>();
+        let tokens = sum(|share| share.tokens());
+        let mut seconds = self.seconds_constant
             + self.seconds_per_token * tokens
-            + self.seconds_per_padding_token * padding
-            + self.seconds_per_rank_token * rank_tokens.sum::<f64>()
-            + self.seconds_per_task * shares.len() as f64
+            + self.seconds_per_rank_token * sum(|share| share.tokens() * share.rank as f64)
+            + self.seconds_per_task * shares.len() as f64;
+        match padding {
+            Padding::None => {
+                let squared = sum(|share| share.tokens() * share.length);
+                seconds += self.seconds_per_squared_token * squared;
+            }
+            Padding::ToLongest => {
+                let padded = padded_tokens(shares);
+                seconds += self.seconds_per_padding_token * (padded - tokens)
+                    + self.seconds_per_squared_token * padded * longest(shares);
+            }
+        }
+        seconds
     }
 
     /// Seconds of a step of a task that has a device to itself.
     pub fn seconds_alone(&self, task: &Task) -> f64 {
-        self.seconds(&[Share::of(task, 1)])
+        self.seconds(&[Share::of(task, 1)], Padding::None)
     }
 
-    /// Seconds that a device with nothing but this to do, and no end of it, would spend on what the
-    /// task trains in an iteration.
+    /// Seconds that a device with nothing else to pay for would spend on what the task trains in an
+    /// iteration.
     pub(super) fn useful_seconds(&self, share: Share) -> f64 {
-        share.tokens() * (self.seconds_per_token + self.seconds_per_rank_token * share.rank as f64)
+        let per_token = self.seconds_per_token
+            + self.seconds_per_rank_token * share.rank as f64
+            + self.seconds_per_squared_token * share.length;
+        share.tokens() * per_token
     }
 
     /// Bytes taken during an iteration.
-    pub(super) fn bytes(&self, shares: &[Share]) -> f64 {
-        let tokens = padded_tokens(shares);
+    pub(super) fn bytes(&self, shares: &[Share], padding: Padding) -> f64 {
         let ranks: usize = shares.iter().map(|share| share.rank).sum();
+        let (tokens, squared) = match padding {
+            Padding::None => {
+                let squared = shares.iter().map(|share| share.tokens() * share.length);
+                (shares.iter().map(|share| share.tokens()).sum(), squared.sum())
+            }
+            Padding::ToLongest => {
+                let padded = padded_tokens(shares);
+                (padded, padded * longest(shares))
+            }
+        };
         self.bytes_constant
             + self.bytes_per_token * tokens
-            + self.bytes_per_squared_token * tokens * longest(shares)
+            + self.bytes_per_squared_token * squared
             + self.adapter_bytes_per_rank * ranks as f64
     }
 
@@ -125,6 +162,7 @@ impl Costs {
         let named = [
             ("seconds_constant", self.seconds_constant),
             ("seconds_per_token", self.seconds_per_token),
+            ("seconds_per_squared_token", self.seconds_per_squared_token),
             ("seconds_per_padding_token", self.seconds_per_padding_token),
             ("seconds_per_rank_token", self.seconds_per_rank_token),
             ("seconds_per_task", self.seconds_per_task),

@@ -1,40 +1,14 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use super::{
-    Costs, DecisionTime, Driver, Job, Moment, Replay, ReplayedJob, SimulationError,
+    Costs, DecisionTime, Devices, Driver, Job, Moment, Pace, Replay, ReplayedJob, SimulationError,
     costs::Share,
     device::{Device, Stretch, devices_for},
     fairness::Fairness,
     progress::{Progress, UNITS},
     random::Random,
 };
-use crate::{Decision, Outcome, TaskId};
-
-/// How the clock goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// From event to event: iterations that change nothing are counted in one go. Decisions are
-    /// asked for at arrivals, ends and first measurements of a batch.
-    Events,
-    /// Iteration by iteration, with the same decisions.
-    Iterations,
-    /// Iteration by iteration, with a decision at the end of every one, as a trainer does.
-    Decisions,
-}
-
-/// Devices to replay on.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Devices {
-    /// How many; each has the whole backbone and trains one group. A pipeline of so many stages that
-    /// is never idle is the same thing if its groups take equally long.
-    pub count: usize,
-    /// What iterations take.
-    pub costs: Costs,
-    /// Standard deviation of measured seconds, relative to the true ones, which the clock has.
-    pub noise: f64,
-    /// Seed of the noise.
-    pub seed: u64,
-}
+use crate::{Decision, Outcome, Padding, TaskId};
 
 /// Replays jobs on a virtual clock. Its numbers are whole nanoseconds and parts of steps, so that
 /// [`Pace::Events`] and [`Pace::Iterations`] give the same to the last bit.
@@ -63,7 +37,11 @@ struct Clock<'a, D> {
     driver: &'a mut D,
     pace: Pace,
     costs: Costs,
+    padding: Padding,
     noise: (f64, Random),
+    /// Nanoseconds.
+    decide_every: Option<u64>,
+    last_decision: u64,
     devices: Vec<Device>,
     jobs: Vec<Progress>,
     places: BTreeMap<TaskId, usize>,
@@ -90,7 +68,10 @@ impl<'a, D: Driver> Clock<'a, D> {
             driver,
             pace,
             costs: devices.costs,
+            padding: devices.padding,
             noise: (devices.noise, Random::new(devices.seed)),
+            decide_every: devices.decide_every.map(|s| ((s * 1e9) as u64).max(1)),
+            last_decision: 0,
             devices: (0..devices.count).map(|_| Device::default()).collect(),
             places: (jobs.iter().map(|job| job.task.id).zip(0..)).collect(),
             jobs,
@@ -101,23 +82,29 @@ impl<'a, D: Driver> Clock<'a, D> {
         }
     }
 
-    /// The next arrival or end of a stretch.
+    /// The next arrival, end of a stretch, or decision without news.
     fn next_event(&self) -> Option<u64> {
         let arrival = self.jobs.get(self.arrived).map(|job| job.arrival);
         let stretches = self.devices.iter().filter_map(|d| d.stretch.as_ref());
-        stretches.map(Stretch::end).chain(arrival).min()
+        let end = stretches.map(Stretch::end).min();
+        let due = end.and(self.due());
+        end.into_iter().chain(arrival).chain(due).min()
+    }
+
+    fn due(&self) -> Option<u64> {
+        Some(self.last_decision.saturating_add(self.decide_every?))
     }
 
     fn advance(&mut self, now: u64) -> Result<(), SimulationError> {
         for device in 0..self.devices.len() {
-            self.count(device, now);
+            self.count(device, now)?;
         }
-        let mut news = false;
+        let mut news = self.due().is_some_and(|due| due <= now);
         for device in 0..self.devices.len() {
             news |= self.end(device, now)?;
         }
         while let Some(job) = self.jobs.get(self.arrived).filter(|j| j.arrival <= now) {
-            self.driver.submit(job.task.clone())?;
+            self.driver.submit(job.task.clone(), seconds(now))?;
             self.waiting[job.tenant] += 1;
             self.arrived += 1;
             news = true;
@@ -140,13 +127,13 @@ impl<'a, D: Driver> Clock<'a, D> {
     }
 
     /// Counts the iterations of a device that have ended by now.
-    fn count(&mut self, device: usize, now: u64) {
+    fn count(&mut self, device: usize, now: u64) -> Result<(), SimulationError> {
         let Some(stretch) = self.devices[device].stretch.as_mut() else {
-            return;
+            return Ok(());
         };
         let iterations = stretch.count(now);
         if iterations == 0 {
-            return;
+            return Ok(());
         }
         self.replay.iterations += iterations;
         self.replay.busy_nanoseconds += iterations * stretch.period;
@@ -160,9 +147,11 @@ impl<'a, D: Driver> Clock<'a, D> {
             let service = u128::from(units) * job.task.tokens_per_step as u128;
             self.fairness.serve(job.tenant, service);
             if job.steps() > before {
-                self.driver.progressed(member.task, job.steps());
+                self.driver
+                    .progressed(member.task, job.steps() - before)?;
             }
         }
+        Ok(())
     }
 
     /// Ends a stretch if its time has come, and says whether a scheduler would want to know.
@@ -175,9 +164,9 @@ impl<'a, D: Driver> Clock<'a, D> {
         if news {
             let (relative, random) = &mut self.noise;
             let factor = (1.0 + *relative * random.normal()).max(0.1);
-            let seconds = stretch.period as f64 / 1e9 * factor;
+            let measured = seconds(stretch.period) * factor;
             self.driver
-                .measured(&stretch.members, seconds, stretch.bytes);
+                .measured(&stretch.members, measured, stretch.bytes);
             slot.measured.clone_from(&stretch.members);
         }
         for member in &stretch.members {
@@ -189,7 +178,8 @@ impl<'a, D: Driver> Clock<'a, D> {
                 }
                 job.finished = Some(now);
                 job.has_place = false;
-                self.driver.finish(member.task, Outcome::Done)?;
+                self.driver
+                    .finish(member.task, Outcome::Done, seconds(now))?;
                 news = true;
             }
         }
@@ -197,9 +187,10 @@ impl<'a, D: Driver> Clock<'a, D> {
     }
 
     fn decide(&mut self, now: u64) -> Result<(), SimulationError> {
+        self.last_decision = now;
         let waiting = self.waiting.iter().sum();
         let begun = Instant::now();
-        let decision = self.driver.decide(now as f64 / 1e9);
+        let decision = self.driver.decide(seconds(now));
         let seconds = begun.elapsed().as_secs_f64();
         self.replay
             .decisions
@@ -316,7 +307,7 @@ impl<'a, D: Driver> Clock<'a, D> {
             iterations = iterations.min(job.iterations_left(member.parts));
             shares.push(job.share(member));
         }
-        let bytes = self.costs.bytes(&shares);
+        let bytes = self.costs.bytes(&shares, self.padding);
         self.replay.largest_bytes = self.replay.largest_bytes.max(bytes);
         let slot = &mut self.devices[device];
         if slot.measured != members || self.pace != Pace::Events {
@@ -325,7 +316,7 @@ impl<'a, D: Driver> Clock<'a, D> {
         slot.stretch = Some(Stretch {
             members,
             begun: now,
-            period: ((self.costs.seconds(&shares) * 1e9) as u64).max(1),
+            period: ((self.costs.seconds(&shares, self.padding) * 1e9) as u64).max(1),
             iterations,
             counted: 0,
             bytes,
@@ -339,7 +330,7 @@ impl<'a, D: Driver> Clock<'a, D> {
             return Err(SimulationError::Starved {
                 waiting: unfinished().count(),
                 first: first.task.name.clone(),
-                seconds: last.map_or(0.0, |moment| moment.nanoseconds as f64 / 1e9),
+                seconds: last.map_or(0.0, |moment| seconds(moment.nanoseconds)),
             });
         }
         self.replay.tokens = self.tokens();
@@ -355,6 +346,10 @@ impl<'a, D: Driver> Clock<'a, D> {
         self.replay.jobs = self.jobs.iter().map(replayed).collect();
         Ok(self.replay)
     }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }
 
 impl Replay {

@@ -61,12 +61,13 @@ impl Workload {
     /// [`SimulationError`] if there are too few jobs, or a number makes no sense.
     pub fn jobs_of(&self, trace: &[TracedJob], costs: &Costs) -> Result<Vec<Job>, SimulationError> {
         costs.validate()?;
-        let traced = self.selected(trace)?;
-        let first = traced.first().map_or(0, |(_, job)| job.arrival);
-        let mut jobs = Vec::with_capacity(traced.len());
-        for (arrival, &(place, job)) in traced.iter().enumerate() {
-            let (seconds, task) = (job.arrival - first, self.task(place, arrival, job, costs)?);
-            jobs.push((seconds, task));
+        let start = self.first_job(trace.len())?;
+        let traced = trace.iter().skip(start).take(self.jobs);
+        let begun = traced.clone().next().map_or(0, |job| job.arrival);
+        let mut jobs = Vec::with_capacity(self.jobs);
+        for (arrival, job) in traced.enumerate() {
+            let task = self.task(start + arrival, arrival, job, costs)?;
+            jobs.push((job.arrival - begun, task));
         }
         let stretch = self.stretch(&jobs, costs)?;
         let job = |(seconds, task)| Job {
@@ -76,29 +77,23 @@ impl Workload {
         Ok(jobs.into_iter().map(job).collect())
     }
 
-    /// The jobs of the window, each with its place in the trace.
-    fn selected<'a>(
-        &self,
-        trace: &'a [TracedJob],
-    ) -> Result<Vec<(usize, &'a TracedJob)>, SimulationError> {
-        let last_start = trace.len().checked_sub(self.jobs);
+    /// The place of the first job in a trace of so many, from 0 in order of arrival.
+    ///
+    /// # Errors
+    /// [`SimulationError::TooFewJobs`] if the last would be beyond the trace's end.
+    pub fn first_job(&self, available: usize) -> Result<usize, SimulationError> {
         let too_few = |start| SimulationError::TooFewJobs {
             asked: self.jobs,
             start,
-            available: trace.len(),
+            available,
         };
-        let last_start = last_start.ok_or(too_few(self.start.unwrap_or(0)))?;
-        let start = match self.start {
-            Some(start) if start > last_start => return Err(too_few(start)),
-            Some(start) => start,
-            None => Random::new(self.seed).below(last_start + 1),
-        };
-        Ok(trace
-            .iter()
-            .enumerate()
-            .skip(start)
-            .take(self.jobs)
-            .collect())
+        let last_start = available.checked_sub(self.jobs);
+        let last_start = last_start.ok_or_else(|| too_few(self.start.unwrap_or(0)))?;
+        match self.start {
+            Some(start) if start > last_start => Err(too_few(start)),
+            Some(start) => Ok(start),
+            None => Ok(Random::new(self.seed).below(last_start + 1)),
+        }
     }
 
     fn task(
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_job_takes_its_duration_alone_and_arrivals_make_the_load() {
-        let (costs, trace) = (Costs::provisional(), trace(300));
+        let (costs, trace) = (Costs::default(), trace(300));
         let workload = Workload {
             jobs: 200,
             load: Some(0.5),
@@ -216,7 +211,7 @@ mod tests {
 
     #[test]
     fn seeds_choose_window_and_draws_and_a_job_is_the_same_in_every_window() {
-        let (costs, trace) = (Costs::provisional(), trace(300));
+        let (costs, trace) = (Costs::default(), trace(300));
         let window = |start, seed| {
             let workload = Workload {
                 jobs: 100,
@@ -241,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replayed_is_refused() {
-        let costs = Costs::provisional();
+        let costs = Costs::default();
         let refused = |change: fn(&mut Workload), trace: &[TracedJob]| {
             let mut workload = Workload {
                 jobs: 10,
