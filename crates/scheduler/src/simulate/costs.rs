@@ -132,7 +132,10 @@ impl Costs {
         let (tokens, squared) = match padding {
             Padding::None => {
                 let squared = shares.iter().map(|share| share.tokens() * share.length);
-                (shares.iter().map(|share| share.tokens()).sum(), squared.sum())
+                (
+                    shares.iter().map(|share| share.tokens()).sum(),
+                    squared.sum(),
+                )
             }
             Padding::ToLongest => {
                 let padded = padded_tokens(shares);

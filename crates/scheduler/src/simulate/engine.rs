@@ -147,8 +147,7 @@ impl<'a, D: Driver> Clock<'a, D> {
             let service = u128::from(units) * job.task.tokens_per_step as u128;
             self.fairness.serve(job.tenant, service);
             if job.steps() > before {
-                self.driver
-                    .progressed(member.task, job.steps() - before)?;
+                self.driver.progressed(member.task, job.steps() - before)?;
             }
         }
         Ok(())

@@ -47,7 +47,9 @@ impl fmt::Display for SimulatedPolicy {
 
 /// No policy has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy `{name}`; there are one_task_per_device, naive_grouping, strict_fifo, best_effort_fifo and fair")]
+#[error(
+    "no policy `{name}`; there are one_task_per_device, naive_grouping, strict_fifo, best_effort_fifo and fair"
+)]
 pub struct UnknownPolicy {
     /// The name.
     pub name: String,

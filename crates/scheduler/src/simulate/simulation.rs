@@ -2,7 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Costs, Devices, Job, Pace, Replay, SimulatedPolicy, SimulationError, TracedJob, Workload,
-    memory::DeviceBytes, replay,
+    memory::DeviceBytes,
+    replay,
     trained::{Learns, Trained},
 };
 use crate::{
@@ -63,6 +64,14 @@ impl Simulation {
     /// # Errors
     /// [`SimulationError`] if a task fits no device, or an option makes no sense.
     pub fn run(&self, policy: SimulatedPolicy) -> Result<Replay, SimulationError> {
+        self.run_at(policy, Pace::Events)
+    }
+
+    /// Replays the jobs under a policy, iteration by iteration if wanted.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_at(&self, policy: SimulatedPolicy, pace: Pace) -> Result<Replay, SimulationError> {
         let bytes = vec![DeviceBytes::of(&self.costs); self.workload.devices];
         let options = GroupingOptions {
             max_slowdown: self.max_slowdown,
@@ -72,19 +81,19 @@ impl Simulation {
         match policy {
             SimulatedPolicy::OneTaskPerDevice => {
                 let room = OneTaskPerGroup::new(bytes, None)?;
-                self.replay(room, Policy::StrictFifo, Padding::None)
+                self.replay(room, Policy::StrictFifo, Padding::None, pace)
             }
             SimulatedPolicy::NaiveGrouping => {
                 let room = NaiveRoom::new(bytes, None)?;
-                self.replay(room, Policy::StrictFifo, self.naive_padding)
+                self.replay(room, Policy::StrictFifo, self.naive_padding, pace)
             }
             SimulatedPolicy::StrictFifo => {
                 let room = GroupedRoom::per_group(bytes, options)?;
-                self.replay(room, Policy::StrictFifo, Padding::None)
+                self.replay(room, Policy::StrictFifo, Padding::None, pace)
             }
             SimulatedPolicy::BestEffortFifo => {
                 let room = GroupedRoom::per_group(bytes, options)?;
-                self.replay(room, Policy::BestEffortFifo, Padding::None)
+                self.replay(room, Policy::BestEffortFifo, Padding::None, pace)
             }
             SimulatedPolicy::Fair => {
                 let room = GroupedRoom::per_group(bytes, options)?;
@@ -92,7 +101,7 @@ impl Simulation {
                     lead: FAIR_LEAD,
                     shares: BTreeMap::new(),
                 };
-                self.replay(room, Policy::Fair(shares), Padding::None)
+                self.replay(room, Policy::Fair(shares), Padding::None, pace)
             }
         }
     }
@@ -102,6 +111,7 @@ impl Simulation {
         room: R,
         policy: Policy,
         padding: Padding,
+        pace: Pace,
     ) -> Result<Replay, SimulationError> {
         let is_fair = matches!(policy, Policy::Fair(_));
         let options = SchedulerOptions {
@@ -117,7 +127,7 @@ impl Simulation {
             decide_every: is_fair.then_some(FAIR_SECONDS),
         };
         let mut trained = Trained::new(room, options, padding)?;
-        replay(&self.jobs, devices, &mut trained, Pace::Events)
+        replay(&self.jobs, devices, &mut trained, pace)
     }
 
     /// Seconds that all jobs take alone, over those of all devices from the first arrival to the

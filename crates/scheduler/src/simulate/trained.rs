@@ -55,7 +55,10 @@ impl<R: Learns> Trained<R> {
     }
 
     fn tell(&mut self, task: TaskId, steps: usize) -> Result<(), SchedulerError> {
-        let known = self.tasks.get(&task).ok_or(SchedulerError::UnknownTask(task))?;
+        let known = self
+            .tasks
+            .get(&task)
+            .ok_or(SchedulerError::UnknownTask(task))?;
         let tokens = (steps * known.tokens_per_step) as u64;
         self.scheduler.progress(task, steps, tokens)
     }
