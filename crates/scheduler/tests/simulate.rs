@@ -1,4 +1,8 @@
 //! A trace under every policy: the same each time, nothing lost, nothing out of memory.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure here is a failed test, in helpers too"
+)]
 
 use std::fmt::Write;
 

@@ -8,9 +8,7 @@ use loraloom_scheduler::simulate::{
     read_trace,
 };
 
-use crate::{
-    arguments::SimulateArguments, exit::Exit, failure::Failure, printer::Printer, table,
-};
+use crate::{arguments::SimulateArguments, exit::Exit, failure::Failure, printer::Printer, table};
 
 pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let simulation = simulation(arguments)?;

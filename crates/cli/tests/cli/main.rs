@@ -12,6 +12,7 @@ mod generate;
 mod init;
 mod mlora;
 mod plan;
+mod simulate;
 mod support;
 mod train;
 mod usage;

@@ -202,3 +202,76 @@ fn longest(shares: &[Share]) -> f64 {
 fn padded_tokens(shares: &[Share]) -> f64 {
     longest(shares) * shares.iter().map(|share| share.rows).sum::<f64>()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Costs, Share};
+    use crate::Padding;
+
+    const SHARES: [Share; 2] = [
+        Share {
+            rank: 4,
+            rows: 2.0,
+            length: 100.0,
+        },
+        Share {
+            rank: 8,
+            rows: 0.5,
+            length: 300.0,
+        },
+    ];
+
+    fn close(found: f64, expected: f64) {
+        assert!(
+            (found - expected).abs() < 1e-9 * expected,
+            "{found} {expected}"
+        );
+    }
+
+    #[test]
+    fn seconds_and_bytes_are_sums_over_what_is_done() {
+        let costs = Costs {
+            seconds_constant: 1000.0,
+            seconds_per_token: 1.0,
+            seconds_per_squared_token: 0.01,
+            seconds_per_padding_token: 0.5,
+            seconds_per_rank_token: 0.1,
+            seconds_per_task: 7.0,
+            bytes_constant: 1000.0,
+            bytes_per_token: 2.0,
+            bytes_per_squared_token: 0.03,
+            adapter_bytes_per_rank: 5.0,
+            device_bytes: 1e9,
+        };
+        // 200 and 150 tokens; 800 and 1200 with ranks; 20,000 and 45,000 squared.
+        let without = 1000.0 + 350.0 + 650.0 + 200.0 + 14.0;
+        close(costs.seconds(&SHARES, Padding::None), without);
+        // 2.5 rows of 300: 750 tokens, 225,000 squared.
+        let padded = 1000.0 + 350.0 + 0.5 * 400.0 + 2250.0 + 200.0 + 14.0;
+        close(costs.seconds(&SHARES, Padding::ToLongest), padded);
+        let bytes = 1000.0 + 2.0 * 350.0 + 0.03 * 65_000.0 + 5.0 * 12.0;
+        close(costs.bytes(&SHARES, Padding::None), bytes);
+        let bytes = 1000.0 + 2.0 * 750.0 + 0.03 * 225_000.0 + 5.0 * 12.0;
+        close(costs.bytes(&SHARES, Padding::ToLongest), bytes);
+        close(costs.useful_seconds(SHARES[0]), 200.0 + 80.0 + 200.0);
+    }
+
+    #[test]
+    fn what_is_no_cost_is_refused() {
+        assert!(Costs::default().validate().is_ok());
+        for wrong in [-1.0, f64::NAN, f64::INFINITY] {
+            let costs = Costs {
+                bytes_per_token: wrong,
+                ..Costs::default()
+            };
+            let message = costs.validate().unwrap_err().to_string();
+            assert!(message.starts_with("bytes_per_token is "), "{message}");
+        }
+        let free = Costs {
+            seconds_per_token: 0.0,
+            ..Costs::default()
+        };
+        let message = free.validate().unwrap_err().to_string();
+        assert_eq!(message, "seconds_per_token is 0, and must be above 0");
+    }
+}

@@ -84,7 +84,7 @@ impl Simulation {
                 self.replay(room, Policy::StrictFifo, Padding::None, pace)
             }
             SimulatedPolicy::NaiveGrouping => {
-                let room = NaiveRoom::new(bytes, None)?;
+                let room = NaiveRoom::new(bytes, None)?.with_padding(self.naive_padding);
                 self.replay(room, Policy::StrictFifo, self.naive_padding, pace)
             }
             SimulatedPolicy::StrictFifo => {
