@@ -8,6 +8,7 @@ use loraloom_model::ModelError;
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
+use loraloom_scheduler::simulate::SimulationError;
 use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
@@ -91,6 +92,9 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
         if let Some(error) = cause.downcast_ref::<ModelError>() {
             return model_exit(error);
         }
+        if let Some(error) = cause.downcast_ref::<SimulationError>() {
+            return simulation_exit(error);
+        }
         if cause.is::<DataError>() {
             return Exit::Data;
         }
@@ -154,6 +158,21 @@ fn plan_exit(error: &PlanError) -> Exit {
         PlanError::Model(error) => model_exit(error),
         PlanError::Partition(_) | PlanError::Simulation(_) => Exit::Usage,
         PlanError::Scheduler(_) => Exit::Internal,
+    }
+}
+
+fn simulation_exit(error: &SimulationError) -> Exit {
+    match error {
+        SimulationError::Csv { .. }
+        | SimulationError::MissingColumn { .. }
+        | SimulationError::Field { .. } => Exit::Data,
+        SimulationError::TooFewJobs { .. }
+        | SimulationError::OutOfRange { .. }
+        | SimulationError::NothingToDraw { .. }
+        | SimulationError::NoSpacing { .. } => Exit::Usage,
+        SimulationError::Scheduler(_)
+        | SimulationError::Starved { .. }
+        | SimulationError::BadDecision { .. } => Exit::Internal,
     }
 }
 

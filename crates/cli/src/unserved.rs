@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{exit::Exit, printer::Printer};
 
 /// Commands that are not there yet, with what serves meanwhile.
-const COMMANDS: [(&str, Option<&str>); 12] = [
+const COMMANDS: [(&str, Option<&str>); 11] = [
     ("submit", QUEUE),
     ("status", QUEUE),
     ("cancel", QUEUE),
@@ -24,7 +24,6 @@ const COMMANDS: [(&str, Option<&str>); 12] = [
         "verify",
         Some("`loraloom generate --compare-base` shows what an adapter changes"),
     ),
-    ("simulate", None),
 ];
 const QUEUE: Option<&str> = Some("`loraloom train CONFIG` trains every adapter of a configuration");
 const PEFT: Option<&str> = Some(

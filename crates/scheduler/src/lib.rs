@@ -14,6 +14,7 @@ mod memory;
 mod policy;
 mod room;
 mod scheduler;
+pub mod simulate;
 mod state;
 mod step_time;
 mod sweep;

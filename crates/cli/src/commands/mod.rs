@@ -9,6 +9,7 @@ mod generate;
 mod init;
 mod plan;
 mod report;
+mod simulate;
 mod train;
 mod worker;
 
@@ -27,6 +28,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Train(arguments) => train::run(arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
+        Command::Simulate(arguments) => simulate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),
         Command::Doctor(arguments) => doctor::run(&arguments, printer),
         Command::Config(command) => config::run(&command, printer),

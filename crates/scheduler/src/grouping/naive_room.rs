@@ -31,6 +31,12 @@ impl<B: Budget> NaiveRoom<B> {
             model,
         })
     }
+
+    /// The same with other batches: whether rows are padded says how many tasks fit.
+    pub fn with_padding(mut self, padding: Padding) -> Self {
+        self.rules = Rules::memory_only(padding, self.model);
+        self
+    }
 }
 
 impl<B: Budget> Room for NaiveRoom<B> {

@@ -1,0 +1,151 @@
+//! `simulate TRACE`: a job trace on a virtual clock, under one policy or all of them.
+
+use std::fs;
+
+use anyhow::Context;
+use loraloom_scheduler::simulate::{
+    Comparison, Costs, PolicyResult, Replay, SimulatedPolicy, Simulation, Workload, chart_svg,
+    read_trace,
+};
+
+use crate::{arguments::SimulateArguments, exit::Exit, failure::Failure, printer::Printer, table};
+
+pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let simulation = simulation(arguments)?;
+    let policies = if arguments.compare {
+        SimulatedPolicy::ALL.to_vec()
+    } else {
+        vec![arguments.policy]
+    };
+    let mut replays = Vec::with_capacity(policies.len());
+    for policy in policies {
+        printer.note(&format!("replay  {policy}"));
+        replays.push((policy, simulation.run(policy)?));
+    }
+    if let Some(path) = &arguments.chart {
+        let named: Vec<(&str, &Replay)> = replays
+            .iter()
+            .map(|(policy, replay)| (policy.name(), replay))
+            .collect();
+        fs::write(path, chart_svg(&named)).map_err(|error| {
+            Failure::usage(format!("cannot write `{}`: {error}", path.display()))
+        })?;
+        printer.note(&format!("chart   {}", path.display()));
+    }
+    let comparison = Comparison::of(&simulation, &replays);
+    if arguments.json {
+        printer.json(&comparison)?;
+    } else {
+        printer.data(&text(&comparison))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
+    let path = arguments.trace.display();
+    let text = fs::read_to_string(&arguments.trace)
+        .map_err(|error| Failure::new(Exit::Data, format!("cannot read `{path}`: {error}")))?;
+    let trace = read_trace(&text).with_context(|| format!("cannot replay `{path}`"))?;
+    let costs = match &arguments.costs {
+        Some(path) => costs(path)?,
+        None => Costs::default(),
+    };
+    let workload = Workload {
+        jobs: arguments.jobs,
+        start: arguments.start,
+        seed: arguments.seed,
+        load: (!arguments.as_recorded).then_some(arguments.load),
+        devices: arguments.devices,
+        ..Workload::default()
+    };
+    let mut simulation = Simulation::new(&trace, workload, costs)?;
+    simulation.naive_padding = arguments.naive_padding;
+    simulation.noise = arguments.noise;
+    simulation.max_slowdown = arguments.max_slowdown;
+    Ok(simulation)
+}
+
+fn costs(path: &std::path::Path) -> anyhow::Result<Costs> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read `{shown}`: {error}")))?;
+    let costs = serde_json::from_str(&text)
+        .map_err(|error| Failure::usage(format!("`{shown}` does not hold costs: {error}")))?;
+    Ok(costs)
+}
+
+fn text(comparison: &Comparison) -> String {
+    let columns = [
+        ("policy", true),
+        ("average", false),
+        ("95 %", false),
+        ("makespan", false),
+        ("tok/s", false),
+        ("while jobs came", false),
+        ("used", false),
+        ("busy", false),
+        ("fairness gap", false),
+        ("parked", false),
+        ("a decision", false),
+    ];
+    let row = |result: &PolicyResult| {
+        let metrics = &result.metrics;
+        [
+            result.policy.to_string(),
+            duration(metrics.average_completion_seconds),
+            duration(metrics.p95_completion_seconds),
+            duration(metrics.makespan_seconds),
+            format!("{:.0}", metrics.tokens_per_second),
+            format!("{:.0}", metrics.arriving_tokens_per_second),
+            format!("{:.1} %", metrics.utilisation * 100.0),
+            format!("{:.1} %", metrics.busy * 100.0),
+            format!("{} tok", metrics.fairness_gap),
+            metrics.preemptions.to_string(),
+            format!("{:.2} ms", metrics.decision_milliseconds_p99),
+        ]
+    };
+    let rows: Vec<_> = comparison.policies.iter().map(row).collect();
+    let load = comparison.load.map_or_else(
+        || "arrivals as recorded".to_owned(),
+        |load| format!("arrivals spread to a load of {load}"),
+    );
+    let out_of_memory: u64 = comparison
+        .policies
+        .iter()
+        .map(|result| result.metrics.iterations_out_of_memory)
+        .sum();
+    format!(
+        "simulated: {} jobs from job {} of the trace on {} devices, {load}, seed {}\n{}\n\
+         times are from arrival to end; used is the part of the devices' time that the trained tokens\n\
+         are worth; a decision is this machine's time, the 99th of 100; {out_of_memory} iterations\n\
+         out of memory\n",
+        comparison.jobs,
+        comparison.first_job,
+        comparison.devices,
+        comparison.seed,
+        table::aligned(columns, &rows)
+    )
+}
+
+/// In the largest unit that is full.
+fn duration(seconds: f64) -> String {
+    let units = [("d", 86_400.0), ("h", 3600.0), ("min", 60.0)];
+    match units.into_iter().find(|(_, length)| seconds >= *length) {
+        Some((unit, length)) => format!("{:.2} {unit}", seconds / length),
+        None => format!("{seconds:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_have_the_unit_that_is_full() {
+        let shown = [0.0, 59.9, 60.0, 5400.0, 86_400.0, 1e6].map(duration);
+        assert_eq!(
+            shown,
+            ["0.0 s", "59.9 s", "1.00 min", "1.50 h", "1.00 d", "11.57 d"]
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! `simulate`: what scripts read, what it draws, and what it refuses.
+
+use std::{fmt::Write, fs};
+
+use crate::support::Workspace;
+
+fn trace(jobs: u64) -> String {
+    let mut text = String::from("timestamp,duration,num_gpus,gpu_time,cluster\n");
+    for job in 0..jobs {
+        let (minute, seconds) = (job / 6, job % 6 * 10);
+        let duration = 30 + job * 37 % 200;
+        let tenant = ["a", "b"][(job % 2) as usize];
+        let _ = writeln!(
+            text,
+            "2017-10-09 07:{minute:02}:{seconds:02},{duration}.0,1,1.0,{tenant}"
+        );
+    }
+    text
+}
+
+#[test]
+fn policies_are_compared_on_the_same_jobs() {
+    let here = Workspace::empty();
+    here.write("trace.csv", trace(60));
+    let arguments = [
+        "simulate",
+        "trace.csv",
+        "--compare",
+        "--jobs",
+        "40",
+        "--devices",
+        "2",
+        "--json",
+        "--quiet",
+        "--chart",
+        "chart.svg",
+    ];
+    let run = here.run(&arguments);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{}", run.all());
+    let json = run.json();
+    assert_eq!(
+        (json["jobs"].as_u64(), json["devices"].as_u64()),
+        (Some(40), Some(2))
+    );
+    let policies = json["policies"].as_array().unwrap();
+    let names: Vec<_> = policies.iter().map(|policy| &policy["policy"]).collect();
+    assert_eq!(
+        names,
+        [
+            "one_task_per_device",
+            "naive_grouping",
+            "strict_fifo",
+            "best_effort_fifo",
+            "fair"
+        ]
+    );
+    for policy in policies {
+        assert!(policy["average_completion_seconds"].as_f64().unwrap() > 0.0);
+        assert_eq!(policy["iterations_out_of_memory"], 0);
+    }
+    let chart = fs::read_to_string(here.path("chart.svg")).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("best_effort_fifo"));
+
+    let one = here.run(&["simulate", "trace.csv", "--policy", "fair", "--jobs", "40"]);
+    assert_eq!(one.code, 0, "{}", one.all());
+    assert!(one.stdout.contains("fair") && !one.stdout.contains("strict_fifo"));
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused() {
+    let here = Workspace::empty();
+    here.write("trace.csv", trace(10));
+    here.write("broken.csv", trace(10).replace("67.0", "soon"));
+    here.write("costs.json", "{\"seconds\": 1}");
+    let cases = [
+        (3, "simulate nowhere.csv", "cannot read `nowhere.csv`"),
+        (3, "simulate broken.csv", "line 3: `soon` is no duration"),
+        (2, "simulate trace.csv --jobs 11", "the trace has 10"),
+        (
+            2,
+            "simulate trace.csv --jobs 5 --costs costs.json",
+            "unknown field `seconds`",
+        ),
+        (
+            2,
+            "simulate trace.csv --policy fifo",
+            "invalid value 'fifo'",
+        ),
+        (
+            2,
+            "simulate trace.csv --load 0",
+            "expected a number above 0",
+        ),
+        (
+            2,
+            "simulate trace.csv --load 1 --as-recorded",
+            "cannot be used with",
+        ),
+        (
+            2,
+            "simulate trace.csv --compare --policy fair",
+            "cannot be used with",
+        ),
+    ];
+    for (code, line, message) in cases {
+        let run = here.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, code, "{line}: {}", run.all());
+        assert!(run.stderr.contains(message), "{line}: {}", run.stderr);
+        assert_eq!(run.stdout, "");
+    }
+}

@@ -1,0 +1,170 @@
+use std::fmt::{self, Write};
+
+use super::{Replay, metrics::completion_seconds};
+
+/// Pixels.
+const LEFT: f64 = 64.0;
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 200.0;
+const PANEL: f64 = 268.0;
+const LEGEND: f64 = 34.0;
+const RIGHT: f64 = 24.0;
+/// Points of a line: more than there are pixels would not be seen.
+const POINTS: usize = 800;
+
+/// Lines and texts are for light and dark pages alike.
+const STYLE: &str = "<style>text{font:12px sans-serif;fill:#444}.axis{stroke:#999;fill:none}\
+    .line{fill:none;stroke-width:1.6}@media (prefers-color-scheme:dark){text{fill:#ccc}\
+    .axis{stroke:#777}}</style>";
+
+/// Replays of the same jobs under several policies, by their names, as an SVG image: how many of the
+/// jobs were done in a time, and how many trained and waited over time.
+pub fn chart_svg(replays: &[(&str, &Replay)]) -> String {
+    let mut svg = String::new();
+    // Writing to a string cannot fail.
+    let _ = draw(&mut svg, replays);
+    svg
+}
+
+fn draw(svg: &mut String, replays: &[(&str, &Replay)]) -> fmt::Result {
+    let (width, height) = (LEFT + WIDTH + RIGHT, LEGEND + 3.0 * PANEL);
+    writeln!(
+        svg,
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">"#
+    )?;
+    writeln!(svg, "<title>A trace under each policy</title>{STYLE}")?;
+    let step = WIDTH / replays.len().max(1) as f64;
+    for (index, (name, _)) in replays.iter().enumerate() {
+        let x = LEFT + step * index as f64;
+        let (end, text, colour) = (x + 16.0, x + 20.0, colour(index));
+        writeln!(
+            svg,
+            r#"<path class="line" stroke="{colour}" d="M{x:.1} 12H{end:.1}"/><text x="{text:.1}" y="16">{name}</text>"#
+        )?;
+    }
+    let completions = replays.iter().map(|(_, replay)| done_by(replay)).collect();
+    panel(
+        svg,
+        0,
+        "jobs done (%) within a time from their arrival",
+        true,
+        completions,
+    )?;
+    let over_time = |count: fn(&super::Moment) -> usize| {
+        let line = |(_, replay): &(&str, &Replay)| steps(replay, count);
+        replays.iter().map(line).collect()
+    };
+    panel(
+        svg,
+        1,
+        "jobs that train",
+        false,
+        over_time(|moment| moment.running),
+    )?;
+    panel(
+        svg,
+        2,
+        "jobs that wait",
+        false,
+        over_time(|moment| moment.waiting),
+    )?;
+    writeln!(svg, "</svg>")
+}
+
+type Line = Vec<(f64, f64)>;
+
+/// Seconds, and the percentage of jobs that took no longer.
+fn done_by(replay: &Replay) -> Line {
+    let mut seconds = completion_seconds(replay);
+    seconds.sort_by(f64::total_cmp);
+    let all = seconds.len() as f64;
+    let point = |(index, seconds): (usize, f64)| (seconds, (index + 1) as f64 / all * 100.0);
+    seconds.into_iter().enumerate().map(point).collect()
+}
+
+/// A count that stays until it changes.
+fn steps(replay: &Replay, count: fn(&super::Moment) -> usize) -> Line {
+    let mut line: Line = Vec::new();
+    for moment in &replay.moments {
+        let (seconds, value) = (moment.nanoseconds as f64 / 1e9, count(moment) as f64);
+        line.extend(line.last().map(|&(_, before)| (seconds, before)));
+        line.push((seconds, value));
+    }
+    line
+}
+
+fn panel(svg: &mut String, row: usize, title: &str, log: bool, lines: Vec<Line>) -> fmt::Result {
+    let top = LEGEND + row as f64 * PANEL + 20.0;
+    let bottom = top + HEIGHT;
+    let all = || lines.iter().flatten();
+    let highest = all().map(|&(_, y)| y).fold(1.0, f64::max);
+    let latest = all().map(|&(x, _)| x).fold(1.0, f64::max);
+    // A logarithm wants a beginning: no job of interest is done within a second.
+    let earliest = all().map(|&(x, _)| x).fold(latest, f64::min).max(1.0);
+    let place = |x: f64| {
+        let part = if log {
+            (x.max(earliest) / earliest).ln() / (latest / earliest).ln().max(f64::MIN_POSITIVE)
+        } else {
+            x / latest
+        };
+        LEFT + part * WIDTH
+    };
+    writeln!(
+        svg,
+        r#"<text x="{LEFT}" y="{:.0}">{title}</text>"#,
+        top - 6.0
+    )?;
+    let end = LEFT + WIDTH;
+    writeln!(
+        svg,
+        r#"<path class="axis" d="M{LEFT} {top}V{bottom}H{end}"/>"#
+    )?;
+    for part in [0.0, 0.5, 1.0] {
+        let (y, value) = (bottom - part * HEIGHT, part * highest);
+        writeln!(svg, r#"<text x="8" y="{:.0}">{value:.0}</text>"#, y + 4.0)?;
+    }
+    for part in [0.0, 0.25, 0.5, 0.75, 1.0] {
+        let seconds = if log {
+            earliest * (latest / earliest).powf(part)
+        } else {
+            latest * part
+        };
+        let (x, y, text) = (place(seconds), bottom + 16.0, duration(seconds));
+        writeln!(
+            svg,
+            r#"<text x="{x:.0}" y="{y:.0}" text-anchor="middle">{text}</text>"#
+        )?;
+    }
+    for (index, line) in lines.iter().enumerate() {
+        write!(svg, r#"<path class="line" stroke="{}" d=""#, colour(index))?;
+        let every = line.len().div_ceil(POINTS).max(1);
+        let kept = |(at, _): &(usize, _)| at % every == 0 || at + 1 == line.len();
+        for (at, &(x, y)) in line.iter().enumerate().filter(kept) {
+            let letter = if at == 0 { 'M' } else { 'L' };
+            write!(
+                svg,
+                "{letter}{:.1} {:.1}",
+                place(x),
+                bottom - y / highest * HEIGHT
+            )?;
+        }
+        writeln!(svg, r#""/>"#)?;
+    }
+    Ok(())
+}
+
+/// In the largest unit that is full.
+fn duration(seconds: f64) -> String {
+    let units = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s")];
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length);
+    let (length, name) = unit.unwrap_or((0.0, "s"));
+    let value = seconds / f64::max(length, 1.0);
+    let decimals = usize::from(value < 10.0 && value > 0.0);
+    format!("{value:.decimals$} {name}")
+}
+
+/// The golden angle keeps the hues of neighbours apart, however many there are.
+fn colour(index: usize) -> String {
+    let hue = (index as f64 * 137.508 + 210.0) % 360.0;
+    format!("hsl({hue:.0},65%,50%)")
+}

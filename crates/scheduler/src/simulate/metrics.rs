@@ -1,0 +1,127 @@
+use serde::Serialize;
+
+use super::Replay;
+
+/// How a policy did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Metrics {
+    /// Mean of the seconds from a job's arrival to its end.
+    pub average_completion_seconds: f64,
+    /// 95 of 100 jobs took no longer, from arrival to end.
+    pub p95_completion_seconds: f64,
+    /// Seconds from the first arrival to the last end.
+    pub makespan_seconds: f64,
+    /// Tokens trained, without padding, over the makespan.
+    pub tokens_per_second: f64,
+    /// The same until the last job arrived: without the end, when a few long jobs are left alone.
+    pub arriving_tokens_per_second: f64,
+    /// Tokens trained for each second of a device that was not idle.
+    pub tokens_per_busy_second: f64,
+    /// The part of all devices' makespan that the same tokens would have taken with no constant and
+    /// no padding: what an arithmetic unit would call its use.
+    pub utilisation: f64,
+    /// The part of all devices' makespan in which something trained.
+    pub busy: f64,
+    /// Times that a task gave its place away before its end.
+    pub preemptions: usize,
+    /// Decisions that moved tasks between groups.
+    pub regroupings: usize,
+    /// Tokens: the largest difference of service between two tenants, over all spans in which both
+    /// have a task waiting.
+    pub fairness_gap: u64,
+    /// Decisions that were asked for.
+    pub decisions: usize,
+    /// Half of the decisions took no longer, on this machine. This and the next two are the only
+    /// numbers that differ from run to run.
+    pub decision_milliseconds_p50: f64,
+    /// 99 of 100 decisions took no longer.
+    pub decision_milliseconds_p99: f64,
+    /// The slowest of the decisions while at least 1,000 jobs waited; `None` if so many never did.
+    pub decision_milliseconds_of_1000_waiting: Option<f64>,
+    /// Most jobs that trained at the same time.
+    pub most_running: usize,
+    /// Most jobs that waited at the same time.
+    pub most_waiting: usize,
+    /// Iterations that would have needed more memory than a device has.
+    pub iterations_out_of_memory: u64,
+    /// Bytes of the largest iteration.
+    pub largest_iteration_bytes: f64,
+}
+
+impl Metrics {
+    /// The metrics of a replay.
+    pub fn of(replay: &Replay) -> Self {
+        let mut completions = completion_seconds(replay);
+        completions.sort_by(f64::total_cmp);
+        let nanoseconds = |end: Option<u64>| end.unwrap_or(0) as f64 / 1e9;
+        let makespan = nanoseconds(replay.jobs.iter().map(|job| job.finished).max());
+        let arriving = nanoseconds(replay.jobs.iter().map(|job| job.arrival).max());
+        let device_seconds = makespan * replay.devices as f64;
+        let busy_seconds = replay.busy_nanoseconds as f64 / 1e9;
+        let milliseconds = |least: usize| {
+            let decisions = replay.decisions.iter().filter(|d| d.waiting >= least);
+            let mut times: Vec<f64> = decisions.map(|d| d.seconds * 1e3).collect();
+            times.sort_by(f64::total_cmp);
+            times
+        };
+        Self {
+            average_completion_seconds: ratio(completions.iter().sum(), completions.len() as f64),
+            p95_completion_seconds: quantile(&completions, 0.95),
+            makespan_seconds: makespan,
+            tokens_per_second: ratio(replay.tokens as f64, makespan),
+            arriving_tokens_per_second: ratio(replay.tokens_while_arriving as f64, arriving),
+            tokens_per_busy_second: ratio(replay.tokens as f64, busy_seconds),
+            utilisation: ratio(replay.useful_seconds, device_seconds),
+            busy: ratio(busy_seconds, device_seconds),
+            preemptions: replay.preemptions,
+            regroupings: replay.regroupings,
+            fairness_gap: replay.fairness_gap,
+            decisions: replay.decisions.len(),
+            decision_milliseconds_p50: quantile(&milliseconds(0), 0.5),
+            decision_milliseconds_p99: quantile(&milliseconds(0), 0.99),
+            decision_milliseconds_of_1000_waiting: milliseconds(1000).last().copied(),
+            most_running: replay.moments.iter().map(|m| m.running).max().unwrap_or(0),
+            most_waiting: replay.moments.iter().map(|m| m.waiting).max().unwrap_or(0),
+            iterations_out_of_memory: replay.iterations_out_of_memory,
+            largest_iteration_bytes: replay.largest_bytes,
+        }
+    }
+}
+
+/// Seconds from arrival to end of every job, in order of arrival.
+pub(super) fn completion_seconds(replay: &Replay) -> Vec<f64> {
+    let seconds = |job: &super::ReplayedJob| (job.finished - job.arrival) as f64 / 1e9;
+    replay.jobs.iter().map(seconds).collect()
+}
+
+/// The smallest of the values, in ascending order, that is no less than this part of them (nearest
+/// rank); 0 of none.
+fn quantile(ascending: &[f64], part: f64) -> f64 {
+    let rank = (ascending.len() as f64 * part).ceil() as usize;
+    let last = ascending.len().saturating_sub(1);
+    ascending
+        .get(rank.saturating_sub(1).min(last))
+        .copied()
+        .unwrap_or(0.0)
+}
+
+/// 0 of nothing: a trace without jobs is no error.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantile;
+
+    #[test]
+    fn quantiles_are_values_by_nearest_rank() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        let of = |part| quantile(&hundred, part);
+        let expected = [95.0, 99.0, 100.0, 1.0_f64];
+        let found = [0.95, 0.99, 1.0, 0.0].map(of);
+        assert_eq!(found.map(f64::to_bits), expected.map(f64::to_bits));
+        assert_eq!(quantile(&[3.0, 4.0], 0.5).to_bits(), 3.0_f64.to_bits());
+        assert_eq!(quantile(&[], 0.95).to_bits(), 0.0_f64.to_bits());
+    }
+}

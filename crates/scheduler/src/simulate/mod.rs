@@ -1,0 +1,41 @@
+//! A job trace on a virtual clock, scheduled by the code that schedules training.
+//!
+//! What is real here: the scheduler, its policies, rooms and fitted models; arrivals, durations and
+//! tenants of the trace. What is simulated: devices, whose iterations take what [`Costs`] says; and
+//! what a trace does not tell, rank, batch size and length of a job ([`Workload`]).
+
+mod chart;
+mod comparison;
+mod costs;
+mod device;
+mod devices;
+mod driver;
+mod engine;
+mod error;
+mod fairness;
+mod memory;
+mod metrics;
+mod pace;
+mod policy;
+mod progress;
+mod random;
+mod replay;
+mod simulation;
+mod trace;
+mod trained;
+mod workload;
+
+pub use chart::chart_svg;
+pub use comparison::{Comparison, PolicyResult};
+pub use costs::Costs;
+pub use devices::Devices;
+pub use driver::Driver;
+pub use engine::replay;
+pub use error::SimulationError;
+pub use metrics::Metrics;
+pub use pace::Pace;
+pub use policy::{SimulatedPolicy, UnknownPolicy};
+pub use replay::{DecisionTime, Moment, Replay, ReplayedJob};
+pub use simulation::Simulation;
+pub use trace::{TracedJob, read_trace};
+pub use workload::{Job, Workload};

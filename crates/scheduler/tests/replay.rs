@@ -1,0 +1,409 @@
+//! The virtual clock: nothing is lost, nothing trains twice, and skipping changes nothing.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure here is a failed test, in helpers too"
+)]
+
+use std::collections::BTreeMap;
+
+use loraloom_scheduler::{
+    Decision, Load, Member, Outcome, Padding, SchedulerError, Task, TaskId,
+    simulate::{
+        Costs, Devices, Driver, Job, Metrics, Pace, Replay, SimulationError, chart_svg, replay,
+    },
+};
+use proptest::prelude::*;
+
+const COSTS: Costs = Costs {
+    seconds_constant: 0.013,
+    seconds_per_token: 3e-5,
+    seconds_per_squared_token: 1e-8,
+    seconds_per_padding_token: 2e-5,
+    seconds_per_rank_token: 1e-7,
+    seconds_per_task: 0.002,
+    device_bytes: 1e9,
+    bytes_constant: 1e8,
+    bytes_per_token: 1e5,
+    bytes_per_squared_token: 10.0,
+    adapter_bytes_per_rank: 1e5,
+};
+
+fn devices(count: usize) -> Devices {
+    Devices {
+        count,
+        costs: COSTS,
+        padding: Padding::ToLongest,
+        noise: 0.0,
+        seed: 0,
+        decide_every: None,
+    }
+}
+
+/// Seconds of arrival, rows, tokens of a row, rank, steps.
+type Sketch = (u32, usize, usize, usize, usize);
+
+fn jobs(sketches: &[Sketch]) -> Vec<Job> {
+    let mut sketches = sketches.to_vec();
+    sketches.sort_by_key(|sketch| sketch.0);
+    let job = |(id, (seconds, rows, length, rank, steps)): (usize, Sketch)| Job {
+        arrival: u64::from(seconds) * 1_000_000_000,
+        task: Task {
+            id: TaskId(id as u64),
+            name: format!("job-{id}"),
+            tenant: format!("tenant-{}", id % 3),
+            priority: 0,
+            arrival: id as u64,
+            rank,
+            rows_per_step: rows,
+            tokens_per_step: rows * length,
+            total_steps: steps,
+            load: Load::default(),
+        },
+    };
+    sketches.into_iter().enumerate().map(job).collect()
+}
+
+/// First come, first served, one task a device.
+#[derive(Default)]
+struct OneEach {
+    devices: usize,
+    queue: Vec<TaskId>,
+    running: Vec<TaskId>,
+    ended: BTreeMap<TaskId, usize>,
+    steps: BTreeMap<TaskId, usize>,
+}
+
+impl Driver for OneEach {
+    fn submit(&mut self, task: Task, _: f64) -> Result<(), SchedulerError> {
+        self.queue.push(task.id);
+        Ok(())
+    }
+
+    fn decide(&mut self, _: f64) -> Decision {
+        let free = (self.devices - self.running.len()).min(self.queue.len());
+        self.running.extend(self.queue.drain(..free));
+        let alone = |&task: &TaskId| vec![Member { task, parts: 1 }];
+        Decision {
+            groups: self.running.iter().map(alone).collect(),
+            ..Decision::default()
+        }
+    }
+
+    fn progressed(&mut self, task: TaskId, steps: usize) -> Result<(), SchedulerError> {
+        assert!(steps > 0 && self.running.contains(&task));
+        *self.steps.entry(task).or_default() += steps;
+        Ok(())
+    }
+
+    fn measured(&mut self, members: &[Member], seconds: f64, bytes: f64) {
+        assert!(members.len() == 1 && seconds > 0.013 && bytes > 1e8);
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: Outcome, _: f64) -> Result<(), SchedulerError> {
+        assert_eq!(outcome, Outcome::Done);
+        self.running.retain(|&running| running != task);
+        let steps = self.steps[&task];
+        assert_eq!(self.ended.insert(task, steps), None);
+        Ok(())
+    }
+}
+
+/// Parks, moves, splits and admits at random.
+struct Chaos {
+    devices: usize,
+    random: u64,
+    known: Vec<TaskId>,
+    was_running: Vec<TaskId>,
+}
+
+impl Chaos {
+    fn new(devices: usize, seed: u64) -> Self {
+        Self {
+            devices,
+            random: seed,
+            known: Vec::new(),
+            was_running: Vec::new(),
+        }
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.random >> 33) as usize % end
+    }
+}
+
+impl Driver for Chaos {
+    fn submit(&mut self, task: Task, _: f64) -> Result<(), SchedulerError> {
+        self.known.push(task.id);
+        Ok(())
+    }
+
+    fn decide(&mut self, _: f64) -> Decision {
+        let mut groups = vec![Vec::new(); self.devices];
+        // At least one trains, or time would stand still.
+        for (index, task) in self.known.clone().into_iter().enumerate() {
+            if index == 0 || self.below(3) > 0 {
+                let (group, parts) = (self.below(self.devices), 1 + self.below(5));
+                groups[group].push(Member { task, parts });
+            }
+        }
+        groups.retain(|group| !group.is_empty());
+        let running: Vec<TaskId> = groups.iter().flatten().map(|member| member.task).collect();
+        let known = &self.known;
+        let left = |task: &&TaskId| known.contains(task) && !running.contains(task);
+        let parked = self.was_running.iter().filter(left);
+        let parked = parked.map(|&task| loraloom_scheduler::Parking {
+            task,
+            by: None,
+            reason: String::new(),
+        });
+        let parked = parked.collect();
+        self.was_running = running;
+        Decision {
+            parked,
+            groups,
+            ..Decision::default()
+        }
+    }
+
+    fn progressed(&mut self, _: TaskId, _: usize) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn measured(&mut self, _: &[Member], _: f64, _: f64) {}
+
+    fn finish(&mut self, task: TaskId, _: Outcome, _: f64) -> Result<(), SchedulerError> {
+        assert!(self.known.contains(&task), "{task} ends twice");
+        self.known.retain(|&known| known != task);
+        Ok(())
+    }
+}
+
+/// All but what this machine's clock says.
+fn without_decision_times(mut replay: Replay) -> Replay {
+    for decision in &mut replay.decisions {
+        decision.seconds = 0.0;
+    }
+    replay
+}
+
+fn one_each(jobs: &[Job], count: usize, pace: Pace) -> Replay {
+    let mut driver = OneEach {
+        devices: count,
+        ..OneEach::default()
+    };
+    let devices = Devices {
+        padding: Padding::None,
+        ..devices(count)
+    };
+    let replayed = replay(jobs, devices, &mut driver, pace).unwrap();
+    let steps = jobs.iter().map(|job| (job.task.id, job.task.total_steps));
+    assert_eq!(driver.ended, steps.collect());
+    without_decision_times(replayed)
+}
+
+fn sketches() -> impl Strategy<Value = Vec<Sketch>> {
+    prop::collection::vec(
+        (
+            0_u32..30,
+            1_usize..9,
+            1_usize..600,
+            1_usize..17,
+            1_usize..200,
+        ),
+        1..20,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_job_takes_its_steps_and_skipping_changes_nothing(
+        sketches in sketches(), count in 1_usize..5, seed in any::<u64>(),
+        decide_every in prop::option::of(0.05..5.0_f64),
+    ) {
+        let jobs = jobs(&sketches);
+        let run = |pace| {
+            let devices = Devices { decide_every, ..devices(count) };
+            let replayed = replay(&jobs, devices, &mut Chaos::new(count, seed), pace);
+            without_decision_times(replayed.unwrap())
+        };
+        let fast = run(Pace::Events);
+        prop_assert_eq!(&fast, &run(Pace::Iterations));
+        prop_assert_eq!(&fast, &run(Pace::Events));
+        let mut tokens = 0;
+        for (job, replayed) in jobs.iter().zip(&fast.jobs) {
+            prop_assert_eq!(replayed.steps, job.task.total_steps);
+            prop_assert!(job.arrival <= replayed.started && replayed.started < replayed.finished);
+            // A task that trained in two places at once would be faster than alone. A nanosecond
+            // may be rounded away in each of its iterations, five a step at most.
+            let alone = COSTS.seconds_alone(&job.task) * 1e9 - 6.0;
+            let least = alone * job.task.total_steps as f64;
+            let taken = (replayed.finished - replayed.started) as f64;
+            prop_assert!(taken >= least, "{} {}", taken, least);
+            tokens += (job.task.total_steps * job.task.tokens_per_step) as u64;
+        }
+        prop_assert_eq!(fast.tokens, tokens);
+        let makespan = fast.jobs.iter().map(|job| job.finished).max().unwrap_or(0);
+        prop_assert!(fast.busy_nanoseconds <= makespan * count as u64);
+    }
+
+    #[test]
+    fn one_task_a_device_is_a_queue_with_so_many_servers(
+        sketches in sketches(), count in 1_usize..5,
+    ) {
+        let jobs = jobs(&sketches);
+        let replayed = one_each(&jobs, count, Pace::Events);
+        let mut free = vec![0_u64; count];
+        let mut busy = 0;
+        for (job, replayed) in jobs.iter().zip(&replayed.jobs) {
+            let server = free.iter_mut().min().unwrap();
+            let started = job.arrival.max(*server);
+            let period = (COSTS.seconds_alone(&job.task) * 1e9) as u64;
+            *server = started + period * job.task.total_steps as u64;
+            busy += *server - started;
+            prop_assert_eq!((replayed.started, replayed.finished), (started, *server));
+        }
+        prop_assert_eq!(replayed.busy_nanoseconds, busy);
+        // Asked at every boundary, a scheduler that has no news says the same.
+        let slow = one_each(&jobs, count, Pace::Decisions);
+        prop_assert!(slow.decisions.len() >= replayed.decisions.len());
+        prop_assert_eq!(slow.jobs, replayed.jobs);
+        prop_assert_eq!(slow.moments, replayed.moments);
+    }
+}
+
+#[test]
+fn metrics_are_those_of_a_replay_done_by_hand() {
+    // 1 s a step, on one device: the second waits 8 s for the first.
+    let costs = Costs {
+        seconds_constant: 0.5,
+        seconds_per_token: 0.5 / 64.0,
+        seconds_per_squared_token: 0.0,
+        seconds_per_rank_token: 0.0,
+        seconds_per_task: 0.0,
+        ..COSTS
+    };
+    let jobs = jobs(&[(0, 1, 64, 8, 10), (2, 1, 64, 8, 5)]);
+    let mut driver = OneEach {
+        devices: 1,
+        ..OneEach::default()
+    };
+    let devices = Devices {
+        costs,
+        ..devices(1)
+    };
+    let replayed = replay(&jobs, devices, &mut driver, Pace::Events).unwrap();
+    let metrics = Metrics::of(&replayed);
+    let seen = [
+        metrics.average_completion_seconds,
+        metrics.p95_completion_seconds,
+        metrics.makespan_seconds,
+        metrics.tokens_per_second,
+        metrics.arriving_tokens_per_second,
+        metrics.utilisation,
+        metrics.busy,
+    ];
+    let expected = [11.5, 13.0, 15.0, 64.0, 64.0, 0.5, 1.0_f64];
+    assert_eq!(seen.map(f64::to_bits), expected.map(f64::to_bits));
+    assert_eq!((metrics.most_running, metrics.most_waiting), (1, 1));
+    assert_eq!(replayed.iterations_out_of_memory, 0);
+    let small = Devices {
+        costs: Costs {
+            device_bytes: 1.0,
+            ..costs
+        },
+        ..devices
+    };
+    let mut driver = OneEach {
+        devices: 1,
+        ..OneEach::default()
+    };
+    let over = replay(&jobs, small, &mut driver, Pace::Events).unwrap();
+    assert_eq!(over.iterations_out_of_memory, 15);
+    let svg = chart_svg(&[("alone", &replayed), ("again", &over)]);
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches(r#"<path class="line""#).count(), 2 + 3 * 2);
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+/// Says what it was given, whatever is true.
+struct Says(Vec<Vec<Member>>);
+
+impl Driver for Says {
+    fn submit(&mut self, _: Task, _: f64) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn decide(&mut self, _: f64) -> Decision {
+        Decision {
+            groups: self.0.clone(),
+            ..Decision::default()
+        }
+    }
+
+    fn progressed(&mut self, _: TaskId, _: usize) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn measured(&mut self, _: &[Member], _: f64, _: f64) {}
+
+    fn finish(&mut self, _: TaskId, _: Outcome, _: f64) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn decisions_that_cannot_be_are_refused() {
+    let jobs = jobs(&[(0, 1, 64, 8, 10), (2, 1, 64, 8, 5)]);
+    let member = |task| Member {
+        task: TaskId(task),
+        parts: 1,
+    };
+    let refused = |groups| {
+        let replayed = replay(&jobs, devices(1), &mut Says(groups), Pace::Events);
+        replayed.unwrap_err().to_string()
+    };
+    let cases = [
+        (
+            vec![vec![member(1)]],
+            "the scheduler put task 1 into group 0: it has not arrived",
+        ),
+        (
+            vec![vec![member(7)]],
+            "the scheduler put task 7 into group 0: it has not arrived",
+        ),
+        (
+            vec![vec![member(0); 2]],
+            "the scheduler put task 0 into group 0: it is in a group already",
+        ),
+        (
+            vec![vec![], vec![member(0)]],
+            "the scheduler put task 0 into group 1: there are fewer devices",
+        ),
+        (
+            vec![vec![member(0)]],
+            "the scheduler put task 0 into group 0: it has finished",
+        ),
+    ];
+    for (groups, message) in cases {
+        assert_eq!(refused(groups), message);
+    }
+    let starved = replay(&jobs, devices(1), &mut Says(Vec::new()), Pace::Events).unwrap_err();
+    assert!(matches!(
+        starved,
+        SimulationError::Starved { waiting: 2, .. }
+    ));
+    let none = replay(&[], devices(1), &mut Says(Vec::new()), Pace::Events).unwrap();
+    let metrics = Metrics::of(&none);
+    assert_eq!(metrics.makespan_seconds.to_bits(), 0.0_f64.to_bits());
+    assert!(chart_svg(&[("none", &none)]).ends_with("</svg>\n"));
+}
