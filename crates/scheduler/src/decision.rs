@@ -11,6 +11,9 @@ pub struct Decision {
     /// All running tasks: each inner list is trained as one batch, in its order. Tasks that run on
     /// keep their relative order from one decision to the next. Empty when nothing is left to train.
     pub groups: Vec<Vec<Member>>,
+    /// Bytes that the running tasks are expected to take of all devices at the most, if that is
+    /// predicted.
+    pub expected_bytes: Option<u64>,
     /// Why tasks that run on have changed their group; `None` if none has.
     pub regrouped: Option<String>,
     /// Ask again after this many optimizer steps at the latest; `None` leaves it to the trainer, which

@@ -14,7 +14,7 @@ pub trait Room {
     /// Takes every task out.
     fn clear(&mut self);
 
-    /// Puts `task` beside those that are there: into `group`, where it was before, if it still fits
+    /// Puts `task` beside those that are there: into `group`, where it trains now, if it still fits
     /// there, or else into the group that suits it best. Returns the group.
     ///
     /// # Errors

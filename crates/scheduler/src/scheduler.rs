@@ -1,4 +1,6 @@
-use crate::{Decision, Outcome, SchedulerError, Task, TaskId, TaskState};
+use crate::{
+    Decision, MeasuredIteration, OutOfMemory, Outcome, SchedulerError, Task, TaskId, TaskState,
+};
 
 /// Decides at every iteration boundary which tasks train, and in which groups.
 pub trait Scheduler {
@@ -20,6 +22,25 @@ pub trait Scheduler {
     /// [`SchedulerError::UnknownTask`] for a task never submitted,
     /// [`SchedulerError::IllegalTransition`] for one that cannot end so.
     fn finish(&mut self, task: TaskId, outcome: Outcome) -> Result<(), SchedulerError>;
+
+    /// Learns what an iteration took.
+    ///
+    /// # Errors
+    /// [`SchedulerError::UnknownTask`], [`SchedulerError::NotRunning`] for a task that did not train.
+    fn measured(&mut self, iteration: &MeasuredIteration) -> Result<(), SchedulerError> {
+        let _ = iteration;
+        Ok(())
+    }
+
+    /// A device ran out of memory: says who gives its place away. Whoever does not know parks nobody.
+    fn out_of_memory(&mut self) -> OutOfMemory {
+        OutOfMemory::NobodyRuns
+    }
+
+    /// How far predictions of memory were off: percent on average, and of how many iterations.
+    fn memory_error(&self) -> Option<(f64, u64)> {
+        None
+    }
 
     /// Where a task stands; `None` if it was never submitted.
     fn state(&self, task: TaskId) -> Option<TaskState>;

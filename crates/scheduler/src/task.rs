@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, iter::Sum};
 
 /// Identifies a task among all tasks ever given to one scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,8 @@ pub struct Task {
     pub tokens_per_step: usize,
     /// Optimizer steps until it is done.
     pub total_steps: usize,
+    /// Iterations that a step may be spread over at the most; at least 1.
+    pub max_parts: usize,
     /// What it asks of a device's memory.
     pub load: Load,
 }
@@ -44,4 +46,14 @@ pub struct Load {
     pub squared_tokens: u64,
     /// Bytes of the adapter, its gradients and its moments over the whole model: known, not fitted.
     pub adapter_bytes: u64,
+}
+
+impl Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::default(), |sum, load| Self {
+            tokens: sum.tokens + load.tokens,
+            squared_tokens: sum.squared_tokens + load.squared_tokens,
+            adapter_bytes: sum.adapter_bytes + load.adapter_bytes,
+        })
+    }
 }

@@ -19,6 +19,7 @@ fn task(id: u64, priority: i64, arrival: u64) -> Task {
         rows_per_step: 4,
         tokens_per_step: 512,
         total_steps: 10,
+        max_parts: 4,
         load: Load::default(),
     }
 }

@@ -57,6 +57,7 @@ fn jobs(sketches: &[Sketch]) -> Vec<Job> {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: steps,
+            max_parts: rows,
             load: Load::default(),
         },
     };

@@ -297,6 +297,7 @@ fn description(task: &TrainingTask) -> Task {
         rows_per_step: task.rows_per_step(),
         tokens_per_step: tokens_per_step(task),
         total_steps: task.total_steps,
+        max_parts: 1,
         load: Load::default(),
     }
 }

@@ -81,6 +81,12 @@ impl<B: Budget> GroupedRoom<B> {
         budgets
     }
 
+    /// The budgets.
+    pub fn budgets(&self) -> &[B] {
+        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &self.memory;
+        budgets
+    }
+
     /// Goes by `model` from now on, if that makes a difference: if there was none, if nobody is
     /// here, or if an iteration of some group is predicted to take longer or shorter than before by
     /// more than the least gain of a regrouping. So the small corrections of every new fit do not
@@ -175,7 +181,8 @@ impl<B: Budget> Room for GroupedRoom<B> {
         self.layout.clear();
     }
 
-    /// A task that is already here stays where it is.
+    /// A task that is already here stays where it is. One that is put back into its group needs
+    /// memory there and nothing else: slowdown is a reason not to come, and none to go.
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
         if let Some((group, _)) = self.layout.find(task.id) {
             return Ok(group);
@@ -184,9 +191,9 @@ impl<B: Budget> Room for GroupedRoom<B> {
         let stay = group
             .filter(|&group| group < self.layout.groups.len())
             .and_then(|group| {
-                let iteration = self
-                    .layout
-                    .with(&profile, group, &self.memory, &self.rules)
+                let with = |rules| self.layout.with(&profile, group, &self.memory, rules);
+                let iteration = with(&self.rules)
+                    .or_else(|_| with(&self.rules.without_bound()))
                     .ok()?;
                 Some((group, iteration))
             });

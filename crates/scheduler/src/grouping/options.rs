@@ -87,6 +87,15 @@ impl Rules {
         }
     }
 
+    /// The same, with memory deciding alone.
+    pub(super) fn without_bound(&self) -> Self {
+        Self {
+            max_slowdown: f64::INFINITY,
+            checked: false,
+            ..*self
+        }
+    }
+
     /// Whether slowdown and throughput count: only if they are known.
     pub(super) fn bounded(&self) -> bool {
         self.checked && self.prices.known

@@ -57,7 +57,7 @@ impl Profile {
             id: task.id,
             priority: task.priority,
             rows: rows as f64,
-            most_parts: 1 << rows.ilog2(),
+            most_parts: 1 << task.max_parts.clamp(1, rows).ilog2(),
             tokens: task.tokens_per_step as f64,
             rank_tokens: task.rank as f64 * task.tokens_per_step as f64,
             length: row_length(task),

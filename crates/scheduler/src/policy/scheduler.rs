@@ -151,6 +151,12 @@ impl<R: Room> TaskScheduler<R> {
         &mut self.room
     }
 
+    /// Tasks that wait for a place.
+    pub fn waiting(&self) -> usize {
+        let waits = |task: &&TaskId| self.state(**task).is_some_and(TaskState::is_waiting);
+        self.live.iter().filter(waits).count()
+    }
+
     /// Where a task stands; `None` if it was never submitted.
     pub fn state(&self, task: TaskId) -> Option<TaskState> {
         self.entries.get(&task).map(Entry::state)

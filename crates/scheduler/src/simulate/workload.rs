@@ -117,6 +117,7 @@ impl Workload {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: 1,
+            max_parts: rows,
             load: costs.load(rank, rows, length),
         };
         let steps = job.duration / costs.seconds_alone(&task);

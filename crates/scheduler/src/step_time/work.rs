@@ -106,6 +106,7 @@ mod tests {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: 1,
+            max_parts: rows,
             load: Load::default(),
         }
     }

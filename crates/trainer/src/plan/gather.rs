@@ -108,6 +108,7 @@ fn admitted(
             rows_per_step,
             tokens_per_step: rows_per_step * adapter.train.max_seq_len,
             total_steps: 1,
+            max_parts: 1,
             load: Load::default(),
         })?;
     }
