@@ -12,6 +12,7 @@ mod grouping;
 mod room;
 mod scheduler;
 mod state;
+mod step_time;
 mod task;
 
 pub use decision::{Admission, Decision, Parking};
@@ -21,4 +22,5 @@ pub use grouping::{balanced_groups, group_count};
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
+pub use step_time::{Padding, StepTimeFit, StepTimeModel, StepTimes, Work};
 pub use task::{Load, Task, TaskId};

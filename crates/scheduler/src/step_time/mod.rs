@@ -1,0 +1,12 @@
+//! How long an iteration takes, learned from iterations that were measured.
+
+mod identified;
+mod model;
+mod nnls;
+mod step_times;
+mod work;
+
+pub use model::StepTimeModel;
+pub use step_times::{StepTimeFit, StepTimes};
+pub(crate) use work::row_length;
+pub use work::{Padding, Work};
