@@ -29,4 +29,13 @@ pub enum SchedulerError {
     /// A cap of zero would keep every task waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
+    /// Without a device there is nowhere to train.
+    #[error("there is no device, so no group could ever train")]
+    NoDevices,
+    /// Nobody can be held back less than not at all.
+    #[error("max_slowdown is {0}, but a task that has its share to itself has a slowdown of 1")]
+    SlowdownBound(String),
+    /// A gain that is a loss.
+    #[error("the least gain of a regrouping is {0}, and must not be negative")]
+    NegativeGain(String),
 }

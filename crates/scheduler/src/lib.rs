@@ -18,7 +18,10 @@ mod task;
 pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
 pub use first_come_first_served::FirstComeFirstServed;
-pub use grouping::{balanced_groups, group_count};
+pub use grouping::{
+    Budget, GroupedRoom, GroupingOptions, NaiveRoom, OneTaskPerGroup, Unlimited, balanced_groups,
+    group_count,
+};
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};

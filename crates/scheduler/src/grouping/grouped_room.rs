@@ -1,0 +1,239 @@
+use std::num::NonZeroUsize;
+
+use super::{
+    Budget, GroupingOptions,
+    budget::Memory,
+    layout::Layout,
+    options::Rules,
+    profile::Profile,
+    regroup::{Regrouping, regrouped},
+    rejection::Rejection,
+};
+use crate::{Member, Refusal, Room, SchedulerError, StepTimeModel, Task, TaskId};
+
+/// A room that groups tasks as tLoRA does: an empty group first, so that a pipeline is full; then the
+/// group in which the task adds most tokens a second, among those where nobody is slowed down beyond
+/// a bound, long steps being spread over several iterations if that is needed.
+///
+/// What slowdown and throughput mean is said in the module's introduction (`grouping/mod.rs`). Whose
+/// turn it is to be placed, the most urgent first, is the policy's affair.
+///
+/// Tasks placed again in the same order, each with the group it had, find the same places: whatever
+/// [`regroup`](Room::regroup) moves is checked for that. If neighbours end, or step times turn out to
+/// be different, a task may not find its place again; [`place`](Room::place) says so. Where
+/// [`regroup`](Room::regroup) has moved tasks, some that were refused before may find room: it is
+/// worth placing them again, until it moves nobody.
+#[derive(Debug, Clone)]
+pub struct GroupedRoom<B> {
+    memory: Memory<B>,
+    options: GroupingOptions,
+    model: Option<StepTimeModel>,
+    rules: Rules,
+    layout: Layout,
+    /// Where everybody was after the last regrouping.
+    settled: Vec<(TaskId, usize)>,
+}
+
+impl<B: Budget> GroupedRoom<B> {
+    /// A pipeline: `groups` groups, one for each stage, that all need memory of each stage's device.
+    /// No budget, no limit.
+    ///
+    /// # Errors
+    /// [`SchedulerError::SlowdownBound`] or [`SchedulerError::NegativeGain`] if the options are not
+    /// usable.
+    pub fn shared(
+        groups: NonZeroUsize,
+        stages: Vec<B>,
+        options: GroupingOptions,
+    ) -> Result<Self, SchedulerError> {
+        Self::new(Memory::Shared(stages), groups.get(), options)
+    }
+
+    /// Devices with a copy of the backbone each, and with a group each.
+    ///
+    /// # Errors
+    /// As [`shared`](Self::shared), and [`SchedulerError::NoDevices`].
+    pub fn per_group(devices: Vec<B>, options: GroupingOptions) -> Result<Self, SchedulerError> {
+        let groups = devices.len();
+        if groups == 0 {
+            return Err(SchedulerError::NoDevices);
+        }
+        Self::new(Memory::PerGroup(devices), groups, options)
+    }
+
+    fn new(
+        memory: Memory<B>,
+        groups: usize,
+        options: GroupingOptions,
+    ) -> Result<Self, SchedulerError> {
+        let options = options.checked()?;
+        Ok(Self {
+            layout: Layout::new(&memory, groups),
+            rules: Rules::new(&options, matches!(memory, Memory::Shared(_)), None),
+            memory,
+            options,
+            model: None,
+            settled: Vec::new(),
+        })
+    }
+
+    /// The budgets, for a memory model that learns.
+    pub fn budgets_mut(&mut self) -> &mut [B] {
+        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &mut self.memory;
+        budgets
+    }
+
+    /// Goes by `model` from now on, if that makes a difference: if there was none, if nobody is
+    /// here, or if an iteration of some group is predicted to take longer or shorter than before by
+    /// more than the least gain of a regrouping. So the small corrections of every new fit do not
+    /// push tasks over a bound that they just kept. Returns whether it does.
+    pub fn use_step_times(&mut self, model: StepTimeModel) -> bool {
+        let rules = Rules::new(&self.options, self.rules.pipeline, Some(model));
+        let mut layout = self.layout.clone();
+        layout.reprice(&rules);
+        layout.level(&rules);
+        let seconds = |layout: &Layout, rules: &Rules| -> Vec<f64> {
+            let groups = layout.groups.iter();
+            groups
+                .map(|group| group.whole_seconds(&rules.prices))
+                .collect()
+        };
+        let before = seconds(&self.layout, &self.rules);
+        let after = seconds(&layout, &rules);
+        let moved = |(a, b): (&f64, &f64)| (a - b).abs() > self.options.min_gain * a.min(*b);
+        let empty = self.settled.is_empty() && self.layout.seats().is_empty();
+        if self.model.is_some() && !empty && !before.iter().zip(&after).any(moved) {
+            return false;
+        }
+        self.model = Some(model);
+        self.rules = rules;
+        self.layout = layout;
+        self.settled.clear();
+        true
+    }
+
+    /// The step-time model in use.
+    pub fn step_times(&self) -> Option<&StepTimeModel> {
+        self.model.as_ref()
+    }
+
+    /// A task's slowdown by the others of its group; `None` while step times are unknown, or if it
+    /// is not here.
+    pub fn slowdown(&self, task: TaskId) -> Option<f64> {
+        let (group, seat) = self.layout.find(task)?;
+        self.model?;
+        let group = &self.layout.groups[group];
+        let share = group.pass.seconds(&self.rules.prices) / group.seats.len() as f64;
+        Some(seat.parts as f64 * share / seat.profile.alone)
+    }
+
+    /// Tokens a second that all groups together are predicted to do; `None` while step times are
+    /// unknown.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        self.model.map(|_| self.layout.worth(&self.rules))
+    }
+
+    fn refusal(&self, task: &Task, rejection: Rejection) -> Refusal {
+        let reason = match rejection {
+            Rejection::Memory {
+                device,
+                load,
+                tasks,
+            } => return self.memory.refusal(device, load, tasks),
+            Rejection::Full(cap) => format!("every group has its {cap} tasks"),
+            Rejection::Slowdown(slowdown) => format!(
+                "with `{}` a task would take at least {slowdown:.2} times as long as with its share \
+                 of the device to itself, and max_slowdown is {}",
+                task.name, self.options.max_slowdown
+            ),
+            Rejection::Throughput { together, apart } => format!(
+                "with `{}` an iteration would take {together:.3} s, its steps one after another \
+                 {apart:.3} s",
+                task.name
+            ),
+            Rejection::Padding => format!(
+                "padding the rows of `{}` and of others to the same length would cost more than \
+                 training them together saves",
+                task.name
+            ),
+        };
+        Refusal { reason }
+    }
+
+    fn places(&self) -> Vec<(TaskId, usize)> {
+        let seats = self.layout.seats().into_iter();
+        seats
+            .map(|(seat, group)| (seat.profile.id, group))
+            .collect()
+    }
+}
+
+impl<B: Budget> Room for GroupedRoom<B> {
+    fn admits_alone(&self, task: &Task) -> Result<(), Refusal> {
+        self.memory.admits_alone(task)
+    }
+
+    fn clear(&mut self) {
+        self.layout.clear();
+    }
+
+    /// A task that is already here stays where it is.
+    fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
+        if let Some((group, _)) = self.layout.find(task.id) {
+            return Ok(group);
+        }
+        let profile = Profile::new(task, &self.rules.prices);
+        let stay = group
+            .filter(|&group| group < self.layout.groups.len())
+            .and_then(|group| {
+                let iteration = self
+                    .layout
+                    .with(&profile, group, &self.memory, &self.rules)
+                    .ok()?;
+                Some((group, iteration))
+            });
+        let found = match stay {
+            Some(found) => Ok(found),
+            None => self.layout.best(&profile, None, &self.memory, &self.rules),
+        };
+        let (group, iteration) = found.map_err(|rejection| self.refusal(task, rejection))?;
+        self.layout.seat(profile, group, iteration);
+        self.layout.level(&self.rules);
+        Ok(group)
+    }
+
+    fn remove(&mut self, task: TaskId) {
+        self.layout.remove(task, &self.rules);
+        self.layout.level(&self.rules);
+    }
+
+    fn regroup(&mut self) -> Option<String> {
+        let places = self.places();
+        if places == self.settled {
+            return None;
+        }
+        let found = regrouped(
+            &self.layout,
+            &self.memory,
+            &self.rules,
+            self.options.min_gain,
+        );
+        let Some(Regrouping { layout, reason }) = found else {
+            self.settled = places;
+            return None;
+        };
+        self.layout = layout;
+        self.settled = self.places();
+        Some(reason)
+    }
+
+    fn groups(&self) -> Vec<Vec<Member>> {
+        self.layout.members()
+    }
+
+    fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
+        let (group, seat) = self.layout.find(task)?;
+        self.model?;
+        Some(seat.parts as f64 * self.layout.iteration_seconds(group, &self.rules))
+    }
+}

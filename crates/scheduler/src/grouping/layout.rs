@@ -1,0 +1,280 @@
+use super::{
+    asked::sum,
+    budget::{Budget, Memory},
+    group::{Group, Iteration, Seat, slower},
+    level::level,
+    options::Rules,
+    profile::Profile,
+    rejection::Rejection,
+};
+use crate::{Load, Member, TaskId};
+
+/// Who sits where.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub(super) groups: Vec<Group>,
+    /// Whether all groups go through one pipeline of as many stages, rather than each having a
+    /// device of its own.
+    pipeline: bool,
+    sequence: u64,
+}
+
+/// A group that a task may join.
+struct Offer {
+    group: usize,
+    iteration: Iteration,
+    empty: bool,
+    score: f64,
+    preferred: bool,
+    tasks: usize,
+}
+
+impl Offer {
+    fn beats(&self, other: &Self) -> bool {
+        let empty = self.empty.cmp(&other.empty);
+        empty
+            .then_with(|| self.score.total_cmp(&other.score))
+            .then_with(|| self.preferred.cmp(&other.preferred))
+            .then_with(|| other.tasks.cmp(&self.tasks))
+            .is_gt()
+    }
+}
+
+impl Layout {
+    /// Nobody, in so many groups.
+    pub(super) fn new<B>(memory: &Memory<B>, groups: usize) -> Self {
+        Self {
+            groups: vec![Group::default(); groups],
+            pipeline: matches!(memory, Memory::Shared(_)),
+            sequence: 0,
+        }
+    }
+
+    pub(super) fn tasks_in(&self, group: usize) -> usize {
+        self.groups[group].seats.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.groups.iter_mut().for_each(Group::clear);
+    }
+
+    /// What happens if the task joins the group.
+    pub(super) fn with<B: Budget>(
+        &self,
+        profile: &Profile,
+        group: usize,
+        memory: &Memory<B>,
+        rules: &Rules,
+    ) -> Result<Iteration, Rejection> {
+        let (load, tasks) = self.asked_with(profile, group, rules);
+        if let Some(device) = memory.overfull(group, load, tasks) {
+            return Err(Rejection::Memory {
+                device,
+                load,
+                tasks,
+            });
+        }
+        if self.tasks_in(group) >= rules.max_tasks_per_group {
+            return Err(Rejection::Full(rules.max_tasks_per_group));
+        }
+        let iteration = self.groups[group].with(profile, rules)?;
+        if self.pipeline && rules.bounded() {
+            let (_, together, apart) = self.pipeline_with(group, &iteration);
+            if let Some(rejection) = slower(together, apart) {
+                return Err(rejection);
+            }
+        }
+        Ok(iteration)
+    }
+
+    /// What a device would have to hold.
+    fn asked_with(&self, profile: &Profile, group: usize, rules: &Rules) -> (Load, usize) {
+        let joined = self.groups[group].asked.with(profile);
+        let own = (joined.load(rules.padding), joined.tasks);
+        if !self.pipeline {
+            return own;
+        }
+        let groups = self.groups.iter().enumerate();
+        let others = groups.filter(|&(other, _)| other != group);
+        others.fold(own, |(load, tasks), (_, Group { asked, .. })| {
+            (sum(load, asked.load(rules.padding)), tasks + asked.tasks)
+        })
+    }
+
+    /// The group that suits a task best: an empty one; or else the one that raises the tokens a
+    /// second most, or while step times are unknown has the fewest tokens; or else the preferred one,
+    /// or the one with fewer tasks, or the first.
+    pub(super) fn best<B: Budget>(
+        &self,
+        profile: &Profile,
+        preferred: Option<usize>,
+        memory: &Memory<B>,
+        rules: &Rules,
+    ) -> Result<(usize, Iteration), Rejection> {
+        let mut best: Option<Offer> = None;
+        let mut rejected: Option<Rejection> = None;
+        for group in 0..self.groups.len() {
+            let iteration = match self.with(profile, group, memory, rules) {
+                Ok(iteration) => iteration,
+                Err(rejection) => {
+                    rejected = Some(rejected.map_or(rejection, |other| other.or(rejection)));
+                    continue;
+                }
+            };
+            let score = if !rules.prices.known {
+                -self.groups[group].whole_seconds_with(profile, &rules.prices)
+            } else if self.pipeline {
+                let (tokens, seconds, _) = self.pipeline_with(group, &iteration);
+                tokens / seconds
+            } else {
+                iteration.rate() - self.groups[group].now.rate()
+            };
+            let tasks = self.tasks_in(group);
+            let offer = Offer {
+                group,
+                iteration,
+                empty: tasks == 0,
+                score,
+                preferred: preferred == Some(group),
+                tasks,
+            };
+            if best.as_ref().is_none_or(|best| offer.beats(best)) {
+                best = Some(offer);
+            }
+        }
+        match best {
+            Some(offer) => Ok((offer.group, offer.iteration)),
+            None => Err(rejected.unwrap_or(Rejection::Full(0))),
+        }
+    }
+
+    /// Tokens and seconds of an iteration of the pipeline if that of one of its groups is this one,
+    /// and seconds of the same steps one after another.
+    fn pipeline_with(&self, group: usize, iteration: &Iteration) -> (f64, f64, f64) {
+        let iterations = self.groups.iter().enumerate().map(|(number, other)| {
+            if number == group {
+                *iteration
+            } else {
+                other.now
+            }
+        });
+        let tokens = iterations.clone().map(|iteration| iteration.tokens).sum();
+        let seconds = pipeline_seconds(iterations.clone().map(|iteration| iteration.seconds));
+        let apart: f64 = iterations.map(|iteration| iteration.apart).sum();
+        (tokens, seconds, self.groups.len() as f64 * apart)
+    }
+
+    /// Seats a task after those that sit, by what [`with`](Self::with) answered.
+    pub(super) fn seat(&mut self, profile: Profile, group: usize, iteration: Iteration) {
+        self.sequence += 1;
+        self.groups[group].seat(profile, self.sequence, iteration);
+    }
+
+    /// Splits more steps, if that fills a pipeline better. Another task may be seated before or
+    /// after.
+    pub(super) fn level(&mut self, rules: &Rules) {
+        if self.pipeline && rules.bounded() {
+            level(&mut self.groups, rules);
+        }
+    }
+
+    pub(super) fn remove(&mut self, task: TaskId, rules: &Rules) {
+        let Some((group, _)) = self.find(task) else {
+            return;
+        };
+        let mut seats = std::mem::take(&mut self.groups[group].seats);
+        seats.retain(|seat| seat.profile.id != task);
+        self.groups[group] = Group::rebuilt(seats, rules);
+    }
+
+    /// Applies new prices to everybody.
+    pub(super) fn reprice(&mut self, rules: &Rules) {
+        for group in &mut self.groups {
+            let mut seats = std::mem::take(&mut group.seats);
+            for seat in &mut seats {
+                seat.profile.price(&rules.prices);
+            }
+            *group = Group::rebuilt(seats, rules);
+        }
+    }
+
+    pub(super) fn find(&self, task: TaskId) -> Option<(usize, &Seat)> {
+        let mut groups = self.groups.iter().enumerate();
+        groups.find_map(|(number, group)| {
+            let seat = group.seats.iter().find(|seat| seat.profile.id == task)?;
+            Some((number, seat))
+        })
+    }
+
+    /// All seats and their groups, in the order in which they were taken.
+    pub(super) fn seats(&self) -> Vec<(&Seat, usize)> {
+        let groups = self.groups.iter().enumerate();
+        let mut seats: Vec<_> = groups
+            .flat_map(|(number, group)| group.seats.iter().map(move |seat| (seat, number)))
+            .collect();
+        seats.sort_unstable_by_key(|(seat, _)| seat.sequence);
+        seats
+    }
+
+    /// The groups up to the last that has a task.
+    pub(super) fn members(&self) -> Vec<Vec<Member>> {
+        let used = self
+            .groups
+            .iter()
+            .rposition(|group| !group.seats.is_empty());
+        let groups = self.groups.iter().take(used.map_or(0, |last| last + 1));
+        let member = |seat: &Seat| Member {
+            task: seat.profile.id,
+            parts: seat.parts,
+        };
+        groups
+            .map(|group| group.seats.iter().map(member).collect())
+            .collect()
+    }
+
+    /// Seconds of the iterations that a group takes part in.
+    pub(super) fn iteration_seconds(&self, group: usize, rules: &Rules) -> f64 {
+        let seconds = |group: &Group| group.pass.seconds(&rules.prices);
+        if self.pipeline {
+            pipeline_seconds(self.groups.iter().map(seconds))
+        } else {
+            seconds(&self.groups[group])
+        }
+    }
+
+    /// What a layout is worth: tokens a second, or the inverse of the longest group's tokens while
+    /// step times are unknown.
+    pub(super) fn worth(&self, rules: &Rules) -> f64 {
+        if !rules.prices.known {
+            return 1.0 / self.longest_group(rules);
+        }
+        let passes = self.groups.iter().map(|group| group.pass);
+        let works = passes.map(|pass| (pass.tokens, pass.seconds(&rules.prices)));
+        if self.pipeline {
+            let tokens: f64 = works.clone().map(|(tokens, _)| tokens).sum();
+            let seconds = pipeline_seconds(works.map(|(_, seconds)| seconds));
+            return if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        }
+        let busy = works.filter(|&(_, seconds)| seconds > 0.0);
+        busy.map(|(tokens, seconds)| tokens / seconds).sum()
+    }
+
+    /// Seconds, or tokens, of the group whose whole steps are longest.
+    pub(super) fn longest_group(&self, rules: &Rules) -> f64 {
+        let groups = self.groups.iter();
+        let seconds = groups.map(|group| group.whole_seconds(&rules.prices));
+        seconds.fold(0.0, f64::max)
+    }
+}
+
+/// Seconds of an iteration of a pipeline of as many stages as there are groups, each of which keeps a
+/// stage busy for so many seconds: max(Σ t(g), D · max t(g)).
+pub(super) fn pipeline_seconds(groups: impl Iterator<Item = f64>) -> f64 {
+    let (mut stages, mut sum, mut longest) = (0.0, 0.0, 0.0_f64);
+    for seconds in groups {
+        stages += 1.0;
+        sum += seconds;
+        longest = longest.max(seconds);
+    }
+    (stages * longest).max(sum)
+}

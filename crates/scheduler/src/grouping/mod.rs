@@ -1,0 +1,74 @@
+//! Which tasks train together: as many groups as keep a pipeline full, no task slowed down by its
+//! neighbours beyond a bound, and more tokens a second than the tasks would have one after another.
+//!
+//! # Slowdown
+//!
+//! A device that k tasks share gives each 1/k of its time. A task's slowdown is the time between two
+//! of its optimizer steps in its group, over what it would be with its share of the device to itself:
+//!
+//! slowdown(j) = p(j) · t(g) / (k · t(j))
+//!
+//! t(g) are the seconds of an iteration of the group, k its tasks, t(j) the seconds of a step of j
+//! alone on the device, and p(j) the iterations that a step of j is spread over. k equal tasks have a
+//! slowdown of 1 or less: less by what they save by sharing a pass. tLoRA, whose bound this is (arXiv
+//! 2602.07263), compares with the job alone on its own devices, and pools the devices of the jobs
+//! that it groups; a group there has k jobs' devices. Here the devices are given and tasks come to
+//! share them, so "alone" is each on its share. A comparison with the whole device would count being
+//! one of k tasks, which is what the user asked for, as a loss.
+//!
+//! # Nano-batches
+//!
+//! A short task beside a long one has a large slowdown, until the step of the long one is spread over
+//! p iterations. `Group::split` finds the least spreading, longest task first, with which nobody
+//! exceeds the bound, the long task included; if there are any such p(j), powers of two, it finds
+//! some.
+//!
+//! # Throughput
+//!
+//! A group must not be slower than the same steps one after another: t(g) ≤ Σ t(j) / p(j). With
+//! p = 1 that is "tokens a second together ≥ Σ tokens / Σ seconds alone"; with p > 1 both sides do
+//! 1/p(j) of a step of j in an iteration. A comparison with whole steps on the right alone would
+//! refuse nearly every nano-batch, because it counts the long task's efficient batch in full on one
+//! side only. And padding a group's rows to its longest must not cost more than sharing a pass saves.
+//!
+//! # Pipelines
+//!
+//! All groups of a pipeline of D stages take part in each iteration. A stage is busy for t(g) with
+//! group g, so that an iteration takes
+//!
+//! T = max(Σ t(g), D · max t(g)) seconds,
+//!
+//! the second where groups are too few or too unequal to keep D stages full. Which group a task joins
+//! is decided by the tokens a second of all of them, which is to say that groups become equal; where
+//! they cannot, steps of the longest are split further (`level`). The bound is one on what a group
+//! does to its tasks; a task that waits for another group is never refused for that, since an empty
+//! stage helps nobody. Throughput is compared for the pipeline as a whole: T ≤ D · Σ t(j) / p(j).
+//!
+//! # Until step times are known
+//!
+//! nobody is refused for slowdown or throughput, nothing is split, and groups are filled so that their
+//! tokens are about equal.
+
+mod asked;
+mod balanced;
+mod budget;
+mod group;
+mod grouped_room;
+mod layout;
+mod level;
+mod naive_room;
+mod one_task_per_group;
+mod options;
+mod pass;
+mod planner;
+mod profile;
+mod regroup;
+mod rejection;
+mod split;
+
+pub use balanced::{balanced_groups, group_count};
+pub use budget::{Budget, Unlimited};
+pub use grouped_room::GroupedRoom;
+pub use naive_room::NaiveRoom;
+pub use one_task_per_group::OneTaskPerGroup;
+pub use options::GroupingOptions;

@@ -1,0 +1,94 @@
+use std::num::NonZeroUsize;
+
+use super::profile::Prices;
+use crate::{Padding, SchedulerError, StepTimeModel};
+
+/// What a [`GroupedRoom`](crate::GroupedRoom) has to keep to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupingOptions {
+    /// Largest slowdown of a task by its neighbours, compared with having its share of the devices to
+    /// itself; at least 1, infinite for no bound.
+    pub max_slowdown: f64,
+    /// Whether batches are padded.
+    pub padding: Padding,
+    /// Most tasks of a group.
+    pub max_tasks_per_group: Option<NonZeroUsize>,
+    /// Gain in tokens a second that moving tasks between groups must promise, as a fraction.
+    pub min_gain: f64,
+}
+
+impl Default for GroupingOptions {
+    fn default() -> Self {
+        Self {
+            max_slowdown: 1.2,
+            padding: Padding::None,
+            max_tasks_per_group: None,
+            min_gain: 0.05,
+        }
+    }
+}
+
+impl GroupingOptions {
+    pub(super) fn checked(self) -> Result<Self, SchedulerError> {
+        if self.max_slowdown.is_nan() || self.max_slowdown < 1.0 {
+            return Err(SchedulerError::SlowdownBound(self.max_slowdown.to_string()));
+        }
+        if self.min_gain.is_nan() || self.min_gain < 0.0 {
+            return Err(SchedulerError::NegativeGain(self.min_gain.to_string()));
+        }
+        Ok(self)
+    }
+}
+
+/// Rounding errors of sums.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+/// The options, with the prices they are applied with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) prices: Prices,
+    pub(super) max_slowdown: f64,
+    pub(super) padding: Padding,
+    pub(super) max_tasks_per_group: usize,
+    /// Whether groups are those of one pipeline, rather than of a device each.
+    pub(super) pipeline: bool,
+    /// Whether tasks are refused for slowdown and throughput.
+    checked: bool,
+}
+
+impl Rules {
+    /// Those of `options`.
+    pub(super) fn new(
+        options: &GroupingOptions,
+        pipeline: bool,
+        model: Option<StepTimeModel>,
+    ) -> Self {
+        Self {
+            prices: Prices::new(model, options.padding),
+            max_slowdown: options.max_slowdown,
+            padding: options.padding,
+            max_tasks_per_group: options
+                .max_tasks_per_group
+                .map_or(usize::MAX, NonZeroUsize::get),
+            pipeline,
+            checked: true,
+        }
+    }
+
+    /// Memory decides alone.
+    pub(super) fn memory_only(padding: Padding, model: Option<StepTimeModel>) -> Self {
+        Self {
+            prices: Prices::new(model, padding),
+            max_slowdown: f64::INFINITY,
+            padding,
+            max_tasks_per_group: usize::MAX,
+            pipeline: false,
+            checked: false,
+        }
+    }
+
+    /// Whether slowdown and throughput count: only if they are known.
+    pub(super) fn bounded(&self) -> bool {
+        self.checked && self.prices.known
+    }
+}

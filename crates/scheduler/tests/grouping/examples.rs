@@ -1,0 +1,225 @@
+use loraloom_scheduler::{
+    GroupedRoom, GroupingOptions, Padding, Room, SchedulerError, StepTimeModel, TaskId,
+};
+
+use super::support::{MODEL, Tokens, devices, find, pipeline, task};
+
+fn sizes(room: &impl Room) -> Vec<usize> {
+    room.groups().iter().map(Vec::len).collect()
+}
+
+#[test]
+fn nano_batches_keep_a_short_task_from_waiting_for_a_long_one() {
+    let unbounded = GroupingOptions {
+        max_slowdown: f64::INFINITY,
+        ..GroupingOptions::default()
+    };
+    // 0.05 + 0.002 + 1,024 · 54e-6 = 0.107 s and 0.05 + 0.002 + 16,384 · 54e-6 = 0.937 s alone.
+    let (short, long) = (task(0, 8, 8, 128), task(1, 8, 8, 2048));
+    for (options, parts, of_short, of_long) in [
+        // 0.994 s an iteration, half of which is nine times what a short step takes alone.
+        (unbounded, 1, 4.632, 0.531),
+        // 0.220 s an iteration: the short step takes 1.02 times its share, the long one 0.94.
+        (GroupingOptions::default(), 8, 1.025, 0.939),
+    ] {
+        let mut room = devices(1, options);
+        room.use_step_times(MODEL);
+        for task in [&short, &long] {
+            assert_eq!(room.place(task, None), Ok(0));
+        }
+        let (_, member) = find(&room, long.id).expect("it is there");
+        assert_eq!(member.parts, parts);
+        assert_eq!(find(&room, short.id).expect("it is there").1.parts, 1);
+        for (task, slowdown) in [(&short, of_short), (&long, of_long)] {
+            let said = room.slowdown(task.id).expect("known");
+            assert!((said - slowdown).abs() < 1e-3, "{said} {slowdown}");
+        }
+    }
+}
+
+#[test]
+fn a_long_step_of_one_row_is_refused_beside_a_short_one() {
+    let mut room = devices(1, GroupingOptions::default());
+    room.use_step_times(MODEL);
+    room.place(&task(0, 8, 8, 128), None)
+        .expect("an empty room");
+    let before = room.groups();
+    let refusal = room
+        .place(&task(1, 8, 1, 16384), None)
+        .expect_err("too long");
+    assert_eq!(
+        refusal.reason,
+        "with `adapter-1` a task would take at least 4.41 times as long as with its share of the \
+         device to itself, and max_slowdown is 1.2"
+    );
+    assert_eq!(room.groups(), before);
+    // Where it is known, a device of its own is fine.
+    let mut room = devices(2, GroupingOptions::default());
+    room.use_step_times(MODEL);
+    assert_eq!(room.place(&task(0, 8, 8, 128), None), Ok(0));
+    assert_eq!(room.place(&task(1, 8, 1, 16384), None), Ok(1));
+}
+
+#[test]
+fn a_pipeline_has_as_many_groups_as_stages_before_any_has_two_tasks() {
+    for known in [false, true] {
+        let mut room = pipeline(3, GroupingOptions::default());
+        if known {
+            room.use_step_times(MODEL);
+        }
+        let mut counts = Vec::new();
+        for id in 0..5 {
+            room.place(&task(id, 8, 4, 256), None).expect("no limits");
+            counts.push(sizes(&room));
+        }
+        assert_eq!(counts[1], [1, 1]);
+        assert_eq!(counts[2], [1, 1, 1]);
+        assert_eq!(counts[4], [2, 2, 1]);
+
+        // The pipeline stays full as tasks end: one that had company moves, with a reason.
+        room.remove(TaskId(2));
+        assert_eq!(room.regroup().as_deref(), Some("group 2 had no task left"));
+        assert_eq!(sizes(&room).iter().min(), Some(&1));
+        for id in [0, 1] {
+            room.remove(TaskId(id));
+        }
+        room.regroup();
+        assert_eq!(sizes(&room), [1, 1]);
+        assert_eq!(room.regroup(), None);
+    }
+}
+
+#[test]
+fn nobody_is_refused_for_what_is_not_known() {
+    let mut room = devices(2, GroupingOptions::default());
+    let lengths = [2048, 64, 64, 1024, 512, 700];
+    for (id, length) in lengths.into_iter().enumerate() {
+        room.place(&task(id as u64, 8, 1, length), None)
+            .expect("no limits");
+    }
+    // Each went to the group with the fewest tokens: 2048 and 64, 64, 1024, 512, 700.
+    assert_eq!(sizes(&room), [1, 5]);
+    assert_eq!(room.slowdown(TaskId(0)), None);
+    assert_eq!(room.tokens_per_second(), None);
+    assert_eq!(
+        room.regroup().as_deref(),
+        Some("moved 2 tasks: the largest group has 2236 tokens, not 2364")
+    );
+
+    // Placed badly, they are spread by their tokens.
+    let mut room = devices(2, GroupingOptions::default());
+    for (id, length) in lengths.into_iter().enumerate() {
+        let group = usize::from(id == 1);
+        room.place(&task(id as u64, 8, 1, length), Some(group))
+            .expect("no limits");
+    }
+    assert_eq!(
+        room.regroup().as_deref(),
+        Some("moved 4 tasks: the largest group has 2236 tokens, not 4348")
+    );
+}
+
+#[test]
+fn rows_are_not_padded_where_that_costs_more_than_it_saves() {
+    let padded = GroupingOptions {
+        padding: Padding::ToLongest,
+        max_slowdown: f64::INFINITY,
+        ..GroupingOptions::default()
+    };
+    let mut room = devices(1, padded);
+    room.use_step_times(MODEL);
+    room.place(&task(0, 8, 8, 512), None)
+        .expect("an empty room");
+    // 8 · 384 tokens of padding take 0.15 s; a pass takes 0.05 s.
+    let refusal = room
+        .place(&task(1, 8, 8, 128), None)
+        .expect_err("too short");
+    assert!(
+        refusal
+            .reason
+            .starts_with("padding the rows of `adapter-1`"),
+        "{refusal:?}"
+    );
+    // 8 · 112 take 0.045 s.
+    assert_eq!(room.place(&task(2, 8, 8, 400), None), Ok(0));
+
+    // Given the choice, tasks join those of their length.
+    let mut room = devices(2, padded);
+    room.use_step_times(MODEL);
+    let groups =
+        [(0, 512), (1, 128), (2, 500), (3, 120), (4, 130), (5, 505)].map(|(id, length)| {
+            room.place(&task(id, 8, 8, length), None)
+                .expect("no limits")
+        });
+    assert_eq!(groups, [0, 1, 0, 1, 1, 0]);
+}
+
+#[test]
+fn memory_is_shared_in_a_pipeline_and_not_among_devices() {
+    let options = GroupingOptions::default();
+    let two = 2.try_into().expect("positive");
+    let mut shared = GroupedRoom::shared(two, vec![Tokens(5000), Tokens(2500)], options)
+        .expect("usable options");
+    let mut apart =
+        GroupedRoom::per_group(vec![Tokens(5000), Tokens(2500)], options).expect("usable options");
+    let tasks: Vec<_> = (0..4).map(|id| task(id, 8, 4, 500)).collect();
+    assert_eq!(shared.place(&tasks[0], None), Ok(0));
+    let refusal = shared.place(&tasks[1], None).expect_err("4,000 tokens");
+    assert_eq!(
+        refusal.reason,
+        "device 1: 4000 tokens of 2 tasks, room for 2500"
+    );
+    let places: Vec<_> = tasks
+        .iter()
+        .map(|task| apart.place(task, None).ok())
+        .collect();
+    assert_eq!(places, [Some(0), Some(1), Some(0), None]);
+    assert!(apart.admits_alone(&task(9, 8, 10, 500)).is_ok());
+    assert!(shared.admits_alone(&task(9, 8, 10, 500)).is_err());
+    apart.budgets_mut()[0] = Tokens(10_000);
+    assert_eq!(apart.place(&tasks[3], Some(1)), Ok(0));
+}
+
+#[test]
+fn small_corrections_of_the_model_are_not_followed() {
+    let mut room = devices(1, GroupingOptions::default());
+    assert!(room.use_step_times(MODEL));
+    room.place(&task(0, 8, 8, 512), None)
+        .expect("an empty room");
+    let slower = |factor: f64| StepTimeModel {
+        pass: MODEL.pass * factor,
+        token: MODEL.token * factor,
+        ..MODEL
+    };
+    assert!(!room.use_step_times(slower(1.03)));
+    assert_eq!(room.step_times(), Some(&MODEL));
+    assert!(room.use_step_times(slower(1.2)));
+    assert_eq!(room.step_times(), Some(&slower(1.2)));
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let with = |max_slowdown, min_gain| {
+        let options = GroupingOptions {
+            max_slowdown,
+            min_gain,
+            ..GroupingOptions::default()
+        };
+        GroupedRoom::per_group(vec![Tokens(1)], options).map(|_| ())
+    };
+    assert_eq!(
+        with(0.9, 0.0),
+        Err(SchedulerError::SlowdownBound("0.9".into()))
+    );
+    assert_eq!(
+        with(f64::NAN, 0.0),
+        Err(SchedulerError::SlowdownBound("NaN".into()))
+    );
+    assert_eq!(
+        with(1.0, -0.1),
+        Err(SchedulerError::NegativeGain("-0.1".into()))
+    );
+    assert_eq!(with(f64::INFINITY, 0.0), Ok(()));
+    let none = GroupedRoom::<Tokens>::per_group(Vec::new(), GroupingOptions::default());
+    assert_eq!(none.map(|_| ()), Err(SchedulerError::NoDevices));
+}

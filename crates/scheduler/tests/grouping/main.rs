@@ -1,0 +1,9 @@
+//! What grouping promises, against slow references that know nothing of how it is done.
+
+mod baselines;
+mod examples;
+mod invariants;
+mod optimum;
+mod reference;
+mod speed;
+mod support;

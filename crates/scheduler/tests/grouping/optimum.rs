@@ -1,0 +1,210 @@
+//! How near grouping comes to the best there is, found by trying everything.
+
+use loraloom_scheduler::{GroupingOptions, Padding, Room, Task};
+
+use super::{
+    reference::Devices,
+    support::{Random, devices, pipeline, task},
+};
+
+const BOUND: f64 = 1.2;
+
+/// All ways to split steps: powers of two up to the rows.
+fn all_parts(tasks: &[&Task]) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for task in tasks {
+        let choices = (0..=task.rows_per_step.ilog2()).map(|power| 1 << power);
+        all = choices
+            .flat_map(|parts| {
+                all.iter().map(move |chosen: &Vec<usize>| {
+                    let mut chosen = chosen.clone();
+                    chosen.push(parts);
+                    chosen
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+/// All ways to put tasks into numbered groups.
+fn all_places(tasks: usize, groups: usize) -> impl Iterator<Item = Vec<usize>> {
+    (0..groups.pow(tasks as u32)).map(move |mut code| {
+        let digit = |_| {
+            let group = code % groups;
+            code /= groups;
+            group
+        };
+        (0..tasks).map(digit).collect()
+    })
+}
+
+/// Most tokens a second of these tasks on one device; `None` if they cannot be together.
+fn best_on_a_device(tasks: &[&Task], devices: Devices) -> Option<f64> {
+    let rates = all_parts(tasks).into_iter().filter_map(|parts| {
+        let group = [tasks.iter().copied().zip(parts).collect::<Vec<_>>()];
+        devices
+            .allows(&group, 1, BOUND)
+            .then(|| devices.tokens_per_second(&group, 1))
+    });
+    rates.max_by(f64::total_cmp)
+}
+
+fn best_of_devices(tasks: &[Task], groups: usize, devices: Devices) -> Option<f64> {
+    let subsets = 0..1_usize << tasks.len();
+    let rates: Vec<Option<f64>> = subsets
+        .map(|bits| {
+            let chosen = tasks.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1);
+            let chosen: Vec<&Task> = chosen.map(|(_, task)| task).collect();
+            best_on_a_device(&chosen, devices)
+        })
+        .collect();
+    let layouts = all_places(tasks.len(), groups).filter_map(|places| {
+        let mut bits = vec![0_usize; groups];
+        for (task, &group) in places.iter().enumerate() {
+            bits[group] |= 1 << task;
+        }
+        bits.iter().map(|&bits| rates[bits]).sum::<Option<f64>>()
+    });
+    layouts.max_by(f64::total_cmp)
+}
+
+fn best_of_a_pipeline(tasks: &[Task], groups: usize, devices: Devices) -> Option<f64> {
+    let references: Vec<&Task> = tasks.iter().collect();
+    let parts = all_parts(&references);
+    let mut best: Option<f64> = None;
+    for places in all_places(tasks.len(), groups) {
+        for parts in &parts {
+            let mut layout = vec![Vec::new(); groups];
+            for ((task, &parts), &group) in references.iter().zip(parts).zip(&places) {
+                layout[group].push((*task, parts));
+            }
+            let rate = devices.tokens_per_second(&layout, groups);
+            if best.is_none_or(|best| rate > best) && devices.allows(&layout, groups, BOUND) {
+                best = Some(rate);
+            }
+        }
+    }
+    best
+}
+
+/// Cases that can be placed at all, those in which grouping placed everybody, and the worst and mean
+/// of best / found over these.
+fn compare(
+    cases: u64,
+    most_tasks: usize,
+    is_pipeline: bool,
+    padding: Padding,
+) -> (u64, u64, f64, f64) {
+    let (mut possible, mut placed, mut worst, mut sum) = (0, 0, 1.0_f64, 0.0);
+    for seed in 0..cases {
+        let mut random = Random(seed);
+        let groups = 1 + random.below(3);
+        let count = 2 + random.below(most_tasks - 1);
+        let mut tasks: Vec<Task> = (0..count as u64).map(|id| random.task(id, 1024)).collect();
+        for one in &mut tasks {
+            // Fewer ways to split, so that trying them all ends.
+            if is_pipeline && one.rows_per_step == 8 {
+                *one = task(one.id.0, one.rank, 4, one.tokens_per_step / 4);
+            }
+        }
+        let options = GroupingOptions {
+            max_slowdown: BOUND,
+            padding,
+            ..GroupingOptions::default()
+        };
+        let on = Devices {
+            pipeline: is_pipeline,
+            model: random.model(),
+            padding,
+        };
+        let (best, mut room) = if is_pipeline {
+            (
+                best_of_a_pipeline(&tasks, groups, on),
+                pipeline(groups, options),
+            )
+        } else {
+            (
+                best_of_devices(&tasks, groups, on),
+                devices(groups, options),
+            )
+        };
+        let Some(best) = best else { continue };
+        possible += 1;
+        room.use_step_times(on.model);
+        if !tasks.iter().all(|task| room.place(task, None).is_ok()) {
+            continue;
+        }
+        room.regroup();
+        placed += 1;
+        let found = room.tokens_per_second().expect("known");
+        assert!(
+            found <= best * (1.0 + 1e-6),
+            "seed {seed}: {found} of {best}"
+        );
+        worst = worst.max(best / found);
+        sum += best / found;
+    }
+    (possible, placed, worst, sum / placed as f64)
+}
+
+/// Bounds are what was measured. Not everybody is placed wherever that is possible, because tasks
+/// that come first are not sent away again. In a pipeline the parts of all groups' steps depend on
+/// each other, and are chosen one after another.
+#[test]
+fn grouping_is_near_the_best_of_all_partitions() {
+    for (is_pipeline, padding, all_placed, factor) in [
+        (false, Padding::None, 0.92, 1.06),
+        (true, Padding::None, 0.95, 1.42),
+        (false, Padding::ToLongest, 0.85, 1.11),
+        (true, Padding::ToLongest, 0.94, 1.37),
+    ] {
+        let (cases, most_tasks) = if is_pipeline { (150, 5) } else { (400, 6) };
+        let (possible, placed, worst, mean) = compare(cases, most_tasks, is_pipeline, padding);
+        println!(
+            "pipeline {is_pipeline}, {padding:?}: {possible} cases, {placed} placed, best / found: \
+             worst {worst:.3}, mean {mean:.4}"
+        );
+        assert!(placed as f64 >= all_placed * possible as f64);
+        assert!(worst <= factor && mean <= 1.02);
+    }
+}
+
+/// If any parts at all let a task join a device, it is let in.
+#[test]
+fn parts_are_found_if_there_are_any() {
+    let (mut joined, mut split, mut refused) = (0, 0, 0);
+    for seed in 0..400 {
+        let mut random = Random(seed);
+        let on = Devices {
+            pipeline: false,
+            model: random.model(),
+            padding: Padding::None,
+        };
+        let mut room = devices(1, GroupingOptions::default());
+        room.use_step_times(on.model);
+        let mut present: Vec<Task> = Vec::new();
+        for id in 0..7 {
+            let newcomer = random.task(id, 4096);
+            let mut tasks: Vec<&Task> = present.iter().collect();
+            tasks.push(&newcomer);
+            let possible = best_on_a_device(&tasks, on).is_some();
+            let found = room.place(&newcomer, None).is_ok();
+            assert_eq!(found, possible, "seed {seed}, task {id}");
+            if found {
+                present.push(newcomer);
+                joined += 1;
+            } else {
+                refused += 1;
+            }
+            if present.len() == 5 {
+                break;
+            }
+        }
+        let groups = room.groups();
+        let members = groups.iter().flatten();
+        split += members.filter(|member| member.parts > 1).count();
+    }
+    println!("{joined} joined, {split} of them split, {refused} refused");
+    assert!(joined > 1000 && split > 100 && refused > 100);
+}
