@@ -20,7 +20,9 @@ use crate::{Member, Refusal, Room, SchedulerError, StepTimeModel, Task, TaskId};
 ///
 /// Tasks placed again in the same order, each with the group it had, find the same places: whatever
 /// [`regroup`](Room::regroup) moves is checked for that. If neighbours end, or step times turn out to
-/// be different, a task may not find its place again; [`place`](Room::place) says so.
+/// be different, a task may not find its place again; [`place`](Room::place) says so. Where
+/// [`regroup`](Room::regroup) has moved tasks, some that were refused before may find room: it is
+/// worth placing them again, until it moves nobody.
 #[derive(Debug, Clone)]
 pub struct GroupedRoom<B> {
     memory: Memory<B>,
@@ -191,10 +193,9 @@ impl<B: Budget> Room for GroupedRoom<B> {
         let stay = group
             .filter(|&group| group < self.layout.groups.len())
             .and_then(|group| {
+                let kept = self.rules.without_bound();
                 let with = |rules| self.layout.with(&profile, group, &self.memory, rules);
-                let iteration = with(&self.rules)
-                    .or_else(|_| with(&self.rules.without_bound()))
-                    .ok()?;
+                let iteration = with(&self.rules).or_else(|_| with(&kept)).ok()?;
                 Some((group, iteration))
             });
         let found = match stay {

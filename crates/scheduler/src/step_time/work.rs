@@ -124,12 +124,16 @@ mod tests {
         };
         assert_eq!(unpadded, expected);
         let padded = Work::of_group([(&short, 1), (&long, 2)], Padding::ToLongest);
-        assert_eq!(padded.padding, 4.0 * 400.0);
+        let expected = Work {
+            padding: 4.0 * 400.0,
+            ..expected
+        };
+        assert_eq!(padded, expected);
         assert_eq!(
-            Work::of_group([(&long, 1)], Padding::ToLongest).padding,
-            0.0
+            Work::of_group([(&long, 1)], Padding::ToLongest),
+            Work::of_group([(&long, 1)], Padding::None)
         );
         assert_eq!(Work::of_group([], Padding::ToLongest), Work::default());
-        assert_eq!((unpadded + padded).segments, 4.0);
+        assert_eq!(padded + Work::default(), padded);
     }
 }
