@@ -8,7 +8,7 @@ use loraloom_model::ModelError;
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
-use loraloom_scheduler::simulate::SimulationError;
+use loraloom_scheduler::{SchedulerError, simulate::SimulationError};
 use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
@@ -114,6 +114,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Checkpoint { .. } => Exit::Data,
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
+        TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         TrainerError::Adapter(_) | TrainerError::Scheduler(_) | TrainerError::Decision { .. } => {
             Exit::Internal
         }

@@ -67,6 +67,14 @@ impl AnyStage {
         either!(&self.0, stage => stage.stage().device(), stage.device())
     }
 
+    /// Whether the stage is in this process.
+    pub(crate) fn is_local(&self) -> bool {
+        either!(&self.0, _stage => true, {
+            let _ = _stage;
+            false
+        })
+    }
+
     /// What the stage is on, for people.
     pub(crate) fn name(&self) -> String {
         either!(&self.0, stage => format!("{:?}", stage.stage().device()), stage.address().to_owned())

@@ -21,6 +21,16 @@ impl HostMemory {
         let _ = COUNTED.set(self);
     }
 
+    /// Bytes of memory that this machine has, if it says so.
+    pub fn installed() -> Option<u64> {
+        let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let total = info
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kibibytes.checked_mul(1024)
+    }
+
     /// How allocations are counted, if they are.
     pub fn counted() -> Option<Self> {
         COUNTED.get().copied()

@@ -71,6 +71,12 @@ impl Pipeline {
         self.stages.iter().map(AnyStage::device)
     }
 
+    /// Devices of this process, with the layers of the stages on them.
+    pub fn local_devices(&self) -> impl Iterator<Item = (Device, Range<usize>)> {
+        let stages = self.stages.iter().filter(|stage| stage.is_local());
+        stages.map(|stage| (stage.device().clone(), stage.layers()))
+    }
+
     /// What each stage is on, for people.
     pub fn names(&self) -> impl ExactSizeIterator<Item = String> {
         self.stages.iter().map(AnyStage::name)

@@ -24,6 +24,7 @@ impl Session<'_> {
     /// nothing is done.
     pub(crate) fn carry_out(&mut self, decision: Decision) -> Result<(), TrainerError> {
         let groups = self.groups_of(&decision)?;
+        self.ledger.bytes_predicted = decision.expected_bytes;
         for parking in decision.parked {
             self.park(parking)?;
         }
@@ -86,7 +87,7 @@ impl Session<'_> {
     }
 
     /// Takes a task out of the stages, with everything that it is.
-    fn park(&mut self, parking: Parking) -> Result<(), TrainerError> {
+    pub(crate) fn park(&mut self, parking: Parking) -> Result<(), TrainerError> {
         let Some(index) = self.ledger.index_of(parking.task) else {
             return Ok(());
         };
@@ -109,7 +110,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn name_of(&self, task: TaskId) -> Option<String> {
+    pub(crate) fn name_of(&self, task: TaskId) -> Option<String> {
         let waiting = self.waiting.get(&task).map(|waiting| &waiting.task);
         let running = || self.ledger.running.iter().find(|found| found.id == task);
         let found = waiting.or_else(running)?;

@@ -172,6 +172,24 @@ fn listed(problems: &[String]) -> String {
 }
 
 impl TrainerError {
+    /// Whether a device has run out of memory.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let says_so = |reason: &str| {
+            // Drivers say so in words only.
+            let reason = reason.to_lowercase();
+            let words = ["out of memory", "out of device memory", "outofmemory"];
+            words.iter().any(|words| reason.contains(words))
+        };
+        match self {
+            Self::Pipeline(PipelineError::OutOfMemory { .. }) => true,
+            Self::Model(ModelError::Device { reason })
+            | Self::Pipeline(PipelineError::Model(ModelError::Device { reason })) => {
+                says_so(reason)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn write(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         Self::Write { path, source }

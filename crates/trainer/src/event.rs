@@ -65,6 +65,19 @@ pub enum Event {
         /// Name of the adapter that takes its place, if it is one.
         by: Option<String>,
     },
+    /// A device ran out of memory. What events before this one say of iterations after `iteration` is
+    /// done again, with less.
+    OutOfMemory {
+        /// Iterations of the run that are kept.
+        iteration: u64,
+        /// What ran out.
+        reason: String,
+        /// Name of the adapter that gives its place away, if one does.
+        parked: Option<String>,
+        /// Rows of the micro-batches of the only adapter, if these were halved: its sums are taken
+        /// in another order from now on.
+        microbatch_rows: Option<usize>,
+    },
     /// An adapter took an optimizer step.
     Step {
         /// Iteration of the run, counted from 1.
@@ -112,8 +125,12 @@ pub enum Event {
         /// else: 1 is a network that costs no time.
         transfer_overlap: Option<f64>,
         /// Bytes that the stages' devices have reserved, if all of them report them; of workers as
-        /// of about a second before.
+        /// of about a second before. Of stages on the CPU, the most that the process had allocated
+        /// in this iteration.
         bytes_reserved: Option<u64>,
+        /// Bytes that the running adapters were expected to take at the most, with the longest rows
+        /// of all of them at once; `None` where nothing is known of the devices' memory.
+        bytes_predicted: Option<u64>,
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,
     },

@@ -2,7 +2,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use loraloom_config::RunConfig;
 use loraloom_pipeline::MemoryGauge;
-use loraloom_scheduler::TaskId;
+use loraloom_scheduler::{MeasuredIteration, TaskId};
 
 use crate::{
     Event, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
@@ -28,6 +28,10 @@ pub(crate) struct Ledger<'a> {
     /// When the results of the last booked iteration were there.
     pub(crate) arrived: Option<Instant>,
     pub(crate) tokens: u64,
+    /// Iterations that the scheduler has not heard of.
+    pub(crate) measured: Vec<MeasuredIteration>,
+    /// Bytes that the scheduler expects the running tasks to take at the most.
+    pub(crate) bytes_predicted: Option<u64>,
     /// Events that are not in the list because it could not be written.
     pub(crate) unwritten: usize,
 }

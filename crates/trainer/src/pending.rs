@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use loraloom_pipeline::executor::GroupOutcome;
-use loraloom_scheduler::TaskId;
+use loraloom_scheduler::{Load, TaskId, Work};
 
 /// One task's step in an iteration: what is known of it when it is submitted.
 #[derive(Debug, Clone)]
@@ -43,6 +43,9 @@ pub(crate) struct SubmittedGroup {
     pub(crate) steps: Vec<SubmittedStep>,
     /// Whose targets a micro-batch has, by micro-batch.
     pub(crate) ranges: Vec<Vec<TargetRange>>,
+    pub(crate) work: Work,
+    /// What the group's largest micro-batch asks of memory, without adapters.
+    pub(crate) load: Load,
 }
 
 /// A submitted iteration.
@@ -80,7 +83,7 @@ impl SubmittedGroup {
 #[cfg(test)]
 mod tests {
     use loraloom_pipeline::executor::GroupOutcome;
-    use loraloom_scheduler::TaskId;
+    use loraloom_scheduler::{Load, TaskId, Work};
 
     use super::{StepResult, SubmittedGroup, SubmittedStep, TargetRange};
 
@@ -98,6 +101,8 @@ mod tests {
         let group = SubmittedGroup {
             steps: vec![step(2), step(4)],
             ranges: vec![vec![range(0, 2), range(1, 1)], vec![range(1, 3)]],
+            work: Work::default(),
+            load: Load::default(),
         };
         let outcome = GroupOutcome {
             losses: vec![vec![1.0, 3.0, 5.0], vec![7.0, 9.0, 11.0]],

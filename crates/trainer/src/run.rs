@@ -8,7 +8,7 @@ use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::{EncodeReport, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_pipeline::{Pipeline, schedule::Schedule};
-use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task};
+use loraloom_scheduler::Scheduler;
 use serde::Serialize;
 
 use crate::{
@@ -20,8 +20,8 @@ use crate::{
     prepare::{Materials, Tasks},
     run_directory::{Claim, RunDirectory},
     saving::Saving,
+    scheduling::{Overseer, adapter_bytes, budgets, described},
     session::Session,
-    task::{TrainingTask, tokens_per_step},
 };
 
 /// What was read for one adapter.
@@ -145,12 +145,16 @@ impl Run {
     /// If the run directory cannot be written or holds a run already, or the device fails. An
     /// adapter that cannot go on is no error but an [`Outcome`] in the report.
     pub fn train(
-        self,
+        mut self,
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let cap = self.config.scheduler.max_adapters;
-        let mut scheduler = FirstComeFirstServed::new(cap, self.config.pipeline.groups())?;
+        let scheduler = &self.config.scheduler;
+        let checkpointing = self.config.gradient_checkpointing;
+        let devices = budgets(&self.pipeline, scheduler.memory_limit, checkpointing)?;
+        let groups = self.config.pipeline.groups();
+        let mut scheduler = Overseer::new(scheduler, groups, devices)?;
+        self.pipeline.limit_memory(scheduler.host_limit());
         self.train_with(&mut scheduler, stop, observer)
     }
 
@@ -186,7 +190,14 @@ impl Run {
             }
         };
         for waiting in &tasks.waiting {
-            scheduler.submit(description(&waiting.task))?;
+            let adapter = waiting.adapter.as_ref();
+            let adapter = adapter.or_else(|| tasks.initial.get(&waiting.task.id));
+            let bytes = adapter.map_or(0, adapter_bytes);
+            scheduler.submit(described(
+                &waiting.task,
+                bytes,
+                config.pipeline.microbatches,
+            ))?;
         }
         let before = saved.as_ref().map(SavedRun::record);
         let seconds_before = before.map_or(0.0, |before| before.seconds);
@@ -201,6 +212,8 @@ impl Run {
             failures: Vec::new(),
             arrived: None,
             tokens: before.map_or(0, |before| before.tokens),
+            measured: Vec::new(),
+            bytes_predicted: None,
             unwritten: 0,
         };
         let waiting = tasks.waiting.into_iter();
@@ -214,6 +227,7 @@ impl Run {
             waiting: waiting.map(|waiting| (waiting.task.id, waiting)).collect(),
             ended: tasks.ended,
             held: tasks.held,
+            snapshot: None,
             saving: Saving::new(model, config_value(&config)?, seconds_before),
         };
         session.announce(saved.as_ref());
@@ -277,28 +291,22 @@ fn train_all<S: Scheduler + ?Sized>(
         if session.ledger.running.is_empty() {
             return Ok(());
         }
-        for (task, outcome) in session.train(stop, most)? {
+        let ended = match session.train(stop, most) {
+            Err(error) if error.is_out_of_memory() => {
+                session.go_on_with_less(error, scheduler)?;
+                continue;
+            }
+            ended => ended?,
+        };
+        for iteration in std::mem::take(&mut session.ledger.measured) {
+            scheduler.measured(&iteration)?;
+        }
+        for (task, outcome) in ended {
             scheduler.finish(task, outcome)?;
         }
         if stop.load(Ordering::Relaxed) {
             return session.interrupt();
         }
-    }
-}
-
-fn description(task: &TrainingTask) -> Task {
-    Task {
-        id: task.id,
-        name: task.config.name.clone(),
-        tenant: task.config.tenant.clone(),
-        priority: task.config.priority,
-        arrival: task.id.0,
-        rank: task.config.lora.r,
-        rows_per_step: task.rows_per_step(),
-        tokens_per_step: tokens_per_step(task),
-        total_steps: task.total_steps,
-        max_parts: 1,
-        load: Load::default(),
     }
 }
 

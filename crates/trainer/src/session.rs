@@ -18,6 +18,7 @@ use crate::{
     answers,
     evaluate::evaluate,
     ledger::Ledger,
+    rewind::Snapshot,
     saving::Saving,
     task::TrainingTask,
     waiting::WaitingTask,
@@ -43,6 +44,8 @@ pub(crate) struct Session<'a> {
     /// has them.
     pub(crate) held: BTreeSet<TaskId>,
     pub(crate) saving: Saving,
+    /// What to go back to if memory runs out.
+    pub(crate) snapshot: Option<Snapshot>,
 }
 
 impl Session<'_> {
@@ -53,6 +56,7 @@ impl Session<'_> {
         stop: &AtomicBool,
         most: Option<usize>,
     ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+        self.keep_snapshot()?;
         let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
         let split = self.ledger.config.pipeline.microbatches;
         let running = self.ledger.running.iter();
@@ -204,7 +208,7 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot go on. What it saved before stays as it is.
-    fn fail(
+    pub(crate) fn fail(
         &mut self,
         index: usize,
         reason: String,

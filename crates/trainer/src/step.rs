@@ -6,6 +6,8 @@ use loraloom_pipeline::{
     executor::{GroupPlan, StepPlan},
 };
 
+use loraloom_scheduler::{Load, Work};
+
 use crate::{
     TrainerError,
     assemble::{TaskRows, assemble},
@@ -32,10 +34,49 @@ impl Ledger<'_> {
             submitted.push(SubmittedGroup {
                 steps: members.iter().zip(&rows).map(described).collect(),
                 ranges,
+                work: work(&members, &rows),
+                load: load(&rows),
             });
         }
         Ok((plan, submitted))
     }
+}
+
+/// What the group's step has to do.
+fn work(members: &[&TrainingTask], rows: &[StepRows<'_>]) -> Work {
+    let counts = rows.iter().map(|rows| rows.microbatches.len());
+    let mut work = Work {
+        passes: counts.clone().max().unwrap_or(0) as f64,
+        segments: counts.sum::<usize>() as f64,
+        ..Work::default()
+    };
+    for (task, rows) in members.iter().zip(rows) {
+        work.tokens += rows.tokens as f64;
+        work.rank_tokens += (task.config.lora.r * rows.tokens) as f64;
+    }
+    work
+}
+
+/// What the largest micro-batch asks of memory, adapters apart.
+fn load(rows: &[StepRows<'_>]) -> Load {
+    let count = rows.iter().map(|rows| rows.microbatches.len()).max();
+    let at = |index: usize| {
+        let parts = rows.iter().filter_map(|rows| rows.microbatches.get(index));
+        parts
+            .flatten()
+            .map(|sample| sample.len() as u64)
+            .fold(Load::default(), |sum, length| Load {
+                tokens: sum.tokens + length,
+                squared_tokens: sum.squared_tokens + length * length,
+                adapter_bytes: 0,
+            })
+    };
+    let loads = (0..count.unwrap_or(0)).map(at);
+    loads.fold(Load::default(), |largest, load| Load {
+        tokens: largest.tokens.max(load.tokens),
+        squared_tokens: largest.squared_tokens.max(load.squared_tokens),
+        adapter_bytes: 0,
+    })
 }
 
 fn described((task, rows): (&&TrainingTask, &StepRows<'_>)) -> SubmittedStep {

@@ -21,7 +21,7 @@ pub(crate) struct StepRows<'a> {
 }
 
 /// An adapter in training: its configuration, its data and how far it is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TrainingTask {
     pub(crate) id: TaskId,
     pub(crate) config: AdapterConfig,
@@ -39,6 +39,8 @@ pub(crate) struct TrainingTask {
     pub(crate) evaluations_without_best: usize,
     pub(crate) saved_steps: Option<usize>,
     pub(crate) samples: Vec<AnswerSample>,
+    /// How often its micro-batches were halved, because the whole ones did not fit.
+    pub(crate) halvings: u32,
     data: Rc<TaskData>,
     order: RowOrder,
 }
@@ -82,6 +84,7 @@ impl TrainingTask {
             evaluations_without_best: 0,
             saved_steps: None,
             samples: Vec::new(),
+            halvings: 0,
             data,
             order,
         })
@@ -145,7 +148,7 @@ impl TrainingTask {
             tokens: samples.iter().map(|sample| sample.len()).sum(),
             microbatches: samples
                 .chunks(self.config.train.batch_size)
-                .flat_map(|batch| batch.chunks(self.microbatch_size(split)))
+                .flat_map(|batch| batch.chunks(self.microbatch_rows(split)))
                 .map(<[&Sample]>::to_vec)
                 .collect(),
         }
@@ -156,14 +159,21 @@ impl TrainingTask {
         &self.data.rows.train.report
     }
 
-    fn microbatch_size(&self, split: usize) -> usize {
-        self.config.train.batch_size.div_ceil(split)
+    /// Rows of a micro-batch at the most, if batches are cut into `split`.
+    pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
+        let parts = split << self.halvings;
+        self.config.train.batch_size.div_ceil(parts)
+    }
+
+    /// Tokens of its longest row.
+    pub(crate) fn longest_row(&self) -> usize {
+        self.train_report().longest
     }
 
     /// Micro-batches of a whole step.
     pub(crate) fn microbatches_per_step(&self, split: usize) -> usize {
         let train = &self.config.train;
-        let of_batch = train.batch_size.div_ceil(self.microbatch_size(split));
+        let of_batch = train.batch_size.div_ceil(self.microbatch_rows(split));
         train.gradient_accumulation_steps * of_batch
     }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use loraloom_pipeline::executor::{StepOutcome, StepPlan, Steps};
+use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Work};
 
 use crate::{
     Event, TrainerError,
@@ -63,24 +64,40 @@ impl Ledger<'_> {
         let steps = submitted.groups.iter().flat_map(|group| &group.steps);
         let tokens = steps.map(|step| step.tokens).sum();
         self.tokens += tokens as u64;
+        let bubble_ratio = bubble_ratio(&outcome.busy, seconds);
+        let mut measured = MeasuredIteration {
+            tasks: Vec::new(),
+            work: Work::default(),
+            seconds: seconds * (1.0 - bubble_ratio.unwrap_or(0.0)),
+            load: submitted.groups.iter().map(|group| group.load).sum(),
+            host_peak_bytes: outcome.host_peak_bytes,
+        };
         let mut names = Vec::with_capacity(submitted.groups.len());
         for (index, group) in submitted.groups.into_iter().enumerate() {
             let steps = group.steps.iter();
             names.push(steps.map(|step| step.name.clone()).collect());
+            measured.work += group.work;
             let results = group.results(&outcome.groups[index]);
             for (step, result) in group.steps.into_iter().zip(results) {
+                measured.tasks.push(MeasuredTask {
+                    task: step.task,
+                    steps: 1,
+                    tokens: step.tokens as u64,
+                });
                 self.record(iteration, index, step, result);
             }
         }
+        self.measured.push(measured);
         self.emit(Event::Iteration {
             iteration,
             seconds,
             tokens,
             tokens_per_second: tokens as f64 / seconds,
-            bubble_ratio: bubble_ratio(&outcome.busy, seconds),
+            bubble_ratio,
             transfer_seconds: outcome.transfers.map(|transfers| transfers.seconds),
             transfer_overlap: outcome.transfers.and_then(|transfers| transfers.overlap()),
-            bytes_reserved: self.bytes_reserved(),
+            bytes_reserved: self.bytes_reserved().or(outcome.host_peak_bytes),
+            bytes_predicted: self.bytes_predicted,
             groups: names,
         });
     }

@@ -106,6 +106,7 @@ impl Conductor<'_> {
             at: Instant::now(),
             busy: vec![Some(0.0); stages],
             transfers: None,
+            host_peak_bytes: None,
         };
         let mut times: Vec<Vec<Option<StepTimes>>> = vec![vec![None; stages]; groups];
         let mut last = None;
@@ -113,6 +114,7 @@ impl Conductor<'_> {
             let stage = report.stage;
             let of_stage = &mut times[report.group][stage];
             *of_stage = report.times;
+            outcome.host_peak_bytes = outcome.host_peak_bytes.max(report.host_peak_bytes);
             let Some(Results {
                 readback,
                 losses,

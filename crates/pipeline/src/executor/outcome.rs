@@ -16,6 +16,10 @@ pub struct StepOutcome {
     /// Hops between stages in different processes; `None` where there are none, or a stage cannot
     /// tell when its passes end.
     pub transfers: Option<Transfers>,
+    /// Most bytes that this process had allocated while a stage that computes in its memory worked on
+    /// the step; `None` where there is none, or nobody [counts](crate::HostMemory). Of several such
+    /// stages, which are at several steps at once, those of all.
+    pub host_peak_bytes: Option<u64>,
 }
 
 /// What one optimizer step of a group came to.

@@ -10,8 +10,8 @@ use super::{
     readback::Readback,
 };
 use crate::{
-    Measurement, MicrobatchTimes, PassTimes, Passage, PipelineError, StageClock, StepTimes,
-    TrainStage, schedule::Operation, stage_clock::now,
+    HostMemory, Measurement, MicrobatchTimes, PassTimes, Passage, PipelineError, StageClock,
+    StepTimes, TrainStage, schedule::Operation, stage_clock::now,
 };
 
 /// One operation with what it needs to know.
@@ -37,6 +37,8 @@ pub(super) struct Report {
     pub(super) results: Option<Results>,
     /// What was measured here.
     pub(super) times: Option<StepTimes>,
+    /// Most bytes that this process had allocated since a stage last said so.
+    pub(super) host_peak_bytes: Option<u64>,
 }
 
 /// Values that are being read.
@@ -191,12 +193,15 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             })
         };
         let times = std::mem::take(&mut self.groups[group].times);
+        let in_call = self.stage.computes_in_call();
+        let memory = HostMemory::counted().filter(|_| in_call);
         let report = Report {
             stage: self.index,
             group,
             step,
             results,
-            times: self.stage.computes_in_call().then_some(times),
+            times: in_call.then_some(times),
+            host_peak_bytes: memory.map(|memory| (memory.take_peak)()),
         };
         // Whoever no longer listens has failed and says so itself.
         let _ = self.notify.send(Notice::Report(report));

@@ -26,6 +26,21 @@ pub(super) struct TokenBytes {
     pub(super) computed_again: usize,
 }
 
+/// Bytes that one token takes on a stage with these layers, in `float32` and with every projection
+/// adapted with rank 16: about the most there is, before anything was measured.
+pub(crate) fn kept_per_token(
+    model: &LlamaConfig,
+    layers: &Range<usize>,
+    gradient_checkpointing: bool,
+) -> usize {
+    let storage = Storage {
+        element_bytes: 4,
+        gradient_checkpointing,
+    };
+    let bytes = bytes_per_token(model, layers, |_| [16; 7], storage);
+    bytes.kept + bytes.computed_again
+}
+
 /// Bytes that one token takes on a stage with these layers. `ranks` has, by layer and projection, the
 /// largest rank in the micro-batch; 0 is no adapter.
 pub(super) fn bytes_per_token(

@@ -18,6 +18,7 @@ mod predict;
 mod report;
 mod workload;
 
+pub(crate) use activations::kept_per_token;
 pub use error::PlanError;
 pub use predict::Speeds;
 pub use report::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage};

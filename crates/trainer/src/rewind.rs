@@ -1,0 +1,130 @@
+//! Running out of memory, and going on from where that was not so yet.
+
+use loraloom_scheduler::{OutOfMemory, Scheduler, TaskId};
+
+use crate::{Event, TrainerError, adapter::ModelAdapter, session::Session, task::TrainingTask};
+
+/// Iterations that are taken again at the most, apart from those without a pause.
+const LONGEST_LOOK_BACK: u64 = 32;
+
+/// The running tasks with their adapters, as they were at an iteration's end.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    iteration: u64,
+    tokens: u64,
+    tasks: Vec<(TrainingTask, ModelAdapter)>,
+}
+
+impl Snapshot {
+    /// Whether it is of the same tasks in the same places, and not long ago.
+    fn serves(&self, running: &[TrainingTask], iteration: u64) -> bool {
+        let place = |task: &TrainingTask| (task.id, task.group);
+        let same = self.tasks.iter().map(|(task, _)| place(task));
+        iteration < self.iteration + LONGEST_LOOK_BACK && same.eq(running.iter().map(place))
+    }
+}
+
+impl Session<'_> {
+    /// Keeps what the running tasks are, if memory can run out here.
+    pub(crate) fn keep_snapshot(&mut self) -> Result<(), TrainerError> {
+        let ledger = &self.ledger;
+        let kept = self.snapshot.as_ref();
+        if kept.is_some_and(|snapshot| snapshot.serves(&ledger.running, ledger.iteration)) {
+            return Ok(());
+        }
+        let copies = (0..ledger.running.len()).map(|index| {
+            let place = ledger.place(index);
+            let adapter = self.pipeline.extract(place.group, place.slot)?;
+            Ok((ledger.running[index].clone(), adapter))
+        });
+        self.snapshot = Some(Snapshot {
+            iteration: ledger.iteration,
+            tokens: ledger.tokens,
+            tasks: copies.collect::<Result<_, TrainerError>>()?,
+        });
+        Ok(())
+    }
+
+    /// Goes on after memory ran out: the steps since the last snapshot are taken again, without the
+    /// task that the scheduler sends away, or with smaller micro-batches if there is only one.
+    ///
+    /// # Errors
+    /// `error` itself, if nothing can be done about it: a stage on another machine ran out.
+    pub(crate) fn go_on_with_less<S: Scheduler + ?Sized>(
+        &mut self,
+        error: TrainerError,
+        scheduler: &mut S,
+    ) -> Result<(), TrainerError> {
+        let Some(snapshot) = self.snapshot.take() else {
+            return Err(error);
+        };
+        if !self.pipeline.abandon() {
+            return Err(error);
+        }
+        let (iteration, reason) = (snapshot.iteration, error.to_string());
+        self.rewind(snapshot)?;
+        self.ledger.measured.clear();
+        match scheduler.out_of_memory() {
+            OutOfMemory::Parked(parking) => {
+                self.ledger.emit(Event::OutOfMemory {
+                    iteration,
+                    reason,
+                    parked: self.name_of(parking.task),
+                    microbatch_rows: None,
+                });
+                self.park(parking)
+            }
+            OutOfMemory::OnlyOne(task) => self.halve(task, scheduler, iteration, reason),
+            OutOfMemory::NobodyRuns => Err(error),
+        }
+    }
+
+    /// Puts tasks and adapters back as they were.
+    fn rewind(&mut self, snapshot: Snapshot) -> Result<(), TrainerError> {
+        let ledger = &mut self.ledger;
+        for group in 0..ledger.groups() {
+            for slot in (0..ledger.members(group).count()).rev() {
+                self.pipeline.remove(group, slot)?;
+            }
+        }
+        ledger.pending.clear();
+        ledger.failures.clear();
+        ledger.running.clear();
+        ledger.iteration = snapshot.iteration;
+        ledger.tokens = snapshot.tokens;
+        ledger.arrived = None;
+        for (task, adapter) in snapshot.tasks {
+            self.pipeline.push(task.group, adapter)?;
+            ledger.running.push(task);
+        }
+        Ok(())
+    }
+
+    /// Halves the micro-batches of the only task that runs.
+    fn halve<S: Scheduler + ?Sized>(
+        &mut self,
+        task: TaskId,
+        scheduler: &mut S,
+        iteration: u64,
+        reason: String,
+    ) -> Result<(), TrainerError> {
+        let split = self.ledger.config.pipeline.microbatches;
+        let Some(index) = self.ledger.index_of(task) else {
+            return Ok(());
+        };
+        let running = &mut self.ledger.running[index];
+        if running.microbatch_rows(split) == 1 {
+            let (task, outcome) = self.fail(index, reason)?;
+            return Ok(scheduler.finish(task, outcome)?);
+        }
+        running.halvings += 1;
+        let rows = running.microbatch_rows(split);
+        self.ledger.emit(Event::OutOfMemory {
+            iteration,
+            reason,
+            parked: None,
+            microbatch_rows: Some(rows),
+        });
+        Ok(())
+    }
+}

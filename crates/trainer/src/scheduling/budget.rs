@@ -1,0 +1,142 @@
+use std::ops::Range;
+
+use burn::tensor::Device;
+use loraloom_config::MemoryLimit;
+use loraloom_pipeline::{HostMemory, Pipeline};
+use loraloom_scheduler::{
+    Budget, Coefficients, DeviceMemory, Load, Measurement, MemoryModel, Refusal,
+};
+
+use crate::{TrainerError, plan::kept_per_token};
+
+/// Pages in which a GPU's pools grow, at the most usual.
+const POOL_PAGE_BYTES: u64 = 64 << 20;
+/// What an allocator rounds up to is nothing beside a tensor.
+const HOST_PAGE_BYTES: u64 = 1 << 20;
+
+/// The memory of a device that stages are on.
+#[derive(Debug)]
+pub(crate) struct DeviceBudget {
+    device: Device,
+    memory: DeviceMemory,
+    /// Whether more than `memory_limit` says is refused, or only known: where the device does not say
+    /// how much it has, a fraction of that is no limit.
+    limited: bool,
+}
+
+impl Budget for DeviceBudget {
+    fn fits(&self, load: Load, _tasks: usize) -> bool {
+        !self.limited || self.memory.fits(load).is_ok()
+    }
+
+    fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
+        let reason = match self.memory.fits(load) {
+            Err(shortage) => shortage.to_string(),
+            Ok(fit) => fit.to_string(),
+        };
+        Refusal { reason }
+    }
+}
+
+impl DeviceBudget {
+    /// Bytes that may be used, if that is known.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.limited.then(|| self.memory.limit_bytes())
+    }
+
+    /// Whether it is this process's memory.
+    pub(crate) fn is_host(&self) -> bool {
+        self.device == Device::flex()
+    }
+
+    /// Bytes that a load is expected to take.
+    pub(crate) fn expected(&self, load: Load) -> u64 {
+        self.memory.estimate(load).expected_bytes
+    }
+
+    /// Percentage by which predictions were off on average, of how many.
+    pub(crate) fn error(&self) -> Option<(f64, u64)> {
+        let forecasts = self.memory.forecasts();
+        let percent = forecasts.mean_absolute_percentage_error()?;
+        Some((percent, forecasts.fitted()))
+    }
+
+    /// Learns from an iteration of this load.
+    pub(crate) fn observe(&mut self, load: Load, host_peak_bytes: Option<u64>) {
+        let measured = if self.is_host() {
+            Measurement {
+                peak_in_use_bytes: host_peak_bytes,
+                reserved_bytes: None,
+            }
+        } else {
+            let usage = self.device.memory_pool_usage();
+            Measurement {
+                peak_in_use_bytes: None,
+                reserved_bytes: usage.map(|usage| usage.bytes_reserved),
+            }
+        };
+        self.memory.observe(load, measured);
+    }
+
+    pub(crate) fn out_of_memory(&mut self, load: Load) {
+        self.memory.out_of_memory(load);
+    }
+}
+
+/// The memory of every device of this process that stages are on, each once; of those on other
+/// machines nothing is known here.
+///
+/// What is in use now, before any task has its place, is taken to be there throughout.
+pub(crate) fn budgets(
+    pipeline: &Pipeline,
+    limit: MemoryLimit,
+    gradient_checkpointing: bool,
+) -> Result<Vec<DeviceBudget>, TrainerError> {
+    let mut found: Vec<(Device, Vec<Range<usize>>)> = Vec::new();
+    for (device, layers) in pipeline.local_devices() {
+        match found.iter_mut().find(|(other, _)| *other == device) {
+            Some((_, all)) => all.push(layers),
+            None => found.push((device, vec![layers])),
+        }
+    }
+    let model = pipeline.config();
+    let budget = |(device, layers): (Device, Vec<Range<usize>>)| {
+        let (has, in_use, page) = known(&device);
+        let (limit, limited) = match (limit, has) {
+            (limit, Some(has)) => (limit.bytes(has), true),
+            (MemoryLimit::Bytes(bytes), None) => (bytes, true),
+            (MemoryLimit::Fraction(_), None) => (u64::MAX, false),
+        };
+        let held: usize = layers.iter().map(Range::len).sum();
+        let per_token: usize = layers
+            .iter()
+            .map(|layers| kept_per_token(model, layers, gradient_checkpointing))
+            .sum();
+        let prior = Coefficients::new(0.0, per_token as f64, 0.0)?;
+        let memory = DeviceMemory::new(
+            format!("{device:?}"),
+            limit,
+            in_use,
+            held as f64 / model.num_hidden_layers as f64,
+            MemoryModel::new(prior, page),
+        )?;
+        Ok(DeviceBudget {
+            // Nothing is measured where nobody counts.
+            limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),
+            device,
+            memory,
+        })
+    };
+    found.into_iter().map(budget).collect()
+}
+
+/// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.
+fn known(device: &Device) -> (Option<u64>, u64, u64) {
+    if *device == Device::flex() {
+        let in_use = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
+        return (HostMemory::installed(), in_use, HOST_PAGE_BYTES);
+    }
+    let usage = device.memory_pool_usage();
+    let in_use = usage.map_or(0, |usage| usage.bytes_in_use);
+    (None, in_use, POOL_PAGE_BYTES)
+}

@@ -1,0 +1,9 @@
+//! Who trains when: the scheduler of a run, and what it learns from the run's iterations.
+
+mod budget;
+mod load;
+mod overseer;
+
+pub(crate) use budget::{DeviceBudget, budgets};
+pub(crate) use load::{adapter_bytes, described};
+pub(crate) use overseer::Overseer;

@@ -1,0 +1,172 @@
+use std::{collections::BTreeMap, num::NonZeroUsize, time::Instant};
+
+use loraloom_config::{PolicyChoice, SchedulerConfig};
+use loraloom_scheduler::{
+    Decision, FairShares, GroupedRoom, GroupingOptions, Load, MeasuredIteration, OutOfMemory,
+    Outcome, Policy, Scheduler, SchedulerError, SchedulerOptions, StepTimes, Task, TaskId,
+    TaskScheduler, TaskState,
+};
+
+use super::DeviceBudget;
+
+/// Iterations after which the step-time model is fitted anew.
+const FITTED_EVERY: usize = 16;
+
+/// The largest mean error of a step-time model that is gone by.
+const USABLE_ERROR: f64 = 0.25;
+
+/// Tokens that a tenant may be ahead of one that waits: a few iterations of the paper's workload, so
+/// that tasks do not change places all the time.
+const FAIR_LEAD: u64 = 65_536;
+
+/// Iterations between decisions while tasks wait for a place: what is learnt may make room.
+const PATIENCE: usize = 8;
+
+/// Decides who trains, from what the iterations of a run take.
+#[derive(Debug)]
+pub(crate) struct Overseer {
+    scheduler: TaskScheduler<GroupedRoom<DeviceBudget>>,
+    step_times: StepTimes,
+    measured: usize,
+    /// Of tasks that have not ended.
+    loads: BTreeMap<TaskId, Load>,
+    running: Vec<TaskId>,
+    begun: Instant,
+}
+
+impl Overseer {
+    /// A scheduler for a pipeline of `stages` stages on these devices.
+    pub(crate) fn new(
+        config: &SchedulerConfig,
+        stages: usize,
+        devices: Vec<DeviceBudget>,
+    ) -> Result<Self, SchedulerError> {
+        let grouping = GroupingOptions {
+            max_slowdown: config.max_slowdown,
+            ..GroupingOptions::default()
+        };
+        let groups = NonZeroUsize::new(stages).unwrap_or(NonZeroUsize::MIN);
+        let room = GroupedRoom::shared(groups, devices, grouping)?;
+        let policy = match config.policy {
+            PolicyChoice::StrictFifo => Policy::StrictFifo,
+            PolicyChoice::BestEffortFifo => Policy::BestEffortFifo,
+            PolicyChoice::Fair => Policy::Fair(FairShares {
+                lead: FAIR_LEAD,
+                shares: BTreeMap::new(),
+            }),
+        };
+        let options = SchedulerOptions {
+            policy,
+            max_adapters: config.max_adapters,
+            aging_seconds: config.aging,
+            ..SchedulerOptions::default()
+        };
+        Ok(Self {
+            scheduler: TaskScheduler::new(room, options)?,
+            step_times: StepTimes::new(),
+            measured: 0,
+            loads: BTreeMap::new(),
+            running: Vec::new(),
+            begun: Instant::now(),
+        })
+    }
+
+    fn now(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    /// Bytes that this process may allocate, if that is limited.
+    pub(crate) fn host_limit(&self) -> Option<u64> {
+        let budgets = self.scheduler.room().budgets().iter();
+        let host = budgets.filter(|budget| budget.is_host());
+        host.filter_map(DeviceBudget::limit).next()
+    }
+
+    /// What all running tasks ask of memory, at the most.
+    fn load(&self) -> Load {
+        let loads = self.running.iter().filter_map(|task| self.loads.get(task));
+        loads.copied().sum()
+    }
+}
+
+impl Scheduler for Overseer {
+    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+        let (id, load) = (task.id, task.load);
+        self.scheduler.submit(task, self.now())?;
+        self.loads.insert(id, load);
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        let mut decision = self.scheduler.decide(self.now());
+        self.running = decision
+            .groups
+            .iter()
+            .flatten()
+            .map(|member| member.task)
+            .collect();
+        let load = self.load();
+        let budgets = self.scheduler.room().budgets();
+        let limited = budgets.iter().any(|budget| budget.limit().is_some());
+        let expected = budgets.iter().map(|budget| budget.expected(load));
+        decision.expected_bytes = (!budgets.is_empty()).then(|| expected.sum());
+        // A step of those that have just come is measured before others may follow them.
+        decision.max_steps = match (decision.admitted.is_empty(), self.scheduler.waiting() > 0) {
+            (false, _) if limited => Some(1),
+            (_, true) => Some(PATIENCE),
+            _ => None,
+        };
+        decision
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: Outcome) -> Result<(), SchedulerError> {
+        self.loads.remove(&task);
+        self.running.retain(|&running| running != task);
+        self.scheduler.finish(task, outcome, self.now())
+    }
+
+    fn state(&self, task: TaskId) -> Option<TaskState> {
+        self.scheduler.state(task)
+    }
+
+    fn measured(&mut self, iteration: &MeasuredIteration) -> Result<(), SchedulerError> {
+        for part in &iteration.tasks {
+            self.scheduler
+                .progress(part.task, part.steps, part.tokens)?;
+        }
+        let adapters = iteration
+            .tasks
+            .iter()
+            .filter_map(|part| self.loads.get(&part.task));
+        let load = Load {
+            adapter_bytes: adapters.map(|load| load.adapter_bytes).sum(),
+            ..iteration.load
+        };
+        for budget in self.scheduler.room_mut().budgets_mut() {
+            budget.observe(load, iteration.host_peak_bytes);
+        }
+        if self.step_times.observe(iteration.work, iteration.seconds) {
+            self.measured += 1;
+        }
+        if self.measured.is_multiple_of(FITTED_EVERY)
+            && let Some(fit) = self.step_times.fit()
+            && fit.mean_error <= USABLE_ERROR
+        {
+            self.scheduler.room_mut().use_step_times(fit.model);
+        }
+        Ok(())
+    }
+
+    fn out_of_memory(&mut self) -> OutOfMemory {
+        let load = self.load();
+        for budget in self.scheduler.room_mut().budgets_mut() {
+            budget.out_of_memory(load);
+        }
+        self.scheduler.out_of_memory(self.now())
+    }
+
+    fn memory_error(&self) -> Option<(f64, u64)> {
+        let budgets = self.scheduler.room().budgets().iter();
+        budgets.filter_map(DeviceBudget::error).next()
+    }
+}
