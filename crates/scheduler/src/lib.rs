@@ -2,6 +2,8 @@
 //!
 //! A [`Task`] is one adapter to train. At every iteration boundary the trainer asks a [`Scheduler`]
 //! to [`decide`](Scheduler::decide), trains the groups it names, and reports tasks that have ended.
+//! [`TaskScheduler`] is the one with priorities that preempt, backfilling and fair sharing; what fits
+//! beside what it asks a [`Room`].
 //! Decisions are pure functions of what a scheduler was told: no clock, no files, no devices, no
 //! randomness, so the same calls give the same decisions anywhere.
 

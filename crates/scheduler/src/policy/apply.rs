@@ -11,27 +11,23 @@ impl<R: Room> TaskScheduler<R> {
             let place = walked.places.get(&turn.task).copied();
             let wait = walked.waits.get(&turn.task);
             let ran = self.runs(turn.task);
-            match place {
-                Some((group, by_right)) => {
-                    if !ran {
-                        last_admitted = Some(turn.task);
-                        decision.admitted.push(Admission {
-                            task: turn.task,
-                            reason: reasons::admission(self, turn, by_right, walked.head),
-                        });
-                    }
-                    self.give_place(turn.task, group, by_right, now);
+            if let Some((group, by_right)) = place {
+                if !ran {
+                    last_admitted = Some(turn.task);
+                    decision.admitted.push(Admission {
+                        task: turn.task,
+                        reason: reasons::admission(self, turn, by_right, walked.head),
+                    });
                 }
-                None => {
-                    waiting += 1;
-                    let wait = wait.cloned().unwrap_or_default();
-                    if ran {
-                        decision
-                            .parked
-                            .push(reasons::parking(self, turn, &wait, last_admitted));
-                    }
-                    self.take_place(turn.task, wait, waiting, now);
+                self.give_place(turn.task, group, by_right, now);
+            } else {
+                waiting += 1;
+                let wait = wait.cloned().unwrap_or_default();
+                if ran {
+                    let parking = reasons::parking(self, turn, &wait, last_admitted);
+                    decision.parked.push(parking);
                 }
+                self.take_place(turn.task, wait, waiting, now);
             }
         }
         self.head = walked.head.map(|head| (head, walked.start));

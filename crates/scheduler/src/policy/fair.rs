@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{entry::Entry, ledger::Account, line::Turn};
-use crate::TaskId;
+use super::{ledger::Account, line::Turn};
 
 /// Ranks tasks by their tenants' counters. The first task of a tenant ranks at its counter, the next
 /// ones above it, and all of them within `lead` of it: tenants of equal counters take turns, and
@@ -11,12 +10,7 @@ use crate::TaskId;
 /// right, of a tenant that is not too far ahead, comes right after the first to wait and before all
 /// others that do: two do not change places all the time, and the first to wait has waited for its
 /// place.
-pub(super) fn rank(
-    turns: &mut [Turn],
-    entries: &BTreeMap<TaskId, Entry>,
-    accounts: &BTreeMap<i64, Account>,
-    lead: f64,
-) {
+pub(super) fn rank(turns: &mut [Turn], accounts: &BTreeMap<i64, Account>, lead: f64) {
     let waiting: BTreeMap<i64, f64> = accounts
         .iter()
         .filter_map(|(&priority, account)| Some((priority, account.least_backlogged()?.1)))
@@ -36,14 +30,14 @@ pub(super) fn rank(
         if !turn.by_right {
             let front = fronts.entry(turn.priority).or_default();
             front.least = front.least.min(turn.counter);
-            if !runs(turn, entries) {
+            if !turn.runs {
                 front.first_waiting = front.first_waiting.min(turn.key);
             }
         }
     }
     for turn in turns.iter_mut() {
         if let Some(front) = fronts.get(&turn.priority)
-            && runs(turn, entries)
+            && turn.runs
             && !turn.by_right
             && turn.counter <= front.least + lead
         {
@@ -67,8 +61,4 @@ impl Default for Front {
             first_waiting: f64::INFINITY,
         }
     }
-}
-
-fn runs(turn: &Turn, entries: &BTreeMap<TaskId, Entry>) -> bool {
-    entries.get(&turn.task).is_some_and(Entry::is_running)
 }

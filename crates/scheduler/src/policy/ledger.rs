@@ -73,8 +73,8 @@ mod tests {
         account.charge("a", 100.0);
         account.charge("b", 70.0);
         account.wait_now(tenants(&["a", "b", "new"]));
-        assert_eq!(account.counter("new"), 70.0);
         assert_eq!(account.least_backlogged(), Some(("b", 70.0)));
+        assert_eq!(account.counter("new").to_bits(), 70.0_f64.to_bits());
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
         account.wait_now(tenants(&["a"]));
         account.charge("a", 100.0);
         account.wait_now(tenants(&["b"]));
-        assert_eq!(account.counter("b"), 100.0);
+        assert_eq!(account.least_backlogged(), Some(("b", 100.0)));
     }
 
     #[test]

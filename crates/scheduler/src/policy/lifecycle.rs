@@ -1,5 +1,5 @@
 use super::{Past, Policy, TaskScheduler, entry::Entry};
-use crate::{Outcome, Room, SchedulerError, Task, TaskId, TaskState};
+use crate::{Outcome, Refusal, Room, SchedulerError, Task, TaskId, TaskState};
 
 impl<R: Room> TaskScheduler<R> {
     /// Puts a task into the queue.
@@ -151,7 +151,7 @@ impl<R: Room> TaskScheduler<R> {
     }
 
     fn check_fits(&self, task: &Task) -> Result<(), SchedulerError> {
-        let never = |refusal: crate::Refusal| SchedulerError::NeverFits {
+        let never = |refusal: Refusal| SchedulerError::NeverFits {
             name: task.name.clone(),
             reason: refusal.reason,
         };
@@ -162,13 +162,12 @@ impl<R: Room> TaskScheduler<R> {
         let id = entry.task().id;
         let next = self.tenants.len();
         let tenant = &entry.task().tenant;
-        entry.tenant = match self.tenant_numbers.get(tenant) {
-            Some(&number) => number,
-            None => {
-                self.tenants.push(tenant.clone());
-                self.tenant_numbers.insert(tenant.clone(), next);
-                next
-            }
+        entry.tenant = if let Some(&number) = self.tenant_numbers.get(tenant) {
+            number
+        } else {
+            self.tenants.push(tenant.clone());
+            self.tenant_numbers.insert(tenant.clone(), next);
+            next
         };
         if entry.is_live() {
             self.live.insert(id);

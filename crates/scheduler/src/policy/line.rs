@@ -15,6 +15,7 @@ pub(super) struct Turn {
     pub(super) priority: i64,
     /// The priority, raised by waiting.
     pub(super) class: i64,
+    pub(super) runs: bool,
     /// Whether it runs, and goes before those of its class that wait.
     pub(super) by_right: bool,
     /// Orders the tasks of a priority, before their arrival does; the same for all but in fair
@@ -73,6 +74,7 @@ pub(super) fn line(
             tenant: entry.tenant,
             priority,
             class: priority.saturating_add(raised),
+            runs: entry.is_running(),
             by_right: entry.is_running() && entry.by_right && !without_right.contains(id),
             key: 0.0,
             counter: if fair { counter(entry) } else { 0.0 },
@@ -81,7 +83,7 @@ pub(super) fn line(
     };
     let mut turns: Vec<Turn> = live.iter().filter_map(turn).collect();
     if let Policy::Fair(shares) = &options.policy {
-        fair::rank(&mut turns, entries, accounts, shares.lead as f64);
+        fair::rank(&mut turns, accounts, shares.lead as f64);
     }
     turns.sort_unstable_by(Turn::within_priority);
     if options.aging_seconds.is_some() {

@@ -57,7 +57,7 @@ pub(super) fn admission<R>(
     } else {
         String::new()
     };
-    let mut reason = match (by_right, head) {
+    let reason = match (by_right, head) {
         (false, Some(head)) => format!(
             "fits while {} waits for its place (priority {}{raised})",
             scheduler.name(head),
@@ -80,9 +80,10 @@ pub(super) fn admission<R>(
         },
     };
     if entry.state() == TaskState::Parked {
-        reason += &format!("; goes on after step {}", entry.steps_taken);
+        format!("{reason}; goes on after step {}", entry.steps_taken)
+    } else {
+        reason
     }
-    reason
 }
 
 /// Why this task gives its place away, and to whom.

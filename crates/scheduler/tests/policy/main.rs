@@ -1,4 +1,8 @@
 //! What the scheduler's policies promise.
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests may panic as tests may"
+)]
 
 mod aging;
 mod backfill;

@@ -8,7 +8,7 @@ use crate::{
 };
 
 const QUEUED: usize = 1000;
-const DECISIONS: usize = 400;
+const DECISIONS: usize = 200;
 
 /// Decisions with 1,000 queued tasks, each after a task has ended and another has come: the median
 /// and the 99th percentile. The best of five tries counts, as other processes run here as well.
@@ -46,7 +46,9 @@ fn times(policy: Policy, aging_seconds: Option<f64>) -> (Duration, Duration) {
             start.elapsed()
         });
         times.extend(tries.min());
-        world.decide();
+        let decision = world.scheduler.decide(world.now);
+        let running = decision.groups.iter().flatten();
+        world.running = running.map(|member| member.task).collect();
     }
     times.sort_unstable();
     (times[DECISIONS / 2], times[DECISIONS * 99 / 100])
