@@ -16,6 +16,8 @@ pub struct Past {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) tracked: Tracked,
+    /// The number of its tenant in the scheduler's list, which is quicker to compare than names.
+    pub(super) tenant: usize,
     pub(super) steps_taken: usize,
     /// Whether it has had a place before, so that a pause ends in `parked`.
     pub(super) has_trained: bool,
@@ -62,6 +64,7 @@ impl Entry {
     fn of(tracked: Tracked, now: f64) -> Self {
         Self {
             tracked,
+            tenant: 0,
             steps_taken: 0,
             has_trained: false,
             waited: 0.0,

@@ -3,50 +3,68 @@ use std::collections::BTreeMap;
 use super::{entry::Entry, ledger::Account, line::Turn};
 use crate::TaskId;
 
-/// Ranks tasks by their tenants' counters: of each tenant the first of its tasks at its counter, the
-/// second `lead` above, and so on, so that tenants of equal counters take turns.
+/// Ranks tasks by their tenants' counters. The first task of a tenant ranks at its counter, the next
+/// ones above it, and all of them within `lead` of it: tenants of equal counters take turns, and
+/// whoever is too far ahead of another comes after all tasks of that one.
 ///
 /// Who is more than `lead` ahead of one that waits loses the right to go on. A running task without
-/// that right is moved up by `lead` among the waiting ones, so that two do not change places all the
-/// time, but never to the front of the line: the first to wait has waited for its place.
+/// right, of a tenant that is not too far ahead, comes right after the first to wait and before all
+/// others that do: two do not change places all the time, and the first to wait has waited for its
+/// place.
 pub(super) fn rank(
     turns: &mut [Turn],
     entries: &BTreeMap<TaskId, Entry>,
     accounts: &BTreeMap<i64, Account>,
     lead: f64,
 ) {
-    let owner = |turn: &Turn| entries.get(&turn.task).map(|entry| &*entry.task().tenant);
-    let counter = |turn: &Turn| {
-        let account = accounts.get(&turn.priority)?;
-        Some(account.counter(owner(turn)?))
-    };
+    let waiting: BTreeMap<i64, f64> = accounts
+        .iter()
+        .filter_map(|(&priority, account)| Some((priority, account.least_backlogged()?.1)))
+        .collect();
     for turn in turns.iter_mut().filter(|turn| turn.by_right) {
-        let waiting = accounts
-            .get(&turn.priority)
-            .and_then(Account::least_backlogged);
-        if let (Some((_, least)), Some(counter)) = (waiting, counter(turn)) {
-            turn.by_right = counter <= least + lead;
+        if let Some(least) = waiting.get(&turn.priority) {
+            turn.by_right = turn.counter <= least + lead;
         }
     }
     turns.sort_unstable_by(Turn::within_priority);
-    let mut tasks_of: BTreeMap<(i64, &str), f64> = BTreeMap::new();
-    let mut first_waiting: BTreeMap<i64, f64> = BTreeMap::new();
+    let mut tasks_of: BTreeMap<(i64, usize), f64> = BTreeMap::new();
+    let mut fronts: BTreeMap<i64, Front> = BTreeMap::new();
     for turn in turns.iter_mut() {
-        let Some(tenant) = owner(turn) else { continue };
-        let before = tasks_of.entry((turn.priority, tenant)).or_default();
-        turn.key = counter(turn).unwrap_or(0.0) + *before * lead;
-        *before += 1.0;
-        if !runs(turn, entries) {
-            let first = first_waiting.entry(turn.priority).or_insert(f64::INFINITY);
-            *first = first.min(turn.key);
+        let rank = tasks_of.entry((turn.priority, turn.tenant)).or_default();
+        *rank += 1.0;
+        turn.key = turn.counter + lead * (1.0 - 1.0 / *rank);
+        if !turn.by_right {
+            let front = fronts.entry(turn.priority).or_default();
+            front.least = front.least.min(turn.counter);
+            if !runs(turn, entries) {
+                front.first_waiting = front.first_waiting.min(turn.key);
+            }
         }
     }
     for turn in turns.iter_mut() {
-        if let Some(first) = first_waiting.get(&turn.priority)
+        if let Some(front) = fronts.get(&turn.priority)
             && runs(turn, entries)
             && !turn.by_right
+            && turn.counter <= front.least + lead
         {
-            turn.key = (turn.key - lead).max(first.next_up());
+            turn.key = turn.key.min(front.first_waiting.next_up());
+        }
+    }
+}
+
+/// Where the tasks without right begin.
+#[derive(Debug)]
+struct Front {
+    /// The least counter of their tenants.
+    least: f64,
+    first_waiting: f64,
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        Self {
+            least: f64::INFINITY,
+            first_waiting: f64::INFINITY,
         }
     }
 }

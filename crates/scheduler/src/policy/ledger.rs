@@ -33,14 +33,12 @@ impl Account {
 
     /// These are the tenants that wait now. Those that did not wait before are lifted.
     pub(super) fn wait_now(&mut self, backlogged: BTreeSet<String>) {
-        let stayed = self.backlogged.intersection(&backlogged);
-        let least = stayed.map(|tenant| self.counter(tenant)).reduce(f64::min);
-        let level = match least {
-            Some(least) => least,
-            None if backlogged.is_empty() => self.most(),
-            None => 0.0,
-        };
-        self.ledger.level = self.ledger.level.max(level);
+        // All that train are within the bound of those that waited, and those that wait from now on
+        // must not be further back than that.
+        let waited = self.least_backlogged().map(|(_, least)| least);
+        let nobody_waits = || backlogged.is_empty().then(|| self.most());
+        let level = waited.into_iter().chain(nobody_waits());
+        self.ledger.level = level.fold(self.ledger.level, f64::max);
         for tenant in backlogged.difference(&self.backlogged) {
             let counter = self.ledger.counters.entry(tenant.clone()).or_default();
             *counter = counter.max(self.ledger.level);
@@ -88,6 +86,15 @@ mod tests {
         account.charge("b", 70.0);
         account.wait_now(tenants(&["a", "b"]));
         assert_eq!((account.counter("a"), account.counter("b")), (100.0, 70.0));
+    }
+
+    #[test]
+    fn the_level_is_that_of_who_waited_until_now() {
+        let mut account = Account::default();
+        account.wait_now(tenants(&["a"]));
+        account.charge("a", 100.0);
+        account.wait_now(tenants(&["b"]));
+        assert_eq!(account.counter("b"), 100.0);
     }
 
     #[test]

@@ -158,8 +158,18 @@ impl<R: Room> TaskScheduler<R> {
         self.room.admits_alone(task).map_err(never)
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, mut entry: Entry) {
         let id = entry.task().id;
+        let next = self.tenants.len();
+        let tenant = &entry.task().tenant;
+        entry.tenant = match self.tenant_numbers.get(tenant) {
+            Some(&number) => number,
+            None => {
+                self.tenants.push(tenant.clone());
+                self.tenant_numbers.insert(tenant.clone(), next);
+                next
+            }
+        };
         if entry.is_live() {
             self.live.insert(id);
             self.changed = true;

@@ -10,6 +10,8 @@ use crate::TaskId;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Turn {
     pub(super) task: TaskId,
+    /// The number of its tenant.
+    pub(super) tenant: usize,
     pub(super) priority: i64,
     /// The priority, raised by waiting.
     pub(super) class: i64,
@@ -18,6 +20,8 @@ pub(super) struct Turn {
     /// Orders the tasks of a priority, before their arrival does; the same for all but in fair
     /// sharing.
     pub(super) key: f64,
+    /// What its tenant was served; 0 but in fair sharing.
+    pub(super) counter: f64,
     pub(super) arrival: u64,
 }
 
@@ -37,14 +41,27 @@ impl Turn {
     }
 }
 
-/// All tasks that run or wait, the next one first.
+/// All tasks that run or wait, the next one first. Those in `without_right` have none, whatever they
+/// had.
 pub(super) fn line(
     entries: &BTreeMap<TaskId, Entry>,
     live: &BTreeSet<TaskId>,
     accounts: &BTreeMap<i64, Account>,
     options: &SchedulerOptions,
+    without_right: &BTreeSet<TaskId>,
     now: f64,
 ) -> Vec<Turn> {
+    let fair = matches!(options.policy, Policy::Fair(_));
+    let mut counters: BTreeMap<(i64, usize), f64> = BTreeMap::new();
+    let mut counter = |entry: &Entry| {
+        let task = entry.task();
+        let of = || {
+            let account = accounts.get(&task.priority);
+            account.map_or(0.0, |account| account.counter(&task.tenant))
+        };
+        let known = counters.entry((task.priority, entry.tenant));
+        *known.or_insert_with(of)
+    };
     let turn = |id: &TaskId| {
         let entry = entries.get(id)?;
         let priority = entry.task().priority;
@@ -53,10 +70,12 @@ pub(super) fn line(
             .map_or(0, |aging| entry.raised_by(now, aging));
         Some(Turn {
             task: *id,
+            tenant: entry.tenant,
             priority,
             class: priority.saturating_add(raised),
-            by_right: entry.is_running() && entry.by_right,
+            by_right: entry.is_running() && entry.by_right && !without_right.contains(id),
             key: 0.0,
+            counter: if fair { counter(entry) } else { 0.0 },
             arrival: entry.task().arrival,
         })
     };

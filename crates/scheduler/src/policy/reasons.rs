@@ -35,8 +35,8 @@ impl<R> TaskScheduler<R> {
                 self.options.backfill_depth
             ),
             Wait::Leads(tenant, tokens) => format!(
-                "its tenant has been served {tokens:.0} tokens per share more than `{tenant}`, \
-                 which waits"
+                "its tenant has been served {tokens:.0} tokens per share more than `{}`, which waits",
+                self.tenants.get(*tenant).map_or("another", String::as_str)
             ),
         }
     }

@@ -1,8 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Ledger, Policy, SchedulerOptions, entry::Entry, ledger::Account, line::line,
-    reservation::Reservation, wait::Wait, walk::Walk,
+    Ledger, Policy, SchedulerOptions,
+    entry::Entry,
+    ledger::Account,
+    line::{Turn, line},
+    reservation::Reservation,
+    wait::Wait,
+    walk::{Walk, Walked},
 };
 use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 
@@ -27,11 +32,12 @@ use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 /// task behind it is placed if, with it, the predicted start is neither later than the reservation
 /// nor than what is predicted now with nobody behind the head. While a step time is unknown all that
 /// fit are placed: to park them is nearly free. Hence, if step times are predicted exactly, a head
-/// starts no later than its reservation.
+/// starts no later than its reservation. What was taken back because it delayed a head is not tried
+/// again behind the same one.
 ///
 /// Time is what the caller says it is: seconds on any clock, never going back. A decision without
-/// news since the last repeats it without a walk. A walk tries each running task once, and waiting
-/// ones up to the head and `backfill_depth` behind it.
+/// news since the last repeats it without a walk. A walk tries each running task, and waiting ones
+/// up to the head and `backfill_depth` behind it.
 #[derive(Debug, Clone)]
 pub struct TaskScheduler<R> {
     pub(super) room: R,
@@ -39,6 +45,9 @@ pub struct TaskScheduler<R> {
     pub(super) entries: BTreeMap<TaskId, Entry>,
     /// Those that run or wait.
     pub(super) live: BTreeSet<TaskId>,
+    /// Everybody who ever submitted a task.
+    pub(super) tenants: Vec<String>,
+    pub(super) tenant_numbers: BTreeMap<String, usize>,
     /// By priority.
     pub(super) accounts: BTreeMap<i64, Account>,
     pub(super) reservation: Option<Reservation>,
@@ -66,6 +75,8 @@ impl<R: Room> TaskScheduler<R> {
             options,
             entries: BTreeMap::new(),
             live: BTreeSet::new(),
+            tenants: Vec::new(),
+            tenant_numbers: BTreeMap::new(),
             accounts: BTreeMap::new(),
             reservation: None,
             head: None,
@@ -87,26 +98,46 @@ impl<R: Room> TaskScheduler<R> {
             };
         }
         self.note_backlogs();
-        let line = line(
-            &self.entries,
-            &self.live,
-            &self.accounts,
-            &self.options,
-            now,
-        );
-        let walked = Walk::new(
-            &mut self.room,
-            &self.entries,
-            &self.accounts,
-            &self.options,
-            self.reservation.as_ref(),
-            now,
-        )
-        .along(&line);
+        let (line, walked) = self.walk(now);
         let decision = self.apply(&line, walked, now);
         self.note_backlogs();
         self.changed = false;
         decision
+    }
+
+    /// Gives places along the line. Whoever turns out to have lost its right to go first goes where
+    /// its arrival puts it, and places are given anew: who is before it there must not wait for the
+    /// next decision.
+    fn walk(&mut self, now: f64) -> (Vec<Turn>, Walked) {
+        let mut without_right = BTreeSet::new();
+        loop {
+            let line = line(
+                &self.entries,
+                &self.live,
+                &self.accounts,
+                &self.options,
+                &without_right,
+                now,
+            );
+            let reservation = self.reservation.as_ref();
+            let walked = Walk::new(
+                &mut self.room,
+                &self.entries,
+                &self.options,
+                reservation,
+                now,
+            )
+            .along(&line);
+            let lost = line.iter().filter(|turn| {
+                let place = walked.places.get(&turn.task);
+                turn.by_right && place.is_none_or(|&(_, by_right)| !by_right)
+            });
+            let known = without_right.len();
+            without_right.extend(lost.map(|turn| turn.task));
+            if without_right.len() == known {
+                return (line, walked);
+            }
+        }
     }
 
     /// The room, to ask it for numbers.
@@ -179,22 +210,25 @@ impl<R: Room> TaskScheduler<R> {
         if !matches!(self.options.policy, Policy::Fair(_)) {
             return;
         }
-        let mut backlogs: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+        let mut backlogs: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();
         for task in &self.live {
             if let Some(entry) = self.entries.get(task)
                 && entry.state().is_waiting()
                 && !matches!(entry.wait, Wait::NeverFits(_))
             {
-                let task = entry.task();
-                let of_priority = backlogs.entry(task.priority).or_default();
-                if !of_priority.contains(&task.tenant) {
-                    of_priority.insert(task.tenant.clone());
-                }
-                self.accounts.entry(task.priority).or_default();
+                let of_priority = backlogs.entry(entry.task().priority).or_default();
+                of_priority.insert(entry.tenant);
             }
         }
+        for &priority in backlogs.keys() {
+            self.accounts.entry(priority).or_default();
+        }
         for (priority, account) in &mut self.accounts {
-            account.wait_now(backlogs.remove(priority).unwrap_or_default());
+            let numbers = backlogs.remove(priority).unwrap_or_default();
+            let names = numbers
+                .into_iter()
+                .filter_map(|tenant| self.tenants.get(tenant));
+            account.wait_now(names.cloned().collect());
         }
     }
 }

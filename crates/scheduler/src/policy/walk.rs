@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 use super::{
     Policy, SchedulerOptions,
     entry::Entry,
-    ledger::Account,
     line::Turn,
     reservation::{Forecast, Reservation},
     unplaced::Unplaced,
@@ -17,17 +16,16 @@ const ROUNDING: f64 = 1e-9;
 /// Gives places along the line.
 #[derive(Debug)]
 pub(super) struct Walk<'a, R> {
-    pub(super) room: &'a mut R,
-    pub(super) entries: &'a BTreeMap<TaskId, Entry>,
-    pub(super) accounts: &'a BTreeMap<i64, Account>,
-    pub(super) options: &'a SchedulerOptions,
-    pub(super) now: f64,
-    unplaced: Unplaced<'a>,
+    room: &'a mut R,
+    entries: &'a BTreeMap<TaskId, Entry>,
+    options: &'a SchedulerOptions,
+    now: f64,
+    unplaced: Unplaced,
     kept: Option<&'a Reservation>,
     /// The tasks that have places, in the order they got them.
     placed: Vec<TaskId>,
     groups: Vec<usize>,
-    /// How many of them came before the first that did not fit.
+    /// How many waiting tasks were tried behind the first that did not fit.
     tried_behind: usize,
     done: Walked,
     forecast: Option<Forecast>,
@@ -50,7 +48,6 @@ impl<'a, R: Room> Walk<'a, R> {
     pub(super) fn new(
         room: &'a mut R,
         entries: &'a BTreeMap<TaskId, Entry>,
-        accounts: &'a BTreeMap<i64, Account>,
         options: &'a SchedulerOptions,
         kept: Option<&'a Reservation>,
         now: f64,
@@ -59,7 +56,6 @@ impl<'a, R: Room> Walk<'a, R> {
         Self {
             room,
             entries,
-            accounts,
             options,
             now,
             unplaced: Unplaced::default(),
@@ -74,7 +70,7 @@ impl<'a, R: Room> Walk<'a, R> {
 
     pub(super) fn along(mut self, line: &[Turn]) -> Walked {
         if let Policy::Fair(shares) = &self.options.policy {
-            self.unplaced = Unplaced::new(line, self.entries, self.accounts, shares.lead as f64);
+            self.unplaced = Unplaced::new(line, shares.lead as f64);
         }
         for turn in line {
             if let Some(entry) = self.entries.get(&turn.task) {
@@ -94,15 +90,10 @@ impl<'a, R: Room> Walk<'a, R> {
     }
 
     fn turn_of(&mut self, turn: &Turn, entry: &'a Entry) -> Result<(), Wait> {
-        let tenant = entry.task().tenant.as_str();
         let fair = matches!(self.options.policy, Policy::Fair(_));
-        let counter = match self.accounts.get(&turn.priority) {
-            Some(account) if fair => account.counter(tenant),
-            _ => 0.0,
-        };
         if fair
             && !turn.by_right
-            && let Some((behind, tokens)) = self.unplaced.leads(turn.priority, counter)
+            && let Some((behind, tokens)) = self.unplaced.leads(turn)
         {
             return Err(Wait::Leads(behind, tokens));
         }
@@ -111,7 +102,7 @@ impl<'a, R: Room> Walk<'a, R> {
             Some(head) => self.behind(head, entry),
         };
         if fair && matches!(placed, Ok(()) | Err(Wait::NeverFits(_))) {
-            self.unplaced.take(turn.priority, tenant, counter);
+            self.unplaced.take(turn);
         }
         placed
     }
