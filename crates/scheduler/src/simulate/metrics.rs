@@ -36,8 +36,8 @@ pub struct Metrics {
     pub decision_milliseconds_p50: f64,
     /// 99 of 100 decisions took no longer.
     pub decision_milliseconds_p99: f64,
-    /// The slowest of the decisions while at least 1,000 jobs waited; `None` if so many never did.
-    pub decision_milliseconds_of_1000_waiting: Option<f64>,
+    /// The same of the decisions while at least 1,000 jobs waited; `None` if so many never did.
+    pub decision_milliseconds_p99_of_1000_waiting: Option<f64>,
     /// Most jobs that trained at the same time.
     pub most_running: usize,
     /// Most jobs that waited at the same time.
@@ -64,6 +64,7 @@ impl Metrics {
             times.sort_by(f64::total_cmp);
             times
         };
+        let of_1000 = milliseconds(1000);
         Self {
             average_completion_seconds: ratio(completions.iter().sum(), completions.len() as f64),
             p95_completion_seconds: quantile(&completions, 0.95),
@@ -79,7 +80,8 @@ impl Metrics {
             decisions: replay.decisions.len(),
             decision_milliseconds_p50: quantile(&milliseconds(0), 0.5),
             decision_milliseconds_p99: quantile(&milliseconds(0), 0.99),
-            decision_milliseconds_of_1000_waiting: milliseconds(1000).last().copied(),
+            decision_milliseconds_p99_of_1000_waiting: (!of_1000.is_empty())
+                .then(|| quantile(&of_1000, 0.99)),
             most_running: replay.moments.iter().map(|m| m.running).max().unwrap_or(0),
             most_waiting: replay.moments.iter().map(|m| m.waiting).max().unwrap_or(0),
             iterations_out_of_memory: replay.iterations_out_of_memory,
