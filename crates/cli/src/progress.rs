@@ -84,6 +84,21 @@ impl<'a> Progress<'a> {
             } => self
                 .printer
                 .note(&format!("{adapter} is parked at step {step}: {reason}")),
+            Event::OutOfMemory {
+                iteration,
+                reason,
+                parked,
+                microbatch_rows,
+            } => {
+                let with = match (parked, microbatch_rows) {
+                    (Some(parked), _) => format!(" without {parked}"),
+                    (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
+                    (None, None) => String::new(),
+                };
+                self.printer.warning(&format!(
+                    "{reason}; goes on from iteration {iteration}{with}"
+                ));
+            }
             Event::Step {
                 adapter,
                 step,

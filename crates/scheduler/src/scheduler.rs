@@ -37,6 +37,12 @@ pub trait Scheduler {
         OutOfMemory::NobodyRuns
     }
 
+    /// Why a task waits, if it is known.
+    fn why(&self, task: TaskId) -> Option<String> {
+        let _ = task;
+        None
+    }
+
     /// How far predictions of memory were off: percent on average, and of how many iterations.
     fn memory_error(&self) -> Option<(f64, u64)> {
         None

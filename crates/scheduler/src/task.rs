@@ -48,6 +48,15 @@ pub struct Load {
     pub adapter_bytes: u64,
 }
 
+impl Load {
+    /// Whether a load asks for no more than this in any respect.
+    pub fn covers(&self, load: Self) -> bool {
+        load.tokens <= self.tokens
+            && load.squared_tokens <= self.squared_tokens
+            && load.adapter_bytes <= self.adapter_bytes
+    }
+}
+
 impl Sum for Load {
     fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
         loads.fold(Self::default(), |sum, load| Self {

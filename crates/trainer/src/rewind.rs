@@ -2,7 +2,9 @@
 
 use loraloom_scheduler::{OutOfMemory, Scheduler, TaskId};
 
-use crate::{Event, TrainerError, adapter::ModelAdapter, session::Session, task::TrainingTask};
+use crate::{
+    Event, Outcome, TrainerError, adapter::ModelAdapter, session::Session, task::TrainingTask,
+};
 
 /// Iterations that are taken again at the most, apart from those without a pause.
 const LONGEST_LOOK_BACK: u64 = 32;
@@ -96,6 +98,33 @@ impl Session<'_> {
         for (task, adapter) in snapshot.tasks {
             self.pipeline.push(task.group, adapter)?;
             ledger.running.push(task);
+        }
+        Ok(())
+    }
+
+    /// Ends tasks that nobody stands in the way of and that do not fit all the same.
+    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(
+        &mut self,
+        scheduler: &mut S,
+    ) -> Result<(), TrainerError> {
+        let waiting: Vec<TaskId> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            let Some(reason) = scheduler.why(id) else {
+                continue;
+            };
+            if let Some(waiting) = self.waiting.remove(&id) {
+                let step = waiting.task.steps + 1;
+                let adapter = waiting.task.config.name.clone();
+                let outcome = Outcome::Failed {
+                    reason: reason.clone(),
+                };
+                self.conclude(waiting.task, outcome);
+                self.ledger.emit(Event::AdapterFailed {
+                    adapter,
+                    step,
+                    reason,
+                });
+            }
         }
         Ok(())
     }

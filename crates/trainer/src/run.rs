@@ -289,7 +289,7 @@ fn train_all<S: Scheduler + ?Sized>(
         let most = decision.max_steps;
         session.carry_out(decision)?;
         if session.ledger.running.is_empty() {
-            return Ok(());
+            return session.give_up_waiting(scheduler);
         }
         let ended = match session.train(stop, most) {
             Err(error) if error.is_out_of_memory() => {

@@ -17,8 +17,6 @@ use crate::{
     task::TrainingTask,
 };
 
-/// Checkpoints that are kept of a run.
-const KEPT: usize = 2;
 /// A run ends when saves have failed at so many moments in a row.
 const MOST_FAILURES: usize = 3;
 
@@ -288,7 +286,9 @@ impl Session<'_> {
         let text = text.map_err(|error| TrainerError::write(&parent, error.into()))?;
         staged.write(RECORD, &text)?;
         let path = staged.commit()?;
-        prune(&parent, KEPT)?;
+        let keep = self.ledger.config.adapters.iter();
+        let keep = keep.map(|adapter| adapter.save.keep).max();
+        prune(&parent, keep.unwrap_or(1))?;
         Ok(path)
     }
 

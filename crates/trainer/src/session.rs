@@ -254,7 +254,7 @@ impl Session<'_> {
         }
     }
 
-    fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
+    pub(crate) fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
         let directory = task
             .saved_steps
             .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));

@@ -22,11 +22,21 @@ pub(crate) struct DeviceBudget {
     /// Whether more than `memory_limit` says is refused, or only known: where the device does not say
     /// how much it has, a fraction of that is no limit.
     limited: bool,
+    /// What the running tasks ask for.
+    runs: Load,
 }
 
 impl Budget for DeviceBudget {
-    fn fits(&self, load: Load, _tasks: usize) -> bool {
-        !self.limited || self.memory.fits(load).is_ok()
+    /// What runs already goes on: a prediction that wavers sends nobody away, only memory that runs
+    /// out does. One task alone is tried unless it is known that it cannot fit.
+    fn fits(&self, load: Load, tasks: usize) -> bool {
+        if !self.limited || self.runs.covers(load) {
+            return true;
+        }
+        match self.memory.fits(load) {
+            Ok(_) => true,
+            Err(shortage) => tasks <= 1 && !shortage.is_certain(),
+        }
     }
 
     fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
@@ -78,7 +88,13 @@ impl DeviceBudget {
         self.memory.observe(load, measured);
     }
 
+    /// Says what runs from now on.
+    pub(crate) fn runs(&mut self, load: Load) {
+        self.runs = load;
+    }
+
     pub(crate) fn out_of_memory(&mut self, load: Load) {
+        self.runs = Load::default();
         self.memory.out_of_memory(load);
     }
 }
@@ -125,6 +141,7 @@ pub(crate) fn budgets(
             limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),
             device,
             memory,
+            runs: Load::default(),
         })
     };
     found.into_iter().map(budget).collect()

@@ -31,6 +31,8 @@ pub(crate) struct Overseer {
     /// Of tasks that have not ended.
     loads: BTreeMap<TaskId, Load>,
     running: Vec<TaskId>,
+    /// What the budgets take to run.
+    known: Load,
     begun: Instant,
 }
 
@@ -67,6 +69,7 @@ impl Overseer {
             measured: 0,
             loads: BTreeMap::new(),
             running: Vec::new(),
+            known: Load::default(),
             begun: Instant::now(),
         })
     }
@@ -106,6 +109,12 @@ impl Scheduler for Overseer {
             .map(|member| member.task)
             .collect();
         let load = self.load();
+        if self.known != load {
+            self.known = load;
+            for budget in self.scheduler.room_mut().budgets_mut() {
+                budget.runs(load);
+            }
+        }
         let budgets = self.scheduler.room().budgets();
         let limited = budgets.iter().any(|budget| budget.limit().is_some());
         let expected = budgets.iter().map(|budget| budget.expected(load));
@@ -159,10 +168,20 @@ impl Scheduler for Overseer {
 
     fn out_of_memory(&mut self) -> OutOfMemory {
         let load = self.load();
-        for budget in self.scheduler.room_mut().budgets_mut() {
-            budget.out_of_memory(load);
+        let found = self.scheduler.out_of_memory(self.now());
+        // The only one goes on with smaller micro-batches, which is another load.
+        if !matches!(found, OutOfMemory::OnlyOne(_)) {
+            self.known = Load::default();
+            for budget in self.scheduler.room_mut().budgets_mut() {
+                budget.out_of_memory(load);
+            }
         }
-        self.scheduler.out_of_memory(self.now())
+        found
+    }
+
+    fn why(&self, task: TaskId) -> Option<String> {
+        let explanation = self.scheduler.explain(task).ok()?;
+        Some(explanation.reason)
     }
 
     fn memory_error(&self) -> Option<(f64, u64)> {
