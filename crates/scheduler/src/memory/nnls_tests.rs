@@ -39,7 +39,7 @@ fn loads(rows: std::ops::Range<usize>) -> impl Strategy<Value = DMatrix<f64>> {
 }
 
 fn any_matrix() -> impl Strategy<Value = (DMatrix<f64>, DVector<f64>)> {
-    (1_usize..12, 1_usize..5).prop_flat_map(|(rows, columns)| {
+    (1_usize..12, 1_usize..8).prop_flat_map(|(rows, columns)| {
         let numbers = prop::collection::vec(-10.0..10.0_f64, rows * columns);
         let right = prop::collection::vec(-10.0..10.0_f64, rows);
         (numbers, right)
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn columns_may_differ_in_size_and_be_copies(
-        (a, y) in any_matrix(), exponents in prop::array::uniform4(-100_i32..100),
+        (a, y) in any_matrix(), exponents in prop::array::uniform7(-100_i32..100),
     ) {
         let mut scaled = a.clone();
         for (mut column, exponent) in scaled.column_iter_mut().zip(exponents) {

@@ -36,7 +36,8 @@ proptest! {
             squared_tokens: (failed.squared_tokens as f64 * (1.0 + more[1])) as u64,
             adapter_bytes: (failed.adapter_bytes as f64 * (1.0 + more[2])) as u64,
         };
-        let before = memory.estimate(times(failed, 0.9));
+        let smaller = times(failed, 0.9);
+        let before = memory.estimate(smaller);
         let too_low = memory.forecasts().under_predictions();
         let admitted = memory.fits(failed).is_ok();
         memory.out_of_memory(failed);
@@ -47,10 +48,14 @@ proptest! {
             prop_assert!(shortage.is_certain());
         }
         // Somewhat smaller loads are not trusted as before, either.
-        let after = memory.estimate(times(failed, 0.9));
+        let after = memory.estimate(smaller);
         prop_assert!(after.bound_bytes >= before.bound_bytes);
-        let least = 0.89 * (truth.limit_bytes - truth.fixed_bytes - failed.adapter_bytes) as f64;
-        prop_assert!(after.expected_bytes as f64 >= truth.fixed_bytes as f64 + least);
+        let share = (smaller.tokens as f64 / failed.tokens as f64)
+            .min(smaller.squared_tokens as f64 / failed.squared_tokens as f64);
+        let exact = truth.fixed_bytes + failed.adapter_bytes;
+        let least = exact as f64 + share * (truth.limit_bytes - exact) as f64;
+        prop_assert!(after.least_bytes as f64 >= least);
+        prop_assert!(after.expected_bytes >= after.least_bytes);
         // Nothing that is measured later takes it back.
         for _ in 0..later {
             let load = truth.load(&mut random);
