@@ -129,6 +129,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::ConfigChanged { .. }
         | TrainerError::SavesFailed { .. }
         | TrainerError::Write { .. }
+        | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }
         | TrainerError::UnsupportedDtype { .. }
         | TrainerError::PromptTooLong { .. }

@@ -10,7 +10,7 @@ use loraloom_model::ModelError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError};
-use loraloom_scheduler::SchedulerError;
+use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
 /// What can end a run. A single task's failure does not: it is an
@@ -113,6 +113,9 @@ pub enum TrainerError {
         /// The run directory.
         run: PathBuf,
     },
+    /// A sweep that cannot be stopped early as asked.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
     /// Nothing can be saved any more.
     #[error("saving has failed, {times} times in a row: {problem}")]
     SavesFailed {

@@ -34,6 +34,7 @@ mod scheduling;
 mod session;
 mod step;
 mod task;
+mod trials;
 mod waiting;
 mod window;
 

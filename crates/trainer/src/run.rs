@@ -22,6 +22,7 @@ use crate::{
     saving::Saving,
     scheduling::{Overseer, adapter_bytes, budgets, described},
     session::Session,
+    trials::Trials,
 };
 
 /// What was read for one adapter.
@@ -216,6 +217,11 @@ impl Run {
             bytes_predicted: None,
             unwritten: 0,
         };
+        let trials = Trials::of(&config, |name| {
+            let mut waiting = tasks.waiting.iter();
+            let found = waiting.find(|waiting| waiting.task.config.name == name)?;
+            Some((found.task.id, found.task.total_steps))
+        })?;
         let waiting = tasks.waiting.into_iter();
         let mut session = Session {
             pipeline,
@@ -227,6 +233,7 @@ impl Run {
             waiting: waiting.map(|waiting| (waiting.task.id, waiting)).collect(),
             ended: tasks.ended,
             held: tasks.held,
+            trials,
             snapshot: None,
             saving: Saving::new(model, config_value(&config)?, seconds_before),
         };

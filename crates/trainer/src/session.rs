@@ -21,6 +21,7 @@ use crate::{
     rewind::Snapshot,
     saving::Saving,
     task::TrainingTask,
+    trials::Trials,
     waiting::WaitingTask,
     window::Window,
 };
@@ -44,6 +45,7 @@ pub(crate) struct Session<'a> {
     /// has them.
     pub(crate) held: BTreeSet<TaskId>,
     pub(crate) saving: Saving,
+    pub(crate) trials: Trials,
     /// What to go back to if memory runs out.
     pub(crate) snapshot: Option<Snapshot>,
 }
@@ -96,7 +98,9 @@ impl Session<'_> {
         let follows = |task: &TrainingTask, step| {
             let unchecked = self.initial.contains_key(&task.id);
             let checked = unchecked && task.must_have_moved_after(step);
-            checked || task.ends_after(step) || task.evaluates_after(step) || task.saves_after(step)
+            let compared = self.trials.compares_after(task.id, step);
+            let follows = task.evaluates_after(step) || task.saves_after(step);
+            checked || compared || follows || task.ends_after(step)
         };
         let running = &self.ledger.running;
         let some = |&ahead: &usize| {
@@ -113,11 +117,14 @@ impl Session<'_> {
         }
         let task = &self.ledger.running[index];
         let (step, last) = (task.steps, task.ends_after(task.steps));
-        let mut out_of_patience = false;
+        let (id, loss) = (task.id, task.last_loss);
+        let mut early = None;
         if task.evaluates_after(step) {
-            out_of_patience = self.evaluate(index)?;
+            early = self.evaluate(index)?;
         }
-        let ends = last || out_of_patience;
+        let compared = loss.and_then(|loss| self.trials.trained(id, step, loss));
+        let early = early.or(compared);
+        let ends = last || early.is_some();
         let saves = ends || self.ledger.running[index].saves_after(step);
         let saved = !saves || self.save(index, "last")?;
         if !ends {
@@ -132,14 +139,8 @@ impl Session<'_> {
         let place = self.ledger.place(index);
         let task = &mut self.ledger.running[index];
         task.samples = answers::after(&self.pipeline, self.tokenizer, task, place)?;
-        let reason = if last {
-            "took all its steps".to_owned()
-        } else {
-            format!(
-                "{} evaluations without a new best",
-                task.evaluations_without_best
-            )
-        };
+        let all = "took all its steps".to_owned();
+        let reason = early.filter(|_| !last).unwrap_or(all);
         self.pipeline.remove(place.group, place.slot)?;
         let task = self.ledger.running.remove(index);
         let (id, step, adapter) = (task.id, task.steps, task.config.name.clone());
@@ -176,11 +177,11 @@ impl Session<'_> {
         }))
     }
 
-    /// Evaluates a task that has validation rows; whether its patience has run out.
-    fn evaluate(&mut self, index: usize) -> Result<bool, TrainerError> {
+    /// Evaluates a task that has validation rows; why it ends early, if it does.
+    fn evaluate(&mut self, index: usize) -> Result<Option<String>, TrainerError> {
         let task = &self.ledger.running[index];
         let Some(rows) = task.validation_rows() else {
-            return Ok(false);
+            return Ok(None);
         };
         let train = &task.config.train;
         let sizes = (train.batch_size, train.max_seq_len);
@@ -196,15 +197,18 @@ impl Session<'_> {
             best,
         });
         let task = &mut self.ledger.running[index];
+        let compared = self.trials.evaluated(task.id, step, loss);
         if best {
             task.best = Some(Best { step, loss });
             task.evaluations_without_best = 0;
             self.save(index, "best")?;
-            return Ok(false);
+            return Ok(compared);
         }
         task.evaluations_without_best += 1;
-        let patience = task.config.eval.patience;
-        Ok(patience.is_some_and(|patience| task.evaluations_without_best >= patience))
+        let (without, patience) = (task.evaluations_without_best, task.config.eval.patience);
+        let impatient = patience.is_some_and(|patience| without >= patience);
+        let impatient = impatient.then(|| format!("{without} evaluations without a new best"));
+        Ok(compared.or(impatient))
     }
 
     /// Ends a task that cannot go on. What it saved before stays as it is.
