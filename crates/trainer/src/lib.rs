@@ -6,6 +6,7 @@
 //! stages in one batch.
 
 mod adapter;
+mod announce;
 mod answers;
 mod assemble;
 mod balance;
@@ -30,6 +31,7 @@ mod run_directory;
 mod sampling;
 mod saving;
 mod session;
+mod snapshot;
 mod step;
 mod task;
 mod waiting;
