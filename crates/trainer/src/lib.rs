@@ -6,6 +6,7 @@
 //! stages in one batch.
 
 mod adapter;
+mod announce;
 mod answers;
 mod assemble;
 mod balance;
@@ -32,6 +33,7 @@ mod sampling;
 mod saving;
 mod scheduling;
 mod session;
+mod snapshot;
 mod step;
 mod task;
 mod trials;

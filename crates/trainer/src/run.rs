@@ -12,7 +12,8 @@ use loraloom_scheduler::Scheduler;
 use serde::Serialize;
 
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, SavedRun, TrainerError, Versions,
+    AdapterReport, Event, Outcome, RunReport, SavedRun, TrainerError,
+    announce::now,
     balance::spread,
     checkpoint::{config_value, model_digest},
     home::{Home, Household, StagePlace},
@@ -323,71 +324,4 @@ fn schedule(choice: ScheduleChoice) -> Schedule {
         ScheduleChoice::OneFOneB => Schedule::OneFOneB,
         ScheduleChoice::Gpipe => Schedule::GPipe,
     }
-}
-
-impl Session<'_> {
-    /// Says that the run begins, or goes on, and what is odd about that.
-    fn announce(&mut self, saved: Option<&SavedRun>) {
-        let names = self.ledger.config.adapters.iter();
-        let adapters = names.map(|adapter| adapter.name.clone()).collect();
-        let stages = self.pipeline.names().collect();
-        let layers = self.pipeline.layers();
-        let layers = layers.map(|layers| [layers.start, layers.end]).collect();
-        let (time, versions) = (now(), Versions::default());
-        let Some(saved) = saved else {
-            self.ledger.emit(Event::RunStart {
-                time,
-                adapters,
-                stages,
-                layers,
-                weight_bytes: self.pipeline.weight_bytes().collect(),
-                versions,
-            });
-            return;
-        };
-        let written_by = saved.record().loraloom.clone();
-        if written_by != versions.loraloom {
-            let message = format!("the run was saved by loraloom {written_by}");
-            self.ledger.emit(Event::Warning { message });
-        }
-        let parts = self.ledger.config.pipeline.microbatches;
-        let before = &saved.record().config["pipeline"]["microbatches"];
-        if *before != parts {
-            let message = format!(
-                "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
-                 order, and last digits differ from those of an undisturbed run"
-            );
-            self.ledger.emit(Event::Warning { message });
-        }
-        self.ledger.emit(Event::Resume {
-            time,
-            iteration: saved.iteration(),
-            path: saved.relative_path(),
-            adapters,
-            stages,
-            layers,
-            versions,
-        });
-        for message in saved.warnings().iter().cloned() {
-            self.ledger.emit(Event::Warning { message });
-        }
-        for id in &self.held {
-            if let Some((report, reason)) = self.ended.get(id).and_then(|report| {
-                let Outcome::Failed { reason } = &report.outcome else {
-                    return None;
-                };
-                Some((report, reason))
-            }) {
-                self.ledger.emit(Event::AdapterFailed {
-                    adapter: report.name.clone(),
-                    step: report.steps + 1,
-                    reason: reason.clone(),
-                });
-            }
-        }
-    }
-}
-
-fn now() -> String {
-    jiff::Timestamp::now().to_string()
 }

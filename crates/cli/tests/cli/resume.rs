@@ -151,6 +151,7 @@ fn checkpoints(run: &Path) -> Vec<u64> {
 struct Random(u64);
 
 impl Random {
+    #[expect(clippy::print_stdout, reason = "a failure must be repeatable")]
     fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let seed = match env::var("LORALOOM_TEST_SEED") {

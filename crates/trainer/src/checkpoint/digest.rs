@@ -54,8 +54,10 @@ mod tests {
 
     use super::data_digest;
 
-    fn encoded(samples: &[(&[u32], &[bool])], validation: bool) -> Encoded {
-        let sample = |&(ids, targets): &(&[u32], &[bool])| Sample {
+    type IdsAndMask = (&'static [u32], &'static [bool]);
+
+    fn encoded(samples: &[IdsAndMask], validation: bool) -> Encoded {
+        let sample = |&(ids, targets): &IdsAndMask| Sample {
             ids: ids.to_vec(),
             is_target: targets.to_vec(),
         };
@@ -80,8 +82,8 @@ mod tests {
 
     #[test]
     fn ids_masks_order_and_split_are_told_apart() {
-        let (first, second): ((&[u32], &[bool]), (&[u32], &[bool])) =
-            ((&[1, 2], &[false, true]), (&[3], &[false]));
+        let first: IdsAndMask = (&[1, 2], &[false, true]);
+        let second: IdsAndMask = (&[3], &[false]);
         let all = [
             encoded(&[first, second], false),
             encoded(&[second, first], false),

@@ -228,9 +228,7 @@ mod tests {
         let weights = |state: &AdapterState| to_host(state.weights.a.clone()).expect("values");
         assert_eq!(weights(state), weights(before));
 
-        let missing = decode(&file, &modules, 2)
-            .err()
-            .expect("a layer is missing");
+        let missing = decode(&file, &modules, 2).expect_err("a layer is missing");
         assert_eq!(missing, "1 modules are not in 2 layers");
         assert!(decode(&file[..9], &modules, 3).is_err());
     }
