@@ -83,3 +83,66 @@ fn meaning(path: &Path, error: Error) -> QueueError {
     let source = Box::new(error);
     QueueError::Sqlite { path, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(code: i32) -> QueueError {
+        let failure = rusqlite::ffi::Error::new(code);
+        let text = rusqlite::ffi::code_to_str(code).to_owned();
+        meaning(
+            Path::new("run/queue.sqlite"),
+            Error::SqliteFailure(failure, Some(text)),
+        )
+    }
+
+    #[test]
+    fn what_an_owner_can_do_something_about_has_a_name_and_a_hint() {
+        use rusqlite::ffi;
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_ERROR] {
+            assert!(matches!(meant(code), QueueError::Corrupt { .. }));
+        }
+        for code in [
+            ffi::SQLITE_READONLY,
+            ffi::SQLITE_READONLY_DIRECTORY,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_PERM,
+        ] {
+            assert!(matches!(meant(code), QueueError::ReadOnly { .. }));
+        }
+        for code in [
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_BUSY_RECOVERY,
+            ffi::SQLITE_LOCKED,
+        ] {
+            assert!(matches!(meant(code), QueueError::Busy { .. }));
+        }
+        assert!(matches!(
+            meant(ffi::SQLITE_NOTADB),
+            QueueError::NotAQueue { .. }
+        ));
+        assert!(matches!(
+            meant(ffi::SQLITE_FULL),
+            QueueError::DiskFull { .. }
+        ));
+        for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_READONLY, ffi::SQLITE_BUSY] {
+            assert!(meant(code).hint().is_some());
+        }
+        let other = meant(ffi::SQLITE_IOERR_FSYNC);
+        assert!(matches!(other, QueueError::Sqlite { .. }));
+        assert!(
+            other.to_string().starts_with("run/queue.sqlite: "),
+            "{other}"
+        );
+    }
+
+    /// A wait that ends at once would have owners told that the file is busy; one that never ends
+    /// would hang them.
+    #[test]
+    fn a_file_that_stays_busy_is_given_up_on() {
+        let looks = (PATIENCE.as_millis() / LOOK_EVERY.as_millis()) as i32;
+        assert!(wait(0) && wait(looks - 1));
+        assert!(!wait(looks));
+    }
+}

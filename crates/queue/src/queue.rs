@@ -185,3 +185,84 @@ impl Queue {
             .at(&self.path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Progress, Server, TaskState, Transition};
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn today() -> SystemTime {
+        SystemTime::UNIX_EPOCH + DAY * 20_000
+    }
+
+    fn long_ago() -> SystemTime {
+        SystemTime::UNIX_EPOCH - DAY
+    }
+
+    /// The clock jumps back between any two writes: order, states and changes do not care.
+    #[test]
+    fn nothing_is_decided_by_the_clock() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut server, _) = Server::start(directory.path()).unwrap();
+        let mut cursor = crate::Cursor::default();
+        let mut ids = Vec::new();
+        for clock in [today, long_ago, today, long_ago] {
+            server.queue.clock = clock;
+            let submission = Submission {
+                name: format!("task-{}", ids.len()),
+                tenant: "default".to_owned(),
+                priority: 0,
+                spec: "{}".to_owned(),
+                dataset_hash: String::new(),
+                total_steps: None,
+                sweep: None,
+                key: None,
+            };
+            let id = server.queue.submit(&submission).unwrap().id;
+            ids.push(id);
+            assert_eq!(server.queue.task(id).unwrap().submitted_at, clock());
+            assert_eq!(server.queue.changes(&mut cursor).unwrap().len(), 1);
+        }
+        let listed: Vec<_> = server.queue.tasks().unwrap();
+        assert!(listed.iter().map(|task| task.id).eq(ids.iter().copied()));
+        let later = server.queue.tasks_after(ids[1]).unwrap();
+        assert!(
+            later
+                .iter()
+                .map(|task| task.id)
+                .eq(ids[2..].iter().copied())
+        );
+
+        let id = ids[0];
+        for (to, clock) in [
+            (TaskState::Running, long_ago as fn() -> SystemTime),
+            (TaskState::Parked, today),
+            (TaskState::Done, long_ago),
+        ] {
+            server.queue.clock = clock;
+            let reason = String::new();
+            server.apply(&[Transition { id, to, reason }]).unwrap();
+            let step = Progress {
+                id,
+                step: 1,
+                last_loss: None,
+                best_metric: None,
+            };
+            server.record(&[step], &[]).unwrap();
+            assert_eq!(server.queue.changes(&mut cursor).unwrap().len(), 1);
+        }
+        let task = server.queue.task(id).unwrap();
+        assert_eq!(task.started_at, Some(long_ago()));
+        assert_eq!(
+            (task.submitted_at, task.ended_at),
+            (today(), Some(long_ago()))
+        );
+        let events = server.queue.events(id).unwrap();
+        let kinds: Vec<_> = events.iter().map(|event| event.kind.to_string()).collect();
+        assert_eq!(kinds, ["queued", "running", "parked", "done"]);
+    }
+}

@@ -21,7 +21,7 @@ fn some_queue() -> (Vec<u8>, Vec<Submission>) {
                 "long ".repeat(random.below(1500) as usize)
             ),
             key: (index % 2 == 0).then(|| format!("key-{index}")),
-            ..submission(&format!("task-{index}"))
+            ..without_steps(submission(&format!("task-{index}")))
         })
         .collect();
     server.queue_mut().submit_all(&submissions).unwrap();
@@ -36,6 +36,14 @@ fn some_queue() -> (Vec<u8>, Vec<Submission>) {
     )
 }
 
+/// The number of steps may change, so it is under no digest.
+fn without_steps(submission: Submission) -> Submission {
+    Submission {
+        total_steps: None,
+        ..submission
+    }
+}
+
 /// Starts a server on these bytes. What is refused is unchanged on the disk.
 fn serve(bytes: &[u8]) -> Result<Vec<Submission>, QueueError> {
     let directory = tempfile::tempdir().unwrap();
@@ -43,10 +51,8 @@ fn serve(bytes: &[u8]) -> Result<Vec<Submission>, QueueError> {
     fs::write(&path, bytes).unwrap();
     let result = Server::start(directory.path()).and_then(|(server, _)| {
         let tasks = server.queue().tasks()?;
-        tasks
-            .iter()
-            .map(|task| server.queue().spec(task.id))
-            .collect()
+        let specs = tasks.iter().map(|task| server.queue().spec(task.id));
+        specs.map(|spec| spec.map(without_steps)).collect()
     });
     if let Err(error) = &result {
         assert!(
@@ -105,7 +111,7 @@ fn a_flipped_byte_is_reported_or_harmless() {
         assert!(reported.contains(&at), "byte {at}");
     }
 
-    let flips = 250;
+    let flips = std::env::var("FLIPS").map_or(250, |f| f.parse().unwrap());
     let mut reports = 0;
     for _ in 0..flips {
         let at = 100 + random.below(bytes.len() as u64 - 100) as usize;
@@ -145,13 +151,18 @@ fn a_page_of_something_else_is_reported() {
 
 #[test]
 fn a_shorter_file_is_reported() {
-    let (bytes, _) = some_queue();
-    let mut lengths = vec![0, 1, 15, 16, 50, 99, 100, 101, 4095, 4097, bytes.len() - 1];
+    let (bytes, submissions) = some_queue();
+    let mut lengths = vec![0, 1, 15, 16, 50, 99, 100, 101, 4095, 4097];
     lengths.extend((1..bytes.len() / 4096).map(|pages| pages * 4096));
     for length in lengths {
         let error = serve(&bytes[..length]).expect_err("it is not whole");
         let report = matches!(error, QueueError::Corrupt { .. });
         assert!(report, "{length} bytes: {error:?}");
+    }
+    // SQLite reads zeros behind the end of a file, and the last byte of a page may be one that is not used.
+    match serve(&bytes[..bytes.len() - 1]) {
+        Ok(found) => assert_eq!(found, submissions),
+        Err(error) => assert!(is_report(&error), "{error:?}"),
     }
 }
 
@@ -333,10 +344,10 @@ fn a_log_that_was_cut_off_is_read_up_to_there() {
     }
 }
 
-/// What is left of a transaction that a power cut took back, behind a shorter one that came after, is no
+/// What is left of transactions that power cuts took back, behind a shorter one that came after, is no
 /// damage.
 #[test]
-fn remains_of_a_lost_transaction_are_no_damage() {
+fn remains_of_lost_transactions_are_no_damage() {
     let (source, mut server) = start();
     submit(&mut server, "math");
     let (file, log) = with_log(source.path());
@@ -349,18 +360,20 @@ fn remains_of_a_lost_transaction_are_no_damage() {
         queue.submit_all(submissions).unwrap();
         fs::read(beside).unwrap()
     };
-    let many: Vec<_> = (0..50)
+    let many: Vec<_> = (0..1000)
         .map(|index| submission(&format!("task-{index}")))
         .collect();
-    let (longer, shorter) = (continued(&many), continued(&many[..1]));
-    assert!(longer.starts_with(&log) && shorter.starts_with(&log));
-    let mut both = shorter.clone();
-    both.extend(&longer[shorter.len()..]);
-    assert!(both.len() > shorter.len());
+    // Two power cuts, then a transaction that stays.
+    let [longest, longer, kept] = [1000, 200, 1].map(|tasks| continued(&many[..tasks]));
+    let mut all = kept.clone();
+    for remains in [longer, longest] {
+        assert!(remains.starts_with(&log) && remains.len() > all.len());
+        all.extend(&remains[all.len()..]);
+    }
 
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(FILE_NAME), &file).unwrap();
-    fs::write(directory.path().join(format!("{FILE_NAME}-wal")), both).unwrap();
+    fs::write(directory.path().join(format!("{FILE_NAME}-wal")), all).unwrap();
     let (server, _) = Server::start(directory.path()).unwrap();
     assert_eq!(server.queue().tasks().unwrap().len(), 2);
 }
