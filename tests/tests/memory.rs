@@ -47,7 +47,9 @@ fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
     let path = directory.path().join("config.json");
     let text = config(&directory.path().join("run")).to_string();
     std::fs::write(&path, text).expect("the configuration is written");
-    let config = RunConfig::load(&path, &[]).expect("a valid configuration").config;
+    let config = RunConfig::load(&path, &[])
+        .expect("a valid configuration")
+        .config;
     let run = Run::prepare(config, &[burn::tensor::Device::flex()]).expect("the run is prepared");
     let mut events = Vec::new();
     let mut cuts = 0;
@@ -55,7 +57,9 @@ fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
         .train(&AtomicBool::new(false), &mut |event| {
             match event {
                 // Somebody else takes the memory away, twice.
-                Event::Iteration { iteration: 9 | 21, .. } if cuts < 2 => {
+                Event::Iteration {
+                    iteration: 9 | 21, ..
+                } if cuts < 2 => {
                     cuts += 1;
                     HELD.store(LIMIT + 1, Ordering::Relaxed);
                 }
@@ -66,10 +70,17 @@ fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
         })
         .expect("the run ends");
 
-    let ran_out = events.iter().filter(|event| matches!(event, Event::OutOfMemory { .. }));
+    let ran_out = events
+        .iter()
+        .filter(|event| matches!(event, Event::OutOfMemory { .. }));
     assert_eq!(ran_out.count(), 2);
     for adapter in &report.adapters {
-        assert_eq!((&adapter.outcome, adapter.steps), (&Outcome::Done, 40), "{}", adapter.name);
+        assert_eq!(
+            (&adapter.outcome, adapter.steps),
+            (&Outcome::Done, 40),
+            "{}",
+            adapter.name
+        );
         let load = |root: &Path| {
             let path = root.join("run/adapters").join(&adapter.name).join("last");
             std::fs::read(path.join("adapter_model.safetensors")).expect("a saved adapter")

@@ -84,21 +84,7 @@ impl<'a> Progress<'a> {
             } => self
                 .printer
                 .note(&format!("{adapter} is parked at step {step}: {reason}")),
-            Event::OutOfMemory {
-                iteration,
-                reason,
-                parked,
-                microbatch_rows,
-            } => {
-                let with = match (parked, microbatch_rows) {
-                    (Some(parked), _) => format!(" without {parked}"),
-                    (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
-                    (None, None) => String::new(),
-                };
-                self.printer.warning(&format!(
-                    "{reason}; goes on from iteration {iteration}{with}"
-                ));
-            }
+            Event::OutOfMemory { .. } => self.printer.warning(&out_of_memory(event)),
             Event::Step {
                 adapter,
                 step,
@@ -285,6 +271,25 @@ fn measures(step: &Step, seconds: f64) -> String {
 /// A bar's style; the templates are constants of this file.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// What to say when memory ran out, and how the run goes on; nothing of another event.
+fn out_of_memory(event: &Event) -> String {
+    let Event::OutOfMemory {
+        iteration,
+        reason,
+        parked,
+        microbatch_rows,
+    } = event
+    else {
+        return String::new();
+    };
+    let with = match (parked, microbatch_rows) {
+        (Some(parked), _) => format!(" without {parked}"),
+        (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
+        (None, None) => String::new(),
+    };
+    format!("{reason}; goes on from iteration {iteration}{with}")
 }
 
 #[cfg(test)]

@@ -129,8 +129,11 @@ impl Pipeline {
     /// gradients. Which adapters had taken their step is not known; they are to be taken out. Whether
     /// all stages could do so: those on other machines cannot.
     pub fn abandon(&mut self) -> bool {
-        let stages = self.stages.iter_mut();
-        stages.fold(true, |all, stage| stage.abandon() && all)
+        let mut all = true;
+        for stage in &mut self.stages {
+            all &= stage.abandon();
+        }
+        all
     }
 
     /// Exchanges the adapters of two groups.

@@ -205,6 +205,11 @@ pub enum Event {
         failed: usize,
         /// Whether the run was stopped from outside.
         interrupted: bool,
+        /// Mean of how far predictions of an iteration's memory were off, in percent of what it took,
+        /// each made before the iteration; `None` if none was made or nothing was measured.
+        memory_error_percent: Option<f64>,
+        /// How many predictions that is.
+        memory_predictions: u64,
     },
 }
 

@@ -103,10 +103,7 @@ impl Session<'_> {
     }
 
     /// Ends tasks that nobody stands in the way of and that do not fit all the same.
-    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(
-        &mut self,
-        scheduler: &mut S,
-    ) -> Result<(), TrainerError> {
+    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(&mut self, scheduler: &mut S) {
         let waiting: Vec<TaskId> = self.waiting.keys().copied().collect();
         for id in waiting {
             let Some(reason) = scheduler.why(id) else {
@@ -126,7 +123,6 @@ impl Session<'_> {
                 });
             }
         }
-        Ok(())
     }
 
     /// Halves the micro-batches of the only task that runs.

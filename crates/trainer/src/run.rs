@@ -255,34 +255,46 @@ impl Run {
             return Err(error);
         }
 
-        let interrupted = session
+        Ok(session.end(scheduler.memory_error()))
+    }
+}
+
+impl Session<'_> {
+    /// Says how the run ended. `memory_error` is how far predictions of memory were off, and of how many
+    /// iterations.
+    fn end(&mut self, memory_error: Option<(f64, u64)>) -> RunReport {
+        let interrupted = self
             .ended
             .values()
             .any(|report: &AdapterReport| report.outcome == Outcome::Interrupted)
-            || !session.waiting.is_empty();
-        session.report_waiting();
-        let adapters: Vec<AdapterReport> = session.ended.values().cloned().collect();
+            || !self.waiting.is_empty();
+        self.report_waiting();
+        let adapters: Vec<AdapterReport> = self.ended.values().cloned().collect();
         let count = |wanted: fn(&Outcome) -> bool| {
             adapters
                 .iter()
                 .filter(|adapter| wanted(&adapter.outcome))
                 .count()
         };
-        let (seconds, tokens) = (session.saving.seconds(), session.ledger.tokens);
-        session.ledger.emit(Event::RunEnd {
+        let (seconds, tokens) = (self.saving.seconds(), self.ledger.tokens);
+        let (memory_error_percent, memory_predictions) =
+            memory_error.map_or((None, 0), |(percent, count)| (Some(percent), count));
+        self.ledger.emit(Event::RunEnd {
             time: now(),
             seconds,
             tokens,
             done: count(|outcome| *outcome == Outcome::Done),
             failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
             interrupted,
+            memory_error_percent,
+            memory_predictions,
         });
-        Ok(RunReport {
+        RunReport {
             adapters,
             interrupted,
             seconds,
             tokens,
-        })
+        }
     }
 }
 
@@ -297,7 +309,8 @@ fn train_all<S: Scheduler + ?Sized>(
         let most = decision.max_steps;
         session.carry_out(decision)?;
         if session.ledger.running.is_empty() {
-            return session.give_up_waiting(scheduler);
+            session.give_up_waiting(scheduler);
+            return Ok(());
         }
         let ended = match session.train(stop, most) {
             Err(error) if error.is_out_of_memory() => {

@@ -81,8 +81,8 @@ impl Overseer {
     /// Bytes that this process may allocate, if that is limited.
     pub(crate) fn host_limit(&self) -> Option<u64> {
         let budgets = self.scheduler.room().budgets().iter();
-        let host = budgets.filter(|budget| budget.is_host());
-        host.filter_map(DeviceBudget::limit).next()
+        let mut host = budgets.filter(|budget| budget.is_host());
+        host.find_map(DeviceBudget::limit)
     }
 
     /// What all running tasks ask of memory, at the most.
@@ -185,7 +185,7 @@ impl Scheduler for Overseer {
     }
 
     fn memory_error(&self) -> Option<(f64, u64)> {
-        let budgets = self.scheduler.room().budgets().iter();
-        budgets.filter_map(DeviceBudget::error).next()
+        let mut budgets = self.scheduler.room().budgets().iter();
+        budgets.find_map(DeviceBudget::error)
     }
 }
