@@ -3,7 +3,10 @@
 use loraloom_scheduler::{OutOfMemory, Scheduler, TaskId};
 
 use crate::{
-    Event, Outcome, TrainerError, adapter::ModelAdapter, session::Session, task::TrainingTask,
+    Event, Outcome, TrainerError,
+    adapter::{ModelAdapter, on_host},
+    session::Session,
+    task::TrainingTask,
 };
 
 /// Iterations that are taken again at the most, apart from those without a pause.
@@ -36,7 +39,8 @@ impl Session<'_> {
         }
         let copies = (0..ledger.running.len()).map(|index| {
             let place = ledger.place(index);
-            let adapter = self.pipeline.extract(place.group, place.slot)?;
+            // A copy apart: the optimizer changes weights where they are.
+            let adapter = on_host(self.pipeline.extract(place.group, place.slot)?)?;
             Ok((ledger.running[index].clone(), adapter))
         });
         self.snapshot = Some(Snapshot {

@@ -183,8 +183,7 @@ impl<B: Budget> Room for GroupedRoom<B> {
         self.layout.clear();
     }
 
-    /// A task that is already here stays where it is. One that is put back into its group needs
-    /// memory there and nothing else: slowdown is a reason not to come, and none to go.
+    /// A task that is already here stays where it is.
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
         if let Some((group, _)) = self.layout.find(task.id) {
             return Ok(group);
@@ -195,7 +194,12 @@ impl<B: Budget> Room for GroupedRoom<B> {
             .and_then(|group| {
                 let kept = self.rules.without_bound();
                 let with = |rules| self.layout.with(&profile, group, &self.memory, rules);
-                let iteration = with(&self.rules).or_else(|_| with(&kept)).ok()?;
+                let placed = with(&self.rules);
+                let iteration = match placed {
+                    Err(_) if self.options.keep_places => with(&kept),
+                    placed => placed,
+                };
+                let iteration = iteration.ok()?;
                 Some((group, iteration))
             });
         let found = match stay {

@@ -15,6 +15,9 @@ pub struct GroupingOptions {
     pub max_tasks_per_group: Option<NonZeroUsize>,
     /// Gain in tokens a second that moving tasks between groups must promise, as a fraction.
     pub min_gain: f64,
+    /// Whether a task that is put back into its group needs memory there and nothing else: slowdown
+    /// is a reason not to come then, and none to go.
+    pub keep_places: bool,
 }
 
 impl Default for GroupingOptions {
@@ -24,6 +27,7 @@ impl Default for GroupingOptions {
             padding: Padding::None,
             max_tasks_per_group: None,
             min_gain: 0.05,
+            keep_places: false,
         }
     }
 }

@@ -269,8 +269,6 @@ fn place_beside<R: Room>(
     if !beside.is_empty() && beside.iter().all(|task| placed.contains(task)) {
         return Err(Wait::OutOfMemory(beside.clone()));
     }
-    // Whoever comes is looked at anew, wherever it was before.
-    let group = entry.group.filter(|_| entry.is_running());
-    room.place(entry.task(), group)
+    room.place(entry.task(), entry.group)
         .map_err(|refusal| Wait::Missing(refusal.reason))
 }

@@ -45,6 +45,7 @@ impl Overseer {
     ) -> Result<Self, SchedulerError> {
         let grouping = GroupingOptions {
             max_slowdown: config.max_slowdown,
+            keep_places: true,
             ..GroupingOptions::default()
         };
         let groups = NonZeroUsize::new(stages).unwrap_or(NonZeroUsize::MIN);
