@@ -17,6 +17,7 @@ mod mlora;
 mod namespaces;
 mod plan;
 mod resume;
+mod scheduling;
 mod simulate;
 mod support;
 mod train;
