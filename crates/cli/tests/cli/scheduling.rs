@@ -69,22 +69,31 @@ fn more_adapters_than_fit_train_in_turn_and_as_if_alone() {
     let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
     let together = of("iteration").map(|event| {
         let groups = event["groups"].as_array().unwrap();
-        groups.iter().map(|group| group.as_array().unwrap().len()).sum::<usize>()
+        groups
+            .iter()
+            .map(|group| group.as_array().unwrap().len())
+            .sum::<usize>()
     });
     let together: BTreeSet<usize> = together.collect();
     let most = *together.last().unwrap();
     assert!((2..12).contains(&most), "at most {most} trained together");
-    let peak = of("iteration").map(|event| event["bytes_reserved"].as_u64().unwrap()).max();
+    let peak = of("iteration")
+        .map(|event| event["bytes_reserved"].as_u64().unwrap())
+        .max();
     assert!(peak.unwrap() <= LIMIT, "{peak:?} of {LIMIT}");
     assert_eq!(of("out_of_memory").count(), 0);
 
     // The four of the highest priority begin first, then the next four.
     let mut first: BTreeMap<String, usize> = BTreeMap::new();
     for (place, event) in of("admit").enumerate() {
-        first.entry(event["adapter"].as_str().unwrap().to_owned()).or_insert(place);
+        first
+            .entry(event["adapter"].as_str().unwrap().to_owned())
+            .or_insert(place);
     }
-    let latest = |names: std::ops::Range<usize>| names.map(|index| first[&format!("a{index}")]).max();
-    let earliest = |names: std::ops::Range<usize>| names.map(|index| first[&format!("a{index}")]).min();
+    let latest =
+        |names: std::ops::Range<usize>| names.map(|index| first[&format!("a{index}")]).max();
+    let earliest =
+        |names: std::ops::Range<usize>| names.map(|index| first[&format!("a{index}")]).min();
     assert!(latest(4..8) < earliest(8..12), "{first:?}");
     assert!(latest(8..12) < earliest(0..4), "{first:?}");
 }
