@@ -329,19 +329,12 @@ impl TrainStage for RemoteStage {
             .line
             .send(command, Vec::from_iter(hidden), &[promise])?;
         self.under_way.insert(at, rows);
-        Ok(if ends_model {
-            let losses = vector(outputs);
-            Forwarded {
-                hidden: None,
-                losses,
-            }
+        let (hidden, losses) = if ends_model {
+            (None, vector(outputs))
         } else {
-            let hidden = matrix(outputs);
-            Forwarded {
-                hidden,
-                losses: None,
-            }
-        })
+            (matrix(outputs), None)
+        };
+        Ok(Forwarded { hidden, losses })
     }
 
     fn backward(
