@@ -7,8 +7,8 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 #[cfg(feature = "remote")]
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
-    Arrivals, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
-    TrainStage, Way, crossing::Crossing, local_stage::LocalStage,
+    Delivery, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
+    TrainStage, crossing::Crossing, local_stage::LocalStage,
 };
 
 /// A stage, wherever its layers are.
@@ -172,7 +172,7 @@ impl AnyStage {
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError> {
         let hidden = match hidden {
-            Some(hidden) => Some(Crossing::begin(hidden, self.device())?.end()?.0),
+            Some(hidden) => Crossing::begin(hidden, self.device())?.end()?.0,
             None => None,
         };
         either!(&self.0, stage => {
@@ -209,10 +209,6 @@ impl TrainStage for AnyStage {
         self.device().clone()
     }
 
-    fn entrance(&self, way: Way) -> Device {
-        either!(&self.0, stage => stage.entrance(way), stage.entrance(way))
-    }
-
     fn may_have_thread(&self) -> bool {
         either!(&self.0, stage => stage.may_have_thread(), stage.may_have_thread())
     }
@@ -230,8 +226,8 @@ impl TrainStage for AnyStage {
             stage.measurement(group, microbatches))
     }
 
-    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
-        either!(&self.0, stage => stage.arrivals(), stage.arrivals())
+    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
+        either!(&self.0, stage => stage.delivery(), stage.delivery())
     }
 
     fn forward(
@@ -265,7 +261,7 @@ impl TrainStage for AnyStage {
         &mut self,
         group: usize,
         updates: &[Option<SlotUpdate>],
-        squares: Tensor<2>,
+        squares: Option<Tensor<2>>,
     ) -> Result<Tensor<1>, PipelineError> {
         either!(&mut self.0, stage => stage.update(group, updates, squares),
             stage.update(group, updates, squares))

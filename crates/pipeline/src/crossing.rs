@@ -14,12 +14,17 @@ use crate::{PipelineError, stage_clock::now};
 pub(crate) enum Crossing {
     /// There, or promised.
     Queued(Box<Tensor<2>>),
+    /// Under way to where nobody here sees it again.
+    Delivered,
     /// Being fetched.
     Fetched {
         thread: JoinHandle<(Result<TensorData, String>, f64)>,
         device: Device,
     },
 }
+
+/// A tensor, unless it was delivered, and when it came from another process to this one.
+pub(crate) type Taken = (Option<Tensor<2>>, Option<f64>);
 
 impl Crossing {
     /// Sends a tensor on its way.
@@ -60,9 +65,10 @@ impl Crossing {
     ///
     /// # Errors
     /// If the tensor cannot be computed or fetched.
-    pub(crate) fn end(self) -> Result<(Tensor<2>, Option<f64>), PipelineError> {
+    pub(crate) fn end(self) -> Result<Taken, PipelineError> {
         match self {
-            Self::Queued(tensor) => Ok((*tensor, None)),
+            Self::Queued(tensor) => Ok((Some(*tensor), None)),
+            Self::Delivered => Ok((None, None)),
             Self::Fetched { thread, device } => {
                 let Ok((fetched, arrived)) = thread.join() else {
                     return Err(failed("fetching a tensor panicked".to_owned()));
@@ -70,7 +76,7 @@ impl Crossing {
                 let data = fetched.map_err(failed)?;
                 let dtype = data.dtype();
                 let tensor = Tensor::from_data(data, (&device, dtype));
-                Ok((tensor, Some(arrived)))
+                Ok((Some(tensor), Some(arrived)))
             }
         }
     }
@@ -83,8 +89,9 @@ fn waits(tensor: &Tensor<2>, device: &Device) -> bool {
     from != *device && into_memory
 }
 
+/// Whether a device is of another process.
 #[cfg(feature = "remote")]
-fn is_remote(device: &Device) -> bool {
+pub(crate) fn is_remote(device: &Device) -> bool {
     matches!(
         device.as_dispatch(),
         burn::backend::DispatchDevice::Remote(_)
@@ -92,7 +99,7 @@ fn is_remote(device: &Device) -> bool {
 }
 
 #[cfg(not(feature = "remote"))]
-fn is_remote(_: &Device) -> bool {
+pub(crate) fn is_remote(_: &Device) -> bool {
     false
 }
 

@@ -7,6 +7,7 @@
 
 mod any_stage;
 mod crossing;
+mod delivery;
 mod error;
 pub mod executor;
 mod host_memory;
@@ -14,6 +15,7 @@ mod local_stage;
 mod measurement;
 mod memory_gauge;
 mod microbatch;
+mod parcel;
 mod part_seconds;
 mod partition;
 mod pass_times;
@@ -31,11 +33,13 @@ mod tape;
 mod train_stage;
 
 pub use any_stage::AnyStage;
+pub use delivery::Delivery;
 pub use error::PipelineError;
 pub use host_memory::HostMemory;
-pub use measurement::{Arrivals, Measurement};
+pub use measurement::Measurement;
 pub use memory_gauge::MemoryGauge;
 pub use microbatch::Microbatch;
+pub use parcel::Parcel;
 pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};
 pub use pass_times::{MicrobatchTimes, PassTimes, StepTimes};
@@ -44,6 +48,6 @@ pub use passage::Passage;
 pub use pipeline::{Caches, Pipeline};
 pub use stage::Stage;
 pub use stage_clock::StageClock;
-pub use train_stage::{Forwarded, TrainStage, Way};
+pub use train_stage::{Forwarded, TrainStage};
 
 pub(crate) use tape::{StageGradients, Tape};

@@ -208,8 +208,11 @@ impl TrainStage for LocalStage {
         &mut self,
         group: usize,
         updates: &[Option<SlotUpdate>],
-        squares: Tensor<2>,
+        squares: Option<Tensor<2>>,
     ) -> Result<Tensor<1>, PipelineError> {
+        let Some(squares) = squares else {
+            return Err(self.misses("optimizer step", "no squares of gradients"));
+        };
         let norms = GradientNorms::from_sums(squares).finish();
         if let Some(gradients) = self.gradients.remove(&group) {
             let waits = |slot: usize| updates.get(slot).is_some_and(Option::is_none);

@@ -1,8 +1,8 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use crate::{Passage, PipelineError, StageClock, StepTimes, Way};
+use crate::{StageClock, StepTimes};
 
 /// What a stage in another process will have measured of a group's step.
 #[derive(Debug)]
@@ -17,13 +17,4 @@ impl Measurement {
     pub(crate) fn read(clock: &StageClock, values: &[f32]) -> StepTimes {
         StepTimes::from_values(values, clock.difference())
     }
-}
-
-/// Has a stage in another process note when tensors that are sent to it are there.
-pub trait Arrivals: fmt::Debug + Send + Sync {
-    /// The tensor sent last on this way is a micro-batch's.
-    ///
-    /// # Errors
-    /// If the stage is lost.
-    fn expect(&self, way: Way, at: Passage) -> Result<(), PipelineError>;
 }

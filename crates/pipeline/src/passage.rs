@@ -1,5 +1,7 @@
+use serde::{Deserialize, Serialize};
+
 /// Which micro-batch of which group passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Passage {
     /// Group of tasks.
     pub group: usize,

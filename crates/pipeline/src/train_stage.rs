@@ -3,7 +3,7 @@ use std::sync::Arc;
 use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
 
-use crate::{Arrivals, Measurement, Microbatch, Passage, PipelineError};
+use crate::{Delivery, Measurement, Microbatch, Passage, PipelineError};
 
 /// What came out of a forward pass.
 #[derive(Debug)]
@@ -14,37 +14,14 @@ pub struct Forwarded {
     pub losses: Option<Tensor<1>>,
 }
 
-/// What a tensor on its way to a stage is to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// Output of the stage below.
-    Hidden,
-    /// Gradient of its own output.
-    Gradient,
-    /// Squares of gradients of other stages.
-    Squares,
-}
-
-impl Way {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Hidden, Self::Gradient, Self::Squares];
-}
-
 /// What the executor asks of a stage, wherever its layers are. A stage keeps what a micro-batch's
 /// backward pass needs from its forward pass on, and a group's gradients until its optimizer step.
 ///
-/// Tensors that go in are at an [`entrance`](Self::entrance); those that come out may be
-/// still to be computed.
+/// Tensors that go in are on the stage's [`device`](Self::device), or were
+/// [delivered](Self::delivery) to where the stage is; those that come out may be still to be computed.
 pub trait TrainStage: Send {
     /// What the stage computes on.
     fn device(&self) -> Device;
-
-    /// Where tensors that come this way are sent to as soon as they are promised. They arrive in
-    /// order, each when those before it are there.
-    fn entrance(&self, way: Way) -> Device {
-        let _ = way;
-        self.device()
-    }
 
     /// Whether a pass is over when its call returns, so that its time can be taken from outside.
     fn computes_in_call(&self) -> bool;
@@ -69,8 +46,9 @@ pub trait TrainStage: Send {
         Ok(None)
     }
 
-    /// Where the stage is in another process: who has it note what arrives there.
-    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
+    /// Where the stage is in another process: the way to it. What is sent by it is not given to the
+    /// passes that take it.
+    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
         None
     }
 
@@ -109,9 +87,9 @@ pub trait TrainStage: Send {
         above: Option<Tensor<2>>,
     ) -> Result<Tensor<2>, PipelineError>;
 
-    /// The optimizer step of a group with the squares of all stages. Returns the squared norm of
-    /// each slot's gradient, `[slots]`. Slots without an update keep their gradients, and later
-    /// backward passes add to them.
+    /// The optimizer step of a group with the squares of all stages, unless they were delivered.
+    /// Returns the squared norm of each slot's gradient, `[slots]`. Slots without an update keep
+    /// their gradients, and later backward passes add to them.
     ///
     /// # Errors
     /// If there is no such group, or the stage is lost.
@@ -119,6 +97,6 @@ pub trait TrainStage: Send {
         &mut self,
         group: usize,
         updates: &[Option<SlotUpdate>],
-        squares: Tensor<2>,
+        squares: Option<Tensor<2>>,
     ) -> Result<Tensor<1>, PipelineError>;
 }

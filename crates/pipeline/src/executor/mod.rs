@@ -17,6 +17,7 @@
 //! micro-batches are summed in the same order by every schedule, and squares are added from the last
 //! layer to the first.
 
+mod asked;
 mod conductor;
 mod outcome;
 mod plan;

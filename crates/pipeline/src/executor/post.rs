@@ -10,41 +10,20 @@ use std::{
 
 use burn::tensor::{Device, Tensor};
 
-use crate::{Arrivals, Passage, PipelineError, TrainStage, Way, crossing::Crossing};
-
-/// What a tensor is to the stage that gets it. A group's steps follow each other, so that no two
-/// letters under way are for the same thing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Subject {
-    /// Output of the stage below.
-    Hidden(Passage),
-    /// Gradient of the stage's own output.
-    Gradient(Passage),
-    /// Squares of a group's gradients at the stages above.
-    SquaresAbove(usize),
-    /// Squares of a group's gradients at all stages.
-    Squares(usize),
-}
-
-impl Subject {
-    fn way(self) -> Way {
-        match self {
-            Self::Hidden(_) => Way::Hidden,
-            Self::Gradient(_) => Way::Gradient,
-            Self::SquaresAbove(_) | Self::Squares(_) => Way::Squares,
-        }
-    }
-}
+use crate::{
+    Delivery, Parcel, PipelineError, TrainStage,
+    crossing::{Crossing, Taken},
+};
 
 /// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
-type Letter = Option<(Subject, Crossing)>;
+type Letter = Option<(Parcel, Crossing)>;
 
 /// What other stages sent to this one.
 #[derive(Debug)]
 pub(super) struct Inbox {
     stage: usize,
     receiver: Receiver<Letter>,
-    arrived: HashMap<Subject, Crossing>,
+    arrived: HashMap<Parcel, Crossing>,
     /// Whether another thread may be about to send.
     waits: bool,
 }
@@ -59,12 +38,12 @@ pub(super) struct Outbox {
 #[derive(Debug, Clone)]
 struct Addressee {
     letters: Sender<Letter>,
-    /// Where it takes what comes to it, by way.
-    entrances: [Device; 3],
-    arrivals: Option<Arc<dyn Arrivals>>,
+    device: Device,
+    /// Where it is in another process.
+    delivery: Option<Arc<dyn Delivery>>,
 }
 
-/// A box for every stage, at whose entrances its letters arrive. Without `waits` a letter must
+/// A box for every stage. Without `waits` a letter must
 /// have been sent before it is taken.
 pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Outbox) {
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
@@ -72,8 +51,8 @@ pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Ou
         let (sender, receiver) = channel();
         boxes.push(Addressee {
             letters: sender,
-            entrances: Way::ALL.map(|way| taker.entrance(way)),
-            arrivals: taker.arrivals(),
+            device: taker.device(),
+            delivery: taker.delivery(),
         });
         inboxes.push(Inbox {
             stage,
@@ -86,17 +65,15 @@ pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Ou
 }
 
 impl Inbox {
-    /// The tensor, once it is there; with when it was, if it came from another process to this one.
+    /// The tensor, once it is there, unless it was delivered to where the stage is; with when it was,
+    /// if it came from another process to this one.
     ///
     /// # Errors
     /// [`PipelineError::Stopped`] if another stage failed; or why the tensor cannot be had.
-    pub(super) fn take(
-        &mut self,
-        subject: Subject,
-    ) -> Result<(Tensor<2>, Option<f64>), PipelineError> {
+    pub(super) fn take(&mut self, parcel: Parcel) -> Result<Taken, PipelineError> {
         let stage = self.stage;
         loop {
-            if let Some(tensor) = self.arrived.remove(&subject) {
+            if let Some(tensor) = self.arrived.remove(&parcel) {
                 return tensor.end();
             }
             let letter = if self.waits {
@@ -105,14 +82,14 @@ impl Inbox {
                 self.receiver.try_recv()
             };
             match letter {
-                Ok(Some((subject, tensor))) => {
-                    self.arrived.insert(subject, tensor);
+                Ok(Some((parcel, tensor))) => {
+                    self.arrived.insert(parcel, tensor);
                 }
                 Ok(None) | Err(TryRecvError::Disconnected) => {
                     return Err(PipelineError::Stopped { stage });
                 }
                 Err(TryRecvError::Empty) => {
-                    let missing = format!("{subject:?}");
+                    let missing = format!("{parcel:?}");
                     return Err(PipelineError::NotSent { stage, missing });
                 }
             }
@@ -128,26 +105,24 @@ impl Outbox {
     pub(super) fn send(
         &self,
         stage: usize,
-        subject: Subject,
+        parcel: Parcel,
         tensor: Tensor<2>,
     ) -> Result<(), PipelineError> {
-        let crossing = Crossing::begin(tensor, self.entrance(stage, subject))?;
-        if let Subject::Hidden(at) | Subject::Gradient(at) = subject
-            && let Some(arrivals) = &self.boxes[stage].arrivals
-        {
-            arrivals.expect(subject.way(), at)?;
-        }
-        self.post(stage, subject, crossing);
+        let to = &self.boxes[stage];
+        let crossing = match &to.delivery {
+            Some(delivery) => {
+                delivery.deliver(parcel, tensor)?;
+                Crossing::Delivered
+            }
+            None => Crossing::begin(tensor, &to.device)?,
+        };
+        self.post(stage, parcel, crossing);
         Ok(())
     }
 
-    fn entrance(&self, stage: usize, subject: Subject) -> &Device {
-        &self.boxes[stage].entrances[subject.way() as usize]
-    }
-
-    fn post(&self, stage: usize, subject: Subject, crossing: Crossing) {
+    fn post(&self, stage: usize, parcel: Parcel, crossing: Crossing) {
         // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = self.boxes[stage].letters.send(Some((subject, crossing)));
+        let _ = self.boxes[stage].letters.send(Some((parcel, crossing)));
     }
 
     /// Sends a tensor to every stage but this one, which goes on with it.
@@ -157,13 +132,17 @@ impl Outbox {
     pub(super) fn send_others(
         &self,
         stage: usize,
-        subject: Subject,
+        parcel: Parcel,
         tensor: &Tensor<2>,
     ) -> Result<(), PipelineError> {
         let mut others = (0..self.boxes.len()).filter(|&other| other != stage);
         others.try_for_each(|other| {
-            let crossing = Crossing::begin_copy(tensor, self.entrance(other, subject))?;
-            self.post(other, subject, crossing);
+            let to = &self.boxes[other];
+            if to.delivery.is_some() {
+                return self.send(other, parcel, tensor.clone());
+            }
+            let crossing = Crossing::begin_copy(tensor, &to.device)?;
+            self.post(other, parcel, crossing);
             Ok(())
         })
     }

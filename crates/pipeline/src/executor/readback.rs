@@ -9,12 +9,16 @@ use std::{
 use burn::tensor::{ExecutionError, StreamId, Tensor, TensorData, Transaction};
 use loraloom_model::ModelError;
 
+use super::asked::Asked;
+use crate::crossing::is_remote;
+
 /// A read that was asked for.
 ///
 /// Burn's asynchronous reads cannot be left to themselves on the thread that trains:
 /// `into_data_async` defers the copy to the first access, and the first poll of a transaction
 /// waits for the device on CUDA. So a thread of its own asks and waits, on the stream of the thread
-/// that trains: the copy is queued after what was submitted before, and before what comes next.
+/// that trains: the copy is queued after what was submitted before, and before what comes next. What is
+/// on another machine is asked for by the thread that trains; see [`Asked`].
 #[derive(Debug)]
 pub(super) struct Readback {
     thread: JoinHandle<Arrival<Result<Vec<TensorData>, ExecutionError>>>,
@@ -35,6 +39,14 @@ impl Readback {
     /// # Errors
     /// [`ModelError::Device`] if there can be no further thread.
     pub(super) fn request(tensors: Vec<Tensor<1>>) -> Result<Self, ModelError> {
+        if tensors.iter().all(|tensor| is_remote(&tensor.device())) {
+            let asked: Vec<Asked> = tensors.into_iter().map(Asked::begin).collect();
+            let read = move || Arrival {
+                values: asked.into_iter().map(Asked::end).collect(),
+                at: Instant::now(),
+            };
+            return Self::spawn(read);
+        }
         let stream = StreamId::current();
         let (begun, has_begun) = mpsc::channel();
         let read = move || {
@@ -52,10 +64,17 @@ impl Readback {
                 at: Instant::now(),
             }
         };
-        let thread = thread::Builder::new().name("readback".into()).spawn(read);
-        let thread = thread.map_err(|error| failed(format!("no thread to read with: {error}")))?;
+        let reading = Self::spawn(read)?;
         // The thread sends this first, or has ended, which `wait` tells.
         let _ = has_begun.recv();
+        Ok(reading)
+    }
+
+    fn spawn(
+        read: impl FnOnce() -> Arrival<Result<Vec<TensorData>, ExecutionError>> + Send + 'static,
+    ) -> Result<Self, ModelError> {
+        let thread = thread::Builder::new().name("readback".into()).spawn(read);
+        let thread = thread.map_err(|error| failed(format!("no thread to read with: {error}")))?;
         Ok(Self { thread })
     }
 

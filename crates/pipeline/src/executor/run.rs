@@ -86,7 +86,7 @@ pub fn run<S: TrainStage, T: Steps>(
     let (inboxes, outbox) = boxes(stages, threads);
     let elsewhere: Vec<bool> = stages
         .iter()
-        .map(|stage| stage.arrivals().is_some())
+        .map(|stage| stage.delivery().is_some())
         .collect();
     let (notify, notices) = channel();
     let loops: Vec<StageLoop<'_, S>> = stages

@@ -6,12 +6,12 @@ use burn::tensor::Tensor;
 use super::{
     conductor::Notice,
     plan::{GroupPlan, StepPlan},
-    post::{Inbox, Outbox, Subject},
+    post::{Inbox, Outbox},
     readback::Readback,
 };
 use crate::{
-    HostMemory, Measurement, MicrobatchTimes, PassTimes, Passage, PipelineError, StageClock,
-    StepTimes, TrainStage, schedule::Operation, stage_clock::now,
+    HostMemory, Measurement, MicrobatchTimes, Parcel, PassTimes, Passage, PipelineError,
+    StageClock, StepTimes, TrainStage, schedule::Operation, stage_clock::now,
 };
 
 /// One operation with what it needs to know.
@@ -118,7 +118,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         };
         let (hidden, arrived) = match self.index {
             0 => (None, None),
-            _ => self.take(Subject::Hidden(at))?,
+            _ => self.inbox.take(Parcel::Hidden(at))?,
         };
         let begun = now();
         let out = self.stage.forward(at, microbatch, hidden)?;
@@ -126,7 +126,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         self.times(at).forward = passed;
         if let Some(hidden) = out.hidden {
             self.outbox
-                .send(self.index + 1, Subject::Hidden(at), hidden)?;
+                .send(self.index + 1, Parcel::Hidden(at), hidden)?;
         }
         self.groups[at.group].losses.extend(out.losses);
         Ok(())
@@ -139,7 +139,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let (above, arrived) = if self.index == self.last {
             (None, None)
         } else {
-            self.take(Subject::Gradient(at))?
+            self.inbox.take(Parcel::Gradient(at))?
         };
         let begun = now();
         let below = self.stage.backward(at, above)?;
@@ -149,7 +149,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             && let Some(gradient) = below
         {
             self.outbox
-                .send(self.index - 1, Subject::Gradient(at), gradient)?;
+                .send(self.index - 1, Parcel::Gradient(at), gradient)?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let above = if self.index == self.last {
             None
         } else {
-            self.take(Subject::SquaresAbove(group))?.0
+            self.inbox.take(Parcel::SquaresAbove(group))?.0
         };
         let updates = work.group().updates.clone();
         let begun = now();
@@ -168,10 +168,10 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let losses = read.len();
         if self.index == 0 {
             self.outbox
-                .send_others(0, Subject::Squares(group), &squares)?;
-            read.push(self.stage.update(group, &updates, squares)?);
+                .send_others(0, Parcel::Squares(group), &squares)?;
+            read.push(self.stage.update(group, &updates, Some(squares))?);
         } else {
-            let below = Subject::SquaresAbove(group);
+            let below = Parcel::SquaresAbove(group);
             self.outbox.send(self.index - 1, below, squares)?;
             self.groups[group].owed = Some(updates);
         }
@@ -213,19 +213,11 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let Some(updates) = self.groups[group].owed.take() else {
             return Ok(());
         };
-        let (squares, _) = self.inbox.take(Subject::Squares(group))?;
+        let (squares, _) = self.inbox.take(Parcel::Squares(group))?;
         let begun = now();
         self.stage.update(group, &updates, squares)?;
         self.worked(group, begun);
         Ok(())
-    }
-
-    fn take(
-        &mut self,
-        subject: Subject,
-    ) -> Result<(Option<Tensor<2>>, Option<f64>), PipelineError> {
-        let (tensor, arrived) = self.inbox.take(subject)?;
-        Ok((Some(tensor), arrived))
     }
 
     /// Where a micro-batch's times go.

@@ -1,6 +1,6 @@
 use std::{
     fmt::{self, Write},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use burn::{
@@ -14,10 +14,10 @@ use super::{
     digest::weights_digest,
     error::WorkerError,
     lease::Leases,
-    noted::Noted,
+    shelf::Shelf,
     stand_in::StandIn,
     wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
-    work::{Done, Work},
+    work::{Done, Work, only},
 };
 use crate::{Stage, local_stage::LocalStage, stage_clock::now};
 
@@ -29,7 +29,7 @@ pub(super) struct Host {
     pub(super) device: Device,
     pub(super) stand_in: Option<StandIn>,
     pub(super) leases: Leases,
-    pub(super) noted: Arc<Noted>,
+    pub(super) shelf: Shelf,
     /// The stage, under the lease it was loaded for.
     pub(super) work: Mutex<Option<(u64, Work)>>,
     /// What went wrong first, and under which lease.
@@ -59,7 +59,7 @@ impl Host {
         &self,
         lease: u64,
         command: Command,
-        inputs: Vec<Tensor<2>>,
+        mut inputs: Vec<Tensor<2>>,
     ) -> Result<Done, WorkerError> {
         match command {
             Command::Ping => Ok(Done::vector(vec![0.0], &self.device)),
@@ -67,19 +67,31 @@ impl Host {
             Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
             Command::Pulse => Ok(self.pulse().into()),
             // Not behind a pass that is being computed.
-            Command::Arrived { way, at } => {
-                self.noted.arrived(way, at);
+            Command::Deliver { parcel } => {
+                if self.leases.is_current(lease) {
+                    self.shelf.put(parcel, only(inputs)?);
+                }
                 Ok(Done::default())
             }
             Command::Load(order) => self.load(lease, &order),
             command => {
+                let mut arrived = None;
+                if let Some(parcel) = command.takes() {
+                    let wanted = || self.leases.is_current(lease);
+                    let Some((tensor, at)) = self.shelf.take(parcel, wanted) else {
+                        let reason = "a tensor it was to get never came".to_owned();
+                        return Err(WorkerError::Failed { reason });
+                    };
+                    inputs.push(tensor);
+                    arrived = Some(at);
+                }
                 let mut work = locked(&self.work);
                 let work = work.as_mut().filter(|(loaded, _)| *loaded == lease);
                 let Some((_, work)) = work.filter(|_| self.leases.is_current(lease)) else {
                     let reason = "it holds no layers for this controller".to_owned();
                     return Err(WorkerError::Failed { reason });
                 };
-                work.execute(command, inputs)
+                work.execute(command, inputs, arrived)
             }
         }
     }
@@ -159,10 +171,8 @@ impl Host {
             .map_err(|error| WorkerError::failed(&error))?
             .with_gradient_checkpointing(order.gradient_checkpointing);
         let weight_bytes = stage.weight_bytes();
-        self.noted.clear();
-        let stage = LocalStage::new(stage);
-        let loaded = Work::new(stage, self.stand_in, Arc::clone(&self.noted));
-        *work = Some((lease, loaded));
+        self.shelf.clear();
+        *work = Some((lease, Work::new(LocalStage::new(stage), self.stand_in)));
         self.say(&format!("serves layers {first}..{end} as {dtype:?}"));
         Ok(Answer::Loaded { weight_bytes }.into())
     }
@@ -192,7 +202,11 @@ impl Host {
 
     /// Forgets a stage whose controller has gone. Waits for the pass that is being computed.
     pub(super) fn release(&self, lease: u64) {
-        locked(&self.work).take_if(|(loaded, _)| *loaded == lease);
+        let mut work = locked(&self.work);
+        if work.take_if(|(loaded, _)| *loaded == lease).is_some() {
+            self.shelf.clear();
+        }
+        drop(work);
         self.say("the controller is gone; waiting for another");
     }
 

@@ -9,14 +9,14 @@ use burn::{
 };
 
 use super::{
-    COMPUTE, CONTROL, WAYS, WorkerAddress,
+    COMPUTE, CONTROL, GRADIENT, HIDDEN, SQUARES, WorkerAddress,
     envelope::Envelope,
     error::WorkerError,
     link::Link,
     session::{Promise, Session, Silence},
     wire::{Answer, Command, Trouble},
 };
-use crate::{Arrivals, Passage, PipelineError, StageClock, Way, stage_clock::now};
+use crate::{Delivery, Parcel, PipelineError, StageClock, stage_clock::now};
 
 /// What a worker is asked over.
 #[derive(Debug)]
@@ -74,11 +74,6 @@ impl Line {
     /// The session that computes.
     pub(super) fn compute(&self) -> &Device {
         self.sessions[COMPUTE].device()
-    }
-
-    /// The session that tensors arrive on.
-    pub(super) fn entrance(&self, way: Way) -> &Device {
-        self.sessions[WAYS[way as usize]].device()
     }
 
     fn envelope(&self, command: Command) -> Envelope {
@@ -174,13 +169,16 @@ impl Line {
     }
 }
 
-impl Arrivals for Line {
-    fn expect(&self, way: Way, at: Passage) -> Result<(), PipelineError> {
+impl Delivery for Line {
+    fn deliver(&self, parcel: Parcel, tensor: Tensor<2>) -> Result<(), PipelineError> {
         self.link.check()?;
-        let (way, at) = (way as usize, at.into());
-        let envelope = self.envelope(Command::Arrived { way, at });
-        // Behind the tensor in the queue that it comes to.
-        let sent = self.sessions[WAYS[way]].send(&envelope, Vec::new(), &[]);
+        let way = match parcel {
+            Parcel::Hidden(_) => HIDDEN,
+            Parcel::Gradient(_) => GRADIENT,
+            Parcel::SquaresAbove(_) | Parcel::Squares(_) => SQUARES,
+        };
+        let envelope = self.envelope(Command::Deliver { parcel });
+        let sent = self.sessions[way].send(&envelope, vec![tensor], &[]);
         sent.map(drop).map_err(|problem| self.problem(problem))
     }
 }

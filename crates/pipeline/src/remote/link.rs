@@ -119,9 +119,12 @@ impl Link {
         for line in lines {
             let (rank, cause) = match line.health() {
                 Ok(None) => continue,
-                Ok(Some(Trouble { reason, inherited })) => {
-                    (u8::from(!inherited), Cause::Failed(reason))
-                }
+                Ok(Some(Trouble {
+                    reason,
+                    inherited: false,
+                })) => (1, Cause::Failed(reason)),
+                // If nobody else has failed, the way to this stage has.
+                Ok(Some(Trouble { reason, .. })) => (0, Cause::Lost(reason)),
                 Err(_) => (2, Cause::Lost("its connection has ended".to_owned())),
             };
             if worst.as_ref().is_none_or(|(than, _)| rank > *than) {

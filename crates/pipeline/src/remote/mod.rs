@@ -7,9 +7,9 @@
 //! its activations, and those go from worker to worker.
 //!
 //! **Sessions.** A worker lists its device several times, and every one is a session, a queue of its
-//! own: one to talk over, one to compute, and some for tensors on their way. A tensor is sent to a
-//! way as soon as it is promised, so that it is there when the computing session asks for it, which
-//! never waits for a network.
+//! own: one to talk over, one to compute, and some for tensors on their way. A tensor is sent by a
+//! way as soon as it is promised, and put on a shelf as soon as it is there; the computing session takes
+//! it from there.
 //!
 //! **Trust.** Whoever holds the token may have a worker compute. Both ends are known by their keys,
 //! what they say is encrypted, and no relay or directory on the internet is asked for anything.
@@ -31,9 +31,9 @@ mod lease;
 mod line;
 mod link;
 mod monitor;
-mod noted;
 mod operation;
 mod session;
+mod shelf;
 mod stage;
 mod stand_in;
 mod wire;
@@ -67,5 +67,12 @@ const CONTROL: usize = 0;
 /// The session that computes.
 const COMPUTE: usize = 1;
 
-/// The sessions that tensors arrive on: hidden states, gradients, squares.
-const WAYS: [usize; 3] = [2, 3, 4];
+/// The session that hidden states arrive on. Tensors of a session arrive in order, each when those
+/// before it are there.
+const HIDDEN: usize = 2;
+
+/// The session that gradients of hidden states arrive on.
+const GRADIENT: usize = 3;
+
+/// The session that squares of gradients arrive on.
+const SQUARES: usize = 4;

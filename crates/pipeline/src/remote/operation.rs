@@ -20,7 +20,7 @@ use super::{
     envelope::{ANSWER, ANSWER_DTYPE, Envelope, answer_to_elements},
     error::WorkerError,
     host::Host,
-    wire::{Answer, Trouble},
+    wire::{Answer, Command, Trouble},
     work::{Done, Output},
 };
 
@@ -53,6 +53,9 @@ where
     let inherited = inputs.is_err();
     let execute = || {
         let Envelope { lease, command } = envelope?;
+        if matches!(command, Command::Deliver { .. }) && inputs.is_err() {
+            host.shelf.fail();
+        }
         host.execute(lease, command, inputs?)
     };
     let done = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|panic| {
@@ -88,6 +91,7 @@ where
             let reason = error.to_string();
             if !answered && !talk {
                 let reason = reason.clone();
+                let inherited = inherited || host.shelf.is_broken();
                 host.fail(lease, Trouble { reason, inherited });
             }
             let error = TensorError::new(ExecutionError::with_context(reason));

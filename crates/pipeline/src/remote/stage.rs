@@ -18,8 +18,7 @@ use super::{
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
 use crate::{
-    Arrivals, Forwarded, Measurement, Microbatch, Passage, PipelineError, StepTimes, TrainStage,
-    Way,
+    Delivery, Forwarded, Measurement, Microbatch, Passage, PipelineError, StepTimes, TrainStage,
 };
 
 /// A stage that a worker holds. Calls that compute return at once, with tensors still to come.
@@ -274,10 +273,6 @@ impl TrainStage for RemoteStage {
         self.line.compute().clone()
     }
 
-    fn entrance(&self, way: Way) -> Device {
-        self.line.entrance(way).clone()
-    }
-
     fn computes_in_call(&self) -> bool {
         false
     }
@@ -306,10 +301,9 @@ impl TrainStage for RemoteStage {
         Ok(values.map(|values| Measurement { values, clock }))
     }
 
-    fn arrivals(&self) -> Option<Arc<dyn Arrivals>> {
-        // Without times of passes those of hops say nothing.
-        let line: Arc<dyn Arrivals> = self.line.clone();
-        self.on_cpu.then_some(line)
+    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
+        let line: Arc<dyn Delivery> = self.line.clone();
+        Some(line)
     }
 
     fn forward(
@@ -321,7 +315,8 @@ impl TrainStage for RemoteStage {
         self.group(at.group)?;
         let rows = microbatch.segments.rows();
         let command = Command::Forward {
-            at: at.into(),
+            at,
+            delivered: hidden.is_none() && !self.begins_model(),
             microbatch: self.describe(microbatch),
         };
         let ends_model = self.ends_model();
@@ -334,19 +329,12 @@ impl TrainStage for RemoteStage {
             .line
             .send(command, Vec::from_iter(hidden), &[promise])?;
         self.under_way.insert(at, rows);
-        Ok(if ends_model {
-            let losses = vector(outputs);
-            Forwarded {
-                hidden: None,
-                losses,
-            }
+        let (hidden, losses) = if ends_model {
+            (None, vector(outputs))
         } else {
-            let hidden = matrix(outputs);
-            Forwarded {
-                hidden,
-                losses: None,
-            }
-        })
+            (matrix(outputs), None)
+        };
+        Ok(Forwarded { hidden, losses })
     }
 
     fn backward(
@@ -363,7 +351,8 @@ impl TrainStage for RemoteStage {
             });
         };
         let promise = (!self.begins_model()).then(|| self.hidden(rows));
-        let command = Command::Backward { at: at.into() };
+        let delivered = gradient.is_none() && !self.ends_model();
+        let command = Command::Backward { at, delivered };
         let inputs = Vec::from_iter(gradient);
         Ok(matrix(self.line.send(
             command,
@@ -378,7 +367,8 @@ impl TrainStage for RemoteStage {
         above: Option<Tensor<2>>,
     ) -> Result<Tensor<2>, PipelineError> {
         let promise = Promise::squares(self.group(group)?.len());
-        let command = Command::AddSquares { group };
+        let delivered = above.is_none() && !self.ends_model();
+        let command = Command::AddSquares { group, delivered };
         let outputs = self.line.send(command, Vec::from_iter(above), &[promise])?;
         matrix(outputs).ok_or_else(|| self.missing("squares"))
     }
@@ -387,15 +377,21 @@ impl TrainStage for RemoteStage {
         &mut self,
         group: usize,
         updates: &[Option<SlotUpdate>],
-        squares: Tensor<2>,
+        squares: Option<Tensor<2>>,
     ) -> Result<Tensor<1>, PipelineError> {
         let promise = Promise::vector(self.group(group)?.len(), DType::F32);
         let updates = updates
             .iter()
             .map(|update| update.map(Into::into))
             .collect();
-        let command = Command::Update { group, updates };
-        let outputs = self.line.send(command, vec![squares], &[promise])?;
+        let delivered = squares.is_none();
+        let command = Command::Update {
+            group,
+            delivered,
+            updates,
+        };
+        let inputs = Vec::from_iter(squares);
+        let outputs = self.line.send(command, inputs, &[promise])?;
         vector(outputs).ok_or_else(|| self.missing("norms"))
     }
 }

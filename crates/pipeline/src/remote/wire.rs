@@ -8,7 +8,7 @@ use super::{
     error::WorkerError,
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
-use crate::Passage;
+use crate::{Parcel, Passage};
 
 /// What a worker is to do. Tensors that belong to it are inputs of the operation, what comes of it
 /// is its outputs.
@@ -35,20 +35,24 @@ pub(super) enum Command {
     Remove { group: usize, slot: usize },
     /// Answered. Outputs: the tensors of every part.
     Extract { group: usize, slot: usize },
-    /// Input: hidden states, except at the first stage. Output: hidden states, or losses.
-    Forward { at: At, microbatch: WireMicrobatch },
-    /// Input: gradient, except at the last stage. Output: gradient, except at the first.
-    Backward { at: At },
-    /// Input: squares, except at the last stage. Output: squares.
-    AddSquares { group: usize },
-    /// Input: squares. Output: squared norms.
+    /// Takes hidden states, except at the first stage. Output: hidden states, or losses.
+    Forward {
+        at: Passage,
+        delivered: bool,
+        microbatch: WireMicrobatch,
+    },
+    /// Takes a gradient, except at the last stage. Output: gradient, except at the first.
+    Backward { at: Passage, delivered: bool },
+    /// Takes squares, except at the last stage. Output: squares.
+    AddSquares { group: usize, delivered: bool },
+    /// Takes squares, as its input or as they were delivered. Output: squared norms.
     Update {
         group: usize,
+        delivered: bool,
         updates: Vec<Option<WireUpdate>>,
     },
-    /// What came before it in its queue is there: a tensor that goes to a way, by its number. No
-    /// output.
-    Arrived { way: usize, at: At },
+    /// Input: a tensor to be kept until a command takes it. No output.
+    Deliver { parcel: Parcel },
     /// Output: what was measured of a group's step of so many micro-batches; see
     /// [`StepTimes`](crate::StepTimes).
     Times { group: usize, microbatches: usize },
@@ -85,6 +89,31 @@ impl Command {
                 | Self::Extract { .. }
                 | Self::Pulse
         )
+    }
+
+    /// What it takes of what was delivered.
+    pub(super) fn takes(&self) -> Option<Parcel> {
+        match *self {
+            Self::Forward {
+                at,
+                delivered: true,
+                ..
+            } => Some(Parcel::Hidden(at)),
+            Self::Backward {
+                at,
+                delivered: true,
+            } => Some(Parcel::Gradient(at)),
+            Self::AddSquares {
+                group,
+                delivered: true,
+            } => Some(Parcel::SquaresAbove(group)),
+            Self::Update {
+                group,
+                delivered: true,
+                ..
+            } => Some(Parcel::Squares(group)),
+            _ => None,
+        }
     }
 
     /// Whether it says nothing of a stage, so that it must not wait for one either.
@@ -220,25 +249,6 @@ impl WireDtype {
             Self::Float16 => FloatDType::F16,
             Self::Bfloat16 => FloatDType::BF16,
         }
-    }
-}
-
-/// A [`Passage`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct At {
-    group: usize,
-    microbatch: usize,
-}
-
-impl From<Passage> for At {
-    fn from(Passage { group, microbatch }: Passage) -> Self {
-        Self { group, microbatch }
-    }
-}
-
-impl From<At> for Passage {
-    fn from(At { group, microbatch }: At) -> Self {
-        Self { group, microbatch }
     }
 }
 

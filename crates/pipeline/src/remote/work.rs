@@ -1,4 +1,4 @@
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use loraloom_model::LayerCache;
@@ -6,13 +6,12 @@ use loraloom_model::LayerCache;
 use super::{
     adapters::{Specs, put_together, take_apart},
     error::WorkerError,
-    noted::Noted,
     stand_in::{StandIn, StandingIn},
     wire::{Answer, Command},
     wire_microbatch::WireMicrobatch,
 };
 use crate::{
-    MicrobatchTimes, PassTimes, Passage, PipelineError, StepTimes, TrainStage, Way,
+    MicrobatchTimes, PassTimes, Passage, PipelineError, StepTimes, TrainStage,
     local_stage::LocalStage, stage_clock::now,
 };
 
@@ -70,37 +69,35 @@ pub(super) struct Work {
     caches: HashMap<u64, Vec<LayerCache>>,
     /// What was measured of a group's step until it was asked for.
     times: HashMap<usize, StepTimes>,
-    noted: Arc<Noted>,
     /// When the last thing was done.
     free: f64,
 }
 
 impl Work {
-    pub(super) fn new(stage: LocalStage, stand_in: Option<StandIn>, noted: Arc<Noted>) -> Self {
+    pub(super) fn new(stage: LocalStage, stand_in: Option<StandIn>) -> Self {
         Self {
             stage,
             stand_in: stand_in.map(StandingIn::new),
             caches: HashMap::new(),
             times: HashMap::new(),
-            noted,
             free: now(),
         }
     }
 
     /// Does what has to do with the stage, on the stream that the controller was on when it asked:
-    /// its tensors came on the same one, and a GPU keeps order only within a stream.
+    /// its tensors came on the same one, and a GPU keeps order only within a stream. `arrived` is when
+    /// what it takes from another stage came.
     pub(super) fn execute(
         &mut self,
         command: Command,
         mut inputs: Vec<Tensor<2>>,
+        arrived: Option<f64>,
     ) -> Result<Done, WorkerError> {
         let failed = |error: PipelineError| WorkerError::failed(&error);
         let stage = &mut self.stage;
         let done = match command {
-            Command::Forward { at, microbatch } => {
+            Command::Forward { at, microbatch, .. } => {
                 let microbatch = microbatch.microbatch()?;
-                let arrived = self.noted.take(Way::Hidden as usize, at);
-                let at = Passage::from(at);
                 let begun = now();
                 let out = match &mut self.stand_in {
                     Some(passes) => passes.forward(stage.stage(), at, &microbatch),
@@ -115,9 +112,7 @@ impl Work {
                 done.outputs.extend(out.losses.map(Output::Vector));
                 done
             }
-            Command::Backward { at } => {
-                let arrived = self.noted.take(Way::Gradient as usize, at);
-                let at = Passage::from(at);
+            Command::Backward { at, .. } => {
                 let begun = now();
                 let below = match &mut self.stand_in {
                     Some(passes) => passes.backward(stage.stage(), at)?,
@@ -130,17 +125,19 @@ impl Work {
                 done.outputs.extend(below.map(Output::Matrix));
                 done
             }
-            Command::AddSquares { group } => {
+            Command::AddSquares { group, .. } => {
                 let begun = now();
                 let squares = stage.add_squares(group, inputs.pop()).map_err(failed)?;
                 self.worked(group, begun);
                 squares.into()
             }
-            Command::Update { group, updates } => {
+            Command::Update { group, updates, .. } => {
                 let squares = only(inputs)?;
                 let updates: Vec<_> = updates.into_iter().map(|u| u.map(Into::into)).collect();
                 let begun = now();
-                let norms = stage.update(group, &updates, squares).map_err(failed)?;
+                let norms = stage
+                    .update(group, &updates, Some(squares))
+                    .map_err(failed)?;
                 self.worked(group, begun);
                 norms.into()
             }
@@ -267,7 +264,7 @@ impl Work {
     }
 }
 
-fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
+pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
     let count = inputs.len();
     let mut inputs = inputs.into_iter();
     inputs.next().filter(|_| count == 1).ok_or_else(|| {
