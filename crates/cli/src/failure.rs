@@ -8,7 +8,9 @@ use loraloom_model::ModelError;
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
+use loraloom_queue::QueueError;
 use loraloom_scheduler::{SchedulerError, simulate::SimulationError};
+use loraloom_server::ServerError;
 use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
@@ -86,6 +88,9 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
         if let Some(error) = cause.downcast_ref::<TrainerError>() {
             return trainer_exit(error);
         }
+        if let Some(error) = cause.downcast_ref::<ServerError>() {
+            return server_exit(error);
+        }
         if let Some(error) = cause.downcast_ref::<PlanError>() {
             return plan_exit(error);
         }
@@ -111,10 +116,15 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::Data(_)
         | TrainerError::Template(_)
         | TrainerError::TokenBeyondVocabulary { .. }
+        | TrainerError::DatasetChanged { .. }
         | TrainerError::Checkpoint { .. } => Exit::Data,
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
         TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
+        TrainerError::Source(error) => match error.downcast_ref() {
+            Some(error) => server_exit(error),
+            None => Exit::Internal,
+        },
         TrainerError::Adapter(_) | TrainerError::Scheduler(_) | TrainerError::Decision { .. } => {
             Exit::Internal
         }
@@ -135,6 +145,32 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt
         | TrainerError::NoChatTemplate { .. } => Exit::Usage,
+    }
+}
+
+fn server_exit(error: &ServerError) -> Exit {
+    match error {
+        ServerError::Queue(error) => queue_exit(error),
+        ServerError::Trainer(error) => trainer_exit(error),
+        ServerError::NeverFits { .. } => Exit::Memory,
+        ServerError::Record { .. } => Exit::Data,
+        ServerError::Scheduler(_) => Exit::Internal,
+        ServerError::Config(_)
+        | ServerError::NotServed { .. }
+        | ServerError::NoConfiguration { .. }
+        | ServerError::OtherModel { .. }
+        | ServerError::NameUsed { .. }
+        | ServerError::Path { .. } => Exit::Usage,
+    }
+}
+
+fn queue_exit(error: &QueueError) -> Exit {
+    match error {
+        QueueError::NotAQueue { .. }
+        | QueueError::Corrupt { .. }
+        | QueueError::NewerSchema { .. } => Exit::Data,
+        QueueError::Sqlite { .. } | QueueError::IllegalTransition { .. } => Exit::Internal,
+        _ => Exit::Usage,
     }
 }
 
@@ -201,6 +237,8 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             failure.hint.clone()
         } else if let Some(error) = cause.downcast_ref::<TrainerError>() {
+            error.hint()
+        } else if let Some(error) = cause.downcast_ref::<ServerError>() {
             error.hint()
         } else if let Some(error) = cause.downcast_ref::<PlanError>() {
             error.hint()

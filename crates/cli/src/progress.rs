@@ -127,6 +127,11 @@ impl<'a> Progress<'a> {
                 self.printer
                     .note(&format!("{adapter} {step} | validation loss {loss}{best}"));
             }
+            Event::AdapterCancelled { adapter, step } => {
+                self.end(adapter);
+                self.printer
+                    .note(&format!("{adapter} was cancelled after step {step}"));
+            }
             Event::AdapterDone {
                 adapter,
                 step,

@@ -65,6 +65,7 @@ fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
     let outcome = match adapter.outcome {
         Outcome::Done => "done",
         Outcome::Failed { .. } => "failed",
+        Outcome::Cancelled => "cancelled",
         Outcome::Interrupted => "interrupted",
     };
     let loss = |loss: Option<f64>| loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));

@@ -6,14 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{exit::Exit, printer::Printer};
 
 /// Commands that are not there yet, with what serves meanwhile.
-const COMMANDS: [(&str, Option<&str>); 11] = [
-    ("submit", QUEUE),
-    ("status", QUEUE),
-    ("cancel", QUEUE),
-    ("pause", QUEUE),
-    ("resume", QUEUE),
-    ("explain", QUEUE),
-    ("serve", QUEUE),
+const COMMANDS: [(&str, Option<&str>); 4] = [
     (
         "eval",
         Some("a dataset with `validation` is evaluated while it trains"),
@@ -25,7 +18,6 @@ const COMMANDS: [(&str, Option<&str>); 11] = [
         Some("`loraloom generate --compare-base` shows what an adapter changes"),
     ),
 ];
-const QUEUE: Option<&str> = Some("`loraloom train CONFIG` trains every adapter of a configuration");
 const PEFT: Option<&str> = Some(
     "adapters are PEFT directories: `PeftModel.from_pretrained(base, DIR).merge_and_unload()`",
 );

@@ -9,7 +9,7 @@ use crate::{
     place::Source,
     resolve::resolve,
     sweep,
-    tree::{Node, read_file},
+    tree::{Node, Value, read_file, read_text},
     validate::validate,
 };
 
@@ -22,6 +22,10 @@ pub struct LoadOptions {
     pub base_model: Option<PathBuf>,
     /// Replaces `output_dir`.
     pub output_dir: Option<PathBuf>,
+    /// What `model` is where the file names none.
+    pub default_model: Option<PathBuf>,
+    /// Whether there may be no adapters and no datasets, since they come later.
+    pub without_adapters: bool,
 }
 
 /// A configuration and what is odd about it.
@@ -64,11 +68,38 @@ impl RunConfig {
             path,
             overrides: &options.overrides,
         };
-        let mut tree = read_file(&source)?;
+        let tree = read_file(&source)?;
+        Self::from_tree(tree, &source, options)
+    }
+
+    /// Loads a configuration from YAML text, as [`load_with`](Self::load_with) does from a file; `name`
+    /// stands for the file in messages, and relative paths are looked up below its directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`RunConfig::load_with`].
+    pub fn load_yaml(
+        text: &str,
+        name: &Path,
+        options: &LoadOptions,
+    ) -> Result<Loaded, ConfigError> {
+        let source = Source {
+            path: name,
+            overrides: &options.overrides,
+        };
+        let tree = read_text(text, &source)?;
+        Self::from_tree(tree, &source, options)
+    }
+
+    fn from_tree(
+        mut tree: Node,
+        source: &Source<'_>,
+        options: &LoadOptions,
+    ) -> Result<Loaded, ConfigError> {
         let is_mlora = mlora::is_mlora(&tree);
         let mut warnings = Vec::new();
         if is_mlora {
-            tree = mlora::import(&tree, &source, &mut warnings)?;
+            tree = mlora::import(&tree, source, &mut warnings)?;
         }
         let given = [
             ("model", &options.base_model),
@@ -79,18 +110,33 @@ impl RunConfig {
                 tree.set(key, Node::string(path.to_string_lossy()));
             }
         }
+        if let Some(model) = &options.default_model
+            && tree.get("model").is_none()
+        {
+            tree.set("model", Node::string(model.to_string_lossy()));
+        }
+        let empty = [
+            ("datasets", Value::Mapping(Vec::new())),
+            ("adapters", Value::Sequence(Vec::new())),
+        ];
+        for (key, value) in empty {
+            if options.without_adapters && tree.get(key).is_none() {
+                tree.set(key, Node::new(value));
+            }
+        }
         sweep::flatten_grids(&mut tree);
-        overrides::apply(&mut tree, &source)?;
+        overrides::apply(&mut tree, source)?;
         sweep::flatten_grids(&mut tree);
         if is_mlora && tree.get("model").is_none() {
             return Err(ConfigError::MissingBaseModel {
-                path: path.to_owned(),
+                path: source.path.to_owned(),
             });
         }
-        let mut expansion = sweep::expand(&mut tree, &source)?;
-        let file: RunFile = tree.deserialize(&source, "")?;
-        let mut config = resolve(file, &expansion, &tree, &source)?;
-        warnings.extend(validate(&config, &expansion, &tree, &source)?);
+        let mut expansion = sweep::expand(&mut tree, source)?;
+        let file: RunFile = tree.deserialize(source, "")?;
+        let mut config = resolve(file, &expansion, &tree, source)?;
+        let empty = options.without_adapters && config.adapters.is_empty();
+        warnings.extend(validate(&config, &expansion, &tree, source, empty)?);
         warnings.extend(sweep::merge_bases(&mut config, &mut expansion));
         warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })

@@ -25,7 +25,8 @@ pub(crate) const ALL_LINEAR: &str = "all-linear";
 /// Ranks above this are legal, but no longer low.
 const LARGE_RANK: usize = 4096;
 
-/// Checks a resolved configuration against the tree it came from. Returns warnings.
+/// Checks a resolved configuration against the tree it came from; `empty` is one that may be without
+/// adapters. Returns warnings.
 ///
 /// # Errors
 ///
@@ -35,6 +36,7 @@ pub(crate) fn validate(
     expansion: &Expansion,
     tree: &Node,
     source: &Source<'_>,
+    empty: bool,
 ) -> Result<Vec<String>, ConfigError> {
     let mut warnings = pipeline::warn(&config.pipeline);
     let run = Run {
@@ -43,7 +45,7 @@ pub(crate) fn validate(
         tree,
         source,
     };
-    run.scalars()?;
+    run.scalars(empty)?;
     run.datasets()?;
     run.names()?;
     for (index, adapter) in config.adapters.iter().enumerate() {
@@ -59,10 +61,11 @@ pub(crate) fn validate(
         warn(adapter, &mut warnings);
     }
     for name in config.datasets.keys() {
-        if !config
-            .adapters
-            .iter()
-            .any(|adapter| adapter.dataset == *name)
+        if !empty
+            && !config
+                .adapters
+                .iter()
+                .any(|adapter| adapter.dataset == *name)
         {
             warnings.push(format!("dataset `{name}` is used by no adapter"));
         }
@@ -90,7 +93,7 @@ impl Run<'_> {
         self.tree.find(path).unwrap_or(self.tree).location
     }
 
-    fn scalars(&self) -> Result<(), ConfigError> {
+    fn scalars(&self, without_adapters: bool) -> Result<(), ConfigError> {
         let empty = |key: &str| {
             let problem = "must not be empty".to_owned();
             Err(self.invalid(self.location(key), key.to_owned(), problem))
@@ -101,7 +104,7 @@ impl Run<'_> {
         if self.config.output_dir.as_os_str().is_empty() {
             return empty("output_dir");
         }
-        if self.config.adapters.is_empty() {
+        if self.config.adapters.is_empty() && !without_adapters {
             return empty("adapters");
         }
         Ok(())

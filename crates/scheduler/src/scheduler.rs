@@ -1,5 +1,6 @@
 use crate::{
-    Decision, MeasuredIteration, OutOfMemory, Outcome, SchedulerError, Task, TaskId, TaskState,
+    Decision, MeasuredIteration, OutOfMemory, Outcome, Past, SchedulerError, Task, TaskId,
+    TaskState,
 };
 
 /// Decides at every iteration boundary which tasks train, and in which groups.
@@ -9,6 +10,15 @@ pub trait Scheduler {
     /// # Errors
     /// [`SchedulerError::DuplicateTask`] if its identity was used before.
     fn submit(&mut self, task: Task) -> Result<(), SchedulerError>;
+
+    /// Takes up a task from before a restart. Whoever keeps nothing of it takes it as new.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn restore(&mut self, task: Task, past: Past) -> Result<(), SchedulerError> {
+        let _ = past;
+        self.submit(task)
+    }
 
     /// Moves tasks from the queue to the running ones and groups all that run.
     ///

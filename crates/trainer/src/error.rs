@@ -13,6 +13,8 @@ use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
+use crate::SourceError;
+
 /// What can end a run. A single task's failure does not: it is an
 /// [`Outcome`](crate::Outcome) of that task.
 #[derive(Debug, Error)]
@@ -47,6 +49,15 @@ pub enum TrainerError {
     /// Layers cannot be spread over the stages.
     #[error(transparent)]
     Partition(PartitionError),
+    /// Where a run's tasks come from cannot be read or written.
+    #[error("{0}")]
+    Source(#[source] SourceError),
+    /// A dataset has other rows than when its task was submitted.
+    #[error("the rows of dataset `{dataset}` are no longer those that were submitted")]
+    DatasetChanged {
+        /// Its name.
+        dataset: String,
+    },
     /// Nothing to train on.
     #[error("no device for any stage")]
     NoStage,

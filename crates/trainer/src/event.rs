@@ -186,6 +186,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// An adapter was ended by its owner; what it saved stays.
+    AdapterCancelled {
+        /// The adapter.
+        adapter: String,
+        /// Steps it took.
+        step: usize,
+    },
     /// Something worth knowing.
     Warning {
         /// What.

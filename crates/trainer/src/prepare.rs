@@ -1,12 +1,12 @@
 //! What is read of the adapters before anything is trained.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     rc::Rc,
 };
 
 use burn::tensor::Device;
-use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_config::{AdapterConfig, DatasetConfig, RunConfig};
 use loraloom_data::{Dataset, Encoded, Tokenizer};
 use loraloom_model::{LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::TaskId;
@@ -14,7 +14,7 @@ use loraloom_scheduler::TaskId;
 use crate::{
     AdapterReport, DatasetSummary, Outcome, TrainerError,
     adapter::{ModelAdapter, fresh, from_peft, shape_warning},
-    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, data_digest},
+    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult, data_digest},
     task::{TaskData, TrainingTask},
     waiting::WaitingTask,
 };
@@ -35,52 +35,87 @@ pub(crate) struct Tasks {
     pub(crate) shapes: HashMap<TaskId, PeftLoraConfig>,
     pub(crate) datasets: Vec<DatasetSummary>,
     pub(crate) warnings: Vec<String>,
+    /// What trials of sweeps were compared by before.
+    pub(crate) trials: BTreeMap<TaskId, Vec<TrialResult>>,
 }
 
 /// What adapters are made of.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Materials<'a> {
-    pub(crate) config: &'a RunConfig,
     pub(crate) model: &'a LlamaConfig,
     pub(crate) tokenizer: &'a Tokenizer,
     /// Where fresh adapters begin: a stage takes its part from there.
     pub(crate) device: &'a Device,
 }
 
+/// A task that somebody wants to be trained.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) id: TaskId,
+    pub(crate) adapter: &'a AdapterConfig,
+    pub(crate) dataset: &'a DatasetConfig,
+    /// Chooses the validation rows.
+    pub(crate) seed: u64,
+}
+
 impl Materials<'_> {
-    /// Reads the data of all adapters that are not at their end, and makes the adapters or takes them
-    /// from where they were saved.
-    pub(crate) fn tasks(&self, saved: Option<&SavedRun>) -> Result<Tasks, TrainerError> {
+    /// Reads the data of all adapters of a configuration that are not at their end, and makes the
+    /// adapters or takes them from where they were saved.
+    pub(crate) fn tasks(
+        &self,
+        config: &RunConfig,
+        saved: Option<&SavedRun>,
+    ) -> Result<Tasks, TrainerError> {
         let mut tasks = Tasks::default();
         let mut data = DataCache::default();
-        for (index, adapter) in self.config.adapters.iter().enumerate() {
-            let id = TaskId(index as u64);
-            let saved = saved.map(|saved| (saved, saved.task(&adapter.name)));
-            let (saved, task) = match saved {
-                Some((saved, task)) => (Some(saved), task?),
-                None => (None, None),
+        for (index, adapter) in config.adapters.iter().enumerate() {
+            let wanted = Wanted {
+                id: TaskId(index as u64),
+                adapter,
+                dataset: &config.datasets[&adapter.dataset],
+                seed: config.seed,
             };
-            let ended = saved.zip(task.as_ref());
-            if let Some(report) = ended.and_then(|(saved, task)| saved.report_of(&task.record)) {
-                tasks.ended.insert(id, report);
-                continue;
-            }
-            let rows = data.rows(self, adapter)?;
-            tasks.describe(self, adapter, &rows.rows);
-            let changed = |task: &SavedTask| {
-                task.record.standing == Standing::Begun && task.record.data != rows.digest
+            let task = match saved {
+                Some(saved) => saved.task(&adapter.name)?.map(|task| (saved, task)),
+                None => None,
             };
-            if let Some((saved, task)) = saved.zip(task.as_ref().filter(|task| changed(task))) {
-                let outcome = with_other_data(&task.record, &adapter.dataset);
-                let report = saved.ended_as(&task.record, outcome);
-                tasks.ended.insert(id, report);
-                tasks.held.insert(id);
-                continue;
-            }
-            let waiting = TrainingTask::new(id, adapter.clone(), rows)?;
-            let waiting = self.begin(&mut tasks, waiting, task)?;
-            tasks.waiting.push(waiting);
+            self.add(&mut tasks, &mut data, wanted, task)?;
         }
         Ok(tasks)
+    }
+
+    /// Reads what a task needs, and takes it up at its beginning or where it was saved.
+    pub(crate) fn add(
+        &self,
+        tasks: &mut Tasks,
+        data: &mut DataCache,
+        wanted: Wanted<'_>,
+        saved: Option<(&SavedRun, SavedTask)>,
+    ) -> Result<(), TrainerError> {
+        let Wanted { id, adapter, .. } = wanted;
+        if let Some((run, task)) = &saved {
+            tasks.trials.insert(id, task.record.trial.clone());
+            if let Some(report) = run.report_of(&task.record) {
+                tasks.ended.insert(id, report);
+                return Ok(());
+            }
+        }
+        let rows = data.rows(self, wanted)?;
+        tasks.describe(self, adapter, &rows.rows);
+        let changed = |task: &SavedTask| {
+            task.record.standing == Standing::Begun && task.record.data != rows.digest
+        };
+        if let Some((run, task)) = saved.as_ref().filter(|(_, task)| changed(task)) {
+            let outcome = with_other_data(&task.record, &adapter.dataset);
+            let report = run.ended_as(&task.record, outcome);
+            tasks.ended.insert(id, report);
+            tasks.held.insert(id);
+            return Ok(());
+        }
+        let waiting = TrainingTask::new(id, adapter.clone(), rows)?;
+        let waiting = self.begin(tasks, waiting, saved.map(|(_, task)| task))?;
+        tasks.waiting.push(waiting);
+        Ok(())
     }
 
     /// A task at its beginning, or where it was saved.
@@ -151,30 +186,32 @@ fn with_other_data(record: &TaskRecord, dataset: &str) -> Outcome {
 }
 
 /// Datasets that were read, each once, and their rows, once for each way to encode them.
-#[derive(Default)]
-struct DataCache<'a> {
-    raw: BTreeMap<&'a str, Dataset>,
-    encoded: HashMap<(&'a str, usize, bool), Rc<TaskData>>,
+#[derive(Debug, Default)]
+pub(crate) struct DataCache {
+    raw: HashMap<String, Dataset>,
+    encoded: HashMap<(String, usize, bool), Rc<TaskData>>,
 }
 
-impl<'a> DataCache<'a> {
+impl DataCache {
     fn rows(
         &mut self,
-        materials: &Materials<'a>,
-        adapter: &'a AdapterConfig,
+        materials: &Materials<'_>,
+        wanted: Wanted<'_>,
     ) -> Result<Rc<TaskData>, TrainerError> {
+        let Wanted { adapter, seed, .. } = wanted;
         let name = adapter.dataset.as_str();
         let train = &adapter.train;
-        let key = (name, train.max_seq_len, train.train_on_prompt);
+        // Tasks of different origin may mean different rows by one name.
+        let identity = format!("{name} {seed} {:?}", wanted.dataset);
+        let key = (identity.clone(), train.max_seq_len, train.train_on_prompt);
         if let Some(data) = self.encoded.get(&key) {
             return Ok(data.clone());
         }
-        if !self.raw.contains_key(name) {
-            let config = materials.config;
-            let dataset = Dataset::load(name, &config.datasets[name], config.seed)?;
-            self.raw.insert(name, dataset);
-        }
-        let rows = self.raw[name].encode(materials.tokenizer, key.1, key.2)?;
+        let raw = match self.raw.entry(identity) {
+            Entry::Occupied(raw) => raw.into_mut(),
+            Entry::Vacant(place) => place.insert(Dataset::load(name, wanted.dataset, seed)?),
+        };
+        let rows = raw.encode(materials.tokenizer, key.1, key.2)?;
         check_vocabulary(name, &rows, materials.model.vocab_size)?;
         let digest = data_digest(&rows);
         let data = Rc::new(TaskData { rows, digest });

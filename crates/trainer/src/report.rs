@@ -49,6 +49,8 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// Its owner ended it.
+    Cancelled,
     /// The run was stopped before it had taken all its steps.
     Interrupted,
 }

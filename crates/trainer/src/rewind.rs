@@ -1,9 +1,9 @@
 //! Running out of memory, and going on from where that was not so yet.
 
-use loraloom_scheduler::{OutOfMemory, Scheduler, TaskId};
+use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Scheduler, TaskId, TaskState};
 
 use crate::{
-    Event, Outcome, TrainerError,
+    Event, TrainerError,
     adapter::{ModelAdapter, on_host},
     session::Session,
     task::TrainingTask,
@@ -107,26 +107,22 @@ impl Session<'_> {
     }
 
     /// Ends tasks that nobody stands in the way of and that do not fit all the same.
-    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(&mut self, scheduler: &mut S) {
-        let waiting: Vec<TaskId> = self.waiting.keys().copied().collect();
+    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(
+        &mut self,
+        scheduler: &mut S,
+    ) -> Result<(), TrainerError> {
+        let waits = |id: &TaskId| scheduler.state(*id).is_some_and(TaskState::is_waiting);
+        let waiting: Vec<TaskId> = self.waiting.keys().copied().filter(waits).collect();
         for id in waiting {
             let Some(reason) = scheduler.why(id) else {
                 continue;
             };
             if let Some(waiting) = self.waiting.remove(&id) {
-                let step = waiting.task.steps + 1;
-                let adapter = waiting.task.config.name.clone();
-                let outcome = Outcome::Failed {
-                    reason: reason.clone(),
-                };
-                self.conclude(waiting.task, outcome);
-                self.ledger.emit(Event::AdapterFailed {
-                    adapter,
-                    step,
-                    reason,
-                });
+                self.fail_waiting(waiting, reason);
+                scheduler.finish(id, TaskOutcome::Failed)?;
             }
         }
+        Ok(())
     }
 
     /// Halves the micro-batches of the only task that runs.

@@ -1,29 +1,23 @@
-use std::{
-    collections::VecDeque,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
-use loraloom_config::{RunConfig, ScheduleChoice};
+use loraloom_config::RunConfig;
 use loraloom_data::{EncodeReport, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig};
-use loraloom_pipeline::{Pipeline, schedule::Schedule};
+use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::Scheduler;
 use serde::Serialize;
 
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, SavedRun, TrainerError,
-    announce::now,
+    Event, RunReport, SavedRun, Signals, TaskSource, TrainerError,
     balance::spread,
-    checkpoint::{config_value, model_digest},
+    begin::Beginning,
+    checkpoint::model_digest,
     home::{Home, Household, StagePlace},
-    ledger::Ledger,
     prepare::{Materials, Tasks},
-    run_directory::{Claim, RunDirectory},
-    saving::Saving,
-    scheduling::{Overseer, adapter_bytes, budgets, described},
+    scheduling::{Overseer, budgets},
+    serving::Serving,
     session::Session,
-    trials::Trials,
 };
 
 /// What was read for one adapter.
@@ -44,6 +38,8 @@ pub struct DatasetSummary {
 pub struct Run {
     config: RunConfig,
     tokenizer: Tokenizer,
+    /// Where fresh adapters begin.
+    device: Device,
     pipeline: Pipeline,
     tasks: Tasks,
     /// Digest of the model's files.
@@ -104,12 +100,11 @@ impl Run {
         }
         let tokenizer = Tokenizer::load(&config.model)?;
         let materials = Materials {
-            config: &config,
             model: &model,
             tokenizer: &tokenizer,
             device: &device,
         };
-        let tasks = materials.tasks(saved.as_ref())?;
+        let tasks = materials.tasks(&config, saved.as_ref())?;
 
         let household = Household {
             config: &config,
@@ -128,6 +123,7 @@ impl Run {
         Ok(Self {
             config,
             tokenizer,
+            device,
             pipeline,
             tasks,
             model: digest,
@@ -151,190 +147,105 @@ impl Run {
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let scheduler = &self.config.scheduler;
-        let checkpointing = self.config.gradient_checkpointing;
-        let devices = budgets(&self.pipeline, scheduler.memory_limit, checkpointing)?;
-        let groups = self.config.pipeline.groups();
-        let mut scheduler = Overseer::new(scheduler, groups, devices)?;
-        self.pipeline.limit_memory(scheduler.host_limit());
+        let mut scheduler = self.overseer()?;
         self.train_with(&mut scheduler, stop, observer)
     }
 
     /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
-    /// not ended here, in the order of the configuration. The run ends when it names no group: tasks that it still keeps
-    /// waiting then are reported as interrupted.
+    /// not ended here, in the order of the configuration. The run ends when it names no group: tasks
+    /// that it still keeps waiting then are reported as interrupted.
     ///
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
     /// out.
     pub fn train_with<S: Scheduler + ?Sized>(
-        self,
+        mut self,
         scheduler: &mut S,
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let Self {
-            config,
-            tokenizer,
-            pipeline,
-            tasks,
-            model,
-            mut saved,
-        } = self;
-        let directory = match &mut saved {
-            None => RunDirectory::create(&config.output_dir, &config.to_yaml()?)?,
-            Some(saved) => {
-                let claim = match saved.take_claim() {
-                    Some(claim) => claim,
-                    None => Claim::take(saved.directory())?,
-                };
-                RunDirectory::resume(saved.directory(), &config.to_yaml()?, claim)?
-            }
-        };
+        let tasks = std::mem::take(&mut self.tasks);
+        let split = self.config.pipeline.microbatches;
         for waiting in &tasks.waiting {
-            let adapter = waiting.adapter.as_ref();
-            let adapter = adapter.or_else(|| tasks.initial.get(&waiting.task.id));
-            let bytes = adapter.map_or(0, adapter_bytes);
-            scheduler.submit(described(
-                &waiting.task,
-                bytes,
-                config.pipeline.microbatches,
-            ))?;
+            waiting.submit(scheduler, &tasks.initial, split)?;
         }
-        let before = saved.as_ref().map(SavedRun::record);
-        let seconds_before = before.map_or(0.0, |before| before.seconds);
-        let ledger = Ledger {
-            config: &config,
-            directory,
-            memory: pipeline.memory_gauges(),
+        let claim = self.saved.as_mut().and_then(SavedRun::take_claim);
+        let mut session = Session::open(Beginning {
+            config: &self.config,
+            tokenizer: &self.tokenizer,
+            pipeline: self.pipeline,
+            tasks,
+            model: self.model,
+            saved: self.saved.as_ref(),
+            claim,
             observer,
-            running: Vec::new(),
-            iteration: before.map_or(0, |before| before.iteration),
-            pending: VecDeque::new(),
-            failures: Vec::new(),
-            arrived: None,
-            tokens: before.map_or(0, |before| before.tokens),
-            measured: Vec::new(),
-            bytes_predicted: None,
-            unwritten: 0,
-        };
-        let trials = Trials::of(&config, |name| {
-            let mut waiting = tasks.waiting.iter();
-            let found = waiting.find(|waiting| waiting.task.config.name == name)?;
-            Some((found.task.id, found.task.total_steps))
+            numbered: false,
         })?;
-        let waiting = tasks.waiting.into_iter();
-        let mut session = Session {
-            pipeline,
-            schedule: schedule(config.pipeline.schedule),
-            ledger,
-            tokenizer: &tokenizer,
-            initial: tasks.initial,
-            shapes: tasks.shapes,
-            waiting: waiting.map(|waiting| (waiting.task.id, waiting)).collect(),
-            ended: tasks.ended,
-            held: tasks.held,
-            trials,
-            snapshot: None,
-            saving: Saving::new(model, config_value(&config)?, seconds_before),
+        let signals = Signals {
+            stop,
+            news: &AtomicBool::new(false),
         };
-        session.announce(saved.as_ref());
-        for message in tasks.warnings {
-            session.ledger.emit(Event::Warning { message });
-        }
-        if saved.is_none() {
-            // Before the first step there is something to go on from, too.
-            session.saving.ask();
-            session.settle()?;
-        }
-
-        if let Err(error) = train_all(&mut session, scheduler, stop) {
-            // A read that failed does not know why.
-            let error = session.pipeline.failure().map_or(error, TrainerError::from);
-            session.rescue();
-            return Err(error);
-        }
-
+        let trained = session.train_all(scheduler, signals);
+        session.saved_if_it_failed(trained)?;
         Ok(session.end(scheduler.memory_error()))
     }
-}
 
-impl Session<'_> {
-    /// Says how the run ended. `memory_error` is how far predictions of memory were off, and of how many
-    /// iterations.
-    fn end(&mut self, memory_error: Option<(f64, u64)>) -> RunReport {
-        let interrupted = self
-            .ended
-            .values()
-            .any(|report: &AdapterReport| report.outcome == Outcome::Interrupted)
-            || !self.waiting.is_empty();
-        self.report_waiting();
-        let adapters: Vec<AdapterReport> = self.ended.values().cloned().collect();
-        let count = |wanted: fn(&Outcome) -> bool| {
-            adapters
-                .iter()
-                .filter(|adapter| wanted(&adapter.outcome))
-                .count()
+    /// Trains what `source` asks for, until it asks for no more or a signal to stop, which saves all
+    /// adapters after the iteration under way. The configuration's adapters are not trained: it says
+    /// where and how.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and [`TrainerError::Source`].
+    pub fn serve(
+        mut self,
+        source: &mut dyn TaskSource,
+        signals: Signals<'_>,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, TrainerError> {
+        let mut overseer = self.overseer()?;
+        source
+            .rooms(&overseer.rooms())
+            .map_err(TrainerError::Source)?;
+        for (priority, ledger) in source.ledgers().map_err(TrainerError::Source)? {
+            overseer.set_ledger(priority, ledger);
+        }
+        let model = self.pipeline.config().clone();
+        let materials = Materials {
+            model: &model,
+            tokenizer: &self.tokenizer,
+            device: &self.device,
         };
-        let (seconds, tokens) = (self.saving.seconds(), self.ledger.tokens);
-        let (memory_error_percent, memory_predictions) =
-            memory_error.map_or((None, 0), |(percent, count)| (Some(percent), count));
-        self.ledger.emit(Event::RunEnd {
-            time: now(),
-            seconds,
-            tokens,
-            done: count(|outcome| *outcome == Outcome::Done),
-            failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
-            interrupted,
-            memory_error_percent,
-            memory_predictions,
-        });
-        RunReport {
-            adapters,
-            interrupted,
-            seconds,
-            tokens,
-        }
-    }
-}
-
-/// Trains until every task has come to its end or `stop` is set.
-fn train_all<S: Scheduler + ?Sized>(
-    session: &mut Session<'_>,
-    scheduler: &mut S,
-    stop: &AtomicBool,
-) -> Result<(), TrainerError> {
-    loop {
-        let decision = scheduler.decide();
-        let most = decision.max_steps;
-        session.carry_out(decision)?;
-        if session.ledger.running.is_empty() {
-            session.give_up_waiting(scheduler);
-            return Ok(());
-        }
-        let ended = match session.train(stop, most) {
-            Err(error) if error.is_out_of_memory() => {
-                session.go_on_with_less(error, scheduler)?;
-                continue;
-            }
-            ended => ended?,
+        let claim = self.saved.as_mut().and_then(SavedRun::take_claim);
+        let mut session = Session::open(Beginning {
+            config: &self.config,
+            tokenizer: &self.tokenizer,
+            pipeline: self.pipeline,
+            tasks: Tasks::default(),
+            model: self.model,
+            saved: self.saved.as_ref(),
+            claim,
+            observer,
+            numbered: true,
+        })?;
+        let mut serving = Serving {
+            session: &mut session,
+            overseer: &mut overseer,
+            materials,
+            saved: self.saved.as_ref(),
         };
-        for iteration in std::mem::take(&mut session.ledger.measured) {
-            scheduler.measured(&iteration)?;
-        }
-        for (task, outcome) in ended {
-            scheduler.finish(task, outcome)?;
-        }
-        if stop.load(Ordering::Relaxed) {
-            return session.interrupt();
-        }
+        let served = serving.serve(source, signals);
+        session.saved_if_it_failed(served)?;
+        Ok(session.end(overseer.memory_error()))
     }
-}
 
-fn schedule(choice: ScheduleChoice) -> Schedule {
-    match choice {
-        ScheduleChoice::Lorapp => Schedule::LoraPp,
-        ScheduleChoice::OneFOneB => Schedule::OneFOneB,
-        ScheduleChoice::Gpipe => Schedule::GPipe,
+    /// The scheduler of the configuration, for the pipeline's devices.
+    fn overseer(&mut self) -> Result<Overseer, TrainerError> {
+        let scheduler = &self.config.scheduler;
+        let checkpointing = self.config.gradient_checkpointing;
+        let devices = budgets(&self.pipeline, scheduler.memory_limit, checkpointing)?;
+        let groups = self.config.pipeline.groups();
+        let overseer = Overseer::new(scheduler, groups, devices)?;
+        self.pipeline.limit_memory(overseer.host_limit());
+        Ok(overseer)
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Saving {
     pub(crate) seconds_before: f64,
     /// When this part began.
     pub(crate) started: Instant,
+    /// Checkpoints that are kept.
+    pub(crate) keep: usize,
     /// Something has changed that a checkpoint should have.
     due: bool,
     /// Something was saved at this moment.
@@ -35,12 +37,13 @@ pub(crate) struct Saving {
 }
 
 impl Saving {
-    pub(crate) fn new(model: String, config: Value, seconds_before: f64) -> Self {
+    pub(crate) fn new(model: String, config: Value, seconds_before: f64, keep: usize) -> Self {
         Self {
             model,
             config,
             seconds_before,
             started: Instant::now(),
+            keep,
             due: false,
             saved: false,
             problems: Vec::new(),

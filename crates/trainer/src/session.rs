@@ -1,7 +1,4 @@
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::atomic::AtomicBool,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use loraloom_data::Tokenizer;
 use loraloom_model::PeftLoraConfig;
@@ -13,7 +10,7 @@ use loraloom_pipeline::{
 use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
 
 use crate::{
-    AdapterReport, Best, Event, Outcome, TrainerError,
+    AdapterReport, Best, Event, Outcome, Signals, TrainerError,
     adapter::{ModelAdapter, unmoved},
     answers,
     evaluate::evaluate,
@@ -48,14 +45,16 @@ pub(crate) struct Session<'a> {
     pub(crate) trials: Trials,
     /// What to go back to if memory runs out.
     pub(crate) snapshot: Option<Snapshot>,
+    /// Whether tasks come from a queue, which numbers them.
+    pub(crate) numbered: bool,
 }
 
 impl Session<'_> {
     /// Trains all running tasks until something follows from a step of one of them, `most` steps are
-    /// taken, `stop` is set or a task fails; then does what follows. Returns the tasks that ended.
+    /// taken, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
     pub(crate) fn train(
         &mut self,
-        stop: &AtomicBool,
+        signals: Signals<'_>,
         most: Option<usize>,
     ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
         self.keep_snapshot()?;
@@ -75,7 +74,8 @@ impl Session<'_> {
             driver: Driver::default(),
         };
         let ledger = &mut self.ledger;
-        self.pipeline.run(&passes, &mut Window { ledger, stop })?;
+        self.pipeline
+            .run(&passes, &mut Window { ledger, signals })?;
 
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {
@@ -233,6 +233,38 @@ impl Session<'_> {
             reason,
         });
         Ok((id, TaskOutcome::Failed))
+    }
+
+    /// Ends a task that has no place and cannot go on.
+    pub(crate) fn fail_waiting(&mut self, waiting: WaitingTask, reason: String) {
+        let step = waiting.task.steps + 1;
+        let adapter = waiting.task.config.name.clone();
+        let outcome = Outcome::Failed {
+            reason: reason.clone(),
+        };
+        self.conclude(waiting.task, outcome);
+        self.ledger.emit(Event::AdapterFailed {
+            adapter,
+            step,
+            reason,
+        });
+    }
+
+    /// Ends a task for its owner, wherever it is; whether there is one. What it saved stays.
+    pub(crate) fn cancel(&mut self, id: TaskId) -> Result<bool, TrainerError> {
+        let task = if let Some(index) = self.ledger.index_of(id) {
+            let place = self.ledger.place(index);
+            self.pipeline.remove(place.group, place.slot)?;
+            self.ledger.running.remove(index)
+        } else if let Some(waiting) = self.waiting.remove(&id) {
+            waiting.task
+        } else {
+            return Ok(false);
+        };
+        let (adapter, step) = (task.config.name.clone(), task.steps);
+        self.conclude(task, Outcome::Cancelled);
+        self.ledger.emit(Event::AdapterCancelled { adapter, step });
+        Ok(true)
     }
 
     /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.

@@ -35,7 +35,9 @@ impl Session<'_> {
         };
         let mut staged = Staged::create(&parent, self.ledger.iteration)?;
         let mut tasks: BTreeMap<TaskId, TaskRecord> = BTreeMap::new();
-        for (id, report) in &self.ended {
+        // Of tasks that came from a queue it knows itself which have ended.
+        let reports = self.ended.iter().filter(|_| !self.numbered);
+        for (id, report) in reports {
             let record = if self.held.contains(id) {
                 as_before(&mut staged, before.as_ref(), queued(report))?
             } else {
@@ -71,15 +73,20 @@ impl Session<'_> {
             model: self.saving.model.clone(),
             layers: self.pipeline.config().num_hidden_layers,
             config: self.saving.config.clone(),
-            tasks: tasks.into_values().collect(),
+            tasks: tasks
+                .into_iter()
+                .map(|(id, record)| TaskRecord {
+                    number: self.numbered.then_some(id.0),
+                    trial: self.trials.results(id),
+                    ..record
+                })
+                .collect(),
         };
         let text = serde_json::to_vec_pretty(&record);
         let text = text.map_err(|error| TrainerError::write(&parent, error.into()))?;
         staged.write(RECORD, &text)?;
         let path = staged.commit()?;
-        let keep = self.ledger.config.adapters.iter();
-        let keep = keep.map(|adapter| adapter.save.keep).max();
-        prune(&parent, keep.unwrap_or(1))?;
+        prune(&parent, self.saving.keep)?;
         Ok(path)
     }
 
@@ -148,6 +155,8 @@ fn without_steps(name: &str, total_steps: usize) -> TaskRecord {
         samples: Vec::new(),
         has_moved: false,
         peft_config: None,
+        number: None,
+        trial: Vec::new(),
         modules: BTreeMap::new(),
     }
 }

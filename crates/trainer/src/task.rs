@@ -130,6 +130,8 @@ impl TrainingTask {
             samples: self.samples.clone(),
             has_moved: false,
             peft_config: None,
+            number: None,
+            trial: Vec::new(),
             modules: BTreeMap::new(),
         }
     }

@@ -1,11 +1,19 @@
 //! Sweeps whose worst trials are stopped early.
 
-use loraloom_config::{RunConfig, StoppingMetric};
+use std::collections::BTreeMap;
+
+use loraloom_config::{EarlyStopping, StoppingMetric};
 use loraloom_scheduler::{Asha, Divergence, Rungs, SweepError, TaskId};
+
+use crate::checkpoint::{Exact, TrialResult};
 
 /// The trials of all sweeps that ask for early stopping. A task outside of them is never stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Trials(Vec<Watched>);
+pub(crate) struct Trials {
+    sweeps: Vec<Watched>,
+    /// What trials were compared by, in order: what is needed to go on after a restart.
+    results: BTreeMap<TaskId, Vec<TrialResult>>,
+}
 
 #[derive(Debug)]
 struct Watched {
@@ -17,48 +25,54 @@ struct Watched {
     divergence: Option<Divergence>,
 }
 
+/// A task as a trial of a sweep.
+#[derive(Debug, Clone)]
+pub(crate) struct Trial {
+    pub(crate) id: TaskId,
+    pub(crate) total_steps: usize,
+    /// The training loss of its first step, if it has taken one.
+    pub(crate) first_loss: Option<f64>,
+    /// What it was compared by before a restart.
+    pub(crate) results: Vec<TrialResult>,
+}
+
 impl Trials {
-    /// Those of a configuration. `find` knows the tasks, by name, and how many steps they take.
-    pub(crate) fn of(
-        config: &RunConfig,
-        find: impl Fn(&str) -> Option<(TaskId, usize)>,
-    ) -> Result<Self, SweepError> {
-        let mut all = Vec::new();
-        for sweep in &config.sweep {
-            let Some(stopping) = &sweep.early_stopping else {
-                continue;
-            };
-            let rungs = Rungs::new(stopping.grace_period, stopping.reduction_factor)?;
-            let mut asha = Asha::new(rungs);
-            let mut divergence = stopping.divergence.map(Divergence::new).transpose()?;
-            let mut members = Vec::new();
-            for (id, total_steps) in sweep.adapters.iter().filter_map(|name| find(name)) {
-                asha.enter(id, total_steps);
-                if let Some(divergence) = &mut divergence {
-                    divergence.enter(id);
-                }
-                members.push(id);
+    /// Takes a task into the comparison of a sweep; the first of a sweep settles how that stops.
+    pub(crate) fn enter(
+        &mut self,
+        sweep: &str,
+        stopping: &EarlyStopping,
+        trial: Trial,
+    ) -> Result<(), SweepError> {
+        let known = self
+            .sweeps
+            .iter()
+            .position(|watched| watched.sweep == sweep);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                self.sweeps.push(Watched::new(sweep, stopping)?);
+                self.sweeps.len() - 1
             }
-            all.push(Watched {
-                sweep: sweep.name.clone(),
-                metric: stopping.metric,
-                members,
-                rungs,
-                asha,
-                divergence,
-            });
-        }
-        Ok(Self(all))
+        };
+        self.sweeps[index].enter(&trial);
+        self.results.insert(trial.id, trial.results);
+        Ok(())
+    }
+
+    /// What a task was compared by.
+    pub(crate) fn results(&self, trial: TaskId) -> Vec<TrialResult> {
+        self.results.get(&trial).cloned().unwrap_or_default()
     }
 
     fn watched(&mut self, trial: TaskId) -> Option<&mut Watched> {
-        let mut all = self.0.iter_mut();
+        let mut all = self.sweeps.iter_mut();
         all.find(|watched| watched.members.contains(&trial))
     }
 
     /// Whether a trial is compared with others by its training loss after `step`.
     pub(crate) fn compares_after(&self, trial: TaskId, step: usize) -> bool {
-        self.0.iter().any(|watched| {
+        self.sweeps.iter().any(|watched| {
             let rung = watched.rungs.reached(step);
             watched.metric == StoppingMetric::TrainLoss
                 && watched.members.contains(&trial)
@@ -79,23 +93,66 @@ impl Trials {
                 limit.unwrap_or_default()
             ));
         }
-        match watched.metric {
-            StoppingMetric::TrainLoss => watched.compare(trial, step, loss),
-            StoppingMetric::EvalLoss => None,
-        }
+        self.compare(trial, StoppingMetric::TrainLoss, step, loss)
     }
 
     /// Takes the validation loss of a trial; why it is stopped, if it is.
     pub(crate) fn evaluated(&mut self, trial: TaskId, step: usize, loss: f64) -> Option<String> {
+        self.compare(trial, StoppingMetric::EvalLoss, step, loss)
+    }
+
+    fn compare(
+        &mut self,
+        trial: TaskId,
+        metric: StoppingMetric,
+        step: usize,
+        value: f64,
+    ) -> Option<String> {
         let watched = self.watched(trial)?;
-        match watched.metric {
-            StoppingMetric::EvalLoss => watched.compare(trial, step, loss),
-            StoppingMetric::TrainLoss => None,
+        let rung = watched.rungs.reached(step)?;
+        if watched.metric != metric {
+            return None;
         }
+        let reason = watched.compare(trial, step, value);
+        let rungs = watched.rungs;
+        let results = self.results.entry(trial).or_default();
+        let passed = results.last().and_then(|last| rungs.reached(last.step));
+        if passed.is_none_or(|passed| passed < rung) {
+            let value = Exact(value);
+            results.push(TrialResult { step, value });
+        }
+        reason
     }
 }
 
 impl Watched {
+    fn new(sweep: &str, stopping: &EarlyStopping) -> Result<Self, SweepError> {
+        let rungs = Rungs::new(stopping.grace_period, stopping.reduction_factor)?;
+        Ok(Self {
+            sweep: sweep.to_owned(),
+            metric: stopping.metric,
+            members: Vec::new(),
+            rungs,
+            asha: Asha::new(rungs),
+            divergence: stopping.divergence.map(Divergence::new).transpose()?,
+        })
+    }
+
+    fn enter(&mut self, trial: &Trial) {
+        let id = trial.id;
+        self.members.push(id);
+        self.asha.enter(id, trial.total_steps);
+        for result in &trial.results {
+            self.asha.restore(id, result.step, result.value.0);
+        }
+        if let Some(divergence) = &mut self.divergence {
+            divergence.enter(id);
+            if let Some(loss) = trial.first_loss {
+                divergence.report(id, loss);
+            }
+        }
+    }
+
     fn compare(&mut self, trial: TaskId, step: usize, value: f64) -> Option<String> {
         let stop = self.asha.report(trial, step, value)?;
         Some(format!(

@@ -1,15 +1,12 @@
 //! Iterations of a run between two moments at which something follows from a step.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
-};
+use std::time::Instant;
 
 use loraloom_pipeline::executor::{StepOutcome, StepPlan, Steps};
 use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Work};
 
 use crate::{
-    Event, TrainerError,
+    Event, Signals, TrainerError,
     ledger::Ledger,
     pending::{StepResult, SubmittedIteration, SubmittedStep},
 };
@@ -17,8 +14,7 @@ use crate::{
 /// The ledger while the stages work: it plans steps ahead and books them as they end.
 pub(crate) struct Window<'s, 'a> {
     pub(crate) ledger: &'s mut Ledger<'a>,
-    /// Asks for an early end.
-    pub(crate) stop: &'s AtomicBool,
+    pub(crate) signals: Signals<'s>,
 }
 
 impl Steps for Window<'_, '_> {
@@ -26,7 +22,7 @@ impl Steps for Window<'_, '_> {
 
     /// The first step is always taken: whoever asked for a window means it.
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
-        if step > 0 && self.stop.load(Ordering::Relaxed) {
+        if step > 0 && self.signals.any() {
             return Ok(None);
         }
         let begun = Instant::now();

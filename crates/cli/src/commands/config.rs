@@ -37,7 +37,7 @@ pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
     LoadOptions {
         overrides: arguments.overrides.clone(),
         base_model: arguments.base_model.clone(),
-        output_dir: None,
+        ..LoadOptions::default()
     }
 }
 

@@ -8,10 +8,17 @@ mod doctor;
 mod generate;
 mod init;
 mod plan;
+mod queue;
 mod report;
+mod serve;
 mod simulate;
+mod stages;
+mod status;
+mod submit;
 mod train;
 mod worker;
+
+use loraloom_queue::Request;
 
 use crate::{arguments::Command, exit::Exit, printer::Printer};
 
@@ -26,6 +33,14 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Check(arguments) => check::run(&arguments, printer),
         Command::Plan(arguments) => plan::run(&arguments, printer),
         Command::Train(arguments) => train::run(arguments, printer),
+        Command::Serve(arguments) => serve::run(&arguments, printer),
+        Command::Submit(arguments) => submit::submit(&arguments, printer),
+        Command::Clone(arguments) => submit::clone(&arguments, printer),
+        Command::Status(arguments) => status::run(&arguments, printer),
+        Command::Pause(arguments) => queue::ask(&arguments, Request::Pause, printer),
+        Command::Resume(arguments) => queue::ask(&arguments, Request::Resume, printer),
+        Command::Cancel(arguments) => queue::ask(&arguments, Request::Cancel, printer),
+        Command::Explain(arguments) => queue::explain(&arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
         Command::Simulate(arguments) => simulate::run(&arguments, printer),

@@ -1,18 +1,12 @@
 //! `train CONFIG`: every adapter to its end.
 
-use loraloom_config::{LoadOptions, RunConfig, WorkerAddress};
-use loraloom_trainer::{Outcome, Run, RunReport, SavedRun, StagePlace};
+use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_trainer::{Outcome, Run, RunReport, SavedRun};
 
-use super::config;
+use super::{config, stages};
 use crate::{
-    arguments::TrainArguments,
-    device::{self, OpenedStage},
-    exit::Exit,
-    failure::Failure,
-    interrupt,
-    printer::Printer,
-    progress::Progress,
-    run_directory, summary,
+    arguments::TrainArguments, device, exit::Exit, failure::Failure, interrupt, printer::Printer,
+    progress::Progress, run_directory, summary,
 };
 
 pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -35,7 +29,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         run_directory::refuse_used(&config.output_dir)?;
         None
     };
-    let places = open_stages(&config, printer)?;
+    let places = stages::open(&config, printer)?;
     let output_dir = config.output_dir.clone();
 
     let run = match saved {
@@ -101,46 +95,6 @@ fn print(report: &RunReport, json: bool, printer: &Printer) -> anyhow::Result<()
         printer.data(&format!("\n{samples}"))?;
     }
     Ok(())
-}
-
-/// What every stage is on, said on the way.
-fn open_stages(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<StagePlace>> {
-    let mut places = Vec::new();
-    let stages = device::open_stages(config)?;
-    let several = stages.len() > 1;
-    let model = config.model.display();
-    if several {
-        let count = stages.len();
-        printer.note(&format!("model   {model} in {count} stages"));
-    }
-    for (index, stage) in stages.into_iter().enumerate() {
-        if let OpenedStage::Local(opened) = &stage {
-            printer.warnings(&opened.warnings);
-        }
-        printer.note(&if several {
-            format!("stage {index} on {stage}")
-        } else {
-            format!("model   {model} on {stage}")
-        });
-        places.push(match stage {
-            OpenedStage::Local(opened) => StagePlace::Device(opened.device),
-            OpenedStage::Remote(address) => worker(&address)?,
-        });
-    }
-    Ok(places)
-}
-
-#[cfg(feature = "remote")]
-fn worker(address: &WorkerAddress) -> anyhow::Result<StagePlace> {
-    let address = format!("remote:{address}").parse();
-    let address = address.map_err(|error| Failure::usage(format!("{error}")))?;
-    Ok(StagePlace::Worker(address))
-}
-
-#[cfg(not(feature = "remote"))]
-fn worker(_: &WorkerAddress) -> anyhow::Result<StagePlace> {
-    let failure = Failure::new(Exit::Device, "this build reaches no workers");
-    Err(failure.hint("build with `--features remote`").into())
 }
 
 fn exit(report: &RunReport) -> Exit {

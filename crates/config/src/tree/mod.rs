@@ -7,4 +7,4 @@ mod read;
 mod yaml;
 
 pub(crate) use node::{Key, Node, Value};
-pub(crate) use read::{read_file, read_fragment};
+pub(crate) use read::{read_file, read_fragment, read_text};

@@ -43,6 +43,18 @@ pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
     })
 }
 
+/// Reads YAML text that is no file.
+///
+/// # Errors
+///
+/// The text is not well formed.
+pub(crate) fn read_text(text: &str, source: &Source<'_>) -> Result<Node, ConfigError> {
+    read_yaml(text).map_err(|(location, problem)| ConfigError::Syntax {
+        place: source.place(location),
+        problem,
+    })
+}
+
 /// Reads the value of an override, a YAML scalar, list or mapping.
 ///
 /// # Errors

@@ -85,35 +85,58 @@ impl Asha {
     /// passes several rungs at once counts at the highest. Reports of tasks that were not entered,
     /// or come after the stop, are ignored.
     pub fn report(&mut self, trial: TaskId, step: usize, value: f64) -> Option<Stop> {
-        let entered = self.trials.get_mut(&trial)?;
-        let rung = self.rungs.reached(step)?;
+        let rung = self.pass(trial, step)?;
         let milestone = self.rungs.step(rung)?;
-        let is_new = entered.passed.is_none_or(|passed| passed < rung);
-        if entered.stopped || !is_new || milestone >= entered.total_steps {
-            return None;
-        }
-        entered.passed = Some(rung);
         let results = self.results.entry(rung).or_default();
         let better = |&&other: &&f64| other <= value || !value.is_finite();
         let rank = results.iter().filter(better).count() + 1;
-        results.push(if value.is_finite() {
-            value
-        } else {
-            f64::INFINITY
-        });
+        results.push(comparable(value));
         let top = results.len().div_ceil(self.rungs.reduction_factor());
         if value.is_finite() && rank <= top {
             return None;
         }
-        entered.stopped = true;
+        let results = results.len();
+        self.trials.get_mut(&trial)?.stopped = true;
         Some(Stop {
             trial,
             rung,
             milestone,
             value,
             rank,
-            results: results.len(),
+            results,
             top,
         })
+    }
+
+    /// Takes a result from before a restart, which was decided on then: others are compared with it,
+    /// and nobody stops. Results of a trial come in their order.
+    pub fn restore(&mut self, trial: TaskId, step: usize, value: f64) {
+        if let Some(rung) = self.pass(trial, step) {
+            self.results
+                .entry(rung)
+                .or_default()
+                .push(comparable(value));
+        }
+    }
+
+    /// The rung that a report brings a trial to, if it is new to it.
+    fn pass(&mut self, trial: TaskId, step: usize) -> Option<usize> {
+        let entered = self.trials.get_mut(&trial)?;
+        let rung = self.rungs.reached(step)?;
+        let is_new = entered.passed.is_none_or(|passed| passed < rung);
+        if entered.stopped || !is_new || self.rungs.step(rung)? >= entered.total_steps {
+            return None;
+        }
+        entered.passed = Some(rung);
+        Some(rung)
+    }
+}
+
+/// A value that is not finite is worse than any other.
+fn comparable(value: f64) -> f64 {
+    if value.is_finite() {
+        value
+    } else {
+        f64::INFINITY
     }
 }

@@ -55,6 +55,12 @@ pub(crate) struct TaskRecord {
     pub(crate) has_moved: bool,
     /// `adapter_config.json` of the directory that it began from.
     pub(crate) peft_config: Option<String>,
+    /// Its number in the queue that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) number: Option<u64>,
+    /// What it was compared by with other trials of its sweep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) trial: Vec<TrialResult>,
     /// Adapted modules by their path; none before it has begun and after it has ended.
     pub(crate) modules: BTreeMap<String, ModuleRecord>,
 }
@@ -69,6 +75,13 @@ pub(crate) enum Standing {
     Begun,
     /// It has ended.
     Ended(Outcome),
+}
+
+/// What a trial of a sweep was compared by at a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TrialResult {
+    pub(crate) step: usize,
+    pub(crate) value: Exact,
 }
 
 /// The best evaluation of a task.

@@ -3,10 +3,9 @@ use std::ops::Range;
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_pipeline::{HostMemory, Pipeline};
-use loraloom_scheduler::{
-    Budget, Coefficients, DeviceMemory, Load, Measurement, MemoryModel, Refusal,
-};
+use loraloom_scheduler::{Budget, DeviceMemory, Load, Measurement, Refusal};
 
+use super::DeviceRoom;
 use crate::{TrainerError, plan::kept_per_token};
 
 /// Pages in which a GPU's pools grow, at the most usual.
@@ -18,6 +17,7 @@ const HOST_PAGE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct DeviceBudget {
     device: Device,
+    room: DeviceRoom,
     memory: DeviceMemory,
     /// Whether more than `memory_limit` says is refused, or only known: where the device does not say
     /// how much it has, a fraction of that is no limit.
@@ -49,6 +49,11 @@ impl Budget for DeviceBudget {
 }
 
 impl DeviceBudget {
+    /// What the device had room for before anything was learnt, if it is limited.
+    pub(crate) fn room(&self) -> Option<&DeviceRoom> {
+        self.limited.then_some(&self.room)
+    }
+
     /// Bytes that may be used, if that is known.
     pub(crate) fn limit(&self) -> Option<u64> {
         self.limited.then(|| self.memory.limit_bytes())
@@ -128,19 +133,20 @@ pub(crate) fn budgets(
             .iter()
             .map(|layers| kept_per_token(model, layers, gradient_checkpointing))
             .sum();
-        let prior = Coefficients::new(0.0, per_token as f64, 0.0)?;
-        let memory = DeviceMemory::new(
-            format!("{device:?}"),
-            limit,
-            in_use,
-            held as f64 / model.num_hidden_layers as f64,
-            MemoryModel::new(prior, page),
-        )?;
+        let room = DeviceRoom {
+            device: format!("{device:?}"),
+            limit_bytes: limit,
+            fixed_bytes: in_use,
+            adapter_share: held as f64 / model.num_hidden_layers as f64,
+            bytes_per_token: per_token as f64,
+            page_bytes: page,
+        };
         Ok(DeviceBudget {
             // Nothing is measured where nobody counts.
             limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),
             device,
-            memory,
+            memory: room.memory()?,
+            room,
             runs: Load::default(),
         })
     };

@@ -1,9 +1,11 @@
 //! Who trains when: the scheduler of a run, and what it learns from the run's iterations.
 
 mod budget;
+mod device_room;
 mod load;
 mod overseer;
 
 pub(crate) use budget::{DeviceBudget, budgets};
+pub use device_room::DeviceRoom;
 pub(crate) use load::{adapter_bytes, described};
 pub(crate) use overseer::Overseer;

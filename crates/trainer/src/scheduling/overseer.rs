@@ -2,12 +2,12 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Instant};
 
 use loraloom_config::{PolicyChoice, SchedulerConfig};
 use loraloom_scheduler::{
-    Decision, FairShares, GroupedRoom, GroupingOptions, Load, MeasuredIteration, OutOfMemory,
-    Outcome, Policy, Scheduler, SchedulerError, SchedulerOptions, StepTimes, Task, TaskId,
-    TaskScheduler, TaskState,
+    Decision, FairShares, GroupedRoom, GroupingOptions, Ledger, Load, MeasuredIteration,
+    OutOfMemory, Outcome, Past, Policy, Scheduler, SchedulerError, SchedulerOptions, StepTimes,
+    Task, TaskId, TaskScheduler, TaskState,
 };
 
-use super::DeviceBudget;
+use super::{DeviceBudget, DeviceRoom};
 
 /// Iterations after which the step-time model is fitted anew.
 const FITTED_EVERY: usize = 16;
@@ -86,6 +86,36 @@ impl Overseer {
         host.find_map(DeviceBudget::limit)
     }
 
+    /// What the limited devices had room for before anything was learnt.
+    pub(crate) fn rooms(&self) -> Vec<DeviceRoom> {
+        let budgets = self.scheduler.room().budgets().iter();
+        budgets.filter_map(DeviceBudget::room).cloned().collect()
+    }
+
+    /// Holds a task for its owner.
+    pub(crate) fn pause(&mut self, task: TaskId) -> Result<(), SchedulerError> {
+        self.running.retain(|&running| running != task);
+        self.scheduler.pause(task, self.now())
+    }
+
+    /// Puts a paused task back into the line.
+    pub(crate) fn resume(&mut self, task: TaskId) -> Result<(), SchedulerError> {
+        self.scheduler.resume(task, self.now())
+    }
+
+    /// What fair shares have to remember for a restart.
+    pub(crate) fn ledgers(&self) -> Vec<(i64, Ledger)> {
+        let ledgers = self.scheduler.ledgers();
+        ledgers
+            .map(|(priority, ledger)| (priority, ledger.clone()))
+            .collect()
+    }
+
+    /// Takes up what fair shares remembered before a restart.
+    pub(crate) fn set_ledger(&mut self, priority: i64, ledger: Ledger) {
+        self.scheduler.set_ledger(priority, ledger);
+    }
+
     /// What all running tasks ask of memory, at the most.
     fn load(&self) -> Load {
         let loads = self.running.iter().filter_map(|task| self.loads.get(task));
@@ -97,6 +127,13 @@ impl Scheduler for Overseer {
     fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
         let (id, load) = (task.id, task.load);
         self.scheduler.submit(task, self.now())?;
+        self.loads.insert(id, load);
+        Ok(())
+    }
+
+    fn restore(&mut self, task: Task, past: Past) -> Result<(), SchedulerError> {
+        let (id, load) = (task.id, task.load);
+        self.scheduler.restore(task, past, self.now())?;
         self.loads.insert(id, load);
         Ok(())
     }

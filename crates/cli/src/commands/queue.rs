@@ -1,0 +1,94 @@
+//! `pause`, `resume`, `cancel` and `explain`: one task of a server.
+
+use loraloom_queue::{Answer, Event, Request, Task, TaskState};
+use loraloom_server::Client;
+use serde::Serialize;
+
+use crate::{arguments::TaskArguments, exit::Exit, printer::Printer};
+
+#[derive(Serialize)]
+struct Asked {
+    id: u64,
+    name: String,
+    state: String,
+    requested: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Explained {
+    id: u64,
+    name: String,
+    state: String,
+    reason: String,
+    explanation: String,
+    events: Vec<Happened>,
+}
+
+#[derive(Serialize)]
+struct Happened {
+    event: String,
+    reason: String,
+}
+
+pub(super) fn ask(
+    arguments: &TaskArguments,
+    request: Request,
+    printer: &Printer,
+) -> anyhow::Result<Exit> {
+    let client = Client::open(&arguments.directory)?;
+    let (task, answer) = client.ask(&arguments.task, request)?;
+    if arguments.json {
+        printer.json(&Asked {
+            id: task.id.0,
+            name: task.name,
+            state: task.state.to_string(),
+            requested: task.requested.map(|request| request.to_string()),
+        })?;
+        return Ok(Exit::Success);
+    }
+    let Task { name, state, .. } = task;
+    printer.data(&match answer {
+        Answer::Waits => format!("{name}: the server will {request} it after this step"),
+        Answer::CarriedOut => format!("{name} is {state}"),
+        Answer::Withdrew => format!("{name}: what was asked before is taken back; it is {state}"),
+        Answer::Already => format!("{name} is {state} already"),
+    })?;
+    Ok(Exit::Success)
+}
+
+pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let client = Client::open(&arguments.directory)?;
+    let (task, events) = client.history(&arguments.task)?;
+    if arguments.json {
+        let happened = |event: Event| Happened {
+            event: event.kind.to_string(),
+            reason: event.reason,
+        };
+        printer.json(&Explained {
+            id: task.id.0,
+            name: task.name,
+            state: task.state.to_string(),
+            reason: task.reason,
+            explanation: task.explanation,
+            events: events.into_iter().map(happened).collect(),
+        })?;
+        return Ok(Exit::Success);
+    }
+    let steps = task
+        .total_steps
+        .map_or_else(String::new, |total| format!(" of {total}"));
+    let waits = matches!(task.state, TaskState::Queued | TaskState::Parked);
+    let why = if waits && !task.explanation.is_empty() {
+        &task.explanation
+    } else {
+        &task.reason
+    };
+    printer.data(&format!(
+        "{} is {} at step {}{steps}: {why}",
+        task.name, task.state, task.step
+    ))?;
+    for event in events {
+        printer.data(&format!("  {}: {}", event.kind, event.reason))?;
+    }
+    Ok(Exit::Success)
+}

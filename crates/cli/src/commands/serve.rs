@@ -1,0 +1,50 @@
+//! `serve RUN`: train what is submitted.
+
+use loraloom_config::LoadOptions;
+use loraloom_server::{ServeOptions, Server, configuration};
+
+use super::stages;
+use crate::{
+    arguments::ServeArguments, exit::Exit, interrupt, printer::Printer, progress::Progress,
+};
+
+pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let options = LoadOptions {
+        overrides: arguments.overrides.clone(),
+        ..LoadOptions::default()
+    };
+    let directory = &arguments.directory;
+    let file = arguments.config.as_deref();
+    let (config, warnings) = configuration(directory, file, &options)?;
+    printer.warnings(&warnings);
+    let adapters = config.adapters.len();
+    let server = Server::start(directory, config)?;
+    let run = directory.display();
+    match (server.submitted(), adapters) {
+        (0, 0) => {}
+        (0, _) => printer.note(&format!(
+            "the queue is not new: adapters of the configuration are left to `loraloom submit {run}`"
+        )),
+        (submitted, _) => printer.note(&format!("{submitted} tasks submitted")),
+    }
+    for task in server.recovered() {
+        printer.note(&format!(
+            "{} goes back from step {} to step {}, where it was saved",
+            task.id, task.from_step, task.to_step
+        ));
+    }
+    let places = stages::open(server.config(), printer)?;
+    let stop = interrupt::flag(printer)?;
+    printer.note(&format!("serves {run}"));
+    let mut progress = Progress::new(printer);
+    let options = ServeOptions {
+        drain: arguments.drain,
+    };
+    let report = server.run(&places, options, &stop, &mut |event| progress.show(event))?;
+    progress.finish();
+    Ok(if report.interrupted {
+        Exit::Interrupted
+    } else {
+        Exit::Success
+    })
+}

@@ -1,0 +1,117 @@
+//! `status RUN`: how the tasks of a server stand.
+
+use std::{fmt::Write, thread, time::Duration};
+
+use loraloom_server::{Client, Status, SweepStatus, TaskStatus};
+
+use crate::{arguments::StatusArguments, exit::Exit, printer::Printer, table::aligned};
+
+/// How often a watched queue is looked at.
+const EVERY: Duration = Duration::from_millis(500);
+
+pub(super) fn run(arguments: &StatusArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let client = Client::open(&arguments.directory)?;
+    let mut shown = None;
+    loop {
+        let mut status = client.status()?;
+        let ended = !status.tasks.iter().any(is_live);
+        if arguments.live {
+            status.tasks.retain(is_live);
+        }
+        if shown.as_ref() != Some(&status) {
+            match (arguments.json, arguments.watch) {
+                (true, true) => printer.data(&serde_json::to_string(&status)?)?,
+                (true, false) => printer.json(&status)?,
+                (false, _) => printer.data(&text(&status))?,
+            }
+            shown = Some(status);
+        }
+        if !arguments.watch || ended {
+            return Ok(Exit::Success);
+        }
+        thread::sleep(EVERY);
+    }
+}
+
+fn is_live(task: &TaskStatus) -> bool {
+    !["done", "failed", "cancelled"].contains(&task.state.as_str())
+}
+
+fn text(status: &Status) -> String {
+    let server = match (status.served, status.pid) {
+        (true, Some(pid)) => format!("served by process {pid}"),
+        (true, None) => "served".to_owned(),
+        (false, _) => "no server runs".to_owned(),
+    };
+    let columns = [
+        ("task", false),
+        ("name", true),
+        ("state", true),
+        ("step", false),
+        ("loss", false),
+        ("best eval", false),
+        ("priority", false),
+        ("tenant", true),
+        ("reason", true),
+    ];
+    let rows: Vec<[String; 9]> = status.tasks.iter().map(row).collect();
+    let mut text = format!("{server}\n{}", aligned(columns, &rows));
+    for sweep in &status.sweeps {
+        text.push_str(&leaderboard(sweep));
+    }
+    text
+}
+
+fn row(task: &TaskStatus) -> [String; 9] {
+    let total = task
+        .total_steps
+        .map_or_else(|| "?".to_owned(), |total| total.to_string());
+    let state = match &task.requested {
+        Some(request) => format!("{}, to {request}", task.state),
+        None => task.state.clone(),
+    };
+    [
+        task.id.to_string(),
+        task.name.clone(),
+        state,
+        format!("{}/{total}", task.step),
+        loss(task.last_loss),
+        loss(task.best_eval_loss),
+        task.priority.to_string(),
+        task.tenant.clone(),
+        task.reason.clone(),
+    ]
+}
+
+fn leaderboard(sweep: &SweepStatus) -> String {
+    let columns = [
+        ("rank", false),
+        ("name", true),
+        (sweep.metric, false),
+        ("step", false),
+        ("state", true),
+    ];
+    let rows: Vec<[String; 5]> = sweep
+        .standings
+        .iter()
+        .map(|standing| {
+            [
+                standing
+                    .rank
+                    .map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+                standing.name.clone(),
+                loss(standing.metric),
+                standing.step.to_string(),
+                standing.state.clone(),
+            ]
+        })
+        .collect();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "\nsweep {}\n{}", sweep.name, aligned(columns, &rows));
+    text
+}
+
+fn loss(loss: Option<f64>) -> String {
+    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"))
+}

@@ -1,0 +1,61 @@
+//! `submit RUN CONFIG` and `clone RUN TASK`: tasks for a server.
+
+use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_server::{Client, Submitted};
+use serde::Serialize;
+
+use crate::{
+    arguments::{CloneArguments, SubmitArguments},
+    exit::Exit,
+    printer::Printer,
+};
+
+#[derive(Serialize)]
+struct Report {
+    tasks: Vec<Submitted>,
+}
+
+pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let client = Client::open(&arguments.directory)?;
+    let options = LoadOptions {
+        overrides: arguments.overrides.clone(),
+        default_model: Some(client.model().to_owned()),
+        ..LoadOptions::default()
+    };
+    let loaded = RunConfig::load_with(&arguments.config, &options)?;
+    printer.warnings(&loaded.warnings);
+    let (tasks, warnings) = client.submit(&loaded.config, arguments.key.as_deref())?;
+    printer.warnings(&warnings);
+    print(tasks, arguments.json, printer)
+}
+
+pub(super) fn clone(arguments: &CloneArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let client = Client::open(&arguments.directory)?;
+    let (tasks, warnings) = client.resubmit(
+        &arguments.task,
+        &arguments.name,
+        &arguments.overrides,
+        arguments.key.as_deref(),
+    )?;
+    printer.warnings(&warnings);
+    print(tasks, arguments.json, printer)
+}
+
+fn print(tasks: Vec<Submitted>, json: bool, printer: &Printer) -> anyhow::Result<Exit> {
+    if json {
+        printer.json(&Report { tasks })?;
+        return Ok(Exit::Success);
+    }
+    for task in tasks {
+        let Submitted {
+            id,
+            name,
+            new,
+            total_steps,
+        } = task;
+        let steps = total_steps.map_or_else(String::new, |steps| format!(", {steps} steps"));
+        let known = if new { "" } else { " (accepted before)" };
+        printer.data(&format!("task {id}  {name}{steps}{known}"))?;
+    }
+    Ok(Exit::Success)
+}

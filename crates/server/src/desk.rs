@@ -1,0 +1,391 @@
+//! Between queue and trainer: orders one way, what becomes of them the other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use loraloom_queue::{Progress, QueueError, Request, TaskId, TaskState, Transition};
+use loraloom_scheduler::{Ledger, TaskId as TrainedId};
+use loraloom_trainer::{DeviceRoom, Event, NewTask, Order};
+
+use crate::{ServerError, files::Files, ledger, spec::Spec, watch::Watch};
+
+/// Where the rooms of the server's devices are kept.
+pub(crate) const ROOMS: &str = "device_rooms";
+
+/// How far tasks have come is written down this often, and whenever one of them changes its state.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long an idle server sleeps before it looks again.
+const NAP: Duration = Duration::from_millis(50);
+
+/// The queue as the trainer sees it.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    queue: loraloom_queue::Server,
+    watch: Watch,
+    /// Whether the server ends once nothing is left to train.
+    drain: bool,
+    /// The last task that the trainer was told of.
+    last: TaskId,
+    /// Tasks that the trainer has, by name.
+    live: BTreeMap<String, Live>,
+    files: Files,
+    /// What could not be written down yet.
+    late: Vec<Transition>,
+    /// What an event could not be written down for.
+    failed: Option<QueueError>,
+    recorded: Instant,
+    ledgers: String,
+}
+
+/// A task that the trainer has.
+#[derive(Debug)]
+struct Live {
+    id: TaskId,
+    spec: Spec,
+    progress: Progress,
+    /// Whether there is progress that was not written down.
+    moved: bool,
+    state: TaskState,
+    /// Whether its owner wants it held when it leaves its place.
+    holds: bool,
+}
+
+impl Desk {
+    pub(crate) fn new(queue: loraloom_queue::Server, watch: Watch, drain: bool) -> Self {
+        Self {
+            queue,
+            watch,
+            drain,
+            last: TaskId(0),
+            live: BTreeMap::new(),
+            files: Files::default(),
+            late: Vec::new(),
+            failed: None,
+            recorded: Instant::now(),
+            ledgers: String::new(),
+        }
+    }
+
+    pub(crate) fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), ServerError> {
+        let text = serde_json::json!(rooms).to_string();
+        Ok(self.queue.record(&[], &[(ROOMS, &text)])?)
+    }
+
+    pub(crate) fn ledgers(&self) -> Result<Vec<(i64, Ledger)>, ServerError> {
+        let stored = self.queue.queue().stored()?;
+        let text = stored.get(ledger::KEY);
+        text.map_or(Ok(Vec::new()), |text| ledger::from_text(text))
+    }
+
+    /// What the queue asks of the trainer; `None` once a server that drains has nothing left.
+    pub(crate) fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, ServerError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error.into());
+        }
+        self.flush(true)?;
+        self.watch.clear();
+        let mut orders = self.asked()?;
+        orders.extend(self.changed_files());
+        if idle && orders.is_empty() {
+            let left = |live: &Live| live.state != TaskState::Paused;
+            if self.drain && !self.live.values().any(left) {
+                return Ok(None);
+            }
+            thread::sleep(NAP);
+        }
+        Ok(Some(orders))
+    }
+
+    fn asked(&mut self) -> Result<Vec<Order>, ServerError> {
+        let mut orders = Vec::new();
+        for (id, state) in self.queue.carry_out_waiting()? {
+            let Some(live) = self.live.values_mut().find(|live| live.id == id) else {
+                continue;
+            };
+            live.state = state;
+            let id = TrainedId(id.0);
+            orders.push(match state {
+                TaskState::Paused => Order::Pause(id),
+                TaskState::Cancelled => Order::Cancel(id),
+                _ => Order::Resume(id),
+            });
+        }
+        for task in self.queue.queue().tasks_after(self.last)? {
+            self.last = task.id;
+            if task.state.is_final() {
+                continue;
+            }
+            let submission = self.queue.queue().spec(task.id)?;
+            let spec = match Spec::from_text(&submission.spec) {
+                Ok(spec) => spec,
+                Err(error) => {
+                    self.end_unread(task.id, task.state, error.to_string())?;
+                    continue;
+                }
+            };
+            self.files.watch(&spec.files());
+            let (name, stopping) = spec.sweep.clone().unzip();
+            orders.push(Order::Train(Box::new(NewTask {
+                id: TrainedId(task.id.0),
+                adapter: spec.adapter.clone(),
+                dataset: spec.dataset.clone(),
+                seed: spec.seed,
+                digest: task.dataset_hash,
+                sweep: name.zip(stopping.flatten()),
+                paused: task.state == TaskState::Paused,
+            })));
+            self.live.insert(
+                task.name,
+                Live {
+                    id: task.id,
+                    spec,
+                    progress: Progress {
+                        id: task.id,
+                        step: task.step,
+                        last_loss: None,
+                        best_metric: None,
+                    },
+                    moved: false,
+                    state: task.state,
+                    holds: false,
+                },
+            );
+        }
+        for task in self.queue.queue().requests()? {
+            let Some(live) = self.live.get_mut(&task.name) else {
+                continue;
+            };
+            let id = TrainedId(task.id.0);
+            match task.requested {
+                Some(Request::Pause) => {
+                    live.holds = true;
+                    orders.push(Order::Pause(id));
+                }
+                Some(Request::Cancel) => orders.push(Order::Cancel(id)),
+                Some(Request::Resume) | None => {}
+            }
+        }
+        Ok(orders)
+    }
+
+    /// Ends a task that this version cannot read.
+    fn end_unread(
+        &mut self,
+        id: TaskId,
+        state: TaskState,
+        reason: String,
+    ) -> Result<(), ServerError> {
+        let mut way = Vec::new();
+        if state == TaskState::Paused {
+            way.push(TaskState::Parked);
+        }
+        way.push(TaskState::Failed);
+        let transition = |to| Transition {
+            id,
+            to,
+            reason: reason.clone(),
+        };
+        let way: Vec<Transition> = way.into_iter().map(transition).collect();
+        Ok(self.queue.apply(&way)?)
+    }
+
+    /// Tasks whose files have changed since they were read.
+    fn changed_files(&mut self) -> Vec<Order> {
+        let changed = self.files.changed();
+        let live = self.live.values();
+        let failed = live.filter_map(|live| {
+            let path = live
+                .spec
+                .files()
+                .into_iter()
+                .find(|path| changed.contains(path))?;
+            let reason = format!(
+                "dataset `{}` changed while it trained: {}",
+                live.spec.adapter.dataset,
+                path.display()
+            );
+            Some(Order::Fail(TrainedId(live.id.0), reason))
+        });
+        failed.collect()
+    }
+
+    /// Writes down why tasks wait, and what fair shares have to remember.
+    pub(crate) fn decided(
+        &mut self,
+        waiting: &[(TrainedId, String)],
+        ledgers: &[(i64, Ledger)],
+    ) -> Result<(), ServerError> {
+        let known: BTreeSet<TaskId> = self.live.values().map(|live| live.id).collect();
+        let mut texts: Vec<(TaskId, &str)> = waiting
+            .iter()
+            .map(|(id, reason)| (TaskId(id.0), reason.as_str()))
+            .filter(|(id, _)| known.contains(id))
+            .collect();
+        let running = |live: &&Live| live.state == TaskState::Running;
+        let running = self.live.values().filter(running);
+        texts.extend(running.map(|live| (live.id, "trains")));
+        self.queue.explain(&texts)?;
+        let text = ledger::to_text(ledgers);
+        if text != self.ledgers && self.recorded.elapsed() >= EVERY {
+            self.queue.record(&[], &[(ledger::KEY, &text)])?;
+            self.ledgers = text;
+        }
+        Ok(())
+    }
+
+    /// Writes down what happened. What cannot be written ends the server at its next look at the queue,
+    /// unless the disk is full: then it is tried again.
+    pub(crate) fn observe(&mut self, event: &Event) {
+        if let Err(error) = self.note(event) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn note(&mut self, event: &Event) -> Result<(), QueueError> {
+        match event {
+            Event::Admit {
+                adapter,
+                step,
+                total_steps,
+                reason,
+            } => {
+                let Some(live) = self.live.get_mut(adapter) else {
+                    return Ok(());
+                };
+                live.progress.step = *step as u64;
+                self.queue.planned(&[(live.id, *total_steps as u64)])?;
+                self.enter(adapter, TaskState::Running, reason)
+            }
+            Event::Park {
+                adapter, reason, ..
+            } => {
+                let holds = self.live.get_mut(adapter).map(|live| &mut live.holds);
+                let holds = holds.is_some_and(std::mem::take);
+                let to = if holds {
+                    TaskState::Paused
+                } else {
+                    TaskState::Parked
+                };
+                self.enter(adapter, to, reason)
+            }
+            Event::Step {
+                adapter,
+                step,
+                loss,
+                ..
+            } => {
+                if let Some(live) = self.live.get_mut(adapter) {
+                    live.progress.step = *step as u64;
+                    live.progress.last_loss = Some(*loss);
+                    live.moved = true;
+                }
+                Ok(())
+            }
+            Event::Eval {
+                adapter,
+                loss,
+                best: true,
+                ..
+            } => {
+                if let Some(live) = self.live.get_mut(adapter) {
+                    live.progress.best_metric = *loss;
+                    live.moved = true;
+                }
+                Ok(())
+            }
+            Event::Iteration { .. } => self.flush(false),
+            Event::RunCheckpoint { .. } => {
+                self.flush(true)?;
+                let live = self.live.values();
+                let steps = live.map(|live| (live.id, live.progress.step));
+                let steps: Vec<(TaskId, u64)> = steps.collect();
+                self.queue.saved(&steps)
+            }
+            Event::AdapterDone {
+                adapter, reason, ..
+            } => self.end(adapter, TaskState::Done, reason),
+            Event::AdapterFailed {
+                adapter, reason, ..
+            } => self.end(adapter, TaskState::Failed, reason),
+            Event::AdapterCancelled { adapter, .. } => {
+                self.end(adapter, TaskState::Cancelled, "cancelled by its owner")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
+        self.flush(true)?;
+        self.enter(name, to, reason)?;
+        self.live.remove(name);
+        let files: BTreeSet<_> = self
+            .live
+            .values()
+            .flat_map(|live| live.spec.files())
+            .collect();
+        self.files.keep(|path: &Path| files.contains(path));
+        Ok(())
+    }
+
+    fn enter(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
+        let Some(live) = self.live.get_mut(name) else {
+            return Ok(());
+        };
+        if live.state == to {
+            return Ok(());
+        }
+        let id = live.id;
+        let mut way = vec![to];
+        if live.state == TaskState::Paused && to == TaskState::Failed {
+            way.insert(0, TaskState::Parked);
+        }
+        live.state = to;
+        self.late.extend(way.into_iter().map(|to| Transition {
+            id,
+            to,
+            reason: reason.to_owned(),
+        }));
+        self.flush(true)
+    }
+
+    /// Writes down how far tasks are, and what became of them: if it is `due`, or once in a while.
+    fn flush(&mut self, due: bool) -> Result<(), QueueError> {
+        if !due && self.recorded.elapsed() < EVERY {
+            return Ok(());
+        }
+        self.recorded = Instant::now();
+        let moved = self.live.values().filter(|live| live.moved);
+        let progress: Vec<Progress> = moved.map(|live| live.progress).collect();
+        let written = self
+            .queue
+            .record(&progress, &[])
+            .and_then(|()| self.queue.apply(&self.late));
+        match written {
+            Ok(()) => {
+                self.late.clear();
+                for live in self.live.values_mut() {
+                    live.moved = false;
+                }
+                Ok(())
+            }
+            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says of all running tasks that they wait for the next server.
+    pub(crate) fn close(&mut self, reason: &str) -> Result<(), ServerError> {
+        let running = |(_, live): &(&String, &Live)| live.state == TaskState::Running;
+        let names = self.live.iter().filter(running);
+        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.enter(&name, TaskState::Parked, reason)?;
+        }
+        Ok(self.flush(true)?)
+    }
+}

@@ -1,0 +1,100 @@
+use std::{io, path::PathBuf};
+
+use loraloom_config::ConfigError;
+use loraloom_queue::QueueError;
+use loraloom_scheduler::SchedulerError;
+use loraloom_trainer::TrainerError;
+
+/// What keeps a server from training, or a client from being heard.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The queue.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// A configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Training, or what a task would train on.
+    #[error(transparent)]
+    Trainer(#[from] TrainerError),
+    /// Numbers of a device that are none.
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerError),
+    /// The directory holds a run of `train`.
+    #[error("`{}` holds a run without a queue", path.display())]
+    NotServed {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no server's configuration in the directory, and none was given.
+    #[error("`{}` holds no server's configuration", path.display())]
+    NoConfiguration {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A task is for another model than the server's.
+    #[error("the server trains over `{}`, not over `{}`", server.display(), task.display())]
+    OtherModel {
+        /// The server's model.
+        server: PathBuf,
+        /// The task's model.
+        task: PathBuf,
+    },
+    /// A task that no place could ever be found for.
+    #[error("`{name}` can never fit: {reason}")]
+    NeverFits {
+        /// The task's name.
+        name: String,
+        /// What is missing, with the numbers.
+        reason: String,
+    },
+    /// Another task's adapter has the name.
+    #[error("an adapter `{name}` is there already, in `{}`", path.display())]
+    NameUsed {
+        /// The name.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// What the queue keeps for the server cannot be read.
+    #[error("the queue's record `{key}` cannot be read: {problem}")]
+    Record {
+        /// Which one.
+        key: &'static str,
+        /// Why not.
+        problem: String,
+    },
+    /// A path of this machine cannot be told.
+    #[error("cannot use `{}`: {source}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    /// What to do about it, where that is known and not in the message already.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Queue(error) => return error.hint(),
+            Self::Config(error) => return error.hint(),
+            Self::Trainer(error) => return error.hint(),
+            Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
+            Self::NoConfiguration { .. } => {
+                "begin with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
+            }
+            Self::OtherModel { .. } => {
+                "a server trains over one model: leave `model` out, or start a server for the other one"
+            }
+            Self::NeverFits { .. } => {
+                "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, or give the server more \
+                 memory (`scheduler.memory_limit`)"
+            }
+            Self::NameUsed { .. } => "choose another name, or move that directory away",
+            Self::Scheduler(_) | Self::Record { .. } | Self::Path { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

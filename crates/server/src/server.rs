@@ -1,0 +1,183 @@
+use std::{
+    cell::RefCell,
+    fs,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::atomic::AtomicBool,
+};
+
+use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_queue::{FILE_NAME, Recovered};
+use loraloom_scheduler::{Ledger, TaskId};
+use loraloom_trainer::{
+    DeviceRoom, Event, Order, Run, RunReport, SavedRun, Signals, SourceError, StagePlace,
+    TaskSource, TrainerError,
+};
+
+use crate::{Client, ServerError, desk::Desk, watch::Watch};
+
+/// The configuration that a run directory keeps.
+const CONFIG_FILE: &str = "config.resolved.yaml";
+const EVENTS: &str = "events.jsonl";
+
+/// How a server trains.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServeOptions {
+    /// End once nothing is left to train, instead of waiting for tasks.
+    pub drain: bool,
+}
+
+/// The configuration of a run directory's server, as the directory keeps it, or as it is given in a
+/// file; and what is odd about it. Adapters in it are not the server's but the first to be submitted.
+///
+/// # Errors
+/// [`ServerError::NoConfiguration`] if there is none, and what is wrong with it.
+pub fn configuration(
+    directory: &Path,
+    file: Option<&Path>,
+    options: &LoadOptions,
+) -> Result<(RunConfig, Vec<String>), ServerError> {
+    let kept = directory.join(CONFIG_FILE);
+    let path = file.unwrap_or(&kept);
+    if file.is_none() && !kept.exists() {
+        return Err(ServerError::NoConfiguration {
+            path: directory.to_owned(),
+        });
+    }
+    let options = LoadOptions {
+        output_dir: Some(directory.to_owned()),
+        without_adapters: true,
+        ..options.clone()
+    };
+    let loaded = RunConfig::load_with(path, &options)?;
+    Ok((loaded.config, loaded.warnings))
+}
+
+/// The one process that trains what the queue of a run directory holds.
+#[derive(Debug)]
+pub struct Server {
+    queue: loraloom_queue::Server,
+    directory: PathBuf,
+    config: RunConfig,
+    recovered: Vec<Recovered>,
+    /// Adapters of the configuration that became tasks just now.
+    submitted: usize,
+}
+
+impl Server {
+    /// Takes a run directory, makes it where it is missing, and takes up what a lost server left. The
+    /// adapters of the configuration are submitted if the queue is new.
+    ///
+    /// # Errors
+    /// [`ServerError::Queue`] if another server has the directory or the queue is damaged, and
+    /// [`ServerError::NotServed`] if it holds a run of another kind.
+    pub fn start(directory: &Path, mut config: RunConfig) -> Result<Self, ServerError> {
+        let is_new = !directory.join(FILE_NAME).exists();
+        if is_new && directory.join(EVENTS).exists() {
+            let path = directory.to_owned();
+            return Err(ServerError::NotServed { path });
+        }
+        fs::create_dir_all(directory).map_err(|source| ServerError::Path {
+            path: directory.to_owned(),
+            source,
+        })?;
+        let (mut queue, recovered) = loraloom_queue::Server::start(directory)?;
+        let first = config.clone();
+        config.adapters.clear();
+        config.datasets.clear();
+        config.sweep.clear();
+        let mut submitted = 0;
+        if queue.queue().tasks()?.is_empty() && !first.adapters.is_empty() {
+            let client = Client::new(directory, config.clone());
+            let (submissions, _) = client.submissions(&first, None, &[])?;
+            submitted = queue.queue_mut().submit_all(&submissions)?.len();
+        }
+        Ok(Self {
+            queue,
+            directory: directory.to_owned(),
+            config,
+            recovered,
+            submitted,
+        })
+    }
+
+    /// What the server computes with; without adapters.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// Tasks that go back to their last checkpoint because their server was lost.
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
+    }
+
+    /// How many adapters of the configuration became tasks just now.
+    pub fn submitted(&self) -> usize {
+        self.submitted
+    }
+
+    /// Trains until `stop` is set, or there is nothing left if it drains. Tasks that still run then are
+    /// saved and parked.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
+    pub fn run(
+        self,
+        places: &[StagePlace],
+        options: ServeOptions,
+        stop: &AtomicBool,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, ServerError> {
+        let saved = match SavedRun::claim(&self.directory) {
+            Ok(saved) => Some(saved),
+            Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let run = match saved {
+            Some(saved) => Run::resume(self.config, places, saved)?,
+            None => Run::prepare(self.config, places)?,
+        };
+        let watch = Watch::start(&self.directory)?;
+        let news = watch.news();
+        let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)));
+        let signals = Signals { stop, news: &news };
+        let mut source = Shared(Rc::clone(&desk));
+        let trained = run.serve(&mut source, signals, &mut |event| {
+            desk.borrow_mut().observe(event);
+            observer(event);
+        });
+        let reason = match &trained {
+            Ok(_) => "the server was stopped".to_owned(),
+            Err(error) => format!("the server ended: {error}"),
+        };
+        let closed = desk.borrow_mut().close(&reason);
+        let report = trained?;
+        closed?;
+        Ok(report)
+    }
+}
+
+/// The desk, which also hears of events while it is a source.
+struct Shared(Rc<RefCell<Desk>>);
+
+impl TaskSource for Shared {
+    fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError> {
+        Ok(self.0.borrow_mut().rooms(rooms)?)
+    }
+
+    fn ledgers(&mut self) -> Result<Vec<(i64, Ledger)>, SourceError> {
+        Ok(self.0.borrow().ledgers()?)
+    }
+
+    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok(self.0.borrow_mut().orders(idle)?)
+    }
+
+    fn decided(
+        &mut self,
+        waiting: &[(TaskId, String)],
+        ledgers: &[(i64, Ledger)],
+    ) -> Result<(), SourceError> {
+        Ok(self.0.borrow_mut().decided(waiting, ledgers)?)
+    }
+}

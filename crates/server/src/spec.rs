@@ -1,0 +1,113 @@
+//! What a task is, as the queue keeps it: a configuration of one adapter, with every default filled in
+//! and every path absolute.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf, absolute},
+};
+
+use loraloom_config::{
+    AdapterConfig, ConfigError, DatasetConfig, EarlyStopping, LoadOptions, RunConfig, SweepConfig,
+    Validation,
+};
+use serde::Serialize;
+
+use crate::ServerError;
+
+/// A name for the text in messages.
+const NAME: &str = "the task's specification";
+
+#[derive(Serialize)]
+struct Written<'a> {
+    model: &'a Path,
+    seed: u64,
+    datasets: BTreeMap<&'a str, &'a DatasetConfig>,
+    adapters: [&'a AdapterConfig; 1],
+    sweep: Vec<SweepConfig>,
+}
+
+/// A task's specification.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spec {
+    pub(crate) adapter: AdapterConfig,
+    pub(crate) dataset: DatasetConfig,
+    /// Chooses validation rows.
+    pub(crate) seed: u64,
+    pub(crate) sweep: Option<(String, Option<EarlyStopping>)>,
+}
+
+impl Spec {
+    /// That of an adapter in a configuration.
+    pub(crate) fn of(config: &RunConfig, adapter: &AdapterConfig) -> Result<Self, ServerError> {
+        let mut adapter = adapter.clone();
+        if let Some(directory) = &mut adapter.init_from {
+            make_absolute(directory)?;
+        }
+        let mut dataset = config.datasets[&adapter.dataset].clone();
+        dataset.path.iter_mut().try_for_each(make_absolute)?;
+        if let Validation::File(path) = &mut dataset.validation {
+            make_absolute(path)?;
+        }
+        let mut sweeps = config.sweep.iter();
+        let sweep = sweeps.find(|sweep| sweep.adapters.contains(&adapter.name));
+        Ok(Self {
+            adapter,
+            dataset,
+            seed: config.seed,
+            sweep: sweep.map(|sweep| (sweep.name.clone(), sweep.early_stopping.clone())),
+        })
+    }
+
+    /// As text, for a server of this model.
+    pub(crate) fn to_text(&self, model: &Path) -> Result<String, ConfigError> {
+        let sweep = self.sweep.iter().map(|(name, stopping)| SweepConfig {
+            name: name.clone(),
+            adapters: vec![self.adapter.name.clone()],
+            early_stopping: stopping.clone(),
+        });
+        let written = Written {
+            model,
+            seed: self.seed,
+            datasets: BTreeMap::from([(self.adapter.dataset.as_str(), &self.dataset)]),
+            adapters: [&self.adapter],
+            sweep: sweep.collect(),
+        };
+        serde_saphyr::to_string(&written).map_err(|error| ConfigError::Write(error.to_string()))
+    }
+
+    /// From text, with overrides in the form `KEY=VALUE`; and what is odd about those.
+    pub(crate) fn configuration(
+        text: &str,
+        overrides: &[String],
+    ) -> Result<(RunConfig, Vec<String>), ConfigError> {
+        let options = LoadOptions {
+            overrides: overrides.to_vec(),
+            ..LoadOptions::default()
+        };
+        let loaded = RunConfig::load_yaml(text, Path::new(NAME), &options)?;
+        Ok((loaded.config, loaded.warnings))
+    }
+
+    /// From text.
+    pub(crate) fn from_text(text: &str) -> Result<Self, ServerError> {
+        let (config, _) = Self::configuration(text, &[])?;
+        Self::of(&config, &config.adapters[0])
+    }
+
+    /// Files that its rows are from.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let mut files = self.dataset.path.clone();
+        if let Validation::File(path) = &self.dataset.validation {
+            files.push(path.clone());
+        }
+        files
+    }
+}
+
+fn make_absolute(path: &mut PathBuf) -> Result<(), ServerError> {
+    *path = absolute(&path).map_err(|source| ServerError::Path {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(())
+}

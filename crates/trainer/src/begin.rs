@@ -1,0 +1,187 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    path::Path,
+};
+
+use loraloom_config::{RunConfig, ScheduleChoice};
+use loraloom_data::Tokenizer;
+use loraloom_pipeline::{Pipeline, schedule::Schedule};
+use loraloom_scheduler::TaskId;
+
+use crate::{
+    Event, SavedRun, TrainerError,
+    checkpoint::config_value,
+    ledger::Ledger,
+    prepare::Tasks,
+    run_directory::{Claim, RunDirectory, is_run},
+    saving::Saving,
+    session::Session,
+    trials::{Trial, Trials},
+};
+
+/// What a session begins with.
+pub(crate) struct Beginning<'a> {
+    pub(crate) config: &'a RunConfig,
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) tasks: Tasks,
+    /// Digest of the model's files.
+    pub(crate) model: String,
+    /// What the run goes on from.
+    pub(crate) saved: Option<&'a SavedRun>,
+    /// The claim on its directory, if it is had already.
+    pub(crate) claim: Option<Claim>,
+    pub(crate) observer: &'a mut dyn FnMut(&Event),
+    /// Whether tasks come from a queue, which numbers them.
+    pub(crate) numbered: bool,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the run directory, says that the run begins or goes on, and sees to it that there is
+    /// something to go on from before the first step.
+    pub(crate) fn open(beginning: Beginning<'a>) -> Result<Self, TrainerError> {
+        let Beginning {
+            config,
+            tokenizer,
+            pipeline,
+            tasks,
+            model,
+            saved,
+            claim,
+            observer,
+            numbered,
+        } = beginning;
+        let directory = directory(config, saved, claim, numbered)?;
+        let before = saved.map(SavedRun::record);
+        let ledger = Ledger {
+            config,
+            directory,
+            memory: pipeline.memory_gauges(),
+            observer,
+            running: Vec::new(),
+            iteration: before.map_or(0, |before| before.iteration),
+            pending: VecDeque::new(),
+            failures: Vec::new(),
+            arrived: None,
+            tokens: before.map_or(0, |before| before.tokens),
+            measured: Vec::new(),
+            bytes_predicted: None,
+            unwritten: 0,
+        };
+        let seconds = before.map_or(0.0, |before| before.seconds);
+        let keep = config.adapters.iter().map(|adapter| adapter.save.keep);
+        let saving = Saving::new(
+            model,
+            config_value(config)?,
+            seconds,
+            keep.max().unwrap_or(1),
+        );
+        let mut session = Self {
+            pipeline,
+            schedule: schedule(config.pipeline.schedule),
+            ledger,
+            tokenizer,
+            initial: HashMap::new(),
+            shapes: HashMap::new(),
+            waiting: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            held: BTreeSet::new(),
+            trials: Trials::default(),
+            snapshot: None,
+            saving,
+            numbered,
+        };
+        session.enter_trials(&tasks)?;
+        let warnings = session.take(tasks);
+        session.announce(saved);
+        for message in warnings {
+            session.ledger.emit(Event::Warning { message });
+        }
+        if saved.is_none() {
+            session.saving.ask();
+            session.settle()?;
+        }
+        Ok(session)
+    }
+
+    /// Takes tasks up, without a place; what is odd about them.
+    pub(crate) fn take(&mut self, tasks: Tasks) -> Vec<String> {
+        let waiting = tasks.waiting.into_iter();
+        self.waiting
+            .extend(waiting.map(|waiting| (waiting.task.id, waiting)));
+        self.ended.extend(tasks.ended);
+        self.held.extend(tasks.held);
+        self.initial.extend(tasks.initial);
+        self.shapes.extend(tasks.shapes);
+        tasks.warnings
+    }
+
+    /// Has the sweeps of the configuration compare their adapters.
+    fn enter_trials(&mut self, tasks: &Tasks) -> Result<(), TrainerError> {
+        let config = self.ledger.config;
+        for sweep in &config.sweep {
+            let Some(stopping) = &sweep.early_stopping else {
+                continue;
+            };
+            for (index, adapter) in config.adapters.iter().enumerate() {
+                if !sweep.adapters.contains(&adapter.name) {
+                    continue;
+                }
+                if let Some(trial) = tasks.trial(TaskId(index as u64)) {
+                    self.trials.enter(&sweep.name, stopping, trial)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tasks {
+    /// A task as a trial of a sweep.
+    pub(crate) fn trial(&self, id: TaskId) -> Option<Trial> {
+        let mut waiting = self.waiting.iter();
+        let task = waiting.find(|waiting| waiting.task.id == id);
+        let ended = || self.ended.get(&id);
+        let (total_steps, first_loss) = match task {
+            Some(waiting) => (waiting.task.total_steps, waiting.task.first_loss),
+            None => ended().map(|report| (report.total_steps, report.first_loss))?,
+        };
+        Some(Trial {
+            id,
+            total_steps,
+            first_loss,
+            results: self.trials.get(&id).cloned().unwrap_or_default(),
+        })
+    }
+}
+
+/// The run's directory, made or gone on with.
+fn directory(
+    config: &RunConfig,
+    saved: Option<&SavedRun>,
+    claim: Option<Claim>,
+    numbered: bool,
+) -> Result<RunDirectory, TrainerError> {
+    let text = config.to_yaml()?;
+    if let Some(saved) = saved {
+        let claim = match claim {
+            Some(claim) => claim,
+            None => Claim::take(saved.directory())?,
+        };
+        return RunDirectory::resume(saved.directory(), &text, claim);
+    }
+    let path: &Path = &config.output_dir;
+    // A server that was killed before its first checkpoint begins anew: its queue has the tasks.
+    if numbered && is_run(path) {
+        return RunDirectory::resume(path, &text, Claim::take(path)?);
+    }
+    RunDirectory::create(path, &text)
+}
+
+fn schedule(choice: ScheduleChoice) -> Schedule {
+    match choice {
+        ScheduleChoice::Lorapp => Schedule::LoraPp,
+        ScheduleChoice::OneFOneB => Schedule::OneFOneB,
+        ScheduleChoice::Gpipe => Schedule::GPipe,
+    }
+}

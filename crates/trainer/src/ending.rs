@@ -1,0 +1,57 @@
+//! The end of a run.
+
+use crate::{
+    AdapterReport, Event, Outcome, RunReport, TrainerError, announce::now, session::Session,
+};
+
+impl Session<'_> {
+    /// What ended the training, with what is left saved if that was an error.
+    pub(crate) fn saved_if_it_failed(
+        &mut self,
+        trained: Result<(), TrainerError>,
+    ) -> Result<(), TrainerError> {
+        trained.map_err(|error| {
+            // A read that failed does not know why.
+            let error = self.pipeline.failure().map_or(error, TrainerError::from);
+            self.rescue();
+            error
+        })
+    }
+
+    /// Says how the run ended. `memory_error` is how far predictions of memory were off, and of how many
+    /// iterations.
+    pub(crate) fn end(&mut self, memory_error: Option<(f64, u64)>) -> RunReport {
+        let interrupted = self
+            .ended
+            .values()
+            .any(|report: &AdapterReport| report.outcome == Outcome::Interrupted)
+            || !self.waiting.is_empty();
+        self.report_waiting();
+        let adapters: Vec<AdapterReport> = self.ended.values().cloned().collect();
+        let count = |wanted: fn(&Outcome) -> bool| {
+            adapters
+                .iter()
+                .filter(|adapter| wanted(&adapter.outcome))
+                .count()
+        };
+        let (seconds, tokens) = (self.saving.seconds(), self.ledger.tokens);
+        let (memory_error_percent, memory_predictions) =
+            memory_error.map_or((None, 0), |(percent, count)| (Some(percent), count));
+        self.ledger.emit(Event::RunEnd {
+            time: now(),
+            seconds,
+            tokens,
+            done: count(|outcome| *outcome == Outcome::Done),
+            failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
+            interrupted,
+            memory_error_percent,
+            memory_predictions,
+        });
+        RunReport {
+            adapters,
+            interrupted,
+            seconds,
+            tokens,
+        }
+    }
+}

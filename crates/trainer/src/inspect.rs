@@ -1,0 +1,51 @@
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_data::Tokenizer;
+use loraloom_model::LlamaConfig;
+use loraloom_scheduler::Load;
+
+use crate::{
+    TrainerError,
+    prepare::Materials,
+    scheduling::{adapter_bytes, described},
+};
+
+/// What is known of an adapter's training before anything is trained.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inspected {
+    /// Name of the adapter.
+    pub name: String,
+    /// Optimizer steps it will take.
+    pub total_steps: usize,
+    /// Digest of its encoded rows.
+    pub digest: String,
+    /// What it asks of a device's memory.
+    pub load: Load,
+}
+
+/// Reads what the adapters of a configuration train on, and begin from, as [`Run::prepare`] does, but
+/// neither weights nor devices; and what is odd about them.
+///
+/// # Errors
+/// As [`Run::prepare`].
+///
+/// [`Run::prepare`]: crate::Run::prepare
+pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), TrainerError> {
+    let materials = Materials {
+        model: &LlamaConfig::from_directory(&config.model)?,
+        tokenizer: &Tokenizer::load(&config.model)?,
+        device: &Device::flex(),
+    };
+    let tasks = materials.tasks(config, None)?;
+    let inspected = tasks.waiting.iter().map(|waiting| {
+        let task = &waiting.task;
+        let bytes = tasks.initial.get(&task.id).map_or(0, adapter_bytes);
+        Inspected {
+            name: task.config.name.clone(),
+            total_steps: task.total_steps,
+            digest: task.data_digest().to_owned(),
+            load: described(task, bytes, config.pipeline.microbatches).load,
+        }
+    });
+    Ok((inspected.collect(), tasks.warnings))
+}

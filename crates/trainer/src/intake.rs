@@ -1,0 +1,99 @@
+//! How tasks come to a run that goes on, and what becomes of them there.
+
+use std::{
+    error::Error,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use loraloom_config::{AdapterConfig, DatasetConfig, EarlyStopping};
+use loraloom_scheduler::{Ledger, TaskId};
+
+use crate::DeviceRoom;
+
+/// Whatever keeps a source from being read or written.
+pub type SourceError = Box<dyn Error + Send + Sync>;
+
+/// A task for a run that goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTask {
+    /// Its identity, and its turn among tasks of one priority. Never used twice.
+    pub id: TaskId,
+    /// What is to be trained.
+    pub adapter: AdapterConfig,
+    /// Its dataset.
+    pub dataset: DatasetConfig,
+    /// Chooses the dataset's validation rows.
+    pub seed: u64,
+    /// Digest of its rows when they were first seen; a task whose rows are others fails.
+    pub digest: String,
+    /// The sweep that it is compared in, if that stops trials early.
+    pub sweep: Option<(String, EarlyStopping)>,
+    /// Whether its owner holds it.
+    pub paused: bool,
+}
+
+/// What is asked of a run between two iterations.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// Train this task, too; from where it was saved, if it was.
+    Train(Box<NewTask>),
+    /// Let a task leave its place and wait for its owner.
+    Pause(TaskId),
+    /// Put a paused task back into the line.
+    Resume(TaskId),
+    /// End a task; what it has saved stays.
+    Cancel(TaskId),
+    /// End a task that cannot go on, and why.
+    Fail(TaskId, String),
+}
+
+/// Where the tasks of a run come from while it goes on.
+pub trait TaskSource {
+    /// Says what the run's devices have room for, once.
+    ///
+    /// # Errors
+    /// Any error ends the run, with everything saved.
+    fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError>;
+
+    /// What fair shares remember from before a restart, by priority.
+    ///
+    /// # Errors
+    /// As [`rooms`](Self::rooms).
+    fn ledgers(&mut self) -> Result<Vec<(i64, Ledger)>, SourceError>;
+
+    /// What is to be done before the next iteration; `None` ends the run. While nobody trains, `idle`
+    /// is set, and this may wait a moment for something to do.
+    ///
+    /// # Errors
+    /// As [`rooms`](Self::rooms).
+    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
+
+    /// Why tasks that wait do so, after a decision, and what fair shares have to remember.
+    ///
+    /// # Errors
+    /// As [`rooms`](Self::rooms).
+    fn decided(
+        &mut self,
+        waiting: &[(TaskId, String)],
+        ledgers: &[(i64, Ledger)],
+    ) -> Result<(), SourceError>;
+}
+
+/// What ends iterations without a pause before their time.
+#[derive(Debug, Clone, Copy)]
+pub struct Signals<'a> {
+    /// The run is to end, with everything saved.
+    pub stop: &'a AtomicBool,
+    /// The source has orders.
+    pub news: &'a AtomicBool,
+}
+
+impl Signals<'_> {
+    pub(crate) fn any(self) -> bool {
+        self.stop() || self.news.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,50 @@
+use loraloom_scheduler::Scheduler;
+
+use crate::{Signals, TrainerError, session::Session};
+
+impl Session<'_> {
+    /// Trains until every task has come to its end or a stop is asked for.
+    pub(crate) fn train_all<S: Scheduler + ?Sized>(
+        &mut self,
+        scheduler: &mut S,
+        signals: Signals<'_>,
+    ) -> Result<(), TrainerError> {
+        loop {
+            if !self.train_some(scheduler, signals)? {
+                return self.give_up_waiting(scheduler);
+            }
+            if signals.stop() {
+                return self.interrupt();
+            }
+        }
+    }
+
+    /// Has the scheduler decide, and takes steps until something follows from one; whether anybody
+    /// has a place.
+    pub(crate) fn train_some<S: Scheduler + ?Sized>(
+        &mut self,
+        scheduler: &mut S,
+        signals: Signals<'_>,
+    ) -> Result<bool, TrainerError> {
+        let decision = scheduler.decide();
+        let most = decision.max_steps;
+        self.carry_out(decision)?;
+        if self.ledger.running.is_empty() {
+            return Ok(false);
+        }
+        let ended = match self.train(signals, most) {
+            Err(error) if error.is_out_of_memory() => {
+                self.go_on_with_less(error, scheduler)?;
+                return Ok(true);
+            }
+            ended => ended?,
+        };
+        for iteration in std::mem::take(&mut self.ledger.measured) {
+            scheduler.measured(&iteration)?;
+        }
+        for (task, outcome) in ended {
+            scheduler.finish(task, outcome)?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,40 @@
+use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel, SchedulerError};
+use serde::{Deserialize, Serialize};
+
+/// What a device has room for, as it is known before anything was trained on it: enough for another
+/// process to tell whether a task can ever fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceRoom {
+    /// The device, for people.
+    pub device: String,
+    /// Bytes that may be used.
+    pub limit_bytes: u64,
+    /// Bytes that are in use whoever trains: the device's part of the backbone most of all.
+    pub fixed_bytes: u64,
+    /// The part of every adapter that it holds, 0 to 1.
+    pub adapter_share: f64,
+    /// Bytes of activations that a token is estimated to take.
+    pub bytes_per_token: f64,
+    /// Pages in which memory is given out.
+    pub page_bytes: u64,
+}
+
+impl DeviceRoom {
+    /// The memory of the device, with nothing learnt.
+    pub(super) fn memory(&self) -> Result<DeviceMemory, SchedulerError> {
+        let prior = Coefficients::new(0.0, self.bytes_per_token, 0.0)?;
+        let model = MemoryModel::new(prior, self.page_bytes);
+        let (limit, fixed) = (self.limit_bytes, self.fixed_bytes);
+        DeviceMemory::new(&self.device, limit, fixed, self.adapter_share, model)
+    }
+
+    /// Why a load can never fit here, with the numbers; `None` if it may.
+    ///
+    /// # Errors
+    /// If these are not the numbers of a device.
+    pub fn refuses(&self, load: Load) -> Result<Option<String>, SchedulerError> {
+        let fits = self.memory()?.fits(load);
+        let shortage = fits.err().filter(|shortage| shortage.is_certain());
+        Ok(shortage.map(|shortage| shortage.to_string()))
+    }
+}
