@@ -119,7 +119,8 @@ impl Session<'_> {
             };
             if let Some(waiting) = self.waiting.remove(&id) {
                 self.fail_waiting(waiting, reason);
-                scheduler.finish(id, TaskOutcome::Failed)?;
+                // To the scheduler it is one that nobody wants any more.
+                scheduler.finish(id, TaskOutcome::Cancelled)?;
             }
         }
         Ok(())

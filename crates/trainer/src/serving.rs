@@ -95,14 +95,17 @@ impl Serving<'_, '_> {
     }
 
     fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
-        if let Some(index) = self.session.ledger.index_of(id) {
+        let outcome = if let Some(index) = self.session.ledger.index_of(id) {
             self.session.fail(index, reason)?;
+            TaskOutcome::Failed
         } else if let Some(waiting) = self.session.waiting.remove(&id) {
             self.session.fail_waiting(waiting, reason);
+            // To the scheduler it is one that nobody wants any more.
+            TaskOutcome::Cancelled
         } else {
             return Ok(());
-        }
-        Ok(self.overseer.finish(id, TaskOutcome::Failed)?)
+        };
+        Ok(self.overseer.finish(id, outcome)?)
     }
 
     /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's.

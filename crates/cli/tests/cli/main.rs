@@ -18,6 +18,8 @@ mod namespaces;
 mod plan;
 mod resume;
 mod scheduling;
+#[cfg(unix)]
+mod serve;
 mod simulate;
 mod support;
 mod train;

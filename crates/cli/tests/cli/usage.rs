@@ -60,12 +60,6 @@ fn what_is_not_served_is_refused_by_name() {
     let here = Workspace::empty();
     let mut all = String::new();
     for line in [
-        "submit x.yaml",
-        "status",
-        "cancel a",
-        "pause a",
-        "resume a",
-        "explain a",
         "eval x.yaml",
         "merge x",
         "verify x",

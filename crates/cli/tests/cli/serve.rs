@@ -1,0 +1,446 @@
+//! A server and the commands that speak to it.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+
+use crate::support::{Run, Workspace};
+
+const SERVER: &str = "\
+model: tiny-llama
+device: cpu
+scheduler: {max_adapters: 2}
+";
+
+/// Three adapters with dropout, accumulation and validation.
+const TASKS: &str = "\
+model: tiny-llama
+output_dir: alone
+device: cpu
+scheduler: {max_adapters: 1}
+datasets:
+  shout: {path: data/shout.jsonl, validation: 0.1}
+  number: {path: data/number.jsonl}
+defaults:
+  lora: {lora_dropout: 0.1}
+  train: {batch_size: 2, max_steps: 50, max_seq_len: 48, learning_rate: 1.0e-2, warmup_steps: 3}
+  eval: {steps: 20}
+  save: {steps: 5}
+adapters:
+  - {name: shout-r2, dataset: shout, lora: {r: 2}, train: {gradient_accumulation_steps: 2}}
+  - {name: number-r4, dataset: number, lora: {r: 4}, save: {steps: 8}}
+  - {name: shout-r3, dataset: shout, lora: {r: 3}, train: {max_steps: 35}}
+";
+const NAMES: [&str; 3] = ["shout-r2", "number-r4", "shout-r3"];
+
+/// Longer than any test waits.
+const LONG: &str = "train.max_steps=100000";
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    fn start(here: &Workspace, more: &[&str]) -> Self {
+        let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn workspace() -> Workspace {
+    let here = Workspace::new();
+    here.write("server.yaml", SERVER);
+    here.write("tasks.yaml", TASKS);
+    here
+}
+
+fn ok(here: &Workspace, arguments: &[&str]) -> Run {
+    let run = here.run(arguments);
+    assert_eq!(run.code, 0, "{arguments:?}: {}", run.all());
+    run
+}
+
+/// Waits for a server that listens.
+fn served(here: &Workspace) {
+    until("a server", || {
+        let run = here.run(&["status", "run", "--json"]);
+        run.code == 0 && run.json()["served"] == true
+    });
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(120), "no {what}");
+        sleep(Duration::from_millis(30));
+    }
+}
+
+fn task(here: &Workspace, name: &str) -> Value {
+    let status = ok(here, &["status", "run", "--json"]).json();
+    let mut tasks = status["tasks"].as_array().unwrap().iter();
+    tasks.find(|task| task["name"] == name).unwrap().clone()
+}
+
+fn step(here: &Workspace, name: &str) -> u64 {
+    task(here, name)["step"].as_u64().unwrap()
+}
+
+fn wait_for_state(here: &Workspace, name: &str, state: &str) {
+    until(&format!("{name} that is {state}"), || {
+        task(here, name)["state"] == state
+    });
+}
+
+fn weights(here: &Workspace, run: &str, name: &str) -> Vec<u8> {
+    let path = format!("{run}/adapters/{name}/last/adapter_model.safetensors");
+    fs::read(here.path(&path)).unwrap()
+}
+
+/// Trains the tasks one after another without a server.
+fn train_alone(here: &Workspace) {
+    ok(here, &["train", "tasks.yaml", "--no-progress"]);
+}
+
+fn assert_as_alone(here: &Workspace, names: &[&str]) {
+    for name in names {
+        assert!(
+            weights(here, "run", name) == weights(here, "alone", name),
+            "{name} differs from its run alone"
+        );
+    }
+}
+
+#[test]
+fn what_is_submitted_is_trained_as_train_does() {
+    let here = workspace();
+    train_alone(&here);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    let submitted = ok(&here, &["submit", "run", "tasks.yaml", "--json"]).json();
+    let ids: Vec<&Value> = NAMES
+        .iter()
+        .zip(0..)
+        .map(|(_, i)| &submitted["tasks"][i]["id"])
+        .collect();
+    assert_eq!(ids, [1, 2, 3]);
+    let clone = [
+        "clone", "run", "shout-r3", "--name", "wide", "--set", "lora.r=8",
+    ];
+    ok(&here, &clone);
+    for name in NAMES.iter().chain(&["wide"]) {
+        wait_for_state(&here, name, "done");
+    }
+    assert_as_alone(&here, &NAMES);
+    let config = fs::read_to_string(here.path("run/adapters/wide/last/adapter_config.json"));
+    let config: Value = serde_json::from_str(&config.unwrap()).unwrap();
+    assert_eq!(config["r"], 8);
+    let done = task(&here, "shout-r2");
+    assert_eq!(done["step"], 50);
+    assert!(done["best_eval_loss"].as_f64().unwrap() > 0.0);
+    // Ctrl-C with nobody at work.
+    let pid = server.0.id().to_string();
+    let signal = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(signal.unwrap().success());
+    until("end of the server", || {
+        ok(&here, &["status", "run", "--json"]).json()["served"] == false
+    });
+}
+
+/// Whatever moment a server is killed at, the next one goes on, and nothing that was accepted is lost.
+#[test]
+fn servers_that_are_killed_lose_nothing() {
+    let here = workspace();
+    train_alone(&here);
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut state = u64::from(seed.subsec_nanos()) | 1;
+    println!("seed {state}");
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    Server::start(&here, &["--config", "server.yaml"]).kill_once_served(&here);
+    for round in 0..8 {
+        let server = Server::start(&here, &[]);
+        if round == 0 {
+            ok(&here, &["submit", "run", "tasks.yaml", "--key", "once"]);
+        }
+        sleep(Duration::from_millis(50 + random(900)));
+        server.kill();
+        // Whoever does not know whether it arrived sends it again.
+        let again = ok(
+            &here,
+            &["submit", "run", "tasks.yaml", "--key", "once", "--json"],
+        )
+        .json();
+        assert_eq!(again["tasks"][0]["new"], false);
+    }
+    ok(&here, &["serve", "run", "--drain", "--no-progress"]);
+    let status = ok(&here, &["status", "run", "--json"]).json();
+    let states: Vec<&Value> = status["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| &task["state"])
+        .collect();
+    assert_eq!(states, ["done", "done", "done"]);
+    assert_as_alone(&here, &NAMES);
+}
+
+impl Server {
+    fn kill_once_served(self, here: &Workspace) {
+        served(here);
+        self.kill();
+    }
+}
+
+#[test]
+fn owners_pause_resume_and_cancel() {
+    let here = workspace();
+    train_alone(&here);
+    let _server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    // `shout-r3` waits for one of the two places.
+    wait_for_state(&here, "shout-r2", "running");
+    until("ten steps", || step(&here, "shout-r2") >= 10);
+    ok(&here, &["pause", "run", "shout-r2"]);
+    wait_for_state(&here, "shout-r2", "paused");
+    let at = step(&here, "shout-r2");
+    wait_for_state(&here, "shout-r3", "done");
+    assert_eq!(
+        step(&here, "shout-r2"),
+        at,
+        "it trained while it was paused"
+    );
+    let explained = ok(&here, &["explain", "run", "shout-r2"]).stdout;
+    assert!(explained.contains("paused"), "{explained}");
+    ok(&here, &["resume", "run", "shout-r2"]);
+    wait_for_state(&here, "shout-r2", "done");
+    assert_as_alone(&here, &["shout-r2", "shout-r3"]);
+
+    ok(
+        &here,
+        &[
+            "clone", "run", "shout-r2", "--name", "endless", "--set", LONG,
+        ],
+    );
+    until("a step", || step(&here, "endless") > 0);
+    ok(&here, &["cancel", "run", "endless"]);
+    wait_for_state(&here, "endless", "cancelled");
+    let refused = here.run(&["resume", "run", "endless"]);
+    assert_eq!(refused.code, 2, "{}", refused.all());
+}
+
+/// A task of higher priority takes a place at the next iteration, and the one that had it goes on
+/// later as if nothing had happened.
+#[test]
+fn whoever_is_more_urgent_goes_first() {
+    let here = workspace();
+    train_alone(&here);
+    let one = [
+        "--config",
+        "server.yaml",
+        "--set",
+        "scheduler.max_adapters=1",
+    ];
+    let _server = Server::start(&here, &one);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    until("five steps", || step(&here, "shout-r2") >= 5);
+    let urgent = [
+        "clone",
+        "run",
+        "number-r4",
+        "--name",
+        "urgent",
+        "--set",
+        "priority=9",
+        "--set",
+    ];
+    ok(&here, &[&urgent[..], &[LONG]].concat());
+    wait_for_state(&here, "urgent", "running");
+    let parked = task(&here, "shout-r2");
+    assert_eq!(parked["state"], "parked");
+    let why = ok(&here, &["explain", "run", "shout-r2"]).stdout;
+    assert!(why.contains("max_adapters"), "{why}");
+    ok(&here, &["cancel", "run", "urgent"]);
+    for name in NAMES {
+        wait_for_state(&here, name, "done");
+    }
+    assert_as_alone(&here, &NAMES);
+}
+
+#[test]
+fn a_dataset_that_changes_fails_its_own_task_only() {
+    let here = workspace();
+    let _server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    let submit = ["submit", "run", "tasks.yaml", "--set"];
+    let endless = "defaults.train.max_steps=100000";
+    ok(&here, &[&submit[..], &[endless]].concat());
+    until("steps of both", || {
+        step(&here, "shout-r2") > 0 && step(&here, "number-r4") > 0
+    });
+    let path = here.path("data/shout.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let fewer: Vec<&str> = text.lines().skip(1).collect();
+    fs::write(&path, fewer.join("\n")).unwrap();
+    wait_for_state(&here, "shout-r2", "failed");
+    let reason = task(&here, "shout-r2")["reason"].to_string();
+    assert!(reason.contains("dataset `shout` changed"), "{reason}");
+    let at = step(&here, "number-r4");
+    until("steps of the other one", || step(&here, "number-r4") > at);
+    assert_eq!(task(&here, "number-r4")["state"], "running");
+    // It waited, and would have been trained on rows that nobody submitted.
+    assert_eq!(task(&here, "shout-r3")["state"], "failed");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let here = workspace();
+    let refused = |arguments: &[&str], code, words: &[&str]| {
+        let run = here.run(arguments);
+        assert_eq!(run.code, code, "{arguments:?}: {}", run.all());
+        for word in words {
+            assert!(run.stderr.contains(word), "{word}: {}", run.stderr);
+        }
+    };
+    refused(
+        &["serve", "run"],
+        2,
+        &["no server's configuration", "--config"],
+    );
+    refused(&["status", "run"], 2, &["does not exist"]);
+    train_alone(&here);
+    refused(&["serve", "alone"], 2, &["without a queue"]);
+
+    let limited = [
+        "--config",
+        "server.yaml",
+        "--set",
+        "scheduler.memory_limit=60MB",
+    ];
+    let server = Server::start(&here, &limited);
+    served(&here);
+    refused(&["serve", "run"], 2, &["already"]);
+    let huge = [
+        "submit",
+        "run",
+        "tasks.yaml",
+        "--set",
+        "defaults.lora.target_modules=[all-linear]",
+        "--set",
+    ];
+    let ranks = |r: u32| NAMES.map(|name| format!("adapters.{name}.lora.r={r}"));
+    let [a, b, c] = ranks(4000);
+    let all = [&huge[..], &[&a, "--set", &b, "--set", &c]].concat();
+    refused(&all, 4, &["can never fit", "MiB", "batch_size"]);
+    assert_eq!(
+        ok(&here, &["status", "run", "--json"]).json()["tasks"],
+        serde_json::json!([])
+    );
+
+    ok(&here, &["submit", "run", "tasks.yaml", "--key", "k"]);
+    refused(&["submit", "run", "tasks.yaml"], 2, &["is taken by task 1"]);
+    let other = [
+        "submit",
+        "run",
+        "tasks.yaml",
+        "--key",
+        "k",
+        "--set",
+        "adapters.shout-r2.lora.r=6",
+    ];
+    refused(&other, 2, &["the key `k/shout-r2`", "spec"]);
+    refused(&["pause", "run", "nobody"], 2, &["no task `nobody`"]);
+    refused(
+        &[
+            "submit",
+            "run",
+            "tasks.yaml",
+            "--set",
+            "datasets.shout.path=no.jsonl",
+        ],
+        3,
+        &["no.jsonl"],
+    );
+    server.kill();
+
+    // A name whose adapter is there is nobody else's.
+    for name in NAMES {
+        ok(&here, &["cancel", "run", name]);
+    }
+    fs::create_dir_all(here.path("run/adapters/shout-r3")).unwrap();
+    refused(
+        &["submit", "run", "tasks.yaml"],
+        2,
+        &["an adapter `", "is there already"],
+    );
+
+    let queue = here.path("run/queue.sqlite");
+    let mut bytes = fs::read(&queue).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[100..middle].fill(0x5a);
+    fs::write(&queue, &bytes).unwrap();
+    refused(&["serve", "run"], 3, &["damaged", "nothing was changed"]);
+    assert!(
+        fs::read(&queue).unwrap() == bytes,
+        "a damaged queue was written to"
+    );
+}
+
+#[test]
+fn a_sweep_ends_with_a_leaderboard() {
+    let here = workspace();
+    here.write(
+        "sweep.yaml",
+        "datasets: {shout: {path: data/shout.jsonl}}\n\
+         adapters: [{name: base, train: {batch_size: 2, max_steps: 36, max_seq_len: 48}}]\n\
+         sweep:\n  - name: lr\n    base: base\n    grid: {train.learning_rate: [1.0e-5, 1.0e-2, 5.0e-3, 2.0e-5]}\n    \
+         early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}\n",
+    );
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "sweep.yaml"]);
+    until("some steps", || {
+        let status = ok(&here, &["status", "run", "--json"]).json();
+        status["tasks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|task| task["step"].as_u64() > Some(6))
+    });
+    // What trials were compared by outlives the server.
+    server.kill();
+    ok(&here, &["serve", "run", "--drain", "--no-progress"]);
+    let status = ok(&here, &["status", "run", "--json"]).json();
+    let standings = status["sweeps"][0]["standings"].as_array().unwrap();
+    assert_eq!(standings.len(), 4);
+    assert_eq!(standings[0]["rank"], 1);
+    let stopped = standings
+        .iter()
+        .filter(|line| line["step"].as_u64() < Some(36));
+    assert!(stopped.count() >= 1, "{standings:#?}");
+    assert_eq!(standings[0]["step"], 36, "{standings:#?}");
+    let text = ok(&here, &["status", "run"]).stdout;
+    assert!(text.contains("sweep lr"), "{text}");
+}
