@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use loraloom_trainer::{AdapterReport, DatasetSummary, Outcome, RunReport};
+use loraloom_trainer::{
+    AdapterReport, DatasetSummary, Outcome, RunReport, SweepReport, SweepStanding,
+};
 
 use crate::table;
 
@@ -61,13 +63,31 @@ pub(crate) fn table(report: &RunReport) -> String {
     text
 }
 
-fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
-    let outcome = match adapter.outcome {
-        Outcome::Done => "done",
-        Outcome::Failed { .. } => "failed",
-        Outcome::Cancelled => "cancelled",
-        Outcome::Interrupted => "interrupted",
+/// A sweep's adapters, the best first.
+pub(crate) fn leaderboard(sweep: &SweepReport) -> String {
+    let columns = [
+        ("rank", false),
+        ("adapter", true),
+        (sweep.metric, false),
+        ("steps", false),
+        ("state", true),
+    ];
+    let row = |standing: &SweepStanding| {
+        let rank = standing.rank.map(|rank| rank.to_string());
+        let metric = standing.metric.map(|metric| format!("{metric:.4}"));
+        [
+            rank.unwrap_or_else(|| "-".to_owned()),
+            standing.name.clone(),
+            metric.unwrap_or_else(|| "-".to_owned()),
+            standing.steps.to_string(),
+            standing.state.clone(),
+        ]
     };
+    let rows: Vec<_> = sweep.standings.iter().map(row).collect();
+    format!("sweep {}\n{}", sweep.name, table::aligned(columns, &rows))
+}
+
+fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
     let loss = |loss: Option<f64>| loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
     let best = adapter.best.as_ref().map_or_else(
         || "-".to_owned(),
@@ -75,7 +95,7 @@ fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
     );
     [
         adapter.name.clone(),
-        outcome.to_owned(),
+        adapter.state().to_owned(),
         format!("{}/{}", adapter.steps, adapter.total_steps),
         loss(adapter.first_loss),
         loss(adapter.last_loss),
@@ -151,6 +171,7 @@ mod tests {
             interrupted: false,
             seconds: 2.0,
             tokens: 1000,
+            sweeps: Vec::new(),
         }
     }
 

@@ -17,4 +17,4 @@ mod watch;
 pub use client::{Client, Submitted};
 pub use error::ServerError;
 pub use server::{ServeOptions, Server, configuration};
-pub use status::{Status, SweepStatus, TaskStatus};
+pub use status::{Status, TaskStatus};

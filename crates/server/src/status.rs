@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_queue::{Presence, Queue, Task, TaskState};
-use loraloom_scheduler::{Leaderboard, TaskId, TrialState};
+use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
 use crate::ServerError;
@@ -16,7 +16,7 @@ pub struct Status {
     /// Every task, in order of arrival.
     pub tasks: Vec<TaskStatus>,
     /// Sweeps, each with its adapters from the best to the worst.
-    pub sweeps: Vec<SweepStatus>,
+    pub sweeps: Vec<SweepReport>,
 }
 
 /// How a task stands.
@@ -50,32 +50,6 @@ pub struct TaskStatus {
     pub reason: String,
 }
 
-/// A sweep, best first.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SweepStatus {
-    /// Its name.
-    pub name: String,
-    /// What its adapters are ranked by: `eval_loss` where all have one, or else `train_loss`.
-    pub metric: &'static str,
-    /// Its adapters.
-    pub standings: Vec<Standing>,
-}
-
-/// A line of a leaderboard.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Standing {
-    /// From 1; equal ones share one. `None` without a metric.
-    pub rank: Option<usize>,
-    /// The adapter's name.
-    pub name: String,
-    /// Optimizer steps taken.
-    pub step: u64,
-    /// What it is ranked by.
-    pub metric: Option<f64>,
-    /// queued, running, parked, paused, done, failed or cancelled.
-    pub state: String,
-}
-
 impl Status {
     /// What a queue says of its tasks.
     pub(crate) fn read(queue: &Queue) -> Result<Self, ServerError> {
@@ -84,14 +58,20 @@ impl Status {
             Presence::Alive { pid } => (true, pid),
         };
         let tasks = queue.tasks()?;
-        let mut sweeps: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+        let mut sweeps: BTreeMap<&str, Vec<SweepEntry>> = BTreeMap::new();
         for task in &tasks {
             if let Some(sweep) = &task.sweep {
-                sweeps.entry(sweep).or_default().push(task);
+                sweeps.entry(sweep).or_default().push(SweepEntry {
+                    name: task.name.clone(),
+                    eval_loss: task.best_metric,
+                    train_loss: task.last_loss,
+                    steps: task.step,
+                    state: state(task).to_owned(),
+                });
             }
         }
         let sweeps = sweeps.into_iter();
-        let sweeps = sweeps.map(|(name, tasks)| SweepStatus::of(name, &tasks));
+        let sweeps = sweeps.map(|(name, entries)| SweepReport::rank(name, &entries));
         Ok(Self {
             served,
             pid,
@@ -127,50 +107,11 @@ impl TaskStatus {
     }
 }
 
-impl SweepStatus {
-    fn of(name: &str, tasks: &[&Task]) -> Self {
-        let evaluated = tasks.iter().any(|task| task.best_metric.is_some());
-        let metric = |task: &Task| {
-            if evaluated {
-                task.best_metric
-            } else {
-                task.last_loss
-            }
-        };
-        let mut board = Leaderboard::new();
-        for task in tasks {
-            let id = TaskId(task.id.0);
-            board.enter(id, &task.name);
-            board.advance(id, usize::try_from(task.step).unwrap_or(usize::MAX));
-            if let Some(metric) = metric(task) {
-                board.report(id, 0, metric);
-            }
-            board.set_state(id, trial_state(task.state));
-        }
-        let standings = board.standings().into_iter().filter_map(|standing| {
-            let task = tasks.iter().find(|task| task.id.0 == standing.trial.0)?;
-            Some(Standing {
-                rank: standing.rank,
-                name: standing.name,
-                step: task.step,
-                metric: standing.best,
-                state: task.state.to_string(),
-            })
-        });
-        Self {
-            name: name.to_owned(),
-            metric: if evaluated { "eval_loss" } else { "train_loss" },
-            standings: standings.collect(),
-        }
-    }
-}
-
-fn trial_state(state: TaskState) -> TrialState {
-    match state {
-        TaskState::Queued => TrialState::Queued,
-        TaskState::Running | TaskState::Parked | TaskState::Paused => TrialState::Running,
-        TaskState::Done => TrialState::Done,
-        TaskState::Failed => TrialState::Failed,
-        TaskState::Cancelled => TrialState::Cancelled,
+/// A trial that is done before its last step was stopped.
+fn state(task: &Task) -> &'static str {
+    let early = task.total_steps.is_some_and(|total| task.step < total);
+    match task.state {
+        TaskState::Done if early => "stopped",
+        state => state.as_str(),
     }
 }

@@ -1,7 +1,8 @@
 //! The end of a run.
 
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, TrainerError, announce::now, session::Session,
+    AdapterReport, Event, Outcome, RunReport, SweepReport, TrainerError, announce::now,
+    session::Session,
 };
 
 impl Session<'_> {
@@ -48,6 +49,7 @@ impl Session<'_> {
             memory_predictions,
         });
         RunReport {
+            sweeps: SweepReport::of_run(self.ledger.config, &adapters),
             adapters,
             interrupted,
             seconds,

@@ -2,6 +2,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::SweepReport;
+
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
@@ -13,6 +15,8 @@ pub struct RunReport {
     pub seconds: f64,
     /// Tokens trained on.
     pub tokens: u64,
+    /// Its sweeps, with their adapters from the best to the worst.
+    pub sweeps: Vec<SweepReport>,
 }
 
 /// What one adapter came to.
@@ -36,6 +40,19 @@ pub struct AdapterReport {
     pub directory: Option<PathBuf>,
     /// What it answers before and after.
     pub samples: Vec<AnswerSample>,
+}
+
+impl AdapterReport {
+    /// How it ended, in a word.
+    pub fn state(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Done if self.steps < self.total_steps => "stopped",
+            Outcome::Done => "done",
+            Outcome::Failed { .. } => "failed",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Interrupted => "interrupted",
+        }
+    }
 }
 
 /// How an adapter ended.

@@ -1,10 +1,10 @@
 //! `status RUN`: how the tasks of a server stand.
 
-use std::{fmt::Write, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use loraloom_server::{Client, Status, SweepStatus, TaskStatus};
+use loraloom_server::{Client, Status, TaskStatus};
 
-use crate::{arguments::StatusArguments, exit::Exit, printer::Printer, table::aligned};
+use crate::{arguments::StatusArguments, exit::Exit, printer::Printer, summary, table::aligned};
 
 /// How often a watched queue is looked at.
 const EVERY: Duration = Duration::from_millis(500);
@@ -57,7 +57,8 @@ fn text(status: &Status) -> String {
     let rows: Vec<[String; 9]> = status.tasks.iter().map(row).collect();
     let mut text = format!("{server}\n{}", aligned(columns, &rows));
     for sweep in &status.sweeps {
-        text.push_str(&leaderboard(sweep));
+        text.push('\n');
+        text.push_str(&summary::leaderboard(sweep));
     }
     text
 }
@@ -81,35 +82,6 @@ fn row(task: &TaskStatus) -> [String; 9] {
         task.tenant.clone(),
         task.reason.clone(),
     ]
-}
-
-fn leaderboard(sweep: &SweepStatus) -> String {
-    let columns = [
-        ("rank", false),
-        ("name", true),
-        (sweep.metric, false),
-        ("step", false),
-        ("state", true),
-    ];
-    let rows: Vec<[String; 5]> = sweep
-        .standings
-        .iter()
-        .map(|standing| {
-            [
-                standing
-                    .rank
-                    .map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
-                standing.name.clone(),
-                loss(standing.metric),
-                standing.step.to_string(),
-                standing.state.clone(),
-            ]
-        })
-        .collect();
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = write!(text, "\nsweep {}\n{}", sweep.name, aligned(columns, &rows));
-    text
 }
 
 fn loss(loss: Option<f64>) -> String {

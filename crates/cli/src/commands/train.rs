@@ -90,6 +90,9 @@ fn print(report: &RunReport, json: bool, printer: &Printer) -> anyhow::Result<()
         return printer.json(report);
     }
     printer.data(&summary::table(report))?;
+    for sweep in &report.sweeps {
+        printer.data(&format!("\n{}", summary::leaderboard(sweep)))?;
+    }
     let samples = summary::samples(report);
     if !samples.is_empty() {
         printer.data(&format!("\n{samples}"))?;

@@ -186,3 +186,54 @@ fn an_interrupt_saves_everything_and_exits_with_130() {
     }
     assert_eq!(events(&here).last().unwrap()["interrupted"], true);
 }
+
+/// Eight trials of which two in three have no chance, stopped early and the best kept; and the same
+/// again where the run was interrupted in between.
+#[test]
+fn a_sweep_stops_its_worst_trials_and_ranks_all() {
+    let here = Workspace::new();
+    here.write(
+        "sweep.yaml",
+        "model: tiny-llama\ndevice: cpu\ndatasets: {shout: {path: data/shout.jsonl, validation: 0.1}}\n\
+         defaults: {eval: {steps: 9}, save: {steps: 4}}\n\
+         adapters: [{name: base, train: {batch_size: 2, max_steps: 36, max_seq_len: 48}}]\n\
+         sweep:\n  - name: rates\n    base: base\n    \
+         grid: {lora.r: [2, 4], train.learning_rate: [1.0e-6, 1.0e-2, 5.0e-6, 2.0e-6]}\n    \
+         early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}\n",
+    );
+    let train = |more: &[&str]| here.run(&[&["train", "sweep.yaml", "--json"], more].concat());
+    let whole = train(&["--output-dir", "whole"]);
+    assert_eq!(whole.code, 0, "{}", whole.stderr);
+    let sweep = &whole.json()["sweeps"][0];
+    assert_eq!(
+        (&sweep["name"], &sweep["metric"]),
+        (&"rates".into(), &"eval_loss".into())
+    );
+    let standings = sweep["standings"].as_array().unwrap();
+    assert_eq!(standings.len(), 8);
+    for best in &standings[..2] {
+        assert!(best["name"].as_str().unwrap().contains("0.01"), "{best}");
+        assert_eq!(
+            (&best["state"], &best["steps"]),
+            (&"done".into(), &36.into())
+        );
+    }
+    let stopped = standings.iter().filter(|line| line["state"] == "stopped");
+    assert!(stopped.count() >= 4, "{standings:#?}");
+    let steps: u64 = standings
+        .iter()
+        .map(|line| line["steps"].as_u64().unwrap())
+        .sum();
+    assert!(
+        steps < 8 * 36 * 3 / 4,
+        "{steps} steps are hardly less than all"
+    );
+    let events = fs::read_to_string(here.path("whole/events.jsonl")).unwrap();
+    assert!(
+        events.contains("stopped by sweep `rates`"),
+        "no event says why"
+    );
+
+    let tables = here.run(&["train", "sweep.yaml", "--output-dir", "whole", "--resume"]);
+    assert!(tables.stdout.contains("sweep rates"), "{}", tables.stdout);
+}

@@ -176,6 +176,17 @@ fn reference(reports: &[Report]) -> bool {
     !last.value.is_finite() || better >= top
 }
 
+/// The step whose report stopped a trial.
+fn step_of_the_stop(reports: &[Report], trial: u64) -> usize {
+    let mut asha = asha(6);
+    let mut reports = reports.iter();
+    let stopped = reports.find(|report| {
+        let stop = asha.report(TaskId(report.trial), report.step, report.value);
+        stop.is_some() && report.trial == trial
+    });
+    stopped.map_or(usize::MAX, |report| report.step)
+}
+
 proptest! {
     #[test]
     fn verdicts_are_those_of_the_definition(reports in reports(5).prop_map(|mut all| {
@@ -217,6 +228,41 @@ proptest! {
             }
             let stop = asha.report(TaskId(report.trial), report.step, report.value);
             prop_assert!(stop.is_none_or(|stop| stop.trial != TaskId(leader)));
+        }
+    }
+
+    /// Stopped trials report no more; all others are judged after a restart as without one, in
+    /// whatever order trials are taken up again.
+    #[test]
+    fn a_restart_changes_nothing(reports in reports(6), cut in 0_usize..120) {
+        let mut undisturbed = asha(6);
+        let mut restarted = asha(6);
+        let mut ended = Vec::new();
+        let (before, after) = reports.split_at(cut.min(reports.len()));
+        for report in before {
+            let trial = TaskId(report.trial);
+            if undisturbed.report(trial, report.step, report.value).is_some() {
+                ended.push(trial);
+            }
+        }
+        let mut taken_up = before.to_vec();
+        taken_up.sort_by_key(|report| std::cmp::Reverse(report.trial));
+        for report in taken_up {
+            let trial = TaskId(report.trial);
+            // What was reported after a stop never counted, and is not kept.
+            let stop = ended.contains(&trial) && step_of_the_stop(before, report.trial) < report.step;
+            if !stop {
+                restarted.restore(trial, report.step, report.value);
+            }
+        }
+        for report in after.iter().filter(|report| !ended.contains(&TaskId(report.trial))) {
+            let trial = TaskId(report.trial);
+            // Not the value: it may be no number.
+            let verdict = |stop: Stop| (stop.rung, stop.rank, stop.results, stop.top);
+            prop_assert_eq!(
+                undisturbed.report(trial, report.step, report.value).map(verdict),
+                restarted.report(trial, report.step, report.value).map(verdict)
+            );
         }
     }
 

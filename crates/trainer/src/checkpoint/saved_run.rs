@@ -15,7 +15,7 @@ use super::{
     tensors_file,
 };
 use crate::{
-    AdapterReport, Best, Outcome, RunReport, TrainerError,
+    AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
     run_directory::{self, Claim},
 };
 
@@ -139,8 +139,10 @@ impl SavedRun {
         let adapters = config.adapters.iter();
         let adapters: Option<Vec<AdapterReport>> =
             adapters.map(|adapter| report(&adapter.name)).collect();
+        let adapters = adapters?;
         Some(RunReport {
-            adapters: adapters?,
+            sweeps: SweepReport::of_run(config, &adapters),
+            adapters,
             interrupted: false,
             seconds: self.record.seconds,
             tokens: self.record.tokens,
