@@ -65,7 +65,7 @@ impl Client {
         key: Option<&str>,
     ) -> Result<(Vec<Submitted>, Vec<String>), ServerError> {
         let mut queue = Queue::open(&self.directory)?;
-        let rooms = self.rooms(&queue)?;
+        let rooms = rooms(&queue)?;
         let (submissions, warnings) = self.submissions(config, key, &rooms)?;
         self.refuse_used(&queue, &submissions)?;
         let accepted = queue.submit_all(&submissions)?;
@@ -184,17 +184,6 @@ impl Client {
         Ok((submissions, warnings))
     }
 
-    fn rooms(&self, queue: &Queue) -> Result<Vec<DeviceRoom>, ServerError> {
-        let stored = queue.stored()?;
-        let Some(text) = stored.get(ROOMS) else {
-            return Ok(Vec::new());
-        };
-        serde_json::from_str(text).map_err(|error| ServerError::Record {
-            key: ROOMS,
-            problem: error.to_string(),
-        })
-    }
-
     fn check_model(&self, model: &Path) -> Result<(), ServerError> {
         let real = |path: &Path| {
             fs::canonicalize(path).map_err(|source| ServerError::Path {
@@ -227,6 +216,18 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// What the server's devices have room for, as far as it was ever started.
+fn rooms(queue: &Queue) -> Result<Vec<DeviceRoom>, ServerError> {
+    let stored = queue.stored()?;
+    let Some(text) = stored.get(ROOMS) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(text).map_err(|error| ServerError::Record {
+        key: ROOMS,
+        problem: error.to_string(),
+    })
 }
 
 /// The key of one of several adapters.

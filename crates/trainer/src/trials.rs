@@ -44,18 +44,14 @@ impl Trials {
         stopping: &EarlyStopping,
         trial: Trial,
     ) -> Result<(), SweepError> {
-        let known = self
-            .sweeps
-            .iter()
-            .position(|watched| watched.sweep == sweep);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                self.sweeps.push(Watched::new(sweep, stopping)?);
-                self.sweeps.len() - 1
-            }
-        };
-        self.sweeps[index].enter(&trial);
+        let mut known = self.sweeps.iter_mut();
+        if let Some(watched) = known.find(|watched| watched.sweep == sweep) {
+            watched.enter(&trial);
+        } else {
+            let mut watched = Watched::new(sweep, stopping)?;
+            watched.enter(&trial);
+            self.sweeps.push(watched);
+        }
         self.results.insert(trial.id, trial.results);
         Ok(())
     }

@@ -1,4 +1,4 @@
-use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel, SchedulerError};
+use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel, SchedulerError, Shortage};
 use serde::{Deserialize, Serialize};
 
 /// What a device has room for, as it is known before anything was trained on it: enough for another
@@ -34,7 +34,7 @@ impl DeviceRoom {
     /// If these are not the numbers of a device.
     pub fn refuses(&self, load: Load) -> Result<Option<String>, SchedulerError> {
         let fits = self.memory()?.fits(load);
-        let shortage = fits.err().filter(|shortage| shortage.is_certain());
+        let shortage = fits.err().filter(Shortage::is_certain);
         Ok(shortage.map(|shortage| shortage.to_string()))
     }
 }
