@@ -141,7 +141,7 @@ impl Run {
     ///
     /// # Errors
     /// If the run directory cannot be written or holds a run already, or the device fails. An
-    /// adapter that cannot go on is no error but an [`Outcome`] in the report.
+    /// adapter that cannot go on is no error but an [`Outcome`](crate::Outcome) in the report.
     pub fn train(
         mut self,
         stop: &AtomicBool,
