@@ -3,6 +3,7 @@ use std::{
     path::Path,
 };
 
+use burn::tensor::Device;
 use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::Tokenizer;
 use loraloom_pipeline::{Pipeline, schedule::Schedule};
@@ -24,6 +25,8 @@ pub(crate) struct Beginning<'a> {
     pub(crate) config: &'a RunConfig,
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) pipeline: Pipeline,
+    /// Where adapters begin.
+    pub(crate) device: Device,
     pub(crate) tasks: Tasks,
     /// Digest of the model's files.
     pub(crate) model: String,
@@ -44,6 +47,7 @@ impl<'a> Session<'a> {
             config,
             tokenizer,
             pipeline,
+            device,
             tasks,
             model,
             saved,
@@ -81,6 +85,7 @@ impl<'a> Session<'a> {
             schedule: schedule(config.pipeline.schedule),
             ledger,
             tokenizer,
+            device,
             initial: HashMap::new(),
             shapes: HashMap::new(),
             waiting: BTreeMap::new(),

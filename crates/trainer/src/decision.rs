@@ -6,7 +6,7 @@ use loraloom_scheduler::{Admission, Decision, Parking, TaskId};
 
 use crate::{
     Event, TrainerError,
-    adapter::{ModelAdapter, on_host},
+    adapter::{ModelAdapter, fresh, on_host},
     answers,
     session::Session,
     task::TrainingTask,
@@ -31,10 +31,11 @@ impl Session<'_> {
         let mut coming = OnTheWay::new();
         for admission in &decision.admitted {
             if let Some(waiting) = self.waiting.remove(&admission.task) {
-                let initial = || self.initial.get(&admission.task).cloned();
-                if let Some(adapter) = waiting.adapter.or_else(initial) {
-                    coming.insert(admission.task, (waiting.task, adapter));
-                }
+                let adapter = match waiting.adapter {
+                    Some(adapter) => adapter,
+                    None => self.first_state(&waiting.task)?,
+                };
+                coming.insert(admission.task, (waiting.task, adapter));
             }
         }
         self.form(&groups, coming)?;
@@ -46,6 +47,16 @@ impl Session<'_> {
             self.ledger.emit(Event::Regroup { groups, reason });
         }
         Ok(())
+    }
+
+    /// What a task begins with.
+    fn first_state(&mut self, task: &TrainingTask) -> Result<ModelAdapter, TrainerError> {
+        if let Some(initial) = self.initial.get(&task.id) {
+            return Ok(initial.clone());
+        }
+        let state = fresh(&task.config, self.pipeline.config(), &self.device)?;
+        self.initial.insert(task.id, state.clone());
+        Ok(state)
     }
 
     /// The groups that a decision names, without empty ones, if it can be carried out.

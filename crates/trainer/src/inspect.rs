@@ -4,11 +4,7 @@ use loraloom_data::Tokenizer;
 use loraloom_model::LlamaConfig;
 use loraloom_scheduler::Load;
 
-use crate::{
-    TrainerError,
-    prepare::Materials,
-    scheduling::{adapter_bytes, described},
-};
+use crate::{TrainerError, prepare::Materials, scheduling::described};
 
 /// What is known of an adapter's training before anything is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,15 +27,16 @@ pub struct Inspected {
 ///
 /// [`Run::prepare`]: crate::Run::prepare
 pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), TrainerError> {
+    let model = LlamaConfig::from_directory(&config.model)?;
     let materials = Materials {
-        model: &LlamaConfig::from_directory(&config.model)?,
+        model: &model,
         tokenizer: &Tokenizer::load(&config.model)?,
         device: &Device::flex(),
     };
     let tasks = materials.tasks(config, None)?;
     let inspected = tasks.waiting.iter().map(|waiting| {
         let task = &waiting.task;
-        let bytes = tasks.initial.get(&task.id).map_or(0, adapter_bytes);
+        let bytes = tasks.adapter_bytes(waiting, &model);
         Inspected {
             name: task.config.name.clone(),
             total_steps: task.total_steps,

@@ -13,8 +13,9 @@ use loraloom_scheduler::TaskId;
 
 use crate::{
     AdapterReport, DatasetSummary, Outcome, TrainerError,
-    adapter::{ModelAdapter, fresh, from_peft, shape_warning},
+    adapter::{ModelAdapter, from_peft, shape_warning},
     checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult, data_digest},
+    scheduling::{adapter_bytes, fresh_bytes},
     task::{TaskData, TrainingTask},
     waiting::WaitingTask,
 };
@@ -30,6 +31,7 @@ pub(crate) struct Tasks {
     /// the way is gone, they can go on.
     pub(crate) held: BTreeSet<TaskId>,
     /// Adapters before their first step, where it is still to be seen that training reaches them.
+    /// Those that begin with nothing are made when they get a place: thousands may wait.
     pub(crate) initial: HashMap<TaskId, ModelAdapter>,
     /// Shapes of adapters that began from a PEFT directory.
     pub(crate) shapes: HashMap<TaskId, PeftLoraConfig>,
@@ -44,7 +46,7 @@ pub(crate) struct Tasks {
 pub(crate) struct Materials<'a> {
     pub(crate) model: &'a LlamaConfig,
     pub(crate) tokenizer: &'a Tokenizer,
-    /// Where fresh adapters begin: a stage takes its part from there.
+    /// Where adapters begin: a stage takes its part from there.
     pub(crate) device: &'a Device,
 }
 
@@ -138,23 +140,28 @@ impl Materials<'_> {
             return Ok(WaitingTask { task, adapter });
         }
         let adapter = &task.config;
-        let state = match &adapter.init_from {
-            Some(directory) => {
-                let peft = PeftAdapter::load(directory)?;
-                tasks.warnings.extend(shape_warning(adapter, &peft.config));
-                let dropout = adapter.lora.lora_dropout;
-                let state = from_peft(&peft, dropout, self.model, self.device)?;
-                tasks.shapes.insert(id, peft.config);
-                state
-            }
-            None => fresh(adapter, self.model, self.device)?,
-        };
-        tasks.initial.insert(id, state);
+        if let Some(directory) = &adapter.init_from {
+            let peft = PeftAdapter::load(directory)?;
+            tasks.warnings.extend(shape_warning(adapter, &peft.config));
+            let dropout = adapter.lora.lora_dropout;
+            let state = from_peft(&peft, dropout, self.model, self.device)?;
+            tasks.shapes.insert(id, peft.config);
+            tasks.initial.insert(id, state);
+        }
         Ok(WaitingTask::new(task))
     }
 }
 
 impl Tasks {
+    /// Bytes that a task's adapter takes while it trains.
+    pub(crate) fn adapter_bytes(&self, waiting: &WaitingTask, model: &LlamaConfig) -> u64 {
+        let adapter = waiting.adapter.as_ref();
+        match adapter.or_else(|| self.initial.get(&waiting.task.id)) {
+            Some(adapter) => adapter_bytes(adapter),
+            None => fresh_bytes(&waiting.task.config.lora, model),
+        }
+    }
+
     /// Keeps what was read for an adapter.
     fn describe(&mut self, materials: &Materials<'_>, adapter: &AdapterConfig, rows: &Encoded) {
         let (longest, most) = (

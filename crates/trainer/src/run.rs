@@ -38,7 +38,7 @@ pub struct DatasetSummary {
 pub struct Run {
     config: RunConfig,
     tokenizer: Tokenizer,
-    /// Where fresh adapters begin.
+    /// Where adapters begin.
     device: Device,
     pipeline: Pipeline,
     tasks: Tasks,
@@ -167,13 +167,15 @@ impl Run {
         let tasks = std::mem::take(&mut self.tasks);
         let split = self.config.pipeline.microbatches;
         for waiting in &tasks.waiting {
-            waiting.submit(scheduler, &tasks.initial, split)?;
+            let bytes = tasks.adapter_bytes(waiting, self.pipeline.config());
+            waiting.submit(scheduler, bytes, split)?;
         }
         let claim = self.saved.as_mut().and_then(SavedRun::take_claim);
         let mut session = Session::open(Beginning {
             config: &self.config,
             tokenizer: &self.tokenizer,
             pipeline: self.pipeline,
+            device: self.device.clone(),
             tasks,
             model: self.model,
             saved: self.saved.as_ref(),
@@ -220,6 +222,7 @@ impl Run {
             config: &self.config,
             tokenizer: &self.tokenizer,
             pipeline: self.pipeline,
+            device: self.device.clone(),
             tasks: Tasks::default(),
             model: self.model,
             saved: self.saved.as_ref(),

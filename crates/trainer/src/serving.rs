@@ -132,6 +132,10 @@ impl Serving<'_, '_> {
         {
             self.session.trials.enter(sweep, stopping, trial)?;
         }
+        let waiting = tasks.waiting.first();
+        let bytes = waiting.map_or(0, |waiting| {
+            tasks.adapter_bytes(waiting, self.materials.model)
+        });
         for message in self.session.take(tasks) {
             self.session.ledger.emit(Event::Warning { message });
         }
@@ -141,7 +145,7 @@ impl Serving<'_, '_> {
         let keep = waiting.task.config.save.keep;
         self.session.saving.keep = self.session.saving.keep.max(keep);
         let split = self.session.ledger.config.pipeline.microbatches;
-        let submitted = waiting.submit(self.overseer, &self.session.initial, split);
+        let submitted = waiting.submit(self.overseer, bytes, split);
         match submitted {
             Err(error @ SchedulerError::NeverFits { .. }) => {
                 if let Some(waiting) = self.session.waiting.remove(&id) {

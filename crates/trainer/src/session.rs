@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use burn::tensor::Device;
 use loraloom_data::Tokenizer;
 use loraloom_model::PeftLoraConfig;
 use loraloom_pipeline::{
@@ -32,6 +33,8 @@ pub(crate) struct Session<'a> {
     pub(crate) schedule: Schedule,
     pub(crate) ledger: Ledger<'a>,
     pub(crate) tokenizer: &'a Tokenizer,
+    /// Where adapters begin: a stage takes its part from there.
+    pub(crate) device: Device,
     /// Adapters before their first step; kept until they are seen to have moved.
     pub(crate) initial: HashMap<TaskId, ModelAdapter>,
     /// Shapes of adapters that began from a PEFT directory.

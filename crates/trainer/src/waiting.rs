@@ -1,12 +1,6 @@
-use std::collections::HashMap;
+use loraloom_scheduler::{Past, Scheduler, SchedulerError, TaskState};
 
-use loraloom_scheduler::{Past, Scheduler, SchedulerError, TaskId, TaskState};
-
-use crate::{
-    adapter::ModelAdapter,
-    scheduling::{adapter_bytes, described},
-    task::TrainingTask,
-};
+use crate::{adapter::ModelAdapter, scheduling::described, task::TrainingTask};
 
 /// A task without a place in the stages: it has not begun, or was parked.
 #[derive(Debug)]
@@ -25,17 +19,14 @@ impl WaitingTask {
         }
     }
 
-    /// Tells a scheduler of the task, and how far it is.
+    /// Tells a scheduler of the task, whose adapter takes so many bytes in all, and how far it is.
     pub(crate) fn submit<S: Scheduler + ?Sized>(
         &self,
         scheduler: &mut S,
-        initial: &HashMap<TaskId, ModelAdapter>,
+        adapter_bytes: u64,
         split: usize,
     ) -> Result<(), SchedulerError> {
-        let adapter = self.adapter.as_ref();
-        let adapter = adapter.or_else(|| initial.get(&self.task.id));
-        let bytes = adapter.map_or(0, adapter_bytes);
-        let task = described(&self.task, bytes, split);
+        let task = described(&self.task, adapter_bytes, split);
         if self.adapter.is_none() {
             return scheduler.submit(task);
         }

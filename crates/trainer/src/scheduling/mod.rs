@@ -7,5 +7,5 @@ mod overseer;
 
 pub(crate) use budget::{DeviceBudget, budgets};
 pub use device_room::DeviceRoom;
-pub(crate) use load::{adapter_bytes, described};
+pub(crate) use load::{adapter_bytes, described, fresh_bytes};
 pub(crate) use overseer::Overseer;
