@@ -21,6 +21,7 @@ mod event;
 mod generator;
 mod home;
 mod ledger;
+mod parts;
 mod pending;
 mod place;
 mod plan;

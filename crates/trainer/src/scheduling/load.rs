@@ -34,8 +34,7 @@ pub(crate) fn described(task: &TrainingTask, adapter_bytes: u64, split: usize) -
         rows_per_step: task.rows_per_step(),
         tokens_per_step: tokens_per_step(task),
         total_steps: task.total_steps,
-        // Steps are taken whole: the trainer does not spread them over iterations.
-        max_parts: 1,
+        max_parts: task.microbatches_per_step(split).max(1),
         load: Load {
             tokens: rows * longest,
             squared_tokens: rows * longest * longest,
