@@ -7,7 +7,7 @@ use crate::{
 
 /// Bytes that a parameter of an adapter takes while it trains: itself, its gradient and two moments,
 /// in `float32`.
-const BYTES_PER_PARAMETER: usize = 4 * 4;
+pub(crate) const BYTES_PER_PARAMETER: usize = 4 * 4;
 
 /// Bytes of an adapter with its gradients and moments, at all layers.
 pub(crate) fn adapter_bytes(adapter: &ModelAdapter) -> u64 {
