@@ -253,7 +253,7 @@ fn a_decision_that_contradicts_what_runs_is_refused() {
     };
     let parts = vec![Member {
         task: TaskId(0),
-        parts: 2,
+        parts: 0,
     }];
     for (second, problem) in [
         (running(vec![]), "task 0 runs and is in no group"),
@@ -262,7 +262,7 @@ fn a_decision_that_contradicts_what_runs_is_refused() {
             running(vec![group(&[0, 1])]),
             "task 1 is in a group twice, or does not run",
         ),
-        (running(vec![parts]), "task 0 is to train in 2 parts"),
+        (running(vec![parts]), "task 0 is to train in 0 parts"),
         (
             Decision {
                 parked: vec![parking(1)],

@@ -195,6 +195,7 @@ fn plan_exit(error: &PlanError) -> Exit {
         PlanError::Data(_) => Exit::Data,
         PlanError::Model(error) => model_exit(error),
         PlanError::Partition(_) | PlanError::Simulation(_) => Exit::Usage,
+        PlanError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         PlanError::Scheduler(_) => Exit::Internal,
     }
 }

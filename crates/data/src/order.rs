@@ -56,6 +56,12 @@ impl RowOrder {
         }
     }
 
+    /// Number of samples that optimizer step `step`, from 0, takes.
+    pub fn num_rows(&self, step: usize) -> usize {
+        let start = (step % self.steps_per_epoch()) * self.rows_per_step;
+        self.rows_per_step.min(self.num_samples - start)
+    }
+
     /// Steps that take every sample once.
     pub fn steps_per_epoch(&self) -> usize {
         self.num_samples.div_ceil(self.rows_per_step)
@@ -94,6 +100,9 @@ mod tests {
             let batches: Vec<_> =
                 (0..steps).map(|step| order.rows(epoch * steps + step)).collect();
             prop_assert!(batches[..steps - 1].iter().all(|rows| rows.len() == rows_per_step));
+            for (step, rows) in batches.iter().enumerate() {
+                prop_assert_eq!(rows.len(), order.num_rows(epoch * steps + step));
+            }
             let mut rows = batches.concat();
             rows.sort_unstable();
             prop_assert_eq!(rows, (0..num_samples).collect::<Vec<_>>());

@@ -125,7 +125,7 @@ impl AnyStage {
     }
 
     pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
-        either!(&mut self.0, stage => stage.change().swap_groups(first, second),
+        either!(&mut self.0, stage => stage.swap_groups(first, second),
             stage.swap_groups(first, second))
     }
 
@@ -134,7 +134,7 @@ impl AnyStage {
         group: usize,
         adapter: Vec<LayerAdapter>,
     ) -> Result<usize, PipelineError> {
-        either!(&mut self.0, stage => stage.change().push(group, adapter),
+        either!(&mut self.0, stage => stage.push(group, adapter),
             stage.push(group, adapter))
     }
 
@@ -143,7 +143,7 @@ impl AnyStage {
         group: usize,
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
-        either!(&mut self.0, stage => stage.change().remove(group, slot),
+        either!(&mut self.0, stage => stage.remove(group, slot),
             stage.remove(group, slot))
     }
 

@@ -2,7 +2,7 @@ use std::{collections::HashMap, ops::Range};
 
 use batchlora::{AdamWStep, GradientNorms, SlotUpdate};
 use burn::tensor::{Device, Tensor};
-use loraloom_model::LayerCache;
+use loraloom_model::{LayerAdapter, LayerCache};
 
 use crate::{
     Forwarded, HostMemory, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape,
@@ -47,11 +47,39 @@ impl LocalStage {
         self.stage.reserve_groups(count);
     }
 
-    /// The stage, to change which adapters there are. Gradients that wait for the rest of their step
-    /// are dropped: they would be other adapters' then. Those steps have to be begun again.
-    pub(crate) fn change(&mut self) -> &mut Stage {
-        self.gradients.clear();
-        &mut self.stage
+    /// See [`Stage::push`]. Gradients of the group that wait for the rest of their step are dropped:
+    /// they would not fit its adapters any more. Those steps have to be begun again.
+    pub(crate) fn push(
+        &mut self,
+        group: usize,
+        adapter: Vec<LayerAdapter>,
+    ) -> Result<usize, PipelineError> {
+        self.gradients.remove(&group);
+        self.stage.push(group, adapter)
+    }
+
+    /// See [`Stage::remove`]. Gradients of the group are dropped as by [`push`](Self::push).
+    pub(crate) fn remove(
+        &mut self,
+        group: usize,
+        slot: usize,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        self.gradients.remove(&group);
+        self.stage.remove(group, slot)
+    }
+
+    /// See [`Stage::swap_groups`]. Gradients go with their groups.
+    pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
+        self.stage.swap_groups(first, second)?;
+        let (of_first, of_second) = (
+            self.gradients.remove(&first),
+            self.gradients.remove(&second),
+        );
+        self.gradients
+            .extend(of_first.map(|gradients| (second, gradients)));
+        self.gradients
+            .extend(of_second.map(|gradients| (first, gradients)));
+        Ok(())
     }
 
     /// Has passes fail that take more; of a GPU the driver knows better.
@@ -216,6 +244,10 @@ impl TrainStage for LocalStage {
         let norms = GradientNorms::from_sums(squares).finish();
         if let Some(gradients) = self.gradients.remove(&group) {
             let waits = |slot: usize| updates.get(slot).is_some_and(Option::is_none);
+            if updates.iter().all(Option::is_none) {
+                self.gradients.insert(group, gradients);
+                return Ok(norms);
+            }
             if (0..updates.len()).any(waits) {
                 let kept = self.stage.keep(group, &gradients, waits)?;
                 self.gradients.insert(group, kept);

@@ -15,6 +15,10 @@ use crate::{
 #[derive(Debug)]
 pub struct Pipeline {
     stages: Vec<AnyStage>,
+    /// By group.
+    revisions: Vec<u64>,
+    /// The last revision that was given out.
+    newest: u64,
 }
 
 /// Keys and values of all layers, for sequences that are being continued.
@@ -56,7 +60,11 @@ impl Pipeline {
         if !in_order || !whole {
             return Err(PipelineError::Gap { layers });
         }
-        let mut pipeline = Self { stages };
+        let mut pipeline = Self {
+            stages,
+            revisions: Vec::new(),
+            newest: 0,
+        };
         pipeline.reserve_groups(1)?;
         Ok(pipeline)
     }
@@ -95,8 +103,26 @@ impl Pipeline {
     /// # Errors
     /// If a stage is lost.
     pub fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
+        if self.revisions.len() < count {
+            self.revisions.resize(count, 0);
+        }
         let mut stages = self.stages.iter_mut();
         stages.try_for_each(|stage| stage.reserve_groups(count))
+    }
+
+    /// Stands for the gradients that the stages keep of a group's adapters until these are updated: as
+    /// long as it is the same number, they are there. No two groups with adapters ever have the same,
+    /// and none of them comes again.
+    pub fn revision(&self, group: usize) -> u64 {
+        self.revisions.get(group).copied().unwrap_or(0)
+    }
+
+    /// Says that what the stages keep of a group's gradients is dropped.
+    fn revise(&mut self, group: usize) {
+        self.newest += 1;
+        if let Some(revision) = self.revisions.get_mut(group) {
+            *revision = self.newest;
+        }
     }
 
     /// Bytes of the weights that each stage has in memory.
@@ -129,6 +155,7 @@ impl Pipeline {
     /// gradients. Which adapters had taken their step is not known; they are to be taken out. Whether
     /// all stages could do so: those on other machines cannot.
     pub fn abandon(&mut self) -> bool {
+        (0..self.revisions.len()).for_each(|group| self.revise(group));
         let mut all = true;
         for stage in &mut self.stages {
             all &= stage.abandon();
@@ -136,13 +163,15 @@ impl Pipeline {
         all
     }
 
-    /// Exchanges the adapters of two groups.
+    /// Exchanges the adapters of two groups, and what is kept of their gradients.
     ///
     /// # Errors
     /// If there is no such group.
     pub fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
         let mut stages = self.stages.iter_mut();
-        stages.try_for_each(|stage| stage.swap_groups(first, second))
+        stages.try_for_each(|stage| stage.swap_groups(first, second))?;
+        self.revisions.swap(first, second);
+        Ok(())
     }
 
     /// Adds an adapter, given by all layers in order, to a group; returns its slot.
@@ -154,6 +183,7 @@ impl Pipeline {
         group: usize,
         mut adapter: Vec<LayerAdapter>,
     ) -> Result<usize, PipelineError> {
+        self.revise(group);
         let mut slot = 0;
         for stage in &mut self.stages {
             let above = adapter.split_off(stage.layers().len().min(adapter.len()));
@@ -172,6 +202,7 @@ impl Pipeline {
         group: usize,
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        self.revise(group);
         let stages = self.stages.iter_mut();
         let parts = stages.map(|stage| stage.remove(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())

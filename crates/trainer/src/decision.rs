@@ -39,6 +39,11 @@ impl Session<'_> {
             }
         }
         self.form(&groups, coming)?;
+        for member in decision.groups.iter().flatten() {
+            if let Some(index) = self.ledger.index_of(member.task) {
+                self.ledger.running[index].parts = member.parts;
+            }
+        }
         for admission in decision.admitted {
             self.begin(admission)?;
         }
@@ -79,8 +84,8 @@ impl Session<'_> {
             let mut group = Vec::with_capacity(members.len());
             for member in members {
                 let (task, parts) = (member.task, member.parts);
-                if parts != 1 {
-                    return refuse(format!("{task} is to train in {parts} parts, not in 1"));
+                if parts == 0 {
+                    return refuse(format!("{task} is to train in 0 parts, not in 1 or more"));
                 }
                 if !running.remove(&task) {
                     return refuse(format!("{task} is in a group twice, or does not run"));

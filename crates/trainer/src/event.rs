@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// Version of the lines in `events.jsonl`.
@@ -101,7 +103,7 @@ pub enum Event {
         /// Index of the group it was trained in.
         group: usize,
     },
-    /// All running adapters took a step. Results are read while the next iteration is computed, so
+    /// All running adapters took a step, or a part of one. Results are read while the next iteration is computed, so
     /// this and the step events before it come up to one iteration late; whatever follows from a
     /// step comes after its event.
     Iteration {
@@ -133,6 +135,9 @@ pub enum Event {
         bytes_predicted: Option<u64>,
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,
+        /// Adapters whose step is spread over several iterations, so that their neighbours need not
+        /// wait for all of it: which part of it this was, counted from 1, and of how many.
+        parts: BTreeMap<String, [usize; 2]>,
     },
     /// Adapters train in other groups than before.
     Regroup {

@@ -27,6 +27,7 @@ mod intake;
 mod iterations;
 mod leaderboard;
 mod ledger;
+mod parts;
 mod pending;
 mod place;
 mod plan;

@@ -5,7 +5,9 @@ use std::time::Instant;
 use loraloom_pipeline::executor::GroupOutcome;
 use loraloom_scheduler::{Load, TaskId, Work};
 
-/// One task's step in an iteration: what is known of it when it is submitted.
+use crate::parts::Part;
+
+/// One task's step, or a part of it, in an iteration: what is known of it when it is submitted.
 #[derive(Debug, Clone)]
 pub(crate) struct SubmittedStep {
     pub(crate) task: TaskId,
@@ -13,16 +15,22 @@ pub(crate) struct SubmittedStep {
     pub(crate) name: String,
     /// Step of the task, counted from 1.
     pub(crate) step: usize,
+    /// Which part of it.
+    pub(crate) part: Part,
     pub(crate) learning_rate: f64,
-    pub(crate) target_tokens: usize,
+    /// Tokens of the part.
     pub(crate) tokens: usize,
+    /// Target tokens of the whole step.
+    pub(crate) step_target_tokens: usize,
+    /// Tokens of the whole step.
+    pub(crate) step_tokens: usize,
 }
 
-/// What one task's step came to.
+/// What one task's step came to, up to the end of this part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepResult {
-    /// Sum of the token cross-entropies over the number of target tokens.
-    pub(crate) loss: f64,
+    /// Sum of the token cross-entropies.
+    pub(crate) loss_sum: f64,
     /// Global norm of the gradient before clipping.
     pub(crate) grad_norm: f64,
 }
@@ -59,9 +67,10 @@ pub(crate) struct SubmittedIteration {
 }
 
 impl SubmittedGroup {
-    /// What every step came to, by slot.
-    pub(crate) fn results(&self, outcome: &GroupOutcome) -> Vec<StepResult> {
-        let mut sums = vec![0f64; self.steps.len()];
+    /// What every step came to, by slot, on top of the sums of its parts before this one: adding goes
+    /// on where it was, so that parts change no bit.
+    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<f64>) -> Vec<StepResult> {
+        let mut sums = before;
         for (ranges, losses) in self.ranges.iter().zip(&outcome.losses) {
             let mut losses = losses.iter();
             for range in ranges {
@@ -70,10 +79,10 @@ impl SubmittedGroup {
             }
         }
         let norms = outcome.squared_norms.iter();
-        let steps = self.steps.iter().zip(sums).zip(norms);
-        steps
-            .map(|((step, sum), squared)| StepResult {
-                loss: sum / step.target_tokens as f64,
+        sums.into_iter()
+            .zip(norms)
+            .map(|(loss_sum, squared)| StepResult {
+                loss_sum,
                 grad_norm: f64::from(squared.sqrt()),
             })
             .collect()
@@ -86,16 +95,19 @@ mod tests {
     use loraloom_scheduler::{Load, TaskId, Work};
 
     use super::{StepResult, SubmittedGroup, SubmittedStep, TargetRange};
+    use crate::parts::Cursor;
 
     #[test]
     fn losses_go_to_their_slots_over_all_micro_batches() {
-        let step = |target_tokens| SubmittedStep {
+        let step = |step_target_tokens| SubmittedStep {
             task: TaskId(0),
             name: String::new(),
             step: 1,
             learning_rate: 0.0,
-            target_tokens,
+            part: Cursor::default().next(2, 1),
             tokens: 0,
+            step_target_tokens,
+            step_tokens: 0,
         };
         let range = |slot, count| TargetRange { slot, count };
         let group = SubmittedGroup {
@@ -108,10 +120,13 @@ mod tests {
             losses: vec![vec![1.0, 3.0, 5.0], vec![7.0, 9.0, 11.0]],
             squared_norms: vec![4.0, 9.0],
         };
-        let result = |loss, grad_norm| StepResult { loss, grad_norm };
+        let result = |loss_sum, grad_norm| StepResult {
+            loss_sum,
+            grad_norm,
+        };
         assert_eq!(
-            group.results(&outcome),
-            [result(2.0, 2.0), result(8.0, 3.0)]
+            group.results(&outcome, vec![0.0, 0.5]),
+            [result(4.0, 2.0), result(32.5, 3.0)]
         );
     }
 }

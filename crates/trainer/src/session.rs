@@ -60,17 +60,18 @@ impl Session<'_> {
         signals: Signals<'_>,
         most: Option<usize>,
     ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+        self.restart_lost_steps();
         self.keep_snapshot()?;
         let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
         let split = self.ledger.config.pipeline.microbatches;
         let running = self.ledger.running.iter();
-        let microbatches = running.map(|task| task.microbatches_per_step(split)).max();
+        let microbatches = running.map(|task| task.microbatches_per_iteration(split));
         let passes = Passes {
             schedule: self.schedule,
             shape: PipelineShape::new(
                 self.pipeline.layers().len(),
                 self.ledger.groups(),
-                microbatches.unwrap_or(0),
+                microbatches.max().unwrap_or(0),
                 self.steps_until_something_follows(most),
             )
             .with_extra_warmup(self.ledger.config.pipeline.extra_warmup),
@@ -96,7 +97,7 @@ impl Session<'_> {
         Ok(ended)
     }
 
-    /// Steps to the next that ends, evaluates, saves or checks a task, up to `most`.
+    /// Iterations to the next that ends, evaluates, saves or checks a task, up to `most`.
     fn steps_until_something_follows(&self, most: usize) -> usize {
         let follows = |task: &TrainingTask, step| {
             let unchecked = self.initial.contains_key(&task.id);
@@ -105,16 +106,26 @@ impl Session<'_> {
             let follows = task.evaluates_after(step) || task.saves_after(step);
             checked || compared || follows || task.ends_after(step)
         };
-        let running = &self.ledger.running;
-        let some = |&ahead: &usize| {
-            let mut tasks = running.iter();
-            tasks.any(|task| follows(task, task.submitted + ahead))
+        let split = self.ledger.config.pipeline.microbatches;
+        let running = self.ledger.running.iter();
+        let mut ahead: Vec<_> = running.map(|task| (task, task.submitted)).collect();
+        let some = |_: &usize| {
+            let mut any = false;
+            for (task, cursor) in &mut ahead {
+                let count = task.microbatches_of(cursor.steps(), split);
+                let ends = cursor.advance(count, task.parts).ends_step();
+                any |= ends && follows(task, cursor.steps());
+            }
+            any
         };
         (1..most).find(some).unwrap_or(most)
     }
 
-    /// Liveness, evaluation, saving and the end of a task that took a step.
+    /// Liveness, evaluation, saving and the end of a task, if it took a step.
     fn after_step(&mut self, index: usize) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+        if !self.ledger.running[index].settle() {
+            return Ok(None);
+        }
         if let Some(reason) = self.unmoved(index)? {
             return self.fail(index, reason).map(Some);
         }

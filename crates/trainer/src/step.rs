@@ -1,4 +1,4 @@
-//! The next step of every running task, laid out for the stages.
+//! The next step of every running task, or a part of it, laid out for the stages.
 
 use batchlora::{DropoutDraw, SlotUpdate};
 use loraloom_pipeline::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Ledger<'_> {
-    /// The next step of all running tasks, group by group, and what is to be known of it when its
+    /// The next iteration of all running tasks, group by group, and what is to be known of it when its
     /// results come.
     pub(crate) fn plan_step(&self) -> Result<(StepPlan, Vec<SubmittedGroup>), TrainerError> {
         let (mut plan, mut submitted) = (StepPlan::default(), Vec::new());
@@ -29,7 +29,7 @@ impl Ledger<'_> {
             let (microbatches, ranges) = microbatches(&members, &rows)?;
             plan.groups.push(GroupPlan {
                 microbatches,
-                updates: members.iter().map(|task| Some(update(task))).collect(),
+                updates: members.iter().zip(&rows).map(update).collect(),
             });
             submitted.push(SubmittedGroup {
                 steps: members.iter().zip(&rows).map(described).collect(),
@@ -42,7 +42,7 @@ impl Ledger<'_> {
     }
 }
 
-/// What the group's step has to do.
+/// What the group's iteration has to do.
 fn work(members: &[&TrainingTask], rows: &[StepRows<'_>]) -> Work {
     let counts = rows.iter().map(|rows| rows.microbatches.len());
     let mut work = Work {
@@ -83,14 +83,16 @@ fn described((task, rows): (&&TrainingTask, &StepRows<'_>)) -> SubmittedStep {
     SubmittedStep {
         task: task.id,
         name: task.config.name.clone(),
-        step: task.submitted + 1,
+        step: task.submitted.steps() + 1,
+        part: rows.part.clone(),
         learning_rate: task.learning_rate(),
-        target_tokens: rows.target_tokens,
         tokens: rows.tokens,
+        step_target_tokens: rows.step_target_tokens,
+        step_tokens: rows.step_tokens,
     }
 }
 
-/// The micro-batches of a group's step: the first of every task together, then the second of those
+/// The micro-batches of a group's iteration: the first of every task together, then the second of those
 /// that have one, and so on; and whose targets each of them has.
 fn microbatches(
     members: &[&TrainingTask],
@@ -98,12 +100,12 @@ fn microbatches(
 ) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>), TrainerError> {
     let draw = |task: &&TrainingTask| DropoutDraw {
         seed: task.config.seed,
-        step: task.submitted as u32,
+        step: task.submitted.steps() as u32,
     };
     let draws: Vec<DropoutDraw> = members.iter().map(draw).collect();
     let counts = rows.iter().map(|rows| rows.microbatches.len());
     let count = counts.max().unwrap_or(0);
-    let mut first_samples = vec![0; members.len()];
+    let mut first_samples: Vec<usize> = rows.iter().map(|rows| rows.first_sample).collect();
     let (mut batches, mut all_ranges) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for index in 0..count {
         let mut parts: Vec<TaskRows<'_>> = Vec::new();
@@ -116,7 +118,7 @@ fn microbatches(
                 samples: samples.clone(),
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
-                weight: (1.0 / rows.target_tokens as f64) as f32,
+                weight: (1.0 / rows.step_target_tokens as f64) as f32,
             });
             first_samples[slot] += samples.len();
         }
@@ -132,16 +134,16 @@ fn microbatches(
     Ok((batches, all_ranges))
 }
 
-/// The optimizer's numbers for a task's next step.
-fn update(task: &TrainingTask) -> SlotUpdate {
+/// The optimizer's numbers for a task's next step, if these rows are the last of it.
+fn update((task, rows): (&&TrainingTask, &StepRows<'_>)) -> Option<SlotUpdate> {
     let train = &task.config.train;
-    SlotUpdate {
+    rows.part.ends_step().then(|| SlotUpdate {
         learning_rate: task.learning_rate(),
         beta1: train.adam_beta1,
         beta2: train.adam_beta2,
         epsilon: train.adam_epsilon,
         weight_decay: train.weight_decay,
         max_grad_norm: train.max_grad_norm,
-        step: task.submitted as u64 + 1,
-    }
+        step: task.submitted.steps() as u64 + 1,
+    })
 }

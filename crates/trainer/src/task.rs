@@ -7,17 +7,24 @@ use loraloom_scheduler::TaskId;
 use crate::{
     AnswerSample, Best, TrainerError,
     checkpoint::{BestRecord, Exact, Standing, TaskRecord},
+    parts::{Cursor, Part},
 };
 
-/// The rows of one optimizer step of a task, in micro-batches.
+/// The rows of one optimizer step of a task, or of a part of it, in micro-batches.
 #[derive(Debug)]
 pub(crate) struct StepRows<'a> {
-    /// Samples of each micro-batch.
+    /// Which part.
+    pub(crate) part: Part,
+    /// Samples of each micro-batch of the part.
     pub(crate) microbatches: Vec<Vec<&'a Sample>>,
-    /// Target tokens of the whole step.
-    pub(crate) target_tokens: usize,
-    /// Tokens of the whole step.
+    /// Samples of the step before those of the part.
+    pub(crate) first_sample: usize,
+    /// Tokens of the part.
     pub(crate) tokens: usize,
+    /// Target tokens of the whole step.
+    pub(crate) step_target_tokens: usize,
+    /// Tokens of the whole step.
+    pub(crate) step_tokens: usize,
 }
 
 /// An adapter in training: its configuration, its data and how far it is.
@@ -28,10 +35,19 @@ pub(crate) struct TrainingTask {
     pub(crate) total_steps: usize,
     /// Group it trains in.
     pub(crate) group: usize,
-    /// Optimizer steps handed to the device.
-    pub(crate) submitted: usize,
-    /// Optimizer steps taken and known to be good: `submitted`, or a few less.
+    /// What was handed to the device.
+    pub(crate) submitted: Cursor,
+    /// Optimizer steps taken and known to be good: those submitted, or a few less.
     pub(crate) steps: usize,
+    /// Optimizer steps of which all that follows has been done: `steps`, or the one before.
+    pub(crate) settled: usize,
+    /// Iterations that a step is to be spread over, from the next one on.
+    pub(crate) parts: usize,
+    /// Sum of the token losses of those parts of the step under way that are known.
+    pub(crate) loss_sum: f64,
+    /// The [revision](loraloom_pipeline::Pipeline::revision) of its group with which the step under
+    /// way was begun.
+    pub(crate) revision: u64,
     pub(crate) first_loss: Option<f64>,
     pub(crate) last_loss: Option<f64>,
     pub(crate) best: Option<Best>,
@@ -76,8 +92,12 @@ impl TrainingTask {
             config,
             total_steps,
             group: 0,
-            submitted: 0,
+            submitted: Cursor::default(),
             steps: 0,
+            settled: 0,
+            parts: 1,
+            loss_sum: 0.0,
+            revision: 0,
             first_loss: None,
             last_loss: None,
             best: None,
@@ -97,8 +117,9 @@ impl TrainingTask {
 
     /// Goes on where it was saved.
     pub(crate) fn restore(&mut self, record: &TaskRecord) {
-        self.submitted = record.step;
+        self.submitted = Cursor::after(record.step);
         self.steps = record.step;
+        self.settled = record.step;
         self.first_loss = record.first_loss.map(|loss| loss.0);
         self.last_loss = record.last_loss.map(|loss| loss.0);
         self.best = record.best.map(|best| Best {
@@ -136,24 +157,51 @@ impl TrainingTask {
         }
     }
 
-    /// What the task's next step takes, every batch of it in so many micro-batches: a function of the
-    /// task and its own step number.
+    /// What the task takes next, every batch of it in so many micro-batches: its next step, or the next
+    /// part of it. The step is a function of the task and its own step number, and so are its
+    /// micro-batches, however many of them a part has.
     pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
         let samples: Vec<&Sample> = self
             .order
-            .rows(self.submitted)
+            .rows(self.submitted.steps())
             .into_iter()
             .map(|row| &self.data.rows.train.samples[row])
             .collect();
+        let all: Vec<&[&Sample]> = samples
+            .chunks(self.config.train.batch_size)
+            .flat_map(|batch| batch.chunks(self.microbatch_rows(split)))
+            .collect();
+        let part = self.submitted.next(all.len(), self.parts);
+        let before = &all[..part.microbatches.start];
+        let microbatches = &all[part.microbatches.clone()];
         StepRows {
-            target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
-            tokens: samples.iter().map(|sample| sample.len()).sum(),
-            microbatches: samples
-                .chunks(self.config.train.batch_size)
-                .flat_map(|batch| batch.chunks(self.microbatch_rows(split)))
-                .map(<[&Sample]>::to_vec)
+            first_sample: before.iter().map(|samples| samples.len()).sum(),
+            tokens: tokens_of(microbatches.iter().copied().flatten()),
+            microbatches: microbatches
+                .iter()
+                .map(|samples| samples.to_vec())
                 .collect(),
+            step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
+            step_tokens: tokens_of(&samples),
+            part,
         }
+    }
+
+    /// Counts what [`next_rows`](Self::next_rows) gives as handed to the device.
+    pub(crate) fn submit(&mut self, split: usize) {
+        let count = self.microbatches_of(self.submitted.steps(), split);
+        self.submitted.advance(count, self.parts);
+    }
+
+    /// Whether it took a step since this was last asked.
+    pub(crate) fn settle(&mut self) -> bool {
+        std::mem::replace(&mut self.settled, self.steps) != self.steps
+    }
+
+    /// Begins the step under way again: what the device kept of it is lost.
+    pub(crate) fn restart_step(&mut self) {
+        self.submitted.restart_step();
+        self.loss_sum = 0.0;
     }
 
     /// What became of the training rows.
@@ -172,11 +220,23 @@ impl TrainingTask {
         self.train_report().longest
     }
 
-    /// Micro-batches of a whole step.
+    /// Micro-batches of a whole step, at the most.
     pub(crate) fn microbatches_per_step(&self, split: usize) -> usize {
-        let train = &self.config.train;
-        let of_batch = train.batch_size.div_ceil(self.microbatch_rows(split));
-        train.gradient_accumulation_steps * of_batch
+        // No step is longer than the first.
+        self.microbatches_of(0, split)
+    }
+
+    /// Micro-batches of a step, counted from 0.
+    pub(crate) fn microbatches_of(&self, step: usize, split: usize) -> usize {
+        let (rows, batch) = (self.order.num_rows(step), self.config.train.batch_size);
+        let of = |rows: usize| rows.div_ceil(self.microbatch_rows(split));
+        rows / batch * of(batch) + of(rows % batch)
+    }
+
+    /// Micro-batches that an iteration takes from now on, at the most.
+    pub(crate) fn microbatches_per_iteration(&self, split: usize) -> usize {
+        self.submitted
+            .largest_share(self.microbatches_per_step(split), self.parts)
     }
 
     pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
@@ -201,7 +261,7 @@ impl TrainingTask {
     pub(crate) fn learning_rate(&self) -> f64 {
         self.config
             .train
-            .learning_rate_at(self.submitted, self.total_steps)
+            .learning_rate_at(self.submitted.steps(), self.total_steps)
     }
 
     /// Whether `step`, counted from 1, is the last one.
@@ -229,6 +289,10 @@ impl TrainingTask {
         };
         (0..steps).filter(|&step| rate(step) > 0.0).take(2).count() == 2
     }
+}
+
+fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a &'a Sample>) -> usize {
+    samples.into_iter().map(|sample| sample.len()).sum()
 }
 
 /// Upper bound on the tokens of one step.

@@ -1,9 +1,9 @@
 //! Iterations of a run between two moments at which something follows from a step.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use loraloom_pipeline::executor::{StepOutcome, StepPlan, Steps};
-use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Work};
+use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
 
 use crate::{
     Event, Signals, TrainerError,
@@ -29,8 +29,9 @@ impl Steps for Window<'_, '_> {
         let ledger = &mut *self.ledger;
         let (plan, groups) = ledger.plan_step()?;
         ledger.iteration += 1;
+        let split = ledger.config.pipeline.microbatches;
         for task in &mut ledger.running {
-            task.submitted += 1;
+            task.submit(split);
         }
         ledger.pending.push_back(SubmittedIteration {
             number: ledger.iteration,
@@ -69,17 +70,22 @@ impl Ledger<'_> {
             host_peak_bytes: outcome.host_peak_bytes,
         };
         let mut names = Vec::with_capacity(submitted.groups.len());
+        let mut parts = BTreeMap::new();
         for (index, group) in submitted.groups.into_iter().enumerate() {
             let steps = group.steps.iter();
             names.push(steps.map(|step| step.name.clone()).collect());
             measured.work += group.work;
-            let results = group.results(&outcome.groups[index]);
+            let before = group.steps.iter().map(|step| self.loss_sum(step.task));
+            let results = group.results(&outcome.groups[index], before.collect());
             for (step, result) in group.steps.into_iter().zip(results) {
                 measured.tasks.push(MeasuredTask {
                     task: step.task,
-                    steps: 1,
+                    steps: usize::from(step.part.ends_step()),
                     tokens: step.tokens as u64,
                 });
+                if step.part.of > 1 {
+                    parts.insert(step.name.clone(), [step.part.number, step.part.of]);
+                }
                 self.record(iteration, index, step, result);
             }
         }
@@ -95,11 +101,18 @@ impl Ledger<'_> {
             bytes_reserved: self.bytes_reserved().or(outcome.host_peak_bytes),
             bytes_predicted: self.bytes_predicted,
             groups: names,
+            parts,
         });
     }
 
-    /// Books a task's step. A task that failed a step earlier is as good as gone: this step of it
-    /// never counts.
+    /// What is known of the token losses of the step that a task is in.
+    fn loss_sum(&self, task: TaskId) -> f64 {
+        let index = self.index_of(task);
+        index.map_or(0.0, |index| self.running[index].loss_sum)
+    }
+
+    /// Books a task's step, or a part of it. A task that failed a step earlier is as good as gone: this
+    /// step of it never counts.
     fn record(
         &mut self,
         iteration: u64,
@@ -107,18 +120,31 @@ impl Ledger<'_> {
         submitted: SubmittedStep,
         result: StepResult,
     ) {
-        let StepResult { loss, grad_norm } = result;
+        let StepResult {
+            loss_sum,
+            grad_norm,
+        } = result;
         let SubmittedStep {
             task: id,
             name,
             step,
+            part,
             learning_rate,
-            target_tokens,
-            tokens,
+            tokens: _,
+            step_target_tokens: target_tokens,
+            step_tokens: tokens,
         } = submitted;
         if self.failures.iter().any(|(failed, _)| *failed == id) {
             return;
         }
+        // The norm of a part of a gradient says nothing of the whole.
+        if !part.ends_step() && loss_sum.is_finite() {
+            if let Some(task) = self.running.iter_mut().find(|task| task.id == id) {
+                task.loss_sum = loss_sum;
+            }
+            return;
+        }
+        let loss = loss_sum / target_tokens as f64;
         if !loss.is_finite() || !grad_norm.is_finite() {
             let reason = format!(
                 "step {step}: loss {loss}, gradient norm {grad_norm} at a learning rate of \
@@ -131,6 +157,7 @@ impl Ledger<'_> {
             return;
         };
         task.steps = step;
+        task.loss_sum = 0.0;
         task.first_loss.get_or_insert(loss);
         task.last_loss = Some(loss);
         let total_steps = task.total_steps;

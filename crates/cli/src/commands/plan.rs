@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
 }
 
 fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
-    let mut sections = vec![stages(plan), groups(&plan.groups, &plan.waiting)];
+    let mut sections = vec![stages(plan), groups(plan)];
     sections.extend(links(&plan.links, link_gbits));
     sections.push(time(plan));
     if plan.stages.len() > 1 && !plan.gantt.is_empty() {
@@ -105,7 +105,7 @@ fn held(stage: &PlannedStage) -> String {
     text
 }
 
-fn groups(groups: &[PlannedGroup], waiting: &[String]) -> String {
+fn groups(plan: &Plan) -> String {
     let columns = [
         ("group", false),
         ("micro-batches", false),
@@ -122,10 +122,11 @@ fn groups(groups: &[PlannedGroup], waiting: &[String]) -> String {
             group.adapters.join(", "),
         ]
     };
-    let rows: Vec<_> = groups.iter().enumerate().map(row).collect();
+    let rows: Vec<_> = plan.groups.iter().enumerate().map(row).collect();
     let mut text = table::aligned(columns, &rows);
-    if !waiting.is_empty() {
-        let _ = writeln!(text, "waiting: {}", waiting.join(", "));
+    for name in &plan.waiting {
+        let reason = plan.waiting_reasons.get(name).map_or("", String::as_str);
+        let _ = writeln!(text, "waiting: {name}: {reason}");
     }
     text
 }

@@ -124,6 +124,62 @@ fn keys_of_the_pipeline_are_planned_with() {
         serde_json::json!(["shout-r2"])
     );
     assert_eq!(capped["waiting"].as_array().unwrap().len(), 2);
+    let reasons = capped["waiting_reasons"].as_object().unwrap();
+    for name in ["number-r4", "shout-r8"] {
+        let reason = reasons[name].as_str().unwrap();
+        assert!(reason.contains("max_adapters"), "{reason}");
+    }
+}
+
+/// Who trains first is decided as a run decides it: by memory, priority and policy.
+#[test]
+fn tasks_that_do_not_fit_wait_and_it_says_why() {
+    let here = workspace();
+    let with = |limit: u64| {
+        let limit = format!("scheduler.memory_limit={limit}B");
+        plan(&here, &["--set", "device=cpu", "--set", &limit])
+    };
+    let names = |plan: &Value| {
+        let groups = plan["groups"].as_array().unwrap().iter();
+        let names = groups.flat_map(|group| group["adapters"].as_array().unwrap());
+        let names = names.map(|name| name.as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let all = with(1 << 30);
+    assert_eq!(names(&all).len(), 3);
+    assert_eq!(all["waiting_reasons"], serde_json::json!({}));
+
+    // Less and less, until somebody waits.
+    let weights = sum(&all, "weight_bytes");
+    let mut limit = weights + (sum(&all, "estimated_bytes") - weights) * 4;
+    let mut found = with(limit);
+    while names(&found).len() > 2 {
+        limit -= (limit - weights) / 20;
+        found = with(limit);
+    }
+    let running = names(&found);
+    assert_eq!(running.len(), 2, "{found}");
+    let waits = found["waiting"][0].as_str().unwrap();
+    let reason = found["waiting_reasons"][waits].as_str().unwrap();
+    assert!(
+        reason.contains("needs") && reason.contains("margin"),
+        "{reason}"
+    );
+
+    // A higher priority goes first.
+    let urgent = format!("name: {waits}, priority: 1,");
+    here.write(
+        "three.yaml",
+        &THREE.replace(&format!("name: {waits},"), &urgent),
+    );
+    let first = names(&with(limit));
+    assert!(first.contains(&waits.to_owned()), "{first:?}");
+
+    // Nobody fits beside weights that do not.
+    let limit = format!("scheduler.memory_limit={}B", weights / 2);
+    let nobody = here.run(&["plan", "three.yaml", "--set", "device=cpu", "--set", &limit]);
+    assert_eq!(nobody.code, 4, "{}", nobody.all());
+    assert!(nobody.stderr.contains("even alone"), "{}", nobody.all());
 }
 
 #[test]

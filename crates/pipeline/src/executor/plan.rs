@@ -16,6 +16,6 @@ pub struct GroupPlan {
     pub microbatches: Vec<Microbatch>,
     /// One entry per slot. `None` leaves an adapter as it is; its gradient is kept, and the
     /// micro-batches of the steps that follow add to it until it is updated. It is lost when an
-    /// adapter of any group comes or goes.
+    /// adapter of the group comes or goes: see [`Pipeline::revision`](crate::Pipeline::revision).
     pub updates: Vec<Option<SlotUpdate>>,
 }

@@ -179,7 +179,7 @@ impl Work {
                 Answer::Done.into()
             }
             Command::SwapGroups { first, second } => {
-                stage.change().swap_groups(first, second).map_err(failed)?;
+                stage.swap_groups(first, second).map_err(failed)?;
                 Answer::Done.into()
             }
             Command::Push { group, adapter } => {
@@ -189,11 +189,11 @@ impl Work {
                     let reason = format!("an adapter that is not one of {layers} layers");
                     return Err(WorkerError::Failed { reason });
                 };
-                let slot = stage.change().push(group, adapter).map_err(failed)?;
+                let slot = stage.push(group, adapter).map_err(failed)?;
                 Answer::Slot(slot).into()
             }
             Command::Remove { group, slot } => {
-                let adapter = stage.change().remove(group, slot).map_err(failed)?;
+                let adapter = stage.remove(group, slot).map_err(failed)?;
                 answered(take_apart(adapter))
             }
             Command::Extract { group, slot } => {

@@ -109,6 +109,53 @@ fn training_over_workers_with_a_longer_warm_up() {
     assert_eq!(train_ahead(two, &model, [4, 1], 2), one);
 }
 
+/// Gradients that wait for the rest of their step go with their group, and are lost when an adapter
+/// of it comes or goes, at workers as here.
+#[test]
+fn training_over_workers_with_steps_in_parts() {
+    let model = Model::open(&model());
+    let run = |mut pipeline: Pipeline| {
+        pipeline.reserve_groups(2).unwrap();
+        for (group, seed) in [(0, 1), (0, 2), (1, 3), (1, 4)] {
+            pipeline.push(group, adapter(&model.config, seed)).unwrap();
+        }
+        let passes = passes(pipeline.layers().len(), 2, 2, 2);
+        let mut training = training(&model, 2, 2);
+        training.parts = 3;
+        let mut run = |pipeline: &mut Pipeline| {
+            // Of three parts two.
+            pipeline.run(&passes, &mut training).unwrap();
+            let revisions = [0, 1].map(|group| pipeline.revision(group));
+            let slots = (0..2).flat_map(|group| [(group, 0), (group, 1)]);
+            let adapters = slots.map(|(group, slot)| bits(pipeline.extract(group, slot).unwrap()));
+            (revisions, adapters.collect::<Vec<_>>())
+        };
+        let (first, mut found) = run(&mut pipeline);
+        pipeline.swap_groups(0, 1).unwrap();
+        let (second, adapters) = run(&mut pipeline);
+        assert_eq!(second, [first[1], first[0]]);
+        found.extend(adapters);
+        let removed = pipeline.remove(1, 1).unwrap();
+        pipeline.push(1, removed).unwrap();
+        let (third, adapters) = run(&mut pipeline);
+        assert_eq!(third[0], second[0]);
+        assert!(third[1] > second[0].max(second[1]));
+        found.extend(adapters);
+        training.parts = 1;
+        pipeline.run(&passes, &mut training).unwrap();
+        for (group, slot) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            found.push(bits(pipeline.extract(group, slot).unwrap()));
+        }
+        // The second of a group is as it was until its step is whole.
+        assert_eq!([&found[1], &found[3]], [&found[7], &found[5]]);
+        assert_ne!(found[0], found[6]);
+        found
+    };
+    let one = run(Pipeline::new(vec![model.local(0..4)]).unwrap());
+    let (two, _workers) = remote(&model, &[0..3, 3..4]);
+    assert_eq!(run(two), one);
+}
+
 /// A stage has the weights of its layers in memory and no others.
 #[test]
 fn a_stage_holds_its_layers_alone() {

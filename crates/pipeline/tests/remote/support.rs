@@ -177,6 +177,8 @@ pub(crate) struct Training {
     config: LlamaConfig,
     groups: usize,
     microbatches: usize,
+    /// Steps over which the second adapter of a group spreads each of its own.
+    pub(crate) parts: usize,
     pub(crate) outcomes: Vec<StepOutcome>,
 }
 
@@ -184,6 +186,7 @@ impl Steps for Training {
     type Error = PipelineError;
 
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+        let whole = (step + 1).is_multiple_of(self.parts);
         let groups = (0..self.groups).map(|group| GroupPlan {
             microbatches: (0..self.microbatches)
                 .map(|part| {
@@ -196,7 +199,7 @@ impl Steps for Training {
                 .collect(),
             updates: (0..2)
                 .map(|slot| {
-                    Some(SlotUpdate {
+                    (slot == 0 || whole).then(|| SlotUpdate {
                         learning_rate: 1e-3,
                         beta1: 0.9,
                         beta2: 0.999,
@@ -224,6 +227,7 @@ pub(crate) fn training(model: &Model, groups: usize, microbatches: usize) -> Tra
         config: model.config.clone(),
         groups,
         microbatches,
+        parts: 1,
         outcomes: Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ use super::{
     activations::Storage,
     dtype,
     gather::Gathered,
-    groups::Groups,
+    groups::{Groups, partitioned},
     notes::notes,
     parameters::frozen_parameters,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
@@ -35,15 +35,15 @@ pub(super) fn compose(
         element_bytes: dtype.size(),
         gradient_checkpointing: config.gradient_checkpointing,
     };
-    let groups = Groups::new(config, gathered);
-    let layers = groups.partition()?;
+    let layers = partitioned(config, &gathered.model)?;
+    let groups = Groups::new(config, gathered, &layers, dtype.size())?;
     let microbatches = groups.microbatches();
     let row_bytes = (gathered.model.d_model * dtype.size()) as f64;
     let planned = pipeline_of(config, &groups, &layers, row_bytes);
     let prediction = planned.predict(speeds)?;
     let step_bytes = planned.step_bytes;
 
-    let better = better_warmup(config, gathered, speeds, (row_bytes, &prediction))?;
+    let better = better_warmup(config, gathered, speeds, dtype.size(), &prediction)?;
     let stages = stages(
         config,
         gathered,
@@ -68,7 +68,11 @@ pub(super) fn compose(
         schedule: pipeline.schedule,
         stages,
         groups: groups.planned(),
-        waiting: gathered.waiting.clone(),
+        waiting: groups.waiting().map(|(name, _)| name.to_owned()).collect(),
+        waiting_reasons: groups
+            .waiting()
+            .map(|(name, reason)| (name.to_owned(), reason.to_owned()))
+            .collect(),
         links: links.collect(),
         bubble: prediction.bubble,
         estimated_seconds_per_iteration: speeds.tflops.map(|_| prediction.seconds_per_iteration),
@@ -79,7 +83,13 @@ pub(super) fn compose(
         },
         notes: dtype_note
             .into_iter()
-            .chain(notes(gathered, speeds, layers.len(), &microbatches))
+            .chain(notes(
+                speeds,
+                layers.len(),
+                &microbatches,
+                groups.waiting().len(),
+                gathered.tasks.len(),
+            ))
             .chain(better)
             .collect(),
         chart: prediction.drawn,
@@ -112,8 +122,10 @@ fn better_warmup(
     config: &RunConfig,
     gathered: &Gathered,
     speeds: Speeds,
-    (row_bytes, planned): (f64, &Prediction),
+    element_bytes: usize,
+    planned: &Prediction,
 ) -> Result<Option<String>, PlanError> {
+    let row_bytes = (gathered.model.d_model * element_bytes) as f64;
     let known = speeds.tflops.is_some() && speeds.link_bytes_per_second.is_some();
     if !known || config.pipeline.stages.len() < 2 {
         return Ok(None);
@@ -123,8 +135,8 @@ fn better_warmup(
     for extra in 0..=MOST_TRIED {
         let mut other = config.clone();
         other.pipeline.extra_warmup = extra;
-        let groups = Groups::new(&other, gathered);
-        let layers = groups.partition()?;
+        let layers = partitioned(&other, &gathered.model)?;
+        let groups = Groups::new(&other, gathered, &layers, element_bytes)?;
         let prediction = pipeline_of(&other, &groups, &layers, row_bytes).predict(speeds)?;
         if prediction.seconds_per_iteration < best.1 * WORTH {
             best = (extra, prediction.seconds_per_iteration);

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use loraloom_config::RunConfig;
-use loraloom_data::{Dataset, Tokenizer};
+use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_data::{Dataset, RowOrder, Sample, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, TensorDtype};
-use loraloom_scheduler::{FirstComeFirstServed, Load, Scheduler, Task, TaskId};
+use loraloom_scheduler::{Load, Task, TaskId};
 
 use super::{Plan, PlanError, Speeds, compose::compose, parameters::Ranks, workload::Workload};
+use crate::scheduling::BYTES_PER_PARAMETER;
 
 /// What is known of one adapter's training.
 #[derive(Debug, Clone)]
@@ -15,18 +16,18 @@ pub(super) struct TaskPlan {
     pub(super) name: String,
     pub(super) load: Workload,
     pub(super) ranks: Ranks,
+    /// What the scheduler is told.
+    pub(super) described: Task,
 }
 
-/// What is known of the model and of the tasks that train at first.
+/// What is known of the model and of the tasks.
 #[derive(Debug, Clone)]
 pub(super) struct Gathered {
     pub(super) model: LlamaConfig,
     /// Type that the weights are stored in, if they agree.
     pub(super) stored: Option<TensorDtype>,
-    /// In the order of their admission.
+    /// In the order of the configuration.
     pub(super) tasks: Vec<TaskPlan>,
-    /// Adapters that have no place yet.
-    pub(super) waiting: Vec<String>,
 }
 
 impl Plan {
@@ -49,7 +50,7 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
     let mut raw: HashMap<&str, Dataset> = HashMap::new();
     let mut encoded = HashMap::new();
     let mut tasks = Vec::new();
-    for adapter in &config.adapters {
+    for (index, adapter) in config.adapters.iter().enumerate() {
         let name = adapter.dataset.as_str();
         let train = &adapter.train;
         let key = (name, train.max_seq_len, train.train_on_prompt);
@@ -65,7 +66,7 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
                 place.insert(raw[name].encode(&tokenizer, key.1, key.2)?.train.samples)
             }
         };
-        let load = Workload::new(adapter, samples);
+        let load = Workload::of(train.batch_size, train.gradient_accumulation_steps, samples);
         let ranks = match &adapter.init_from {
             Some(directory) => {
                 let peft = PeftAdapter::load(directory)?;
@@ -74,50 +75,60 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
             }
             None => Ranks::fresh(&adapter.lora, &model),
         };
+        let parameters = ranks.sum(&model, &(0..model.num_hidden_layers));
+        let described = Task {
+            id: TaskId(index as u64),
+            arrival: index as u64,
+            max_parts: load.microbatches(config.pipeline.microbatches).max(1),
+            load: Load {
+                adapter_bytes: (parameters * BYTES_PER_PARAMETER) as u64,
+                ..largest(adapter, samples, config.pipeline.microbatches)
+            },
+            ..described(adapter, samples)?
+        };
         tasks.push(TaskPlan {
             name: adapter.name.clone(),
             load,
             ranks,
+            described,
         });
     }
-    let (tasks, waiting) = admitted(config, tasks)?;
     Ok(Gathered {
         model,
         stored: checkpoint.dtype(),
         tasks,
-        waiting,
     })
 }
 
-/// The tasks that the scheduler admits first, and the names of the others.
-fn admitted(
-    config: &RunConfig,
-    tasks: Vec<TaskPlan>,
-) -> Result<(Vec<TaskPlan>, Vec<String>), PlanError> {
-    let mut scheduler =
-        FirstComeFirstServed::new(config.scheduler.max_adapters, config.pipeline.groups())?;
-    for (index, adapter) in config.adapters.iter().enumerate() {
-        let rows_per_step = adapter.train.batch_size * adapter.train.gradient_accumulation_steps;
-        scheduler.submit(Task {
-            id: TaskId(index as u64),
-            name: adapter.name.clone(),
-            tenant: adapter.tenant.clone(),
-            priority: adapter.priority,
-            arrival: index as u64,
-            rank: adapter.lora.r,
-            rows_per_step,
-            tokens_per_step: rows_per_step * adapter.train.max_seq_len,
-            total_steps: 1,
-            max_parts: 1,
-            load: Load::default(),
-        })?;
+/// What the largest micro-batch asks of memory, as a run tells its scheduler: the longest row in all
+/// of its places.
+fn largest(adapter: &AdapterConfig, samples: &[Sample], split: usize) -> Load {
+    let rows = adapter.train.batch_size.div_ceil(split) as u64;
+    let longest = samples.iter().map(Sample::len).max().unwrap_or(0) as u64;
+    Load {
+        tokens: rows * longest,
+        squared_tokens: rows * longest * longest,
+        adapter_bytes: 0,
     }
-    let running = scheduler.decide().admitted;
-    let mut tasks: Vec<Option<TaskPlan>> = tasks.into_iter().map(Some).collect();
-    let running = running
-        .into_iter()
-        .filter_map(|admission| tasks.get_mut(admission.task.0 as usize)?.take())
-        .collect();
-    let waiting = tasks.into_iter().flatten().map(|task| task.name).collect();
-    Ok((running, waiting))
+}
+
+/// The rest of what a run tells its scheduler.
+fn described(adapter: &AdapterConfig, samples: &[Sample]) -> Result<Task, PlanError> {
+    let train = &adapter.train;
+    let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
+    let order = RowOrder::new(samples.len(), rows_per_step, train.shuffle, adapter.seed)?;
+    let epochs = || order.steps_for_epochs(train.num_epochs);
+    Ok(Task {
+        id: TaskId(0),
+        name: adapter.name.clone(),
+        tenant: adapter.tenant.clone(),
+        priority: adapter.priority,
+        arrival: 0,
+        rank: adapter.lora.r,
+        rows_per_step,
+        tokens_per_step: rows_per_step * train.max_seq_len,
+        total_steps: train.max_steps.unwrap_or_else(epochs),
+        max_parts: 1,
+        load: Load::default(),
+    })
 }

@@ -3,38 +3,68 @@ use std::ops::Range;
 use loraloom_config::RunConfig;
 use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{PartitionError, partition};
-use loraloom_scheduler::{balanced_groups, group_count};
+use loraloom_scheduler::SchedulerError;
 
 use super::{
     PlannedGroup,
     activations::{Storage, TokenBytes, bytes_per_token},
+    admission::{Admitted, admitted},
     costs::{self, Member, Operations},
     gather::{Gathered, TaskPlan},
 };
 use crate::balance::{balance, estimated};
 
-/// The tasks that train at first, in their groups.
+/// The tasks that train at first, in their groups, and those that wait.
 pub(super) struct Groups<'a> {
     model: &'a LlamaConfig,
     config: &'a RunConfig,
     tasks: Vec<Vec<&'a TaskPlan>>,
+    waiting: Vec<(&'a TaskPlan, String)>,
+}
+
+/// The layers of each stage, by the run's own rule where it measures nothing: for sequences as long
+/// as any adapter allows and a target in every row.
+///
+/// # Errors
+/// If there are more stages than layers, or the configuration's balance does not fit.
+pub(super) fn partitioned(
+    config: &RunConfig,
+    model: &LlamaConfig,
+) -> Result<Vec<Range<usize>>, PartitionError> {
+    let costs = estimated(config, model);
+    let (stages, balance) = (config.pipeline.stages.len(), balance(config));
+    partition(&costs.layers, costs.embedding, costs.head, stages, &balance)
 }
 
 impl<'a> Groups<'a> {
-    /// As many groups as keep the stages busy, with about the same number of tokens at most.
-    pub(super) fn new(config: &'a RunConfig, gathered: &'a Gathered) -> Self {
+    /// As the scheduler of the run decides at first.
+    ///
+    /// # Errors
+    /// If no task fits even alone, or the scheduler's settings are none.
+    pub(super) fn new(
+        config: &'a RunConfig,
+        gathered: &'a Gathered,
+        layers: &[Range<usize>],
+        element_bytes: usize,
+    ) -> Result<Self, SchedulerError> {
+        let Admitted { groups, waiting } = admitted(config, gathered, layers, element_bytes)?;
         let tasks = &gathered.tasks;
-        let tokens: Vec<usize> = tasks.iter().map(|task| task.load.tokens_at_most).collect();
-        let count = group_count(config.pipeline.groups(), tasks.len());
         let named = |group: Vec<usize>| group.into_iter().map(|index| &tasks[index]).collect();
-        Self {
+        let waiting = waiting.into_iter();
+        Ok(Self {
             model: &gathered.model,
             config,
-            tasks: balanced_groups(&tokens, count)
-                .into_iter()
-                .map(named)
+            tasks: groups.into_iter().map(named).collect(),
+            waiting: waiting
+                .map(|(index, reason)| (&tasks[index], reason))
                 .collect(),
-        }
+        })
+    }
+
+    /// Names of adapters that have no place yet, and why.
+    pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = (&'a str, &str)> {
+        let waiting = self.waiting.iter();
+        waiting.map(|(task, reason)| (task.name.as_str(), reason.as_str()))
     }
 
     /// Every task.
@@ -56,17 +86,6 @@ impl<'a> Groups<'a> {
     /// Tokens of a step, by group.
     pub(super) fn tokens(&self) -> Vec<f64> {
         self.of_each(|group| group.iter().map(|task| task.load.tokens()).sum())
-    }
-
-    /// The layers of each stage, by the run's own rule where it measures nothing: for sequences as
-    /// long as any adapter allows and a target in every row.
-    ///
-    /// # Errors
-    /// If there are more stages than layers, or the configuration's balance does not fit.
-    pub(super) fn partition(&self) -> Result<Vec<Range<usize>>, PartitionError> {
-        let costs = estimated(self.config, self.model);
-        let (stages, balance) = (self.config.pipeline.stages.len(), balance(self.config));
-        partition(&costs.layers, costs.embedding, costs.head, stages, &balance)
     }
 
     /// Operations of a step on a stage with these layers, by group.

@@ -6,6 +6,7 @@
 //! [`Plan::notes`].
 
 mod activations;
+mod admission;
 mod compose;
 mod costs;
 mod dtype;

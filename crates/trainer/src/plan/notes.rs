@@ -1,11 +1,12 @@
-use super::{Speeds, gather::Gathered};
+use super::Speeds;
 
 /// What a plan assumes and leaves out.
 pub(super) fn notes(
-    gathered: &Gathered,
     speeds: Speeds,
     stages: usize,
     microbatches: &[usize],
+    waiting: usize,
+    tasks: usize,
 ) -> Vec<String> {
     let mut notes = vec![
         "activations are what the operators keep for the backward pass, were the longest samples of \
@@ -40,11 +41,10 @@ pub(super) fn notes(
                 .to_owned(),
         );
     }
-    if !gathered.waiting.is_empty() {
+    if waiting > 0 {
         notes.push(format!(
-            "{} of {} adapters wait for a place and are in no group",
-            gathered.waiting.len(),
-            gathered.waiting.len() + gathered.tasks.len()
+            "{waiting} of {tasks} adapters wait for a place and are in no group; a run may let them in \
+             once it has measured what the others take"
         ));
     }
     notes

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use loraloom_config::ScheduleChoice;
 use loraloom_pipeline::simulate::{Simulation, gantt_svg};
 use serde::Serialize;
@@ -16,6 +18,8 @@ pub struct Plan {
     pub groups: Vec<PlannedGroup>,
     /// Adapters that wait for a place.
     pub waiting: Vec<String>,
+    /// Why each of them waits, by name.
+    pub waiting_reasons: BTreeMap<String, String>,
     /// By pair of neighbouring stages.
     pub links: Vec<PlannedLink>,
     /// How much of the stages' time is idle.

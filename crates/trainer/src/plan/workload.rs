@@ -1,4 +1,3 @@
-use loraloom_config::AdapterConfig;
 use loraloom_data::Sample;
 
 use crate::assemble::predicting_length;
@@ -16,21 +15,9 @@ pub(super) struct Workload {
     batch_size: usize,
     /// Rows of a step.
     rows: usize,
-    /// Tokens that a step can have at most, by which tasks are spread over groups.
-    pub(super) tokens_at_most: usize,
 }
 
 impl Workload {
-    /// The work of an adapter that trains on these samples.
-    pub(super) fn new(adapter: &AdapterConfig, samples: &[Sample]) -> Self {
-        let train = &adapter.train;
-        let rows = train.batch_size * train.gradient_accumulation_steps;
-        Self {
-            tokens_at_most: rows * train.max_seq_len,
-            ..Self::of(train.batch_size, train.gradient_accumulation_steps, samples)
-        }
-    }
-
     /// The work of `accumulation` batches a step.
     pub(super) fn of(batch_size: usize, accumulation: usize, samples: &[Sample]) -> Self {
         let rows = batch_size * accumulation;
@@ -41,7 +28,6 @@ impl Workload {
             steps_per_epoch: samples.len().div_ceil(rows).max(1),
             batch_size,
             rows: rows.min(samples.len()),
-            tokens_at_most: rows * lengths.first().copied().unwrap_or(0),
             lengths,
         }
     }

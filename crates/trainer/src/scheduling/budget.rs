@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
+use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{HostMemory, Pipeline};
 use loraloom_scheduler::{Budget, DeviceMemory, Load, Measurement, Refusal};
 
@@ -9,9 +10,9 @@ use super::DeviceRoom;
 use crate::{TrainerError, plan::kept_per_token};
 
 /// Pages in which a GPU's pools grow, at the most usual.
-const POOL_PAGE_BYTES: u64 = 64 << 20;
+pub(crate) const POOL_PAGE_BYTES: u64 = 64 << 20;
 /// What an allocator rounds up to is nothing beside a tensor.
-const HOST_PAGE_BYTES: u64 = 1 << 20;
+pub(crate) const HOST_PAGE_BYTES: u64 = 1 << 20;
 
 /// The memory of a device that stages are on.
 #[derive(Debug)]
@@ -30,21 +31,60 @@ impl Budget for DeviceBudget {
     /// What runs already goes on: a prediction that wavers sends nobody away, only memory that runs
     /// out does. One task alone is tried unless it is known that it cannot fit.
     fn fits(&self, load: Load, tasks: usize) -> bool {
-        if !self.limited || self.runs.covers(load) {
-            return true;
-        }
-        match self.memory.fits(load) {
-            Ok(_) => true,
-            Err(shortage) => tasks <= 1 && !shortage.is_certain(),
-        }
+        !self.limited || self.runs.covers(load) || fits(&self.memory, load, tasks)
     }
 
     fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
-        let reason = match self.memory.fits(load) {
-            Err(shortage) => shortage.to_string(),
-            Ok(fit) => fit.to_string(),
-        };
-        Refusal { reason }
+        refusal(&self.memory, load)
+    }
+}
+
+/// Whether so many tasks with this load are let in.
+pub(crate) fn fits(memory: &DeviceMemory, load: Load, tasks: usize) -> bool {
+    match memory.fits(load) {
+        Ok(_) => true,
+        Err(shortage) => tasks <= 1 && !shortage.is_certain(),
+    }
+}
+
+/// Why a load is not let in, or that it is.
+pub(crate) fn refusal(memory: &DeviceMemory, load: Load) -> Refusal {
+    let reason = match memory.fits(load) {
+        Err(shortage) => shortage.to_string(),
+        Ok(fit) => fit.to_string(),
+    };
+    Refusal { reason }
+}
+
+/// What stages have on one device before any task has its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Residents<'a> {
+    pub(crate) model: &'a LlamaConfig,
+    /// Layers of each stage.
+    pub(crate) layers: &'a [Range<usize>],
+    pub(crate) gradient_checkpointing: bool,
+    /// Bytes in use.
+    pub(crate) in_use: u64,
+    /// Pages in which memory is given out.
+    pub(crate) page_bytes: u64,
+}
+
+impl Residents<'_> {
+    /// What the device has room for, of which `limit` bytes may be used.
+    pub(crate) fn room(&self, device: String, limit: u64) -> DeviceRoom {
+        let held: usize = self.layers.iter().map(Range::len).sum();
+        let layers = self.layers.iter();
+        let per_token: usize = layers
+            .map(|layers| kept_per_token(self.model, layers, self.gradient_checkpointing))
+            .sum();
+        DeviceRoom {
+            device,
+            limit_bytes: limit,
+            fixed_bytes: self.in_use,
+            adapter_share: held as f64 / self.model.num_hidden_layers as f64,
+            bytes_per_token: per_token as f64,
+            page_bytes: self.page_bytes,
+        }
     }
 }
 
@@ -128,19 +168,14 @@ pub(crate) fn budgets(
             (MemoryLimit::Bytes(bytes), None) => (bytes, true),
             (MemoryLimit::Fraction(_), None) => (u64::MAX, false),
         };
-        let held: usize = layers.iter().map(Range::len).sum();
-        let per_token: usize = layers
-            .iter()
-            .map(|layers| kept_per_token(model, layers, gradient_checkpointing))
-            .sum();
-        let room = DeviceRoom {
-            device: format!("{device:?}"),
-            limit_bytes: limit,
-            fixed_bytes: in_use,
-            adapter_share: held as f64 / model.num_hidden_layers as f64,
-            bytes_per_token: per_token as f64,
+        let residents = Residents {
+            model,
+            layers: &layers,
+            gradient_checkpointing,
+            in_use,
             page_bytes: page,
         };
+        let room = residents.room(format!("{device:?}"), limit);
         Ok(DeviceBudget {
             // Nothing is measured where nobody counts.
             limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),

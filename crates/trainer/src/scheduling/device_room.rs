@@ -21,7 +21,7 @@ pub struct DeviceRoom {
 
 impl DeviceRoom {
     /// The memory of the device, with nothing learnt.
-    pub(super) fn memory(&self) -> Result<DeviceMemory, SchedulerError> {
+    pub(crate) fn memory(&self) -> Result<DeviceMemory, SchedulerError> {
         let prior = Coefficients::new(0.0, self.bytes_per_token, 0.0)?;
         let model = MemoryModel::new(prior, self.page_bytes);
         let (limit, fixed) = (self.limit_bytes, self.fixed_bytes);

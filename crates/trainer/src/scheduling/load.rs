@@ -9,7 +9,7 @@ use crate::{
 
 /// Bytes that a parameter of an adapter takes while it trains: itself, its gradient and two moments,
 /// in `float32`.
-const BYTES_PER_PARAMETER: usize = 4 * 4;
+pub(crate) const BYTES_PER_PARAMETER: usize = 4 * 4;
 
 /// Bytes of an adapter with its gradients and moments, at all layers.
 pub(crate) fn adapter_bytes(adapter: &ModelAdapter) -> u64 {
@@ -49,8 +49,7 @@ pub(crate) fn described(task: &TrainingTask, adapter_bytes: u64, split: usize) -
         rows_per_step: task.rows_per_step(),
         tokens_per_step: tokens_per_step(task),
         total_steps: task.total_steps,
-        // Steps are taken whole: the trainer does not spread them over iterations.
-        max_parts: 1,
+        max_parts: task.microbatches_per_step(split).max(1),
         load: Load {
             tokens: rows * longest,
             squared_tokens: rows * longest * longest,

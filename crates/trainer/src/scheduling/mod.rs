@@ -4,8 +4,12 @@ mod budget;
 mod device_room;
 mod load;
 mod overseer;
+mod scheduler;
 
-pub(crate) use budget::{DeviceBudget, budgets};
+pub(crate) use budget::{
+    DeviceBudget, HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, budgets, fits, refusal,
+};
 pub use device_room::DeviceRoom;
-pub(crate) use load::{adapter_bytes, described, fresh_bytes};
+pub(crate) use load::{BYTES_PER_PARAMETER, adapter_bytes, described, fresh_bytes};
 pub(crate) use overseer::Overseer;
+pub(crate) use scheduler::task_scheduler;

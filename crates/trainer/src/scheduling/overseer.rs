@@ -1,23 +1,18 @@
-use std::{collections::BTreeMap, num::NonZeroUsize, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
-use loraloom_config::{PolicyChoice, SchedulerConfig};
+use loraloom_config::SchedulerConfig;
 use loraloom_scheduler::{
-    Decision, FairShares, GroupedRoom, GroupingOptions, Ledger, Load, MeasuredIteration,
-    OutOfMemory, Outcome, Past, Policy, Scheduler, SchedulerError, SchedulerOptions, StepTimes,
-    Task, TaskId, TaskScheduler, TaskState,
+    Decision, GroupedRoom, Ledger, Load, MeasuredIteration, OutOfMemory, Outcome, Past, Scheduler,
+    SchedulerError, StepTimes, Task, TaskId, TaskScheduler, TaskState,
 };
 
-use super::{DeviceBudget, DeviceRoom};
+use super::{DeviceBudget, DeviceRoom, task_scheduler};
 
 /// Iterations after which the step-time model is fitted anew.
 const FITTED_EVERY: usize = 16;
 
 /// The largest mean error of a step-time model that is gone by.
 const USABLE_ERROR: f64 = 0.25;
-
-/// Tokens that a tenant may be ahead of one that waits: a few iterations of the paper's workload, so
-/// that tasks do not change places all the time.
-const FAIR_LEAD: u64 = 65_536;
 
 /// Iterations between decisions while tasks wait for a place: what is learnt may make room.
 const PATIENCE: usize = 8;
@@ -43,29 +38,8 @@ impl Overseer {
         stages: usize,
         devices: Vec<DeviceBudget>,
     ) -> Result<Self, SchedulerError> {
-        let grouping = GroupingOptions {
-            max_slowdown: config.max_slowdown,
-            keep_places: true,
-            ..GroupingOptions::default()
-        };
-        let groups = NonZeroUsize::new(stages).unwrap_or(NonZeroUsize::MIN);
-        let room = GroupedRoom::shared(groups, devices, grouping)?;
-        let policy = match config.policy {
-            PolicyChoice::StrictFifo => Policy::StrictFifo,
-            PolicyChoice::BestEffortFifo => Policy::BestEffortFifo,
-            PolicyChoice::Fair => Policy::Fair(FairShares {
-                lead: FAIR_LEAD,
-                shares: BTreeMap::new(),
-            }),
-        };
-        let options = SchedulerOptions {
-            policy,
-            max_adapters: config.max_adapters,
-            aging_seconds: config.aging,
-            ..SchedulerOptions::default()
-        };
         Ok(Self {
-            scheduler: TaskScheduler::new(room, options)?,
+            scheduler: task_scheduler(config, stages, devices)?,
             step_times: StepTimes::new(),
             measured: 0,
             loads: BTreeMap::new(),

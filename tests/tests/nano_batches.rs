@@ -1,0 +1,580 @@
+//! Steps that are spread over several iterations, however often that changes or is disturbed, end as
+//! those of a task that was alone and took them whole.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    num::NonZeroUsize,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use loraloom_config::RunConfig;
+use loraloom_scheduler::{
+    Admission, Decision, GroupedRoom, GroupingOptions, MeasuredIteration, Member,
+    Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, SchedulerOptions, StepTimeModel,
+    Task, TaskId, TaskScheduler, TaskState, Unlimited,
+};
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train, train_with};
+use loraloom_trainer::{Event, Outcome, Run, SavedRun};
+use serde_json::{Value, json};
+
+const NAMES: [&str; 4] = ["long", "middle", "short", "other"];
+const STEPS: [usize; 4] = [30, 40, 90, 35];
+
+/// An adapter that differs from the others, with dropout. Of the rows, steps of the first take eight,
+/// in four batches or eight micro-batches.
+fn adapter(index: usize) -> Value {
+    let rank = [4, 2, 8, 3][index];
+    let (batch_size, batches) = [(2, 4), (1, 3), (1, 1), (3, 2)][index];
+    json!({
+        "name": NAMES[index], "dataset": "data", "seed": 5 + index,
+        "lora": {"r": rank, "lora_alpha": 8, "lora_dropout": 0.2, "target_modules": "all-linear"},
+        "train": {"batch_size": batch_size, "gradient_accumulation_steps": batches, "max_seq_len": 32,
+                  "max_steps": STEPS[index], "learning_rate": 2e-3, "warmup_steps": 3},
+        "eval": {"steps": 7},
+        "save": {"steps": 9},
+    })
+}
+
+/// The bundled model, which has four layers, over rows of a fixture.
+fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
+    let mut config = Fixture::open("llama-gqa").config(adapters, output_dir);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/tiny-llama");
+    config["model"] = json!(model);
+    config["datasets"]["data"]["validation"] = json!(0.1);
+    config["pipeline"] = json!({"stages": vec!["cpu"; stages], "microbatches": 2});
+    config
+}
+
+/// Every adapter alone, with whole steps.
+fn alone(index: usize) -> TrainedRun {
+    let adapters = [adapter(index)];
+    let mut whole = Fixed::new(vec![vec![1]], None);
+    train_with(Some(&mut whole), |output_dir| {
+        config(&adapters, 1, output_dir)
+    })
+}
+
+/// Moments at which an adapter was evaluated or saved.
+fn followed(run: &TrainedRun, name: &str) -> Vec<(bool, usize)> {
+    let found = run.events.iter().filter_map(|event| match event {
+        Event::Eval { adapter, step, .. } if adapter == name => Some((true, *step)),
+        Event::Checkpoint { adapter, step, .. } if adapter == name => Some((false, *step)),
+        _ => None,
+    });
+    found.collect()
+}
+
+fn assert_nothing_changed(run: &TrainedRun) {
+    for (index, adapter) in run.report.adapters.iter().enumerate() {
+        assert_eq!(adapter.outcome, Outcome::Done, "{}", adapter.name);
+        let alone = alone(index);
+        assert_same_training(&adapter.name, run, &alone);
+        assert_eq!(
+            followed(run, &adapter.name),
+            followed(&alone, &adapter.name),
+            "{}",
+            adapter.name
+        );
+        assert_eq!(adapter.first_loss, alone.report.adapters[0].first_loss);
+        assert_eq!(adapter.best, alone.report.adapters[0].best);
+    }
+}
+
+/// The same groups for as long as their tasks run, each task with the same parts.
+struct Fixed {
+    /// Parts of the tasks, by group and in the order of arrival.
+    parts: Vec<Vec<usize>>,
+    max_steps: Option<usize>,
+    tasks: Vec<(TaskId, TaskState)>,
+}
+
+impl Fixed {
+    fn new(parts: Vec<Vec<usize>>, max_steps: Option<usize>) -> Self {
+        Self {
+            parts,
+            max_steps,
+            tasks: Vec::new(),
+        }
+    }
+}
+
+impl Scheduler for Fixed {
+    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+        self.tasks.push((task.id, TaskState::Queued));
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        let mut decision = Decision {
+            max_steps: self.max_steps,
+            ..Decision::default()
+        };
+        let mut tasks = self.tasks.iter_mut();
+        for group in &self.parts {
+            let mut members = Vec::new();
+            for (&parts, (task, state)) in group.iter().zip(tasks.by_ref()) {
+                if *state == TaskState::Queued {
+                    decision.admitted.push(Admission {
+                        task: *task,
+                        reason: String::new(),
+                    });
+                    *state = TaskState::Running;
+                }
+                if *state == TaskState::Running {
+                    members.push(Member { task: *task, parts });
+                }
+            }
+            decision.groups.push(members);
+        }
+        decision
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
+        for (id, state) in &mut self.tasks {
+            if *id == task {
+                *state = outcome.into();
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, task: TaskId) -> Option<TaskState> {
+        let mut tasks = self.tasks.iter();
+        tasks.find(|(id, _)| *id == task).map(|(_, state)| *state)
+    }
+}
+
+/// Random numbers; splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        (self.next() % count as u64) as usize
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// Changes parts all the time, and often who runs and where.
+struct Whims {
+    random: Random,
+    tasks: BTreeMap<TaskId, (TaskState, usize)>,
+    groups: Vec<Vec<TaskId>>,
+}
+
+impl Whims {
+    fn new(seed: u64, groups: usize) -> Self {
+        Self {
+            random: Random(seed),
+            tasks: BTreeMap::new(),
+            groups: vec![Vec::new(); groups],
+        }
+    }
+
+    fn runs(&self, task: TaskId) -> bool {
+        self.groups.iter().flatten().any(|&other| other == task)
+    }
+
+    /// Takes a task out, if it runs.
+    fn take(&mut self, task: TaskId) {
+        for group in &mut self.groups {
+            group.retain(|&other| other != task);
+        }
+    }
+}
+
+impl Scheduler for Whims {
+    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+        self.tasks
+            .insert(task.id, (TaskState::Queued, task.max_parts));
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        let mut decision = Decision::default();
+        let tasks = self.tasks.iter();
+        let open = tasks.filter(|(_, (state, _))| !state.is_final());
+        let open: Vec<TaskId> = open.map(|(&task, _)| task).collect();
+        for &task in &open {
+            let (ran, group) = (self.runs(task), self.random.below(self.groups.len()));
+            let others = self.groups.iter().flatten().count() > usize::from(ran);
+            let reason = "a whim".to_owned();
+            if ran && others && self.random.one_in(6) {
+                self.take(task);
+                let by = None;
+                decision.parked.push(Parking { task, by, reason });
+            } else if !ran && (!others || self.random.one_in(2)) {
+                self.groups[group].push(task);
+                decision.admitted.push(Admission { task, reason });
+            } else if ran && self.random.one_in(8) {
+                self.take(task);
+                self.groups[group].push(task);
+            }
+        }
+        if self.random.one_in(8) {
+            self.groups.reverse();
+        }
+        for group in self.groups.clone() {
+            let members = group.into_iter().map(|task| {
+                let most = self.tasks[&task].1;
+                let parts = 1 + self.random.below(most + 1);
+                Member { task, parts }
+            });
+            decision.groups.push(members.collect());
+        }
+        decision.max_steps = Some(1 + self.random.below(7));
+        decision
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
+        self.take(task);
+        if let Some((state, _)) = self.tasks.get_mut(&task) {
+            *state = outcome.into();
+        }
+        Ok(())
+    }
+
+    fn state(&self, task: TaskId) -> Option<TaskState> {
+        self.tasks.get(&task).map(|(state, _)| *state)
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a failure must be repeatable")]
+fn seed() -> u64 {
+    let seed = match env::var("LORALOOM_TEST_SEED") {
+        Ok(text) => text.parse().expect("LORALOOM_TEST_SEED is a number"),
+        Err(_) => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
+    };
+    println!("LORALOOM_TEST_SEED={seed}");
+    seed
+}
+
+/// What happened to steps that were spread over iterations.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Steps that came to their end in this many parts.
+    ended: BTreeMap<usize, usize>,
+    /// Begun again after their first part.
+    restarted: usize,
+    /// Parked in the middle.
+    parked: usize,
+    /// Went on after an iteration in which an adapter of another group had come or gone, or the
+    /// scheduler had been asked, and nothing else.
+    went_on: usize,
+    /// Evaluations or saves of others in the middle.
+    interludes: usize,
+}
+
+fn seen(run: &TrainedRun) -> Seen {
+    let mut seen = Seen::default();
+    let mut open: BTreeMap<String, usize> = BTreeMap::new();
+    let mut changed = false;
+    for event in &run.events {
+        match event {
+            Event::Iteration { parts, groups, .. } => {
+                for name in groups.iter().flatten() {
+                    let before = open.remove(name);
+                    let part = parts.get(name).copied().unwrap_or([1, 1]);
+                    seen.restarted += usize::from(before.is_some() && part[0] == 1);
+                    seen.went_on += usize::from(changed && before.is_some() && part[0] > 1);
+                    assert!(part[0] == 1 || before == Some(part[0] - 1), "{name}");
+                    if part[0] < part[1] {
+                        open.insert(name.clone(), part[0]);
+                    } else {
+                        *seen.ended.entry(part[1]).or_default() += 1;
+                    }
+                }
+                changed = false;
+            }
+            Event::Park { adapter, .. } => {
+                changed = true;
+                if open.remove(adapter).is_some() {
+                    seen.parked += 1;
+                }
+            }
+            Event::Admit { .. } => changed = true,
+            Event::Eval { .. } | Event::Checkpoint { .. } => {
+                seen.interludes += usize::from(!open.is_empty());
+            }
+            _ => {}
+        }
+    }
+    seen
+}
+
+#[expect(clippy::print_stdout, reason = "what the test has seen")]
+fn whims_change_nothing(stages: usize) {
+    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let mut whims = Whims::new(seed(), stages);
+    let run = train_with(Some(&mut whims), |output_dir| {
+        config(&adapters, stages, output_dir)
+    });
+    let seen = seen(&run);
+    println!("{seen:?}");
+    assert_nothing_changed(&run);
+    for parts in [1, 2, 3, 4, 8] {
+        let ended = seen.ended.get(&parts);
+        assert!(ended.is_some_and(|&ended| ended > 0), "{parts}: {seen:?}");
+    }
+    assert!(seen.restarted > 3 && seen.parked > 3, "{seen:?}");
+    assert!(seen.interludes > 3, "{seen:?}");
+    // With one group, whoever comes or goes is of that group.
+    assert_eq!(seen.went_on > 0, stages > 1, "{seen:?}");
+}
+
+#[test]
+fn parts_that_change_and_are_disturbed_change_nothing_on_one_stage() {
+    whims_change_nothing(1);
+}
+
+#[test]
+fn parts_that_change_and_are_disturbed_change_nothing_on_two_stages() {
+    whims_change_nothing(2);
+}
+
+/// The loss of a part is a part of the loss, its tokens are counted where they are trained, and a
+/// neighbour takes as many steps as the long one has parts.
+fn a_short_neighbour_does_not_wait(stages: usize, max_steps: Option<usize>) {
+    let adapters = [adapter(0), adapter(2)];
+    let groups = vec![vec![4, 1]];
+    let run = train_with(Some(&mut Fixed::new(groups, max_steps)), |output_dir| {
+        config(&adapters, stages, output_dir)
+    });
+    let mut neighbour = 0;
+    let mut tokens = BTreeMap::<&str, usize>::new();
+    let mut iterations = 0;
+    for event in &run.events {
+        match event {
+            Event::Step {
+                adapter,
+                step,
+                iteration,
+                tokens: of_step,
+                ..
+            } => {
+                *tokens.entry("steps").or_default() += of_step;
+                if adapter == "short" {
+                    neighbour = *step;
+                    assert_eq!(*iteration as usize, *step);
+                } else if *step <= STEPS[2] / 4 {
+                    // The only short steps of an epoch are those of its last rows.
+                    assert!(neighbour <= 4 * step, "{neighbour} of {step}");
+                    assert!(neighbour + 4 >= 4 * step, "{neighbour} of {step}");
+                }
+            }
+            Event::Iteration {
+                tokens: of_iteration,
+                ..
+            } => {
+                iterations += 1;
+                *tokens.entry("iterations").or_default() += of_iteration;
+            }
+            _ => {}
+        }
+    }
+    // A step that is begun again, as its neighbour is done, is trained again in part.
+    let again = tokens["iterations"] - tokens["steps"];
+    assert!(again < 8 * 32, "{tokens:?}");
+    assert!(iterations >= STEPS[0] * 3, "{iterations}");
+    for (name, index) in [("long", 0), ("short", 2)] {
+        let alone = alone(index);
+        assert_same_training(name, &run, &alone);
+        assert_eq!(followed(&run, name), followed(&alone, name), "{name}");
+    }
+}
+
+#[test]
+fn a_short_neighbour_does_not_wait_on_one_stage() {
+    a_short_neighbour_does_not_wait(1, None);
+}
+
+/// With a decision after every iteration, most of them in the middle of a step.
+#[test]
+fn a_short_neighbour_does_not_wait_on_two_stages() {
+    a_short_neighbour_does_not_wait(2, Some(1));
+}
+
+/// A run that is stopped in the middle of a step saves what it was before it.
+#[test]
+fn a_run_that_is_stopped_in_the_middle_of_a_step_goes_on_before_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let adapters = [adapter(0)];
+    let load = || {
+        let config = config(&adapters, 1, &directory.path().join("run"));
+        let path = directory.path().join("config.json");
+        fs::write(&path, config.to_string()).expect("the configuration is written");
+        let config = RunConfig::load(&path, &[]);
+        config.expect("a valid configuration").config
+    };
+    let (mut events, mut cut) = (Vec::new(), BTreeSet::new());
+    let mut report = None;
+    for times in 1..30 {
+        let run = if times == 1 {
+            Run::prepare(load(), &[device()])
+        } else {
+            let saved = SavedRun::claim(&directory.path().join("run")).expect("a checkpoint");
+            Run::resume(load(), &[device()], saved)
+        };
+        let (stop, mut iterations) = (AtomicBool::new(false), 0);
+        let mut scheduler = Fixed::new(vec![vec![4]], Some(1));
+        let mut last = [1, 1];
+        let mut of_run = Vec::new();
+        let ended = run
+            .expect("the run is prepared")
+            .train_with(&mut scheduler, &stop, &mut |event| {
+                if let Event::Iteration { parts, .. } = event {
+                    iterations += 1;
+                    last = parts.get("long").copied().unwrap_or([1, 1]);
+                    if times < 20 && iterations == 5 + times % 4 {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+                of_run.push(event.clone());
+            })
+            .expect("the run ends");
+        events.extend(of_run);
+        if !ended.interrupted {
+            report = Some(ended);
+            break;
+        }
+        cut.insert(last);
+    }
+    // After the first, second, third and last part.
+    assert!(cut.len() >= 4, "{cut:?}");
+    let run = TrainedRun {
+        directory,
+        report: report.expect("a run that came to its end"),
+        events,
+    };
+    assert_same_training("long", &run, &alone(0));
+}
+
+/// Prints what a short neighbour waits between its steps.
+#[test]
+#[ignore = "a timing"]
+#[expect(clippy::print_stdout, reason = "it is the result")]
+fn seconds_between_the_steps_of_a_short_neighbour() {
+    let long = json!({
+        "name": "long", "dataset": "data", "lora": {"r": 16, "target_modules": "all-linear"},
+        "train": {"batch_size": 8, "gradient_accumulation_steps": 4, "max_seq_len": 128,
+                  "max_steps": 40},
+        "save": {"steps": 1000},
+    });
+    let short = json!({
+        "name": "short", "dataset": "data", "lora": {"r": 16, "target_modules": "all-linear"},
+        "train": {"batch_size": 2, "max_seq_len": 128, "max_steps": 160},
+        "save": {"steps": 1000},
+    });
+    for (stages, parts) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
+        let adapters = [long.clone(), short.clone()];
+        let mut scheduler = Fixed::new(vec![vec![parts, 1]], None);
+        let run = train_with(Some(&mut scheduler), |output_dir| {
+            let mut config = config(&adapters, stages, output_dir);
+            config["pipeline"]["microbatches"] = json!(1);
+            config["datasets"]["data"]["validation"] = json!(null);
+            config
+        });
+        let iterations = run.events.iter().filter_map(|event| match event {
+            Event::Iteration {
+                seconds, groups, ..
+            } if groups.concat().len() == 2 => Some(*seconds),
+            _ => None,
+        });
+        let mut seconds: Vec<f64> = iterations.skip(5).collect();
+        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        seconds.sort_by(f64::total_cmp);
+        println!(
+            "{stages} stages, {parts} parts: median {:.1} ms, mean {:.1} ms between its steps, over {} of them",
+            1e3 * seconds[seconds.len() / 2],
+            1e3 * mean,
+            seconds.len(),
+        );
+    }
+}
+
+/// The scheduler of runs, which knows from the beginning how long steps take.
+struct Knowing(TaskScheduler<GroupedRoom<Unlimited>>);
+
+impl Knowing {
+    fn new(max_slowdown: f64) -> Self {
+        let options = GroupingOptions {
+            max_slowdown,
+            keep_places: true,
+            ..GroupingOptions::default()
+        };
+        let mut room = GroupedRoom::shared(NonZeroUsize::MIN, Vec::new(), options)
+            .expect("options that can be used");
+        room.use_step_times(StepTimeModel {
+            pass: 1e-3,
+            token: 1e-3,
+            ..StepTimeModel::default()
+        });
+        let scheduler = TaskScheduler::new(room, SchedulerOptions::default());
+        Self(scheduler.expect("options that can be used"))
+    }
+}
+
+impl Scheduler for Knowing {
+    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
+        self.0.submit(task, 0.0)
+    }
+
+    fn decide(&mut self) -> Decision {
+        self.0.decide(0.0)
+    }
+
+    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
+        self.0.finish(task, outcome, 0.0)
+    }
+
+    fn state(&self, task: TaskId) -> Option<TaskState> {
+        self.0.state(task)
+    }
+
+    fn measured(&mut self, iteration: &MeasuredIteration) -> Result<(), SchedulerError> {
+        let mut tasks = iteration.tasks.iter();
+        tasks.try_for_each(|part| self.0.progress(part.task, part.steps, part.tokens))
+    }
+}
+
+/// It finds by itself that the long one holds the short one up, and that its micro-batches do not.
+#[test]
+fn the_scheduler_of_runs_spreads_long_steps() {
+    let adapters = [adapter(0), adapter(2)];
+    let run = |max_slowdown: f64| {
+        let mut scheduler = Knowing::new(max_slowdown);
+        train_with(Some(&mut scheduler), |output_dir| {
+            config(&adapters, 1, output_dir)
+        })
+    };
+    let bounded = run(1.2);
+    let ended = seen(&bounded).ended;
+    assert!(ended.get(&8).is_some_and(|&steps| steps > 5), "{ended:?}");
+    for (name, index) in [("long", 0), ("short", 2)] {
+        assert_same_training(name, &bounded, &alone(index));
+    }
+    let parts: Vec<usize> = seen(&run(f64::INFINITY)).ended.into_keys().collect();
+    assert_eq!(parts, [1]);
+}
+
+#[test]
+fn a_run_of_its_own_spreads_no_step_of_a_task_that_is_alone() {
+    let run = train(|output_dir| config(&[adapter(0)], 1, output_dir));
+    assert_eq!(seen(&run).ended, BTreeMap::from([(1, STEPS[0])]));
+    assert_same_training("long", &run, &alone(0));
+}
