@@ -17,7 +17,7 @@ fn paces() -> impl Strategy<Value = Pace> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(crate::at_least(600))]
     /// Step times are exact here: a head starts by what was promised when it first did not fit.
     #[test]
     fn a_head_starts_no_later_than_its_reservation(
