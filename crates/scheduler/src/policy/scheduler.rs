@@ -37,7 +37,8 @@ use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 /// again behind the same one.
 ///
 /// Time is what the caller says it is: seconds on any clock, never going back. A decision without
-/// news since the last repeats it without a walk. A walk tries each running task, and waiting ones
+/// news since the last repeats it without a walk; steps taken are news while there is a reservation,
+/// as the fewer are left, the less does a task behind the head delay it. A walk tries each running task, and waiting ones
 /// up to the head and `backfill_depth` behind it.
 #[derive(Debug, Clone)]
 pub struct TaskScheduler<R> {
