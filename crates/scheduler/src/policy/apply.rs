@@ -19,7 +19,7 @@ impl<R: Room> TaskScheduler<R> {
                         reason: reasons::admission(self, turn, by_right, walked.head),
                     });
                 }
-                self.give_place(turn.task, group, by_right, now);
+                self.give_place(turn, group, by_right, now);
             } else {
                 waiting += 1;
                 let wait = wait.cloned().unwrap_or_default();
@@ -41,8 +41,8 @@ impl<R: Room> TaskScheduler<R> {
         self.state(task) == Some(TaskState::Running)
     }
 
-    fn give_place(&mut self, task: TaskId, group: usize, by_right: bool, now: f64) {
-        let Some(entry) = self.entries.get_mut(&task) else {
+    fn give_place(&mut self, turn: &Turn, group: usize, by_right: bool, now: f64) {
+        let Some(entry) = self.entries.get_mut(&turn.task) else {
             return;
         };
         if !entry.is_running() {
@@ -58,6 +58,10 @@ impl<R: Room> TaskScheduler<R> {
             entry.group = None;
         }
         entry.by_right = by_right;
+        if by_right && !turn.by_right {
+            self.rights_given += 1;
+            entry.seniority = self.rights_given;
+        }
         entry.group = entry.group.or(Some(group));
     }
 

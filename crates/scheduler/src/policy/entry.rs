@@ -32,6 +32,8 @@ pub(super) struct Entry {
     /// Whether nobody of its class or above waited before it when it was placed last. Only then
     /// does it go before waiting tasks of its class.
     pub(super) by_right: bool,
+    /// Orders those that have their places by right: who got it first comes first.
+    pub(super) seniority: u64,
     /// The tasks beside which it ran out of memory; it is not placed while all of them are.
     pub(super) out_of_memory_beside: Vec<TaskId>,
     /// The task whose start it would have delayed. While that one is first to wait, it is not tried
@@ -72,6 +74,7 @@ impl Entry {
             group: None,
             admission: 0,
             by_right: false,
+            seniority: 0,
             out_of_memory_beside: Vec::new(),
             taken_back_for: None,
             wait: Wait::Undecided,

@@ -52,6 +52,8 @@ impl<R: Room> TaskScheduler<R> {
             });
         }
         entry.steps_taken = entry.steps_taken.saturating_add(steps);
+        // Whom a head lets pass follows from the steps that are left.
+        self.changed |= steps > 0 && self.reservation.is_some();
         if let Policy::Fair(shares) = &self.options.policy {
             let task = entry.task();
             let account = self.accounts.entry(task.priority).or_default();

@@ -23,6 +23,8 @@ pub(super) struct Turn {
     pub(super) key: f64,
     /// What its tenant was served; 0 but in fair sharing.
     pub(super) counter: f64,
+    /// Orders those that run by right, before their arrival does.
+    pub(super) seniority: u64,
     pub(super) arrival: u64,
 }
 
@@ -32,7 +34,13 @@ impl Turn {
         (Reverse(self.priority), Reverse(self.by_right))
             .cmp(&(Reverse(other.priority), Reverse(other.by_right)))
             .then(self.key.total_cmp(&other.key))
+            .then(self.standing().cmp(&other.standing()))
             .then((self.arrival, self.task).cmp(&(other.arrival, other.task)))
+    }
+
+    /// The same for all without right, who may have had it.
+    fn standing(&self) -> u64 {
+        if self.by_right { self.seniority } else { 0 }
     }
 
     fn in_line(&self, other: &Self) -> Ordering {
@@ -78,6 +86,7 @@ pub(super) fn line(
             by_right: entry.is_running() && entry.by_right && !without_right.contains(id),
             key: 0.0,
             counter: if fair { counter(entry) } else { 0.0 },
+            seniority: entry.seniority,
             arrival: entry.task().arrival,
         })
     };
@@ -94,7 +103,8 @@ pub(super) fn line(
 }
 
 /// A task that is raised raises those of its priority before it: aging never changes the order
-/// within a priority.
+/// within a priority. That order has to be the same after a decision as before it: otherwise the
+/// next one would lower those that stood before a task that has a place by now.
 fn take_along(turns: &mut [Turn]) {
     for later in (1..turns.len()).rev() {
         if turns[later - 1].priority == turns[later].priority {

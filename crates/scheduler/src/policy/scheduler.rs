@@ -18,8 +18,9 @@ use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 /// What fits, and in which group, the [`Room`] says.
 ///
 /// At a decision the room is emptied and filled anew along the line: first, in each class, the tasks
-/// that run there *by right*, then the others in the policy's order. The first that does not fit is
-/// the *head*. What is placed behind it (tasks that ran already, and, unless the policy is strict,
+/// that run there *by right*, then the others in the policy's order. Those that run by right stay in
+/// the order in which they got it, whenever they arrived, so that nobody gives way because somebody
+/// behind it has a place now. The first that does not fit is the *head*. What is placed behind it (tasks that ran already, and, unless the policy is strict,
 /// waiting ones that fit) has no right to stay: at the next decision the head is tried before it,
 /// so however wrong a prediction was, the head has its place as soon as it fits without those behind
 /// it. One that does not fit even alone any more is nobody's head.
@@ -36,7 +37,8 @@ use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 /// again behind the same one.
 ///
 /// Time is what the caller says it is: seconds on any clock, never going back. A decision without
-/// news since the last repeats it without a walk. A walk tries each running task, and waiting ones
+/// news since the last repeats it without a walk; steps taken are news while there is a reservation,
+/// as the fewer are left, the less does a task behind the head delay it. A walk tries each running task, and waiting ones
 /// up to the head and `backfill_depth` behind it.
 #[derive(Debug, Clone)]
 pub struct TaskScheduler<R> {
@@ -59,6 +61,7 @@ pub struct TaskScheduler<R> {
     /// When waiting raises a task the next time.
     pub(super) next_raise: f64,
     pub(super) admissions: u64,
+    pub(super) rights_given: u64,
     pub(super) now: f64,
 }
 
@@ -84,6 +87,7 @@ impl<R: Room> TaskScheduler<R> {
             changed: false,
             next_raise: f64::INFINITY,
             admissions: 0,
+            rights_given: 0,
             now: f64::NEG_INFINITY,
         })
     }

@@ -92,3 +92,35 @@ fn a_task_that_never_waited_gives_way_at_once() {
         (low, Some(high))
     );
 }
+
+/// A task that waited long comes back behind one that never did, and takes it along; both get
+/// places, though the one that came back arrived first. The next decision still has them in that
+/// order: to a third task, of a class between theirs, nobody gives way.
+#[test]
+fn who_was_taken_along_keeps_its_place_when_the_raised_task_has_one_too() {
+    let options = SchedulerOptions {
+        aging_seconds: Some(1.0),
+        ..options(Policy::StrictFifo)
+    };
+    let mut world = World::new(StubRoom::new(1, 8, Pace::Linear(1.0, 0.0)), options);
+    world.arrive(5, "a", 8, 3);
+    let raised = world.arrive(0, "a", 2, 9);
+    for _ in 0..3 {
+        world.decide();
+        world.train();
+    }
+    assert!(world.scheduler.waited(raised, world.now) >= Some(3.0));
+    world.scheduler.pause(raised, world.now).unwrap();
+    let never_waited = world.arrive(0, "a", 4, 9);
+    world.decide();
+    world.scheduler.resume(raised, world.now).unwrap();
+    let between = world.arrive(1, "a", 4, 9);
+    for _ in 0..3 {
+        world.scheduler.room_mut();
+        let decision = world.decide();
+        assert_eq!(decision.parked, [], "{decision:?}");
+        assert_eq!(world.state(never_waited), TaskState::Running);
+        assert_eq!(world.state(raised), TaskState::Running);
+        assert_eq!(world.state(between), TaskState::Queued);
+    }
+}

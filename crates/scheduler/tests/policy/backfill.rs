@@ -17,7 +17,7 @@ fn paces() -> impl Strategy<Value = Pace> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(crate::at_least(600))]
     /// Step times are exact here: a head starts by what was promised when it first did not fit.
     #[test]
     fn a_head_starts_no_later_than_its_reservation(
@@ -135,4 +135,40 @@ fn no_more_than_the_depth_are_tried() {
         world.scheduler.explain(TaskId(4)).unwrap().reason,
         "`adapter-1` comes first and does not fit yet, and 2 are tried behind it"
     );
+}
+
+/// A blocker that ends makes the others faster, so they are ahead of the head's reservation: the
+/// fewer steps they have left, the more a neighbour may slow each of them.
+#[test]
+fn steps_taken_make_room_for_a_task_that_delayed_the_head() {
+    let room = StubRoom::new(1, 8, Pace::Linear(1.0, 0.25));
+    let mut world = World::new(room, options(Policy::BestEffortFifo));
+    let [_, short, head] =
+        [(4, 10), (2, 5), (8, 5)].map(|(units, steps)| world.arrive(0, "a", units, steps));
+    world.decide();
+    let promised = world.scheduler.explain(head).unwrap().predicted_start;
+    assert_eq!(promised, Some(25.0));
+    for _ in 0..5 {
+        world.train();
+    }
+    assert_eq!(world.state(short), TaskState::Done);
+    let small = world.arrive(0, "a", 3, 1);
+    // With it, steps take 2.75 s: from 12.5, 14.5 and 16.5 s, five, four and three of them.
+    for runs in [false, false, true] {
+        world.decide();
+        assert_eq!(
+            world.state(small) == TaskState::Running,
+            runs,
+            "{}",
+            world.now
+        );
+        if !runs {
+            world.train();
+        }
+    }
+    while world.state(head).is_waiting() {
+        world.train();
+        world.decide();
+    }
+    assert!(world.now <= 25.0, "{}", world.now);
 }

@@ -92,7 +92,7 @@ impl Auditor {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(crate::at_least(600))]
     #[test]
     fn backlogged_tenants_are_served_alike(
         rounds in happenings(), groups in 1..3_usize, lead in 0..300_u64,

@@ -16,7 +16,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::at_least(400))]
     /// The world checks every decision: nobody is lost or runs twice, and asking again changes
     /// nothing. Neither does a measurement from which nothing follows; in fair sharing it may once
     /// or twice, as a tenant that has just begun to wait stands elsewhere in the line. With aging

@@ -15,3 +15,10 @@ mod restart;
 mod room;
 mod speed;
 mod world;
+
+use proptest::prelude::ProptestConfig;
+
+/// So many cases, or more if `PROPTEST_CASES` asks for more.
+fn at_least(cases: u32) -> ProptestConfig {
+    ProptestConfig::with_cases(cases.max(ProptestConfig::default().cases))
+}

@@ -16,6 +16,7 @@ use crate::{
 struct Known {
     group: Option<usize>,
     by_right: bool,
+    seniority: usize,
     beside: BTreeSet<TaskId>,
     not_before: Option<TaskId>,
 }
@@ -96,6 +97,7 @@ impl Reference {
             let fresh = Known {
                 group: None,
                 by_right: false,
+                seniority: 0,
                 beside: BTreeSet::new(),
                 not_before: None,
             };
@@ -113,7 +115,9 @@ impl Reference {
         while !left.is_empty() {
             let place = |task: &TaskId| {
                 let it = &world.tasks[task];
-                (-it.priority, !self.known[task].by_right, it.arrival)
+                let known = &self.known[task];
+                let standing = if known.by_right { known.seniority } else { 0 };
+                (-it.priority, !known.by_right, standing, it.arrival)
             };
             let next = *left.iter().min_by_key(|&task| place(task)).unwrap();
             left.remove(&next);
@@ -179,7 +183,12 @@ impl Reference {
     }
 
     fn leave(&mut self, task: TaskId, placed: bool, right: bool, ran: bool, late: Option<TaskId>) {
+        let senior = self.known.values().map(|known| known.seniority);
+        let next = 1 + senior.max().unwrap_or(0);
         let known = self.known.get_mut(&task).unwrap();
+        if placed && right && !known.by_right {
+            known.seniority = next;
+        }
         known.by_right = placed && right;
         if placed && !ran {
             known.beside.clear();
@@ -203,7 +212,7 @@ impl Reference {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::at_least(400))]
     #[test]
     fn every_walk_is_the_references(
         rounds in happenings(), pace in paces(), groups in 1..4_usize,
