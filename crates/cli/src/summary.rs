@@ -179,7 +179,7 @@ mod tests {
     fn the_table_is_aligned_and_says_why_an_adapter_failed() {
         insta::assert_snapshot!(table(&report()), @r"
         adapter   outcome  steps  first loss  last loss  best validation  directory
-        shout-r4  done     9/150      3.2500          -      0.5000 at 5  runs/x/adapters/shout-r4/last
+        shout-r4  stopped  9/150      3.2500          -      0.5000 at 5  runs/x/adapters/shout-r4/last
         b         failed   9/150      3.2500          -                -  runs/x/adapters/b/last
 
         1000 tokens in 2.0 s, 500 tok/s
