@@ -481,7 +481,7 @@ weight alone; `composed` is Burn's operations, one adapter after another; `fused
 training uses, and `shrink`, `expand_add`, `weight_grad` and `output_grads` are its kernels, once each. \
 Adapters share the rows evenly: rank 16 each, then ranks 4, 8, 16 and 64 mixed.
 
-End to end: forward, loss, backward, clipping and AdamW of adapters of rank 16 on q, k, v and o, over \
+End to end: forward, loss, backward, clipping and AdamW of adapters of one rank on q, k, v and o, over \
 random tokens. Dropout is 0.05 in both. TFLOP/s counts 4 operations a token and frozen weight plus \
 attention, not the adapters.")]
 pub(crate) struct BenchArguments {
@@ -506,6 +506,9 @@ pub(crate) struct BenchArguments {
     /// Shape of the model [default: tinyllama-1.1b on a GPU, else micro].
     #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()))]
     pub(crate) shape: Option<String>,
+    /// Rank of the adapters of whole training steps.
+    #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count)]
+    pub(crate) rank: usize,
     /// Sequences of each adapter in a step [default: 8 on a GPU, else 2].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) batch: Option<usize>,

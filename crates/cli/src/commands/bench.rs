@@ -123,6 +123,7 @@ fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEn
         shape: shape.to_owned(),
         model,
         adapters,
+        rank: arguments.rank,
         batch: arguments.batch.unwrap_or(defaults.batch),
         length: arguments.length.unwrap_or(defaults.length),
         dtype: arguments.dtype,

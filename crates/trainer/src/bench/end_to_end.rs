@@ -7,7 +7,7 @@ use super::{measure::dtype_name, report::EndToEndMeasurement, trial::Trial};
 use crate::{TrainerError, dtype::resolve_stored};
 
 /// Whole training steps over a model with random weights: forward, loss, backward, clipping and
-/// `AdamW` of adapters of rank 16 on q, k, v and o with dropout 0.05.
+/// `AdamW` of adapters of one rank on q, k, v and o with dropout 0.05.
 ///
 /// `model_tflops` counts what PEFT's yardstick counts: 4 operations a token for every weight of the
 /// frozen products, output projection included (forward 2, gradient of the input 2), and
@@ -21,6 +21,8 @@ pub struct EndToEndBench {
     pub model: LlamaConfig,
     /// Numbers of adapters trained at once, each a case.
     pub adapters: Vec<usize>,
+    /// Rank of every adapter.
+    pub rank: usize,
     /// Sequences of each adapter in a step.
     pub batch: usize,
     /// Tokens of a sequence, each of which predicts its successor.
@@ -114,6 +116,7 @@ mod tests {
             shape: "tiny".to_owned(),
             model,
             adapters: vec![1, 2],
+            rank: 16,
             batch: 1,
             length: 4,
             dtype: DtypeChoice::Auto,

@@ -52,7 +52,8 @@ impl<'a> Trial<'a> {
         let bench = self.bench;
         let device = self.device.clone();
         let sizes = [bench.batch, bench.length];
-        let tasks = (0..adapters).map(|seed| Task::new(seed as u64, &bench.model, sizes, &device));
+        let task = |seed| Task::new(seed as u64, bench.rank, &bench.model, sizes, &device);
+        let tasks = (0..adapters).map(task);
         self.tasks = tasks.collect::<Result<_, _>>()?;
         device.memory_cleanup();
         let tokens = (adapters * bench.batch * bench.length * bench.steps) as f64;

@@ -10,7 +10,7 @@ use crate::{TrainerError, adapter::ModelAdapter, assemble::TaskRows};
 /// The adapted projections of the paper's workload.
 const TARGETS: [Projection; 4] = [Projection::Q, Projection::K, Projection::V, Projection::O];
 
-/// A task of the paper's workload: rank 16 on the attention's projections, dropout 0.05, over the
+/// A task of the paper's workload: the attention's projections adapted, dropout 0.05, over the
 /// same random tokens in every step.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -20,14 +20,15 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Task number `seed`, with `batch` sequences of which `length` tokens predict their successor.
+    /// Task number `seed` of rank `rank`, with `batch` sequences of which `length` tokens predict their successor.
     pub(super) fn new(
         seed: u64,
+        rank: usize,
         model: &LlamaConfig,
         [batch, length]: [usize; 2],
         device: &Device,
     ) -> Result<Self, TrainerError> {
-        let spec = LoraSpec::new(16, 32.0).with_lora_dropout(0.05);
+        let spec = LoraSpec::new(rank, 2.0 * rank as f64).with_lora_dropout(0.05);
         let shapes = model.linears();
         let layer = |layer: usize| {
             let mut adapter = LayerAdapter::default();
