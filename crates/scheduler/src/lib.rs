@@ -13,6 +13,7 @@ mod first_come_first_served;
 mod grouping;
 mod measured;
 mod memory;
+mod nnls;
 mod policy;
 mod room;
 mod scheduler;

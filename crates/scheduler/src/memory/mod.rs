@@ -12,7 +12,6 @@ mod failures;
 mod forecasts;
 mod measurement;
 mod model;
-mod nnls;
 mod pools;
 mod proportion;
 mod regression;

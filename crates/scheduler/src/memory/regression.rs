@@ -2,11 +2,10 @@ use nalgebra::{DMatrix, DVector, Matrix3, Vector3};
 
 use super::{
     coefficients::{Coefficients, terms},
-    nnls::nnls,
     proportion,
     window::Row,
 };
-use crate::Load;
+use crate::{Load, nnls::nnls};
 
 /// How many of the largest error seen the bound is above what is expected.
 const DEVIATIONS: f64 = 2.0;

@@ -2,7 +2,6 @@
 
 mod identified;
 mod model;
-mod nnls;
 mod step_times;
 mod work;
 

@@ -2,7 +2,8 @@ use std::collections::VecDeque;
 
 use nalgebra::{DMatrix, DVector};
 
-use super::{StepTimeModel, Work, identified::identified, nnls::non_negative_least_squares};
+use super::{StepTimeModel, Work, identified::identified};
+use crate::nnls::nnls;
 
 /// Iterations that are remembered: enough for five coefficients, few enough to follow a device whose
 /// speed changes.
@@ -92,7 +93,7 @@ impl StepTimes {
             return None;
         }
         let targets = DVector::from_element(self.measured.len(), 1.0);
-        let x = non_negative_least_squares(&a.select_columns(&kept), &targets);
+        let x = nnls(&a.select_columns(&kept), &targets)?;
         let mut coefficients = [0.0; 5];
         for (&column, &value) in kept.iter().zip(x.iter()) {
             coefficients[column] = value / norms[column];

@@ -162,7 +162,7 @@ fn tokens_of(world: &World, group: &Group<'_>) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(512.max(ProptestConfig::default().cases)))]
     #[test]
     fn whatever_comes_and_goes(world in worlds()) {
         let mut room = world.room();

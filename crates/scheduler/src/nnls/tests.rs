@@ -58,7 +58,7 @@ fn is_smallest(a: &DMatrix<f64>, y: &DVector<f64>, x: &DVector<f64>) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(2000.max(ProptestConfig::default().cases)))]
 
     #[test]
     fn it_is_the_best_of_all_subsets(
@@ -107,6 +107,21 @@ proptest! {
         let found = nnls(&doubled, &y).unwrap();
         prop_assert!(is_smallest(&doubled, &y, &found), "{found}");
     }
+}
+
+#[test]
+fn a_negative_coefficient_becomes_zero_and_the_others_take_its_part() {
+    let a = DMatrix::from_row_slice(3, 2, &[1.0, 0.0, 1.0, 1.0, 1.0, 2.0]);
+    let falling = DVector::from_column_slice(&[3.0, 2.0, 1.0]);
+    let x = nnls(&a, &falling).unwrap();
+    assert!((x[0] - 2.0).abs() < 1e-12 && x[1] == 0.0, "{x}");
+    let rising = DVector::from_column_slice(&[1.0, 3.0, 5.0]);
+    let x = nnls(&a, &rising).unwrap();
+    assert!(
+        (x[0] - 1.0).abs() < 1e-12 && (x[1] - 2.0).abs() < 1e-12,
+        "{x}"
+    );
+    assert_eq!(nnls(&a, &DVector::zeros(3)), Some(DVector::zeros(2)));
 }
 
 #[test]
