@@ -467,7 +467,6 @@ fn a_run_that_is_stopped_in_the_middle_of_a_step_goes_on_before_it() {
 /// Prints what a short neighbour waits between its steps.
 #[test]
 #[ignore = "a timing"]
-#[expect(clippy::print_stdout, reason = "it is the result")]
 fn seconds_between_the_steps_of_a_short_neighbour() {
     let long = json!({
         "name": "long", "dataset": "data", "lora": {"r": 16, "target_modules": "all-linear"},

@@ -170,7 +170,7 @@ fn tasks_that_do_not_fit_wait_and_it_says_why() {
     let urgent = format!("name: {waits}, priority: 1,");
     here.write(
         "three.yaml",
-        &THREE.replace(&format!("name: {waits},"), &urgent),
+        THREE.replace(&format!("name: {waits},"), &urgent),
     );
     let first = names(&with(limit));
     assert!(first.contains(&waits.to_owned()), "{first:?}");
