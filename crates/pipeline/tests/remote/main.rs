@@ -5,6 +5,7 @@
     reason = "a failure here is a failed test, in helpers too"
 )]
 
+mod bubble;
 mod handshake;
 mod same_bits;
 mod support;
