@@ -87,7 +87,7 @@ impl Desk {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
-        self.flush(true)?;
+        self.flush(!self.late.is_empty())?;
         self.watch.clear();
         let mut orders = self.asked()?;
         orders.extend(self.changed_files());
