@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loraloom_config::RunConfig;
+use loraloom_config::{LoadOptions, RunConfig};
 
 use crate::failure::Failure;
 
@@ -44,7 +44,12 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
             .hint("give the `output_dir` of a run that `loraloom train` wrote")
             .into());
     }
-    Ok(RunConfig::load(&path, &[])?.config)
+    // A server's names no adapters: they come and go.
+    let options = LoadOptions {
+        without_adapters: true,
+        ..LoadOptions::default()
+    };
+    Ok(RunConfig::load_with(&path, &options)?.config)
 }
 
 /// Names of the adapters that the run in `directory` has saved, sorted.

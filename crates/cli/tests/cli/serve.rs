@@ -151,6 +151,19 @@ fn what_is_submitted_is_trained_as_train_does() {
     let config = fs::read_to_string(here.path("run/adapters/wide/last/adapter_config.json"));
     let config: Value = serde_json::from_str(&config.unwrap()).unwrap();
     assert_eq!(config["r"], 8);
+    let asked = [
+        "generate",
+        "--run",
+        "run",
+        "--adapter",
+        "wide,shout-r2",
+        "Question:",
+    ];
+    let answers = ok(&here, &asked).stdout;
+    assert!(
+        answers.contains("wide") && answers.contains("shout-r2"),
+        "{answers}"
+    );
     let done = task(&here, "shout-r2");
     assert_eq!(done["step"], 50);
     assert!(done["best_eval_loss"].as_f64().unwrap() > 0.0);
