@@ -4,6 +4,7 @@
 //! ```text
 //! cargo test --release --workspace --test remote -- --ignored --nocapture bubble
 //! ```
+#![expect(clippy::print_stdout, reason = "a measurement prints what it found")]
 
 use std::{ops::Range, time::Duration};
 

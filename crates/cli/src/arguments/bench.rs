@@ -1,0 +1,67 @@
+use clap::{Args, builder::PossibleValuesParser};
+use loraloom_config::{DeviceChoice, DtypeChoice};
+use loraloom_model::LlamaConfig;
+
+use super::values::{parse_count, parse_dtype};
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Kernels: one layer, forward and backward, in three ways. `frozen` is the products with the frozen \
+weight alone; `composed` is Burn's operations, one adapter after another; `fused` is the operator that \
+training uses, and `shrink`, `expand_add`, `weight_grad` and `output_grads` are its kernels, once each. \
+Adapters share the rows evenly: rank 16 each, then ranks 4, 8, 16 and 64 mixed.
+
+End to end: forward, loss, backward, clipping and AdamW of adapters of one rank on q, k, v and o, over \
+random tokens. Dropout is 0.05 in both. TFLOP/s counts 4 operations a token and frozen weight plus \
+attention, not the adapters.")]
+pub(crate) struct BenchArguments {
+    /// Measure the operator alone only.
+    #[arg(long, conflicts_with = "end_to_end_only")]
+    pub(crate) kernels_only: bool,
+    /// Measure whole training steps only.
+    #[arg(long)]
+    pub(crate) end_to_end_only: bool,
+    /// Numbers of adapters, separated by commas. Left out: for kernels 1 to 64, end to end two of them.
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = parse_count)]
+    pub(crate) adapters: Vec<usize>,
+    /// Rows of a kernel's batch [default: 8192 on a GPU, else 256].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) rows: Option<usize>,
+    /// Width of the layer's input [default: 4096 on a GPU, else 512].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) d_in: Option<usize>,
+    /// Width of the layer's output [default: 4096 on a GPU, else 512].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) d_out: Option<usize>,
+    /// Shape of the model [default: tinyllama-1.1b on a GPU, else micro].
+    #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()))]
+    pub(crate) shape: Option<String>,
+    /// Rank of the adapters of whole training steps.
+    #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count)]
+    pub(crate) rank: usize,
+    /// Sequences of each adapter in a step [default: 8 on a GPU, else 2].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) batch: Option<usize>,
+    /// Tokens of a sequence [default: 512 on a GPU, else 128].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) length: Option<usize>,
+    /// Steps that are timed, in each of three runs.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
+    pub(crate) steps: usize,
+    /// Keep the inputs of layers only and compute the rest again in the backward pass.
+    #[arg(long)]
+    pub(crate) gradient_checkpointing: bool,
+    /// Also train the same adapters one after another.
+    #[arg(long, conflicts_with = "kernels_only")]
+    pub(crate) vs_sequential: bool,
+    /// Where to compute: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    pub(crate) device: DeviceChoice,
+    /// Type of frozen weights and activations: auto, float32, bfloat16 or float16.
+    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
+    pub(crate) dtype: DtypeChoice,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

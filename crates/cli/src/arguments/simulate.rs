@@ -1,0 +1,86 @@
+#![expect(clippy::doc_markdown, reason = "help is read without Markdown")]
+
+use std::path::PathBuf;
+
+use clap::{
+    Args, ValueHint,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use loraloom_scheduler::{Padding, simulate::SimulatedPolicy};
+
+use super::values::{parse_count, parse_not_negative, parse_positive};
+
+/// Arguments of `simulate`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+TRACE is CSV with the columns timestamp (YYYY-MM-DD HH:MM:SS), duration (seconds), num_gpus and cluster, \
+as in Microsoft's Philly traces. A job is one adapter of one tenant, its cluster; it takes as many steps \
+as fill its duration with a device to itself. Rank (2, 4, 8, 16), batch size (1, 2, 4, 8) and length \
+(128, 256, 512, 1024) are drawn from the seed. num_gpus is not used.
+
+Each device has the whole model and trains one group, as the groups of a pipeline of so many stages do \
+that is never idle. Iterations take what the costs say; the scheduler does not know them and fits its \
+own. Everything but the time of a decision is the same for the same seed.
+
+Policies: one_task_per_device (first come, first served), naive_grouping (first come, first served, \
+all that fits), and strict_fifo, best_effort_fifo and fair with grouping under --max-slowdown.")]
+pub(crate) struct SimulateArguments {
+    /// The trace.
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) trace: PathBuf,
+    /// The policy.
+    #[arg(long, default_value = "best_effort_fifo", value_parser = policies(), conflicts_with = "compare")]
+    pub(crate) policy: SimulatedPolicy,
+    /// Replay under every policy.
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// Number of jobs, one after another in order of arrival.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = parse_count)]
+    pub(crate) jobs: usize,
+    /// The first of them, counted from 0 in order of arrival; left out, it is drawn from the seed.
+    #[arg(long, value_name = "N")]
+    pub(crate) start: Option<usize>,
+    /// Number of devices.
+    #[arg(long, value_name = "D", default_value_t = 8, value_parser = parse_count)]
+    pub(crate) devices: usize,
+    /// Spread arrivals so that devices with one task each would have this many times too much to do.
+    #[arg(long, value_name = "X", default_value_t = 2.0, value_parser = parse_positive)]
+    pub(crate) load: f64,
+    /// Leave arrivals as they are in the trace.
+    #[arg(long, conflicts_with = "load")]
+    pub(crate) as_recorded: bool,
+    /// Seed of all draws.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// JSON file with what iterations take, instead of the built-in costs.
+    #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
+    pub(crate) costs: Option<PathBuf>,
+    /// Largest slowdown of a task by its group.
+    #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_positive)]
+    pub(crate) max_slowdown: f64,
+    /// Whether naive_grouping pads its batches: longest, as mLoRA's, or none, as loraloom's and those of
+    /// all other policies.
+    #[arg(long, value_name = "PADDING", default_value = "longest", value_parser = paddings())]
+    pub(crate) naive_padding: Padding,
+    /// Standard deviation of the seconds that the scheduler measures, relative to the true ones.
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_not_negative)]
+    pub(crate) noise: f64,
+    /// Also draw completion times, and running and waiting jobs over time, as an SVG image.
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub(crate) chart: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn policies() -> impl TypedValueParser<Value = SimulatedPolicy> {
+    let names = SimulatedPolicy::ALL.map(SimulatedPolicy::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse())
+}
+
+fn paddings() -> impl TypedValueParser<Value = Padding> {
+    PossibleValuesParser::new(["longest", "none"]).map(|name| match name.as_str() {
+        "none" => Padding::None,
+        _ => Padding::ToLongest,
+    })
+}

@@ -1,0 +1,34 @@
+//! Values that several commands take.
+
+use loraloom_config::DtypeChoice;
+
+pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+pub(super) fn parse_not_negative(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number >= 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
+pub(super) fn parse_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a number above 0".to_owned()),
+        Ok(count) => Ok(count),
+    }
+}
+
+pub(super) fn parse_dtype(text: &str) -> Result<DtypeChoice, String> {
+    match text {
+        "auto" => Ok(DtypeChoice::Auto),
+        "float32" => Ok(DtypeChoice::Float32),
+        "bfloat16" => Ok(DtypeChoice::Bfloat16),
+        "float16" => Ok(DtypeChoice::Float16),
+        _ => Err("expected auto, float32, bfloat16 or float16".to_owned()),
+    }
+}
