@@ -52,7 +52,6 @@ fn in_a_mount_namespace(here: &Path, script: &str, argument: &Path) -> Option<bo
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn a_full_disk_ends_a_server_and_loses_nothing() {
     let here = Workspace::new();
     here.write("tasks.yaml", TASKS);
