@@ -174,11 +174,16 @@ pub(crate) fn budgets(
             page_bytes: page,
         };
         let room = residents.room(format!("{device:?}"), limit);
+        let mut memory = room.memory()?;
+        if let Some(usage) = device.memory_pool_usage() {
+            // What the first iteration needs is what makes them grow.
+            memory.pools_hold(usage.bytes_reserved);
+        }
         Ok(DeviceBudget {
             // Nothing is measured where nobody counts.
             limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),
             device,
-            memory: room.memory()?,
+            memory,
             room,
             runs: Load::default(),
         })
