@@ -5,11 +5,13 @@
 )]
 
 mod compare;
+mod deeper;
 mod device;
 mod fixture;
 mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
+pub use deeper::Deeper;
 pub use device::device;
 pub use fixture::{Fixture, Job};
 pub use train::{TrainedRun, losses, train, train_with};

@@ -8,4 +8,6 @@
 mod bubble;
 mod handshake;
 mod same_bits;
+mod scenarios;
+mod staggered;
 mod support;
