@@ -44,7 +44,7 @@ impl Clock {
         };
         let mut places = vec![NOTHING; stages * stages * ROUNDS * 2];
         let mut passes = Vec::with_capacity(places.len());
-        let mut firsts = vec![NOTHING; ROUNDS];
+        let mut firsts = [NOTHING; ROUNDS];
         for (stage, operation) in order {
             let (group, step) = (operation.group(), operation.step());
             let (backward, neighbour) = match operation {
