@@ -180,16 +180,12 @@ pub(crate) fn moved(mut pipeline: Pipeline, model: &Model) -> Vec<Vec<u32>> {
         for (group, slot) in places() {
             found.push(bits(pipeline.extract(group, slot).unwrap()));
         }
-        match round {
-            // Out of one group and into another, which has its layers elsewhere.
-            0 => {
-                let first = pipeline.remove(0, 0).unwrap();
-                let second = pipeline.remove(2, 1).unwrap();
-                pipeline.push(2, first).unwrap();
-                pipeline.push(0, second).unwrap();
-            }
-            _ => pipeline.swap_groups(0, 1).unwrap(),
-        }
+        pipeline.swap_groups(round % 2, 2).unwrap();
+        // Out of one group and into another, which has its layers elsewhere.
+        let first = pipeline.remove(0, 0).unwrap();
+        let second = pipeline.remove(2, 1).unwrap();
+        pipeline.push(2, first).unwrap();
+        pipeline.push(0, second).unwrap();
     }
     for outcome in &training.outcomes {
         for group in &outcome.groups {
