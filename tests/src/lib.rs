@@ -7,11 +7,13 @@
 mod compare;
 mod deeper;
 mod device;
+mod fixed_groups;
 mod fixture;
 mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
 pub use deeper::Deeper;
 pub use device::device;
+pub use fixed_groups::FixedGroups;
 pub use fixture::{Fixture, Job};
-pub use train::{TrainedRun, losses, train, train_with};
+pub use train::{TrainedRun, losses, train, train_and_look, train_with};

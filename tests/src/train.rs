@@ -44,6 +44,15 @@ pub fn train_with(
     scheduler: Option<&mut dyn Scheduler>,
     configuration: impl FnOnce(&Path) -> Value,
 ) -> TrainedRun {
+    train_and_look(scheduler, configuration, &mut |_| ())
+}
+
+/// As [`train_with`], with a look at every event as it happens.
+pub fn train_and_look(
+    scheduler: Option<&mut dyn Scheduler>,
+    configuration: impl FnOnce(&Path) -> Value,
+    look: &mut dyn FnMut(&Event),
+) -> TrainedRun {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = configuration(&directory.path().join("run"));
     let path = directory.path().join("config.json");
@@ -54,7 +63,10 @@ pub fn train_with(
     let devices = vec![device(); config.pipeline.stages.len()];
     let run = Run::prepare(config, &devices).expect("the run is prepared");
     let (stop, mut events) = (AtomicBool::new(false), Vec::new());
-    let mut observer = |event: &Event| events.push(event.clone());
+    let mut observer = |event: &Event| {
+        look(event);
+        events.push(event.clone());
+    };
     let report = match scheduler {
         Some(scheduler) => run.train_with(scheduler, &stop, &mut observer),
         None => run.train(&stop, &mut observer),

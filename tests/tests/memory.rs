@@ -2,13 +2,16 @@
 
 use std::{
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use loraloom_config::RunConfig;
 use loraloom_pipeline::HostMemory;
-use loraloom_tests::{Fixture, train};
-use loraloom_trainer::{Event, Outcome, Run};
+use loraloom_scheduler::Scheduler;
+use loraloom_tests::{FixedGroups, Fixture, TrainedRun, train, train_and_look};
+use loraloom_trainer::{Event, Outcome};
 use serde_json::{Value, json};
 
 /// What the allocator is said to hold: a stub that is set from outside.
@@ -33,76 +36,107 @@ fn config(output_dir: &Path) -> Value {
     config
 }
 
-#[test]
-fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
+/// Tests take turns: there is one allocator.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
     HostMemory {
         in_use: || 1_000,
         peak: || HELD.load(Ordering::Relaxed),
         take_peak: || 1_000,
     }
     .count_with();
-    let undisturbed = train(config);
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("config.json");
-    let text = config(&directory.path().join("run")).to_string();
-    std::fs::write(&path, text).expect("the configuration is written");
-    let config = RunConfig::load(&path, &[])
-        .expect("a valid configuration")
-        .config;
-    let run = Run::prepare(config, &[burn::tensor::Device::flex()]).expect("the run is prepared");
-    let mut events = Vec::new();
+/// Trains, and once `cut` says so of an event somebody else takes the memory away, until that is felt.
+fn cut_short(
+    scheduler: Option<&mut dyn Scheduler>,
+    configuration: impl FnOnce(&Path) -> Value,
+    cut: impl Fn(&Event) -> bool,
+) -> TrainedRun {
     let mut cuts = 0;
-    let report = run
-        .train(&AtomicBool::new(false), &mut |event| {
-            match event {
-                // Somebody else takes the memory away.
-                Event::Iteration { iteration: 9, .. } if cuts < 1 => {
-                    cuts += 1;
-                    HELD.store(LIMIT + 1, Ordering::Relaxed);
-                }
-                Event::OutOfMemory { .. } => HELD.store(1_000, Ordering::Relaxed),
-                _ => {}
-            }
-            events.push(event.clone());
-        })
-        .expect("the run ends");
+    let mut observer = |event: &Event| {
+        if cuts < 1 && cut(event) {
+            cuts += 1;
+            HELD.store(LIMIT + 1, Ordering::Relaxed);
+        }
+        if matches!(event, Event::OutOfMemory { .. }) {
+            HELD.store(1_000, Ordering::Relaxed);
+        }
+    };
+    let run = train_and_look(scheduler, configuration, &mut observer);
+    let ran_out = |event: &&Event| matches!(event, Event::OutOfMemory { .. });
+    assert_eq!(run.events.iter().filter(ran_out).count(), 1);
+    let halved = |event: &Event| {
+        let Event::OutOfMemory {
+            microbatch_rows, ..
+        } = event
+        else {
+            return false;
+        };
+        microbatch_rows.is_some()
+    };
+    assert!(!run.events.iter().any(halved), "several tasks ran");
+    run
+}
 
-    let halved = events.iter().any(|event| {
-        matches!(
-            event,
-            Event::OutOfMemory {
-                microbatch_rows: Some(_),
-                ..
-            }
-        )
-    });
-    assert!(!halved, "several tasks ran");
-    let ran_out = events
-        .iter()
-        .filter(|event| matches!(event, Event::OutOfMemory { .. }));
-    assert_eq!(ran_out.count(), 1);
-    for adapter in &report.adapters {
+fn assert_nobody_changed(run: &TrainedRun, undisturbed: &TrainedRun) {
+    for adapter in &run.report.adapters {
         assert_eq!(
             (&adapter.outcome, adapter.steps),
-            (&Outcome::Done, 40),
+            (&Outcome::Done, adapter.total_steps),
             "{}",
             adapter.name
         );
-        let load = |root: &Path| {
-            let path = root.join("run/adapters").join(&adapter.name).join("last");
-            std::fs::read(path.join("adapter_model.safetensors")).expect("a saved adapter")
-        };
-        assert!(
-            load(directory.path()) == load(undisturbed.directory.path()),
-            "{} is not what it would have been",
-            adapter.name
-        );
+        // Events tell of steps twice that were taken again.
+        let name = &adapter.name;
+        assert!(run.adapter(name) == undisturbed.adapter(name), "{name}");
     }
-    let parked = events.iter().filter_map(|event| match event {
-        Event::OutOfMemory { parked, .. } => parked.clone(),
+}
+
+fn parked(run: &TrainedRun) -> Option<&str> {
+    run.events.iter().find_map(|event| match event {
+        Event::OutOfMemory { parked, .. } => parked.as_deref(),
         _ => None,
+    })
+}
+
+#[test]
+fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
+    let _turn = turn();
+    let undisturbed = train(config);
+    let run = cut_short(None, config, |event| {
+        matches!(event, Event::Iteration { iteration: 9, .. })
     });
     // The lowest priority, and of those the one that came last.
-    assert_eq!(parked.collect::<Vec<_>>()[0], "a2");
+    assert_eq!(parked(&run), Some("a2"));
+    assert_nobody_changed(&run, &undisturbed);
+}
+
+/// Steps of four batches, of which each iteration trains one, beside a task with whole steps.
+#[test]
+fn memory_that_runs_out_in_the_middle_of_a_step_changes_nobody() {
+    let _turn = turn();
+    let in_parts = |output_dir: &Path| {
+        let mut config = config(output_dir);
+        config["adapters"][0]["train"]["gradient_accumulation_steps"] = json!(4);
+        config["adapters"].as_array_mut().map(|all| all.truncate(2));
+        config
+    };
+    let undisturbed = train(in_parts);
+    for last_part in 1..=3 {
+        let mut scheduler = FixedGroups::new(vec![vec![4, 1]], None);
+        let run = cut_short(Some(&mut scheduler), in_parts, |event| {
+            let Event::Iteration {
+                iteration, parts, ..
+            } = event
+            else {
+                return false;
+            };
+            *iteration > 8 && parts.get("a0") == Some(&[last_part, 4])
+        });
+        assert_eq!(parked(&run), Some("a1"), "after part {last_part}");
+        assert_nobody_changed(&run, &undisturbed);
+    }
 }

@@ -16,7 +16,9 @@ use loraloom_scheduler::{
     Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, SchedulerOptions, StepTimeModel,
     Task, TaskId, TaskScheduler, TaskState, Unlimited,
 };
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train, train_with};
+use loraloom_tests::{
+    FixedGroups, Fixture, TrainedRun, assert_same_training, device, train, train_with,
+};
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use serde_json::{Value, json};
 
@@ -51,7 +53,7 @@ fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
 /// Every adapter alone, with whole steps.
 fn alone(index: usize) -> TrainedRun {
     let adapters = [adapter(index)];
-    let mut whole = Fixed::new(vec![vec![1]], None);
+    let mut whole = FixedGroups::new(vec![vec![1]], None);
     train_with(Some(&mut whole), |output_dir| {
         config(&adapters, 1, output_dir)
     })
@@ -80,70 +82,6 @@ fn assert_nothing_changed(run: &TrainedRun) {
         );
         assert_eq!(adapter.first_loss, alone.report.adapters[0].first_loss);
         assert_eq!(adapter.best, alone.report.adapters[0].best);
-    }
-}
-
-/// The same groups for as long as their tasks run, each task with the same parts.
-struct Fixed {
-    /// Parts of the tasks, by group and in the order of arrival.
-    parts: Vec<Vec<usize>>,
-    max_steps: Option<usize>,
-    tasks: Vec<(TaskId, TaskState)>,
-}
-
-impl Fixed {
-    fn new(parts: Vec<Vec<usize>>, max_steps: Option<usize>) -> Self {
-        Self {
-            parts,
-            max_steps,
-            tasks: Vec::new(),
-        }
-    }
-}
-
-impl Scheduler for Fixed {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
-        self.tasks.push((task.id, TaskState::Queued));
-        Ok(())
-    }
-
-    fn decide(&mut self) -> Decision {
-        let mut decision = Decision {
-            max_steps: self.max_steps,
-            ..Decision::default()
-        };
-        let mut tasks = self.tasks.iter_mut();
-        for group in &self.parts {
-            let mut members = Vec::new();
-            for (&parts, (task, state)) in group.iter().zip(tasks.by_ref()) {
-                if *state == TaskState::Queued {
-                    decision.admitted.push(Admission {
-                        task: *task,
-                        reason: String::new(),
-                    });
-                    *state = TaskState::Running;
-                }
-                if *state == TaskState::Running {
-                    members.push(Member { task: *task, parts });
-                }
-            }
-            decision.groups.push(members);
-        }
-        decision
-    }
-
-    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
-        for (id, state) in &mut self.tasks {
-            if *id == task {
-                *state = outcome.into();
-            }
-        }
-        Ok(())
-    }
-
-    fn state(&self, task: TaskId) -> Option<TaskState> {
-        let mut tasks = self.tasks.iter();
-        tasks.find(|(id, _)| *id == task).map(|(_, state)| *state)
     }
 }
 
@@ -352,9 +290,10 @@ fn parts_that_change_and_are_disturbed_change_nothing_on_two_stages() {
 fn a_short_neighbour_does_not_wait(stages: usize, max_steps: Option<usize>) {
     let adapters = [adapter(0), adapter(2)];
     let groups = vec![vec![4, 1]];
-    let run = train_with(Some(&mut Fixed::new(groups, max_steps)), |output_dir| {
-        config(&adapters, stages, output_dir)
-    });
+    let run = train_with(
+        Some(&mut FixedGroups::new(groups, max_steps)),
+        |output_dir| config(&adapters, stages, output_dir),
+    );
     let mut neighbour = 0;
     let mut tokens = BTreeMap::<&str, usize>::new();
     let mut iterations = 0;
@@ -431,7 +370,7 @@ fn a_run_that_is_stopped_in_the_middle_of_a_step_goes_on_before_it() {
             Run::resume(load(), &[device()], saved)
         };
         let (stop, mut iterations) = (AtomicBool::new(false), 0);
-        let mut scheduler = Fixed::new(vec![vec![4]], Some(1));
+        let mut scheduler = FixedGroups::new(vec![vec![4]], Some(1));
         let mut last = [1, 1];
         let mut of_run = Vec::new();
         let ended = run
@@ -481,7 +420,7 @@ fn seconds_between_the_steps_of_a_short_neighbour() {
     });
     for (stages, parts) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
         let adapters = [long.clone(), short.clone()];
-        let mut scheduler = Fixed::new(vec![vec![parts, 1]], None);
+        let mut scheduler = FixedGroups::new(vec![vec![parts, 1]], None);
         let run = train_with(Some(&mut scheduler), |output_dir| {
             let mut config = config(&adapters, stages, output_dir);
             config["pipeline"]["microbatches"] = json!(1);

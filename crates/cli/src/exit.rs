@@ -49,7 +49,9 @@ impl Exit {
             Self::Memory => "would not fit in memory",
             Self::Device => "no such device",
             Self::Internal => "internal error",
-            Self::Lost => "stopped by a lost worker or device; `train --resume` continues",
+            Self::Lost => {
+                "stopped by a lost worker or device, or a full disk; `train --resume` continues"
+            }
             Self::Interrupted => "interrupted, everything saved; `train --resume` continues",
         }
     }

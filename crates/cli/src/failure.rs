@@ -120,6 +120,8 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Checkpoint { .. } => Exit::Data,
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
+        // Once there is room again, what was saved before is gone on from.
+        TrainerError::SavesFailed { .. } => Exit::Lost,
         TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         TrainerError::Source(error) => match error.downcast_ref() {
             Some(error) => server_exit(error),
@@ -137,7 +139,6 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::RunInUse { .. }
         | TrainerError::NoCheckpoint { .. }
         | TrainerError::ConfigChanged { .. }
-        | TrainerError::SavesFailed { .. }
         | TrainerError::Write { .. }
         | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }
@@ -206,6 +207,8 @@ fn simulation_exit(error: &SimulationError) -> Exit {
         | SimulationError::MissingColumn { .. }
         | SimulationError::Field { .. } => Exit::Data,
         SimulationError::TooFewJobs { .. }
+        | SimulationError::TooFewIterations { .. }
+        | SimulationError::NotFitted
         | SimulationError::OutOfRange { .. }
         | SimulationError::NothingToDraw { .. }
         | SimulationError::NoSpacing { .. } => Exit::Usage,

@@ -36,7 +36,8 @@ pub use memory::{
     Shortage,
 };
 pub use policy::{
-    Explanation, FairShares, Ledger, OutOfMemory, Past, Policy, SchedulerOptions, TaskScheduler,
+    Explanation, FairShares, History, Ledger, OutOfMemory, Past, Policy, SchedulerOptions,
+    TaskScheduler,
 };
 pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;

@@ -1,6 +1,6 @@
 use crate::{
-    Decision, MeasuredIteration, OutOfMemory, Outcome, Past, SchedulerError, Task, TaskId,
-    TaskState,
+    Decision, Forecasts, History, MeasuredIteration, OutOfMemory, Outcome, Past, SchedulerError,
+    Task, TaskId, TaskState,
 };
 
 /// Decides at every iteration boundary which tasks train, and in which groups.
@@ -53,9 +53,14 @@ pub trait Scheduler {
         None
     }
 
-    /// How far predictions of memory were off: percent on average, and of how many iterations.
-    fn memory_error(&self) -> Option<(f64, u64)> {
-        None
+    /// How good predictions of memory were.
+    fn forecasts(&self) -> Forecasts {
+        Forecasts::default()
+    }
+
+    /// What is to be remembered for a restart. Whoever keeps nothing says nothing.
+    fn history(&self) -> History {
+        History::default()
     }
 
     /// Where a task stands; `None` if it was never submitted.

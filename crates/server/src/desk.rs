@@ -8,10 +8,10 @@ use std::{
 };
 
 use loraloom_queue::{Progress, QueueError, Request, TaskId, TaskState, Transition};
-use loraloom_scheduler::{Ledger, TaskId as TrainedId};
+use loraloom_scheduler::TaskId as TrainedId;
 use loraloom_trainer::{DeviceRoom, Event, NewTask, Order};
 
-use crate::{ServerError, files::Files, ledger, spec::Spec, watch::Watch};
+use crate::{ServerError, files::Files, spec::Spec, watch::Watch};
 
 /// Where the rooms of the server's devices are kept.
 pub(crate) const ROOMS: &str = "device_rooms";
@@ -39,7 +39,6 @@ pub(crate) struct Desk {
     /// What an event could not be written down for.
     failed: Option<QueueError>,
     recorded: Instant,
-    ledgers: String,
 }
 
 /// A task that the trainer has.
@@ -67,19 +66,12 @@ impl Desk {
             late: Vec::new(),
             failed: None,
             recorded: Instant::now(),
-            ledgers: String::new(),
         }
     }
 
     pub(crate) fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), ServerError> {
         let text = serde_json::json!(rooms).to_string();
         Ok(self.queue.record(&[], &[(ROOMS, &text)])?)
-    }
-
-    pub(crate) fn ledgers(&self) -> Result<Vec<(i64, Ledger)>, ServerError> {
-        let stored = self.queue.queue().stored()?;
-        let text = stored.get(ledger::KEY);
-        text.map_or(Ok(Vec::new()), |text| ledger::from_text(text))
     }
 
     /// What the queue asks of the trainer; `None` once a server that drains has nothing left.
@@ -214,12 +206,8 @@ impl Desk {
         failed.collect()
     }
 
-    /// Writes down why tasks wait, and what fair shares have to remember.
-    pub(crate) fn decided(
-        &mut self,
-        waiting: &[(TrainedId, String)],
-        ledgers: &[(i64, Ledger)],
-    ) -> Result<(), ServerError> {
+    /// Writes down why tasks wait.
+    pub(crate) fn decided(&mut self, waiting: &[(TrainedId, String)]) -> Result<(), ServerError> {
         let known: BTreeSet<TaskId> = self.live.values().map(|live| live.id).collect();
         let mut texts: Vec<(TaskId, &str)> = waiting
             .iter()
@@ -230,11 +218,6 @@ impl Desk {
         let running = self.live.values().filter(running);
         texts.extend(running.map(|live| (live.id, "trains")));
         self.queue.explain(&texts)?;
-        let text = ledger::to_text(ledgers);
-        if text != self.ledgers && self.recorded.elapsed() >= EVERY {
-            self.queue.record(&[], &[(ledger::KEY, &text)])?;
-            self.ledgers = text;
-        }
         Ok(())
     }
 

@@ -8,7 +8,6 @@ mod client;
 mod desk;
 mod error;
 mod files;
-mod ledger;
 mod server;
 mod spec;
 mod status;

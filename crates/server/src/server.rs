@@ -8,7 +8,7 @@ use std::{
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_queue::{FILE_NAME, Recovered};
-use loraloom_scheduler::{Ledger, TaskId};
+use loraloom_scheduler::TaskId;
 use loraloom_trainer::{
     DeviceRoom, Event, Order, Run, RunReport, SavedRun, Signals, SourceError, StagePlace,
     TaskSource, TrainerError,
@@ -165,19 +165,11 @@ impl TaskSource for Shared {
         Ok(self.0.borrow_mut().rooms(rooms)?)
     }
 
-    fn ledgers(&mut self) -> Result<Vec<(i64, Ledger)>, SourceError> {
-        Ok(self.0.borrow().ledgers()?)
-    }
-
     fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
         Ok(self.0.borrow_mut().orders(idle)?)
     }
 
-    fn decided(
-        &mut self,
-        waiting: &[(TaskId, String)],
-        ledgers: &[(i64, Ledger)],
-    ) -> Result<(), SourceError> {
-        Ok(self.0.borrow_mut().decided(waiting, ledgers)?)
+    fn decided(&mut self, waiting: &[(TaskId, String)]) -> Result<(), SourceError> {
+        Ok(self.0.borrow_mut().decided(waiting)?)
     }
 }

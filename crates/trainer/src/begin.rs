@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use loraloom_config::{RunConfig, ScheduleChoice};
 use loraloom_data::Tokenizer;
 use loraloom_pipeline::{Pipeline, schedule::Schedule};
-use loraloom_scheduler::TaskId;
+use loraloom_scheduler::{History, TaskId};
 
 use crate::{
     Event, SavedRun, TrainerError,
@@ -20,41 +20,48 @@ use crate::{
     trials::{Trial, Trials},
 };
 
-/// What a session begins with.
-pub(crate) struct Beginning<'a> {
-    pub(crate) config: &'a RunConfig,
-    pub(crate) tokenizer: &'a Tokenizer,
-    pub(crate) pipeline: Pipeline,
+/// What a run goes by: all that was read and checked, but for the stages and the tasks.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) config: RunConfig,
+    pub(crate) tokenizer: Tokenizer,
     /// Where adapters begin.
     pub(crate) device: Device,
-    pub(crate) tasks: Tasks,
     /// Digest of the model's files.
     pub(crate) model: String,
     /// What the run goes on from.
-    pub(crate) saved: Option<&'a SavedRun>,
-    /// The claim on its directory, if it is had already.
-    pub(crate) claim: Option<Claim>,
-    pub(crate) observer: &'a mut dyn FnMut(&Event),
-    /// Whether tasks come from a queue, which numbers them.
-    pub(crate) numbered: bool,
+    pub(crate) saved: Option<SavedRun>,
+}
+
+/// Where tasks come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The configuration.
+    Configuration,
+    /// A queue, which numbers them.
+    Queue,
 }
 
 impl<'a> Session<'a> {
     /// Opens the run directory, says that the run begins or goes on, and sees to it that there is
-    /// something to go on from before the first step.
-    pub(crate) fn open(beginning: Beginning<'a>) -> Result<Self, TrainerError> {
-        let Beginning {
+    /// something to go on from before the first step. `claim` is that on the directory, if it is had
+    /// already.
+    pub(crate) fn open(
+        ground: &'a Ground,
+        claim: Option<Claim>,
+        pipeline: Pipeline,
+        tasks: Tasks,
+        origin: Origin,
+        observer: &'a mut dyn FnMut(&Event),
+    ) -> Result<Self, TrainerError> {
+        let Ground {
             config,
             tokenizer,
-            pipeline,
             device,
-            tasks,
             model,
             saved,
-            claim,
-            observer,
-            numbered,
-        } = beginning;
+        } = ground;
+        let (saved, numbered) = (saved.as_ref(), origin == Origin::Queue);
         let directory = directory(config, saved, claim, numbered)?;
         let before = saved.map(SavedRun::record);
         let ledger = Ledger {
@@ -75,7 +82,7 @@ impl<'a> Session<'a> {
         let seconds = before.map_or(0.0, |before| before.seconds);
         let keep = config.adapters.iter().map(|adapter| adapter.save.keep);
         let saving = Saving::new(
-            model,
+            model.clone(),
             config_value(config)?,
             seconds,
             keep.max().unwrap_or(1),
@@ -85,13 +92,14 @@ impl<'a> Session<'a> {
             schedule: schedule(config.pipeline.schedule),
             ledger,
             tokenizer,
-            device,
+            device: device.clone(),
             initial: HashMap::new(),
             shapes: HashMap::new(),
             waiting: BTreeMap::new(),
             ended: BTreeMap::new(),
             held: BTreeSet::new(),
             trials: Trials::default(),
+            history: History::default(),
             snapshot: None,
             saving,
             numbered,

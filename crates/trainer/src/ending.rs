@@ -1,5 +1,7 @@
 //! The end of a run.
 
+use loraloom_scheduler::Forecasts;
+
 use crate::{
     AdapterReport, Event, Outcome, RunReport, SweepReport, TrainerError, announce::now,
     session::Session,
@@ -19,9 +21,8 @@ impl Session<'_> {
         })
     }
 
-    /// Says how the run ended. `memory_error` is how far predictions of memory were off, and of how many
-    /// iterations.
-    pub(crate) fn end(&mut self, memory_error: Option<(f64, u64)>) -> RunReport {
+    /// Says how the run ended, and how good predictions of memory were.
+    pub(crate) fn end(&mut self, forecasts: &Forecasts) -> RunReport {
         let interrupted = self
             .ended
             .values()
@@ -36,8 +37,6 @@ impl Session<'_> {
                 .count()
         };
         let (seconds, tokens) = (self.saving.seconds(), self.ledger.tokens);
-        let (memory_error_percent, memory_predictions) =
-            memory_error.map_or((None, 0), |(percent, count)| (Some(percent), count));
         self.ledger.emit(Event::RunEnd {
             time: now(),
             seconds,
@@ -45,8 +44,9 @@ impl Session<'_> {
             done: count(|outcome| *outcome == Outcome::Done),
             failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
             interrupted,
-            memory_error_percent,
-            memory_predictions,
+            memory_error_percent: forecasts.mean_absolute_percentage_error(),
+            memory_predictions: forecasts.fitted(),
+            memory_unfitted_error_percent: forecasts.unfitted_percentage_error(),
         });
         RunReport {
             sweeps: SweepReport::of_run(self.ledger.config, &adapters),

@@ -230,6 +230,9 @@ pub enum Event {
         memory_error_percent: Option<f64>,
         /// How many predictions that is.
         memory_predictions: u64,
+        /// The same before there was a fit, of what the model's shape suggests and what had run; null
+        /// where nothing was measured.
+        memory_unfitted_error_percent: Option<f64>,
     },
 }
 

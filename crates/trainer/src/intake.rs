@@ -6,7 +6,7 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, DatasetConfig, EarlyStopping};
-use loraloom_scheduler::{Ledger, TaskId};
+use loraloom_scheduler::TaskId;
 
 use crate::DeviceRoom;
 
@@ -55,12 +55,6 @@ pub trait TaskSource {
     /// Any error ends the run, with everything saved.
     fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError>;
 
-    /// What fair shares remember from before a restart, by priority.
-    ///
-    /// # Errors
-    /// As [`rooms`](Self::rooms).
-    fn ledgers(&mut self) -> Result<Vec<(i64, Ledger)>, SourceError>;
-
     /// What is to be done before the next iteration; `None` ends the run. While nobody trains, `idle`
     /// is set, and this may wait a moment for something to do.
     ///
@@ -68,15 +62,11 @@ pub trait TaskSource {
     /// As [`rooms`](Self::rooms).
     fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
 
-    /// Why tasks that wait do so, after a decision, and what fair shares have to remember.
+    /// Why tasks that wait do so, after a decision.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn decided(
-        &mut self,
-        waiting: &[(TaskId, String)],
-        ledgers: &[(i64, Ledger)],
-    ) -> Result<(), SourceError>;
+    fn decided(&mut self, waiting: &[(TaskId, String)]) -> Result<(), SourceError>;
 }
 
 /// What ends iterations without a pause before their time.

@@ -45,6 +45,8 @@ impl Session<'_> {
         for (task, outcome) in ended {
             scheduler.finish(task, outcome)?;
         }
+        self.history = scheduler.history();
+        self.settle()?;
         Ok(true)
     }
 }

@@ -1,20 +1,21 @@
 //! What is read of the adapters before anything is trained.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
-    rc::Rc,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
 };
 
 use burn::tensor::Device;
-use loraloom_config::{AdapterConfig, DatasetConfig, RunConfig};
-use loraloom_data::{Dataset, Encoded, Tokenizer};
+use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_data::{Encoded, Tokenizer};
 use loraloom_model::{LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::TaskId;
 
 use crate::{
     AdapterReport, DatasetSummary, Outcome, TrainerError,
     adapter::{ModelAdapter, from_peft, shape_warning},
-    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult, data_digest},
+    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
+    rows::RowCache,
     scheduling::{adapter_bytes, fresh_bytes},
     task::{TaskData, TrainingTask},
     waiting::WaitingTask,
@@ -39,6 +40,8 @@ pub(crate) struct Tasks {
     pub(crate) warnings: Vec<String>,
     /// What trials of sweeps were compared by before.
     pub(crate) trials: BTreeMap<TaskId, Vec<TrialResult>>,
+    /// Seconds that tasks waited for a place before.
+    pub(crate) waited: BTreeMap<TaskId, f64>,
 }
 
 /// What adapters are made of.
@@ -50,16 +53,6 @@ pub(crate) struct Materials<'a> {
     pub(crate) device: &'a Device,
 }
 
-/// A task that somebody wants to be trained.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) id: TaskId,
-    pub(crate) adapter: &'a AdapterConfig,
-    pub(crate) dataset: &'a DatasetConfig,
-    /// Chooses the validation rows.
-    pub(crate) seed: u64,
-}
-
 impl Materials<'_> {
     /// Reads the data of all adapters of a configuration that are not at their end, and makes the
     /// adapters or takes them from where they were saved.
@@ -69,40 +62,40 @@ impl Materials<'_> {
         saved: Option<&SavedRun>,
     ) -> Result<Tasks, TrainerError> {
         let mut tasks = Tasks::default();
-        let mut data = DataCache::default();
+        let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size);
         for (index, adapter) in config.adapters.iter().enumerate() {
-            let wanted = Wanted {
-                id: TaskId(index as u64),
-                adapter,
-                dataset: &config.datasets[&adapter.dataset],
-                seed: config.seed,
-            };
-            let task = match saved {
+            let id = TaskId(index as u64);
+            let saved = match saved {
                 Some(saved) => saved.task(&adapter.name)?.map(|task| (saved, task)),
                 None => None,
             };
-            self.add(&mut tasks, &mut data, wanted, task)?;
+            if let Some((run, task)) = &saved
+                && let Some(report) = run.report_of(&task.record)
+            {
+                tasks.trials.insert(id, task.record.trial.clone());
+                tasks.ended.insert(id, report);
+                continue;
+            }
+            let dataset = &config.datasets[&adapter.dataset];
+            let rows = cache.read(adapter, dataset, config.seed)?;
+            self.add(&mut tasks, id, adapter, rows, saved)?;
         }
         Ok(tasks)
     }
 
-    /// Reads what a task needs, and takes it up at its beginning or where it was saved.
+    /// Takes a task up with its rows, at its beginning or where it was saved.
     pub(crate) fn add(
         &self,
         tasks: &mut Tasks,
-        data: &mut DataCache,
-        wanted: Wanted<'_>,
+        id: TaskId,
+        adapter: &AdapterConfig,
+        rows: Arc<TaskData>,
         saved: Option<(&SavedRun, SavedTask)>,
     ) -> Result<(), TrainerError> {
-        let Wanted { id, adapter, .. } = wanted;
-        if let Some((run, task)) = &saved {
+        if let Some((_, task)) = &saved {
             tasks.trials.insert(id, task.record.trial.clone());
-            if let Some(report) = run.report_of(&task.record) {
-                tasks.ended.insert(id, report);
-                return Ok(());
-            }
+            tasks.waited.insert(id, task.record.waited);
         }
-        let rows = data.rows(self, wanted)?;
         tasks.describe(self, adapter, &rows.rows);
         let changed = |task: &SavedTask| {
             task.record.standing == Standing::Begun && task.record.data != rows.digest
@@ -153,6 +146,11 @@ impl Materials<'_> {
 }
 
 impl Tasks {
+    /// Seconds that a task has waited for a place.
+    pub(crate) fn waited(&self, id: TaskId) -> f64 {
+        self.waited.get(&id).copied().unwrap_or(0.0)
+    }
+
     /// Bytes that a task's adapter takes while it trains.
     pub(crate) fn adapter_bytes(&self, waiting: &WaitingTask, model: &LlamaConfig) -> u64 {
         let adapter = waiting.adapter.as_ref();
@@ -190,55 +188,4 @@ fn with_other_data(record: &TaskRecord, dataset: &str) -> Outcome {
         record.step
     );
     Outcome::Failed { reason }
-}
-
-/// Datasets that were read, each once, and their rows, once for each way to encode them.
-#[derive(Debug, Default)]
-pub(crate) struct DataCache {
-    raw: HashMap<String, Dataset>,
-    encoded: HashMap<(String, usize, bool), Rc<TaskData>>,
-}
-
-impl DataCache {
-    fn rows(
-        &mut self,
-        materials: &Materials<'_>,
-        wanted: Wanted<'_>,
-    ) -> Result<Rc<TaskData>, TrainerError> {
-        let Wanted { adapter, seed, .. } = wanted;
-        let name = adapter.dataset.as_str();
-        let train = &adapter.train;
-        // Tasks of different origin may mean different rows by one name.
-        let identity = format!("{name} {seed} {:?}", wanted.dataset);
-        let key = (identity.clone(), train.max_seq_len, train.train_on_prompt);
-        if let Some(data) = self.encoded.get(&key) {
-            return Ok(data.clone());
-        }
-        let raw = match self.raw.entry(identity) {
-            Entry::Occupied(raw) => raw.into_mut(),
-            Entry::Vacant(place) => place.insert(Dataset::load(name, wanted.dataset, seed)?),
-        };
-        let rows = raw.encode(materials.tokenizer, key.1, key.2)?;
-        check_vocabulary(name, &rows, materials.model.vocab_size)?;
-        let digest = data_digest(&rows);
-        let data = Rc::new(TaskData { rows, digest });
-        self.encoded.insert(key, data.clone());
-        Ok(data)
-    }
-}
-
-fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
-    let parts = [Some(&data.train), data.validation.as_ref()];
-    let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
-    match samples
-        .flat_map(|sample| &sample.ids)
-        .find(|&&id| id as usize >= vocabulary)
-    {
-        Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
-            dataset: dataset.into(),
-            token,
-            vocabulary,
-        }),
-        None => Ok(()),
-    }
 }

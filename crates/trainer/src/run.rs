@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicBool;
+use std::{collections::BTreeMap, sync::atomic::AtomicBool, thread};
 
 use burn::tensor::Device;
 use loraloom_config::RunConfig;
@@ -11,11 +11,14 @@ use serde::Serialize;
 use crate::{
     Event, RunReport, SavedRun, Signals, TaskSource, TrainerError,
     balance::spread,
-    begin::Beginning,
+    begin::{Ground, Origin},
     checkpoint::model_digest,
     home::{Home, Household, StagePlace},
     prepare::{Materials, Tasks},
-    scheduling::{Overseer, budgets},
+    reader::Reader,
+    rows::RowCache,
+    run_directory::Claim,
+    scheduling::{DeviceBudget, Overseer, budgets, without_limit},
     serving::Serving,
     session::Session,
 };
@@ -36,16 +39,9 @@ pub struct DatasetSummary {
 /// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
 #[derive(Debug)]
 pub struct Run {
-    config: RunConfig,
-    tokenizer: Tokenizer,
-    /// Where adapters begin.
-    device: Device,
+    ground: Ground,
     pipeline: Pipeline,
     tasks: Tasks,
-    /// Digest of the model's files.
-    model: String,
-    /// What the run goes on from.
-    saved: Option<SavedRun>,
 }
 
 impl Run {
@@ -104,7 +100,7 @@ impl Run {
             tokenizer: &tokenizer,
             device: &device,
         };
-        let tasks = materials.tasks(&config, saved.as_ref())?;
+        let mut tasks = materials.tasks(&config, saved.as_ref())?;
 
         let household = Household {
             config: &config,
@@ -120,14 +116,19 @@ impl Run {
         };
         let partitions = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
         let pipeline = Pipeline::of(household.load(homes, &partitions, dtype)?)?;
-        Ok(Self {
+        let limit = config.scheduler.memory_limit;
+        tasks.warnings.extend(without_limit(&pipeline, limit));
+        let ground = Ground {
             config,
             tokenizer,
             device,
-            pipeline,
-            tasks,
             model: digest,
             saved,
+        };
+        Ok(Self {
+            ground,
+            pipeline,
+            tasks,
         })
     }
 
@@ -143,7 +144,7 @@ impl Run {
     /// If the run directory cannot be written or holds a run already, or the device fails. An
     /// adapter that cannot go on is no error but an [`Outcome`](crate::Outcome) in the report.
     pub fn train(
-        mut self,
+        self,
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
@@ -164,32 +165,28 @@ impl Run {
         stop: &AtomicBool,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let tasks = std::mem::take(&mut self.tasks);
-        let split = self.config.pipeline.microbatches;
-        for waiting in &tasks.waiting {
-            let bytes = tasks.adapter_bytes(waiting, self.pipeline.config());
-            waiting.submit(scheduler, bytes, split)?;
-        }
-        let claim = self.saved.as_mut().and_then(SavedRun::take_claim);
-        let mut session = Session::open(Beginning {
-            config: &self.config,
-            tokenizer: &self.tokenizer,
-            pipeline: self.pipeline,
-            device: self.device.clone(),
+        self.limit_memory()?;
+        let claim = self.claim();
+        let Self {
+            ground,
+            pipeline,
             tasks,
-            model: self.model,
-            saved: self.saved.as_ref(),
-            claim,
-            observer,
-            numbered: false,
-        })?;
+        } = self;
+        let split = ground.config.pipeline.microbatches;
+        for waiting in &tasks.waiting {
+            let bytes = tasks.adapter_bytes(waiting, pipeline.config());
+            let waited = tasks.waited(waiting.task.id);
+            waiting.submit(scheduler, bytes, split, waited)?;
+        }
+        let origin = Origin::Configuration;
+        let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
         let signals = Signals {
             stop,
             news: &AtomicBool::new(false),
         };
         let trained = session.train_all(scheduler, signals);
         session.saved_if_it_failed(trained)?;
-        Ok(session.end(scheduler.memory_error()))
+        Ok(session.end(&scheduler.forecasts()))
     }
 
     /// Trains what `source` asks for, until it asks for no more or a signal to stop, which saves all
@@ -204,51 +201,70 @@ impl Run {
         signals: Signals<'_>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
+        self.limit_memory()?;
         let mut overseer = self.overseer()?;
         source
             .rooms(&overseer.rooms())
             .map_err(TrainerError::Source)?;
-        for (priority, ledger) in source.ledgers().map_err(TrainerError::Source)? {
-            overseer.set_ledger(priority, ledger);
-        }
-        let model = self.pipeline.config().clone();
+        let claim = self.claim();
+        let Self {
+            ground,
+            pipeline,
+            tasks,
+        } = self;
+        let model = pipeline.config().clone();
         let materials = Materials {
             model: &model,
-            tokenizer: &self.tokenizer,
-            device: &self.device,
+            tokenizer: &ground.tokenizer,
+            device: &ground.device,
         };
-        let claim = self.saved.as_mut().and_then(SavedRun::take_claim);
-        let mut session = Session::open(Beginning {
-            config: &self.config,
-            tokenizer: &self.tokenizer,
-            pipeline: self.pipeline,
-            device: self.device.clone(),
-            tasks: Tasks::default(),
-            model: self.model,
-            saved: self.saved.as_ref(),
-            claim,
-            observer,
-            numbered: true,
-        })?;
-        let mut serving = Serving {
-            session: &mut session,
-            overseer: &mut overseer,
-            materials,
-            saved: self.saved.as_ref(),
-        };
-        let served = serving.serve(source, signals);
+        let origin = Origin::Queue;
+        let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
+        let rows = RowCache::new(&ground.tokenizer, model.vocab_size);
+        let served = thread::scope(|scope| {
+            let mut serving = Serving {
+                session: &mut session,
+                overseer: &mut overseer,
+                materials,
+                saved: ground.saved.as_ref(),
+                reader: Reader::start(scope, rows, signals.news),
+                reading: BTreeMap::new(),
+            };
+            serving.serve(source, signals)
+        });
         session.saved_if_it_failed(served)?;
-        Ok(session.end(overseer.memory_error()))
+        Ok(session.end(&overseer.forecasts()))
+    }
+
+    /// The claim on the run directory, if it is had already.
+    fn claim(&mut self) -> Option<Claim> {
+        self.ground.saved.as_mut().and_then(SavedRun::take_claim)
+    }
+
+    /// The memory of the pipeline's devices.
+    fn budgets(&self) -> Result<Vec<DeviceBudget>, TrainerError> {
+        let config = &self.ground.config;
+        let limit = config.scheduler.memory_limit;
+        budgets(&self.pipeline, limit, config.gradient_checkpointing)
+    }
+
+    /// Has stages in this process's memory keep to its limit.
+    fn limit_memory(&mut self) -> Result<(), TrainerError> {
+        let budgets = self.budgets()?;
+        let host = budgets.iter().find(|budget| budget.is_host());
+        self.pipeline
+            .limit_memory(host.and_then(DeviceBudget::limit));
+        Ok(())
     }
 
     /// The scheduler of the configuration, for the pipeline's devices.
-    fn overseer(&mut self) -> Result<Overseer, TrainerError> {
-        let scheduler = &self.config.scheduler;
-        let checkpointing = self.config.gradient_checkpointing;
-        let devices = budgets(&self.pipeline, scheduler.memory_limit, checkpointing)?;
-        let groups = self.config.pipeline.groups();
-        let overseer = Overseer::new(scheduler, groups, devices)?;
-        self.pipeline.limit_memory(overseer.host_limit());
+    fn overseer(&self) -> Result<Overseer, TrainerError> {
+        let config = &self.ground.config;
+        let groups = config.pipeline.groups();
+        let mut overseer = Overseer::new(&config.scheduler, groups, self.budgets()?)?;
+        if let Some(saved) = &self.ground.saved {
+            overseer.remember(&saved.record().fair_shares);
+        }
         Ok(overseer)
     }
 }

@@ -1,5 +1,7 @@
 //! A run whose tasks come and go.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use loraloom_scheduler::{
     Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId, TaskState,
 };
@@ -7,9 +9,12 @@ use loraloom_scheduler::{
 use crate::{
     Event, NewTask, Order, Outcome, SavedRun, Signals, TaskSource, TrainerError,
     checkpoint::{Standing, TaskRecord},
-    prepare::{DataCache, Materials, Tasks, Wanted},
+    prepare::{Materials, Tasks},
+    reader::{ReadTask, Reader},
+    rows::RowCache,
     scheduling::Overseer,
     session::Session,
+    task::TaskData,
 };
 
 /// A session and where its tasks come from.
@@ -19,6 +24,17 @@ pub(crate) struct Serving<'s, 'a> {
     pub(crate) materials: Materials<'s>,
     /// Where tasks from before a restart go on from.
     pub(crate) saved: Option<&'s SavedRun>,
+    pub(crate) reader: Reader,
+    /// Tasks whose rows are being read.
+    pub(crate) reading: BTreeMap<TaskId, Reading>,
+}
+
+/// A task whose rows are being read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    adapter: String,
+    /// Whether its owner holds it.
+    held: bool,
 }
 
 impl Serving<'_, '_> {
@@ -37,34 +53,61 @@ impl Serving<'_, '_> {
                 return self.session.interrupt();
             };
             // Tasks that come together share what is read.
-            let mut data = DataCache::default();
+            let mut cache =
+                RowCache::new(self.materials.tokenizer, self.materials.model.vocab_size);
+            let news = !orders.is_empty();
             for order in orders {
-                self.follow(order, &mut data)?;
+                self.follow(order, &mut cache)?;
             }
+            if news {
+                self.tell(source)?;
+            }
+            let read: Vec<ReadTask> = self.reader.read().collect();
+            for ReadTask { task, rows } in read {
+                if let Some(reading) = self.reading.remove(&task.id) {
+                    self.begin(&task, reading.held, rows)?;
+                }
+            }
+            self.session.history = self.overseer.history();
             self.session.settle()?;
             idle = !self.session.train_some(self.overseer, signals)?;
             if idle {
                 self.session.give_up_waiting(self.overseer)?;
             }
-            let ledgers = self.overseer.ledgers();
-            source
-                .decided(&self.waiting(), &ledgers)
-                .map_err(TrainerError::Source)?;
+            self.tell(source)?;
         }
     }
 
-    /// Why tasks that wait do so.
-    fn waiting(&self) -> Vec<(TaskId, String)> {
+    /// Tells why tasks that wait do so.
+    fn tell(&self, source: &mut dyn TaskSource) -> Result<(), TrainerError> {
         let waiting = self.session.waiting.keys();
         let why = |&id: &TaskId| Some((id, self.overseer.why(id)?));
-        waiting.filter_map(why).collect()
+        let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
+        let reading = self.reading.keys().map(read);
+        let waiting: Vec<_> = waiting.filter_map(why).chain(reading).collect();
+        source.decided(&waiting).map_err(TrainerError::Source)
     }
 
-    fn follow(&mut self, order: Order, data: &mut DataCache) -> Result<(), TrainerError> {
+    fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<(), TrainerError> {
         match order {
-            Order::Train(task) => self.begin(&task, data),
+            // A checkpoint without what a task had done would lose that: it is there before the next.
+            Order::Train(task) if self.has_begun(&task) => {
+                let rows = cache.read(&task.adapter, &task.dataset, task.seed);
+                self.begin(&task, task.paused, rows)
+            }
+            Order::Train(task) => {
+                let reading = Reading {
+                    adapter: task.adapter.name.clone(),
+                    held: task.paused,
+                };
+                self.reading.insert(task.id, reading);
+                self.reader.ask(task);
+                Ok(())
+            }
             Order::Pause(id) => {
-                if self
+                if let Some(reading) = self.reading.get_mut(&id) {
+                    reading.held = true;
+                } else if self
                     .overseer
                     .state(id)
                     .is_some_and(|state| !state.is_final())
@@ -79,13 +122,19 @@ impl Serving<'_, '_> {
                 Ok(())
             }
             Order::Resume(id) => {
-                if self.overseer.state(id) == Some(TaskState::Paused) {
+                if let Some(reading) = self.reading.get_mut(&id) {
+                    reading.held = false;
+                } else if self.overseer.state(id) == Some(TaskState::Paused) {
                     self.overseer.resume(id)?;
                 }
                 Ok(())
             }
             Order::Cancel(id) => {
-                if self.session.cancel(id)? {
+                if let Some(Reading { adapter, .. }) = self.reading.remove(&id) {
+                    let step = 0;
+                    let event = Event::AdapterCancelled { adapter, step };
+                    self.session.ledger.emit(event);
+                } else if self.session.cancel(id)? {
                     self.overseer.finish(id, TaskOutcome::Cancelled)?;
                 }
                 Ok(())
@@ -103,20 +152,28 @@ impl Serving<'_, '_> {
             // To the scheduler it is one that nobody wants any more.
             TaskOutcome::Cancelled
         } else {
+            if let Some(Reading { adapter, .. }) = self.reading.remove(&id) {
+                self.refuse(adapter, reason);
+            }
             return Ok(());
         };
         Ok(self.overseer.finish(id, outcome)?)
     }
 
     /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's.
-    fn begin(&mut self, new: &NewTask, data: &mut DataCache) -> Result<(), TrainerError> {
+    fn begin(
+        &mut self,
+        new: &NewTask,
+        held: bool,
+        rows: Result<Arc<TaskData>, TrainerError>,
+    ) -> Result<(), TrainerError> {
         let id = new.id;
         let mut tasks = Tasks::default();
-        if let Err(error) = self.read(new, &mut tasks, data) {
+        if let Err(error) = rows.and_then(|rows| self.make(new, rows, &mut tasks)) {
             if error.is_out_of_memory() {
                 return Err(error);
             }
-            self.refuse(new, error.to_string());
+            self.refuse(new.adapter.name.clone(), error.to_string());
             return Ok(());
         }
         if let Some(report) = tasks.ended.remove(&id) {
@@ -124,7 +181,7 @@ impl Serving<'_, '_> {
                 Outcome::Failed { reason } => reason,
                 _ => "it had ended before".to_owned(),
             };
-            self.refuse(new, reason);
+            self.refuse(new.adapter.name.clone(), reason);
             return Ok(());
         }
         if let Some((sweep, stopping)) = &new.sweep
@@ -136,6 +193,7 @@ impl Serving<'_, '_> {
         let bytes = waiting.map_or(0, |waiting| {
             tasks.adapter_bytes(waiting, self.materials.model)
         });
+        let waited = tasks.waited(id);
         for message in self.session.take(tasks) {
             self.session.ledger.emit(Event::Warning { message });
         }
@@ -145,7 +203,7 @@ impl Serving<'_, '_> {
         let keep = waiting.task.config.save.keep;
         self.session.saving.keep = self.session.saving.keep.max(keep);
         let split = self.session.ledger.config.pipeline.microbatches;
-        let submitted = waiting.submit(self.overseer, bytes, split);
+        let submitted = waiting.submit(self.overseer, bytes, split, waited);
         match submitted {
             Err(error @ SchedulerError::NeverFits { .. }) => {
                 if let Some(waiting) = self.session.waiting.remove(&id) {
@@ -155,35 +213,35 @@ impl Serving<'_, '_> {
             }
             submitted => submitted?,
         }
-        if new.paused {
+        if held {
             self.overseer.pause(id)?;
         }
         Ok(())
     }
 
-    fn read(
+    /// Whether a task is in the checkpoint that the run goes on from, with steps of it.
+    fn has_begun(&self, new: &NewTask) -> bool {
+        let saved = self.saved.iter().flat_map(|saved| &saved.record().tasks);
+        let mut same = saved.filter(|record| is_of(record, new));
+        same.any(|record| record.standing == Standing::Begun)
+    }
+
+    /// The task at its beginning or where it was saved.
+    fn make(
         &self,
         new: &NewTask,
+        rows: Arc<TaskData>,
         tasks: &mut Tasks,
-        data: &mut DataCache,
     ) -> Result<(), TrainerError> {
-        let wanted = Wanted {
-            id: new.id,
-            adapter: &new.adapter,
-            dataset: &new.dataset,
-            seed: new.seed,
-        };
+        let changed = rows.digest != new.digest;
         let saved = match self.saved {
             Some(run) => run.task(&new.adapter.name)?.map(|task| (run, task)),
             None => None,
         };
-        let is_this = |record: &TaskRecord| {
-            record.number == Some(new.id.0) && record.standing == Standing::Begun
-        };
-        let saved = saved.filter(|(_, task)| is_this(&task.record));
-        self.materials.add(tasks, data, wanted, saved)?;
-        let waiting = tasks.waiting.first().map(|waiting| &waiting.task);
-        if waiting.is_some_and(|task| task.data_digest() != new.digest) {
+        let saved = saved.filter(|(_, task)| is_of(&task.record, new));
+        self.materials
+            .add(tasks, new.id, &new.adapter, rows, saved)?;
+        if changed && tasks.ended.is_empty() {
             return Err(TrainerError::DatasetChanged {
                 dataset: new.adapter.dataset.clone(),
             });
@@ -192,11 +250,18 @@ impl Serving<'_, '_> {
     }
 
     /// Ends a task that was never taken up.
-    fn refuse(&mut self, new: &NewTask, reason: String) {
-        self.session.ledger.emit(Event::AdapterFailed {
-            adapter: new.adapter.name.clone(),
-            step: 1,
+    fn refuse(&mut self, adapter: String, reason: String) {
+        let step = 1;
+        let event = Event::AdapterFailed {
+            adapter,
+            step,
             reason,
-        });
+        };
+        self.session.ledger.emit(event);
     }
+}
+
+/// Whether a record is of this task, and not of one that had its name before.
+fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
+    record.name == new.adapter.name && record.number == Some(new.id.0)
 }

@@ -8,7 +8,7 @@ use loraloom_pipeline::{
     executor::{Driver, Passes},
     schedule::{PipelineShape, Schedule},
 };
-use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+use loraloom_scheduler::{History, Outcome as TaskOutcome, TaskId};
 
 use crate::{
     AdapterReport, Best, Event, Outcome, Signals, TrainerError,
@@ -46,6 +46,8 @@ pub(crate) struct Session<'a> {
     pub(crate) held: BTreeSet<TaskId>,
     pub(crate) saving: Saving,
     pub(crate) trials: Trials,
+    /// What the scheduler remembers, as of its last decision.
+    pub(crate) history: History,
     /// What to go back to if memory runs out.
     pub(crate) snapshot: Option<Snapshot>,
     /// Whether tasks come from a queue, which numbers them.
@@ -93,7 +95,6 @@ impl Session<'_> {
             ended.extend(self.after_step(index)?);
         }
         ended[failed..].reverse();
-        self.settle()?;
         Ok(ended)
     }
 

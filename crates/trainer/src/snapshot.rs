@@ -8,8 +8,8 @@ use loraloom_scheduler::TaskId;
 use crate::{
     AdapterReport, TrainerError,
     checkpoint::{
-        BestRecord, Exact, FORMAT, RECORD, RunRecord, SavedRun, Staged, Standing, TaskRecord,
-        encode, prune, tensors_file,
+        BestRecord, Exact, FORMAT, LedgerRecord, RECORD, RunRecord, SavedRun, Staged, Standing,
+        TaskRecord, encode, prune, tensors_file,
     },
     session::Session,
     task::TrainingTask,
@@ -73,11 +73,13 @@ impl Session<'_> {
             model: self.saving.model.clone(),
             layers: self.pipeline.config().num_hidden_layers,
             config: self.saving.config.clone(),
+            fair_shares: self.fair_shares(),
             tasks: tasks
                 .into_iter()
                 .map(|(id, record)| TaskRecord {
                     number: self.numbered.then_some(id.0),
                     trial: self.trials.results(id),
+                    waited: self.history.waited.get(&id).copied().unwrap_or(0.0),
                     ..record
                 })
                 .collect(),
@@ -88,6 +90,17 @@ impl Session<'_> {
         let path = staged.commit()?;
         prune(&parent, self.saving.keep)?;
         Ok(path)
+    }
+
+    fn fair_shares(&self) -> Vec<LedgerRecord> {
+        let ledgers = self.history.ledgers.iter();
+        ledgers
+            .map(|(&priority, ledger)| LedgerRecord {
+                priority,
+                level: ledger.level,
+                counters: ledger.counters.clone(),
+            })
+            .collect()
     }
 
     /// Writes the tensors of a task that has begun.
@@ -146,6 +159,7 @@ fn without_steps(name: &str, total_steps: usize) -> TaskRecord {
         standing: Standing::Queued,
         step: 0,
         total_steps,
+        waited: 0.0,
         data: String::new(),
         first_loss: None,
         last_loss: None,

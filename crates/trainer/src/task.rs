@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use loraloom_config::AdapterConfig;
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample};
@@ -57,7 +57,7 @@ pub(crate) struct TrainingTask {
     pub(crate) samples: Vec<AnswerSample>,
     /// How often its micro-batches were halved, because the whole ones did not fit.
     pub(crate) halvings: u32,
-    data: Rc<TaskData>,
+    data: Arc<TaskData>,
     order: RowOrder,
 }
 
@@ -72,7 +72,7 @@ impl TrainingTask {
     pub(crate) fn new(
         id: TaskId,
         config: AdapterConfig,
-        data: Rc<TaskData>,
+        data: Arc<TaskData>,
     ) -> Result<Self, TrainerError> {
         let train = &config.train;
         let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
@@ -139,6 +139,7 @@ impl TrainingTask {
             standing: Standing::Begun,
             step: self.steps,
             total_steps: self.total_steps,
+            waited: 0.0,
             data: self.data.digest.clone(),
             first_loss: exact(self.first_loss),
             last_loss: exact(self.last_loss),

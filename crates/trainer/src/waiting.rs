@@ -19,21 +19,24 @@ impl WaitingTask {
         }
     }
 
-    /// Tells a scheduler of the task, whose adapter takes so many bytes in all, and how far it is.
+    /// Tells a scheduler of the task, whose adapter takes so many bytes in all, how far it is, and how
+    /// many seconds it has waited.
     pub(crate) fn submit<S: Scheduler + ?Sized>(
         &self,
         scheduler: &mut S,
         adapter_bytes: u64,
         split: usize,
+        waited: f64,
     ) -> Result<(), SchedulerError> {
         let task = described(&self.task, adapter_bytes, split);
-        if self.adapter.is_none() {
-            return scheduler.submit(task);
-        }
+        let state = match self.adapter {
+            None => TaskState::Queued,
+            Some(_) => TaskState::Parked,
+        };
         let past = Past {
-            state: TaskState::Parked,
+            state,
             steps_taken: self.task.steps,
-            waited: 0.0,
+            waited,
         };
         scheduler.restore(task, past)
     }

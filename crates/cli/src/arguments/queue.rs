@@ -87,11 +87,8 @@ pub(crate) struct TaskArguments {
 /// Arguments of `clone`.
 #[derive(Debug, Args)]
 pub(crate) struct CloneArguments {
-    /// The server's run directory.
-    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
-    /// The task, by the adapter's name or by its number.
-    pub(crate) task: String,
+    #[command(flatten)]
+    pub(crate) of: TaskArguments,
     /// Name of the new adapter.
     #[arg(long)]
     pub(crate) name: String,
@@ -101,7 +98,4 @@ pub(crate) struct CloneArguments {
     /// A name for this submission: submitted again with it, the same task is accepted once.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
 }

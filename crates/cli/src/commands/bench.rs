@@ -195,12 +195,13 @@ fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
         ("one by one", false),
         ("ratio", false),
         ("TFLOP/s", false),
-        ("GB reserved", false),
+        ("GB", false),
     ];
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
-        "{}, batch {}, length {}, {}: training steps\n{}",
+        "{}, rank {}, batch {}, length {}, {}: training steps\n{}",
         first.shape,
+        first.rank,
         first.batch,
         first.length,
         first.dtype,

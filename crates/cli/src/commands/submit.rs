@@ -30,15 +30,15 @@ pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::
 }
 
 pub(super) fn clone(arguments: &CloneArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let client = Client::open(&arguments.directory)?;
+    let client = Client::open(&arguments.of.directory)?;
     let (tasks, warnings) = client.resubmit(
-        &arguments.task,
+        &arguments.of.task,
         &arguments.name,
         &arguments.overrides,
         arguments.key.as_deref(),
     )?;
     printer.warnings(&warnings);
-    print(tasks, arguments.json, printer)
+    print(tasks, arguments.of.json, printer)
 }
 
 fn print(tasks: Vec<Submitted>, json: bool, printer: &Printer) -> anyhow::Result<Exit> {

@@ -10,6 +10,8 @@ mod check;
 mod cluster;
 mod config;
 mod device;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod generate;
 mod init;
 mod mlora;
@@ -20,6 +22,8 @@ mod resume;
 mod scheduling;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod serve_reads;
 mod simulate;
 mod support;
 mod train;

@@ -41,7 +41,7 @@ const NAMES: [&str; 3] = ["shout-r2", "number-r4", "shout-r3"];
 /// Longer than any test waits.
 const LONG: &str = "train.max_steps=100000";
 
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    fn start(here: &Workspace, more: &[&str]) -> Self {
+    pub(crate) fn start(here: &Workspace, more: &[&str]) -> Self {
         let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
@@ -63,28 +63,28 @@ impl Server {
     }
 }
 
-fn workspace() -> Workspace {
+pub(crate) fn workspace() -> Workspace {
     let here = Workspace::new();
     here.write("server.yaml", SERVER);
     here.write("tasks.yaml", TASKS);
     here
 }
 
-fn ok(here: &Workspace, arguments: &[&str]) -> Run {
+pub(crate) fn ok(here: &Workspace, arguments: &[&str]) -> Run {
     let run = here.run(arguments);
     assert_eq!(run.code, 0, "{arguments:?}: {}", run.all());
     run
 }
 
 /// Waits for a server that listens.
-fn served(here: &Workspace) {
+pub(crate) fn served(here: &Workspace) {
     until("a server", || {
         let run = here.run(&["status", "run", "--json"]);
         run.code == 0 && run.json()["served"] == true
     });
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_mins(2), "no {what}");
@@ -98,11 +98,11 @@ fn task(here: &Workspace, name: &str) -> Value {
     tasks.find(|task| task["name"] == name).unwrap().clone()
 }
 
-fn step(here: &Workspace, name: &str) -> u64 {
+pub(crate) fn step(here: &Workspace, name: &str) -> u64 {
     task(here, name)["step"].as_u64().unwrap()
 }
 
-fn wait_for_state(here: &Workspace, name: &str, state: &str) {
+pub(crate) fn wait_for_state(here: &Workspace, name: &str, state: &str) {
     until(&format!("{name} that is {state}"), || {
         task(here, name)["state"] == state
     });

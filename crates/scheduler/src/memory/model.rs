@@ -101,6 +101,13 @@ impl MemoryModel {
             reach.tokens = reach.tokens.max(load.tokens);
             reach.squared_tokens = reach.squared_tokens.max(load.squared_tokens);
         }
+        let seen = measured.peak_in_use_bytes.or(measured.reserved_bytes);
+        if let Some(bytes) = seen
+            && self.regression.is_none()
+        {
+            let expected = forecast.expected_bytes;
+            self.forecasts.add_unfitted(expected, bytes);
+        }
         if let Some(bytes) = exact_measurement {
             if let Some(regression) = &self.regression {
                 let expected = in_all(exact_bytes, regression.expected(load));

@@ -4,6 +4,7 @@ mod apply;
 mod entry;
 mod explain;
 mod fair;
+mod history;
 mod ledger;
 mod lifecycle;
 mod line;
@@ -18,6 +19,7 @@ mod walk;
 
 pub use entry::Past;
 pub use explain::Explanation;
+pub use history::History;
 pub use ledger::Ledger;
 pub use memory::OutOfMemory;
 pub use options::{FairShares, Policy, SchedulerOptions};

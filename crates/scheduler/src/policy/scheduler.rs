@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Ledger, Policy, SchedulerOptions,
+    History, Ledger, Policy, SchedulerOptions,
     entry::Entry,
     ledger::Account,
     line::{Turn, line},
@@ -181,6 +181,21 @@ impl<R: Room> TaskScheduler<R> {
     pub fn ledgers(&self) -> impl Iterator<Item = (i64, &Ledger)> {
         let accounts = self.accounts.iter();
         accounts.map(|(&priority, account)| (priority, &account.ledger))
+    }
+
+    /// What is to be remembered for a restart after `now`.
+    pub fn history(&self, now: f64) -> History {
+        let ledgers = self.ledgers();
+        let live = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| !entry.state().is_final());
+        History {
+            ledgers: ledgers
+                .map(|(priority, ledger)| (priority, ledger.clone()))
+                .collect(),
+            waited: live.map(|(&id, entry)| (id, entry.waited(now))).collect(),
+        }
     }
 
     /// Takes up the ledger of a priority from before a restart.

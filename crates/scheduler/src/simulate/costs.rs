@@ -33,32 +33,26 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Provisional: measured on a busy machine, and few points of it.
-    ///
-    /// Seconds are those of the `micro` shape (24 M parameters, float32) on two cores of an AMD EPYC,
-    /// by `loraloom bench --end-to-end-only --shape micro --adapters K --batch B --length L` at 13
-    /// choices of K, B and L with 32 to 2048 tokens: CPU seconds of 18 steps less those of 6, over 12
-    /// steps and two cores. Least squares of the relative error leave 5.7 % on average, 12.9 % at
-    /// most. All adapters had rank 16; the part that grows with the rank is the 5 % that
-    /// `benches/reports/cpu-train-step_2026-11.md` has for LoRA beside the frozen products. A token
-    /// of padding is taken to cost what a token costs.
-    ///
-    /// Bytes are from the same report: 606 MB at 2048 tokens, 44 MB for the weights and moments of
-    /// eight adapters of rank 16, and a third more for gradients. A device of 4 GB then takes about
-    /// 16,000 tokens in an iteration.
+    /// Fitted to iterations of the `micro` shape (24 M parameters, float32) on two cores of an AMD
+    /// EPYC with nothing beside it, by `cargo bench -p loraloom-benches --bench simulator_costs`:
+    /// median seconds of 24 batches of 128 to 4096 tokens, of 1 to 8 adapters of rank 2 to 64. They
+    /// are off by 6.9 % on average, 14.4 % at most, which is how much the same batch differs there
+    /// from one time to another; what rank costs is lost in that. Bytes are the most that were
+    /// allocated in 11 of them, and are off by 0.35 % on average, 0.85 % at most. A device of 4 GB
+    /// then takes about 18,000 tokens in an iteration.
     fn default() -> Self {
         Self {
-            seconds_constant: 0.050,
-            seconds_per_token: 4.45e-4,
-            seconds_per_squared_token: 5.0e-7,
-            seconds_per_padding_token: 4.45e-4,
-            seconds_per_rank_token: 1.4e-6,
-            seconds_per_task: 2.5e-3,
+            seconds_constant: 0.0477,
+            seconds_per_token: 7.10e-4,
+            seconds_per_squared_token: 3.57e-7,
+            seconds_per_padding_token: 7.10e-4,
+            seconds_per_rank_token: 3.9e-8,
+            seconds_per_task: 0.0122,
             device_bytes: 4e9,
-            bytes_constant: 1.0e8,
-            bytes_per_token: 2.44e5,
+            bytes_constant: 1.06e8,
+            bytes_per_token: 2.11e5,
             bytes_per_squared_token: 0.0,
-            adapter_bytes_per_rank: 4.6e5,
+            adapter_bytes_per_rank: 5.13e5,
         }
     }
 }

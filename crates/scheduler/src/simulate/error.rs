@@ -53,6 +53,17 @@ pub enum SimulationError {
         /// What is drawn.
         name: &'static str,
     },
+    /// Costs have more unknowns than that.
+    #[error("{measured} measured iterations, and costs follow from {needed} or more")]
+    TooFewIterations {
+        /// Iterations given.
+        measured: usize,
+        /// Least number.
+        needed: usize,
+    },
+    /// What was measured is not finite.
+    #[error("no costs follow from what was measured")]
+    NotFitted,
     /// All jobs arrive at once, so that no spacing gives a load.
     #[error(
         "all {jobs} jobs arrive at the same time, so their arrivals cannot be spread to a load"

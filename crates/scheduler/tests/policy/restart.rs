@@ -32,8 +32,10 @@ proptest! {
             prop_assert_eq!(later.scheduler.waited(task, 0.0), waited);
             prop_assert!(later.scheduler.submit(it.clone(), 0.0).is_err());
         }
-        let ledgers: Vec<_> = world.scheduler.ledgers().collect();
-        prop_assert_eq!(later.scheduler.ledgers().collect::<Vec<_>>(), ledgers);
+        let history = world.scheduler.history(world.now);
+        prop_assert_eq!(&later.scheduler.history(0.0), &history);
+        let live = world.tasks.keys().filter(|&&task| !world.state(task).is_final());
+        prop_assert!(history.waited.keys().eq(live));
         let decision = later.decide();
         prop_assert_eq!(decision.groups.is_empty(), world.running.is_empty());
     }

@@ -156,8 +156,8 @@ impl World {
             };
             scheduler.restore(task.clone(), past, 0.0).unwrap();
         }
-        for (priority, ledger) in self.scheduler.ledgers() {
-            scheduler.set_ledger(priority, ledger.clone());
+        for (priority, ledger) in self.scheduler.history(self.now).ledgers {
+            scheduler.set_ledger(priority, ledger);
         }
         Self {
             scheduler,

@@ -89,6 +89,8 @@ pub struct EndToEndMeasurement {
     pub shape: String,
     /// Adapters trained at once.
     pub adapters: usize,
+    /// Rank of each.
+    pub rank: usize,
     /// Sequences of each adapter in a step.
     pub batch: usize,
     /// Tokens of a sequence.
@@ -102,6 +104,7 @@ pub struct EndToEndMeasurement {
     /// 10¹² operations per second on frozen weights and attention; see
     /// [`EndToEndBench`](crate::EndToEndBench).
     pub model_tflops: f64,
-    /// Bytes that the device's allocator held after the adapters trained together.
+    /// Bytes that the device's allocator held after the adapters trained together; on a CPU, the most
+    /// that this process had allocated meanwhile, if that is [counted](loraloom_pipeline::HostMemory).
     pub peak_bytes: Option<u64>,
 }

@@ -52,20 +52,20 @@ impl<'a> Trial<'a> {
         let bench = self.bench;
         let device = self.device.clone();
         let sizes = [bench.batch, bench.length];
-        let task = |seed| Task::new(seed as u64, bench.rank, &bench.model, sizes, &device);
-        let tasks = (0..adapters).map(task);
-        self.tasks = tasks.collect::<Result<_, _>>()?;
+        let task = |seed| Task::new(seed as u64, bench.rank, &bench.model, sizes);
+        self.tasks = (0..adapters).map(task).collect();
         device.memory_cleanup();
         let tokens = (adapters * bench.batch * bench.length * bench.steps) as f64;
-        let (mut together, mut alone, mut reserved) = (Vec::new(), Vec::new(), None);
+        let (mut together, mut alone, mut peak_bytes) = (Vec::new(), Vec::new(), None);
         for _ in 0..RUNS {
-            together.push(tokens / self.train(0..adapters)?);
+            let (seconds, host_peak_bytes) = self.train(0..adapters)?;
+            together.push(tokens / seconds);
             let usage = device.memory_pool_usage().map(|usage| usage.bytes_reserved);
-            reserved = reserved.max(usage);
+            peak_bytes = peak_bytes.max(usage).max(host_peak_bytes);
             if bench.vs_sequential {
                 let mut total = 0.0;
                 for task in 0..adapters {
-                    total += self.train(task..task + 1)?;
+                    total += self.train(task..task + 1)?.0;
                 }
                 alone.push(tokens / total);
             }
@@ -74,38 +74,46 @@ impl<'a> Trial<'a> {
         Ok(EndToEndMeasurement {
             shape: bench.shape.clone(),
             adapters,
+            rank: bench.rank,
             batch: bench.batch,
             length: bench.length,
             dtype: dtype_name(dtype),
             tokens_per_second,
             sequential_tokens_per_second: bench.vs_sequential.then(|| median(alone)),
             model_tflops: tokens_per_second * bench.operations_per_token() / 1e12,
-            peak_bytes: reserved,
+            peak_bytes,
         })
     }
 
-    /// Trains these tasks from their beginning, all at once; seconds of the steps that count.
-    fn train(&mut self, who: Range<usize>) -> Result<f64, TrainerError> {
+    /// Trains these tasks from their beginning, all at once; seconds of the steps that count, and the
+    /// most bytes of this process.
+    fn train(&mut self, who: Range<usize>) -> Result<(f64, Option<u64>), TrainerError> {
         let tasks = &self.tasks[who];
         for task in tasks {
-            self.pipeline.push(0, task.adapter.clone())?;
+            let adapter = task.adapter(&self.bench.model, &self.device)?;
+            self.pipeline.push(0, adapter)?;
         }
-        let mut steps = BenchSteps { tasks, begun: 0 };
+        let mut steps = BenchSteps {
+            tasks,
+            begun: 0,
+            host_peak_bytes: None,
+        };
         let pipeline = &mut self.pipeline;
-        let mut run = |count| {
+        let mut run = |steps: &mut BenchSteps<'_>, count| {
             let passes = Passes {
                 schedule: Schedule::default(),
                 shape: PipelineShape::new(1, 1, 1, count),
                 driver: Driver::default(),
             };
-            pipeline.run(&passes, &mut steps)
+            pipeline.run(&passes, steps)
         };
-        run(WARM_UP)?;
-        let seconds = seconds(&self.device, 1, &mut || run(self.bench.steps))?;
+        run(&mut steps, WARM_UP)?;
+        steps.host_peak_bytes = None;
+        let seconds = seconds(&self.device, 1, &mut || run(&mut steps, self.bench.steps))?;
         for slot in (0..tasks.len()).rev() {
             self.pipeline.remove(0, slot)?;
         }
-        Ok(seconds)
+        Ok((seconds, steps.host_peak_bytes))
     }
 }
 
@@ -113,6 +121,7 @@ impl<'a> Trial<'a> {
 struct BenchSteps<'a> {
     tasks: &'a [Task],
     begun: usize,
+    host_peak_bytes: Option<u64>,
 }
 
 impl Steps for BenchSteps<'_> {
@@ -135,6 +144,7 @@ impl Steps for BenchSteps<'_> {
     }
 
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
+        self.host_peak_bytes = self.host_peak_bytes.max(outcome.host_peak_bytes);
         let mut losses = outcome
             .groups
             .iter()

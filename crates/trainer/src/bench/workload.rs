@@ -14,8 +14,8 @@ const TARGETS: [Projection; 4] = [Projection::Q, Projection::K, Projection::V, P
 /// same random tokens in every step.
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) adapter: ModelAdapter,
     seed: u64,
+    rank: usize,
     samples: Vec<Sample>,
 }
 
@@ -26,31 +26,38 @@ impl Task {
         rank: usize,
         model: &LlamaConfig,
         [batch, length]: [usize; 2],
+    ) -> Self {
+        let mut tokens = tokens(seed, model.vocab_size);
+        let samples = (0..batch).map(|_| Sample {
+            ids: tokens.by_ref().take(length + 1).collect(),
+            is_target: (0..=length).map(|position| position > 0).collect(),
+        });
+        Self {
+            seed,
+            rank,
+            samples: samples.collect(),
+        }
+    }
+
+    /// The adapter before its first step.
+    pub(super) fn adapter(
+        &self,
+        model: &LlamaConfig,
         device: &Device,
-    ) -> Result<Self, TrainerError> {
-        let spec = LoraSpec::new(rank, 2.0 * rank as f64).with_lora_dropout(0.05);
+    ) -> Result<ModelAdapter, TrainerError> {
+        let spec = LoraSpec::new(self.rank, 2.0 * self.rank as f64).with_lora_dropout(0.05);
         let shapes = model.linears();
         let layer = |layer: usize| {
             let mut adapter = LayerAdapter::default();
             for projection in TARGETS {
                 let shape = &shapes[projection as usize];
                 let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-                let state = AdapterState::init(spec, widths, seed, module, device)?;
+                let state = AdapterState::init(spec, widths, self.seed, module, device)?;
                 adapter[projection as usize] = Some(state);
             }
             Ok(adapter)
         };
-        let adapter: Result<_, TrainerError> = (0..model.num_hidden_layers).map(layer).collect();
-        let mut tokens = tokens(seed, model.vocab_size);
-        let samples = (0..batch).map(|_| Sample {
-            ids: tokens.by_ref().take(length + 1).collect(),
-            is_target: (0..=length).map(|position| position > 0).collect(),
-        });
-        Ok(Self {
-            adapter: adapter?,
-            seed,
-            samples: samples.collect(),
-        })
+        (0..model.num_hidden_layers).map(layer).collect()
     }
 
     /// The task's rows of a batch, every one of them a prediction.

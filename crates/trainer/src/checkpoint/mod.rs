@@ -24,7 +24,9 @@ mod tensors;
 pub(crate) use compare::config_value;
 pub(crate) use digest::{data_digest, model_digest};
 pub(crate) use exact::Exact;
-pub(crate) use record::{BestRecord, FORMAT, RunRecord, Standing, TaskRecord, TrialResult};
+pub(crate) use record::{
+    BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
+};
 pub use saved_run::{SavedRun, SavedTask};
 pub(crate) use staged::{Staged, prune, remove_stale};
 pub(crate) use tensors::encode;

@@ -27,8 +27,19 @@ pub(crate) struct RunRecord {
     pub(crate) layers: usize,
     /// The resolved configuration.
     pub(crate) config: serde_json::Value,
+    /// What the tenants of each priority have been served, if shares are to be fair.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fair_shares: Vec<LedgerRecord>,
     /// The tasks, in the order of the configuration.
     pub(crate) tasks: Vec<TaskRecord>,
+}
+
+/// What the tenants of a priority have been served.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LedgerRecord {
+    pub(crate) priority: i64,
+    pub(crate) level: f64,
+    pub(crate) counters: BTreeMap<String, f64>,
 }
 
 /// How far a task is.
@@ -40,6 +51,9 @@ pub(crate) struct TaskRecord {
     /// Optimizer steps it has taken: where its data, its dropout and its schedule go on.
     pub(crate) step: usize,
     pub(crate) total_steps: usize,
+    /// Seconds it had waited for a place.
+    #[serde(default)]
+    pub(crate) waited: f64,
     /// Digest of its encoded rows; empty once it has ended.
     pub(crate) data: String,
     pub(crate) first_loss: Option<Exact>,

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers};
-use loraloom_scheduler::{Budget, DeviceMemory, Load, Measurement, Refusal};
+use loraloom_scheduler::{Budget, DeviceMemory, Forecasts, Load, Measurement, Refusal};
 
 use super::DeviceRoom;
 use crate::{TrainerError, plan::kept_per_token};
@@ -119,11 +119,9 @@ impl DeviceBudget {
         self.memory.estimate(load).expected_bytes
     }
 
-    /// Percentage by which predictions were off on average, of how many.
-    pub(crate) fn error(&self) -> Option<(f64, u64)> {
-        let forecasts = self.memory.forecasts();
-        let percent = forecasts.mean_absolute_percentage_error()?;
-        Some((percent, forecasts.fitted()))
+    /// How good predictions were.
+    pub(crate) fn forecasts(&self) -> &Forecasts {
+        self.memory.forecasts()
     }
 
     /// Learns from an iteration of this load.
@@ -196,6 +194,20 @@ pub(crate) fn budgets(
         })
     };
     found.into_iter().map(budget).collect()
+}
+
+/// Says of devices that a limit does not bind: a fraction of what nobody knows.
+pub(crate) fn without_limit(pipeline: &Pipeline, limit: MemoryLimit) -> Option<String> {
+    let MemoryLimit::Fraction(fraction) = limit else {
+        return None;
+    };
+    let (device, _) = pipeline
+        .local_devices()
+        .find(|(device, _)| known(device).0.is_none())?;
+    Some(format!(
+        "{device:?} does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
+         limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
+    ))
 }
 
 /// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.

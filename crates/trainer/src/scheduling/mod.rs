@@ -8,6 +8,7 @@ mod scheduler;
 
 pub(crate) use budget::{
     DeviceBudget, HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, budgets, fits, refusal,
+    without_limit,
 };
 pub use device_room::DeviceRoom;
 pub(crate) use load::{BYTES_PER_PARAMETER, adapter_bytes, described, fresh_bytes};

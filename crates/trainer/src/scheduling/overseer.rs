@@ -2,11 +2,12 @@ use std::{collections::BTreeMap, time::Instant};
 
 use loraloom_config::SchedulerConfig;
 use loraloom_scheduler::{
-    Decision, GroupedRoom, Ledger, Load, MeasuredIteration, OutOfMemory, Outcome, Past, Scheduler,
-    SchedulerError, StepTimes, Task, TaskId, TaskScheduler, TaskState,
+    Decision, Forecasts, GroupedRoom, History, Ledger, Load, MeasuredIteration, OutOfMemory,
+    Outcome, Past, Scheduler, SchedulerError, StepTimes, Task, TaskId, TaskScheduler, TaskState,
 };
 
 use super::{DeviceBudget, DeviceRoom, task_scheduler};
+use crate::checkpoint::LedgerRecord;
 
 /// Iterations after which the step-time model is fitted anew.
 const FITTED_EVERY: usize = 16;
@@ -53,13 +54,6 @@ impl Overseer {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// Bytes that this process may allocate, if that is limited.
-    pub(crate) fn host_limit(&self) -> Option<u64> {
-        let budgets = self.scheduler.room().budgets().iter();
-        let mut host = budgets.filter(|budget| budget.is_host());
-        host.find_map(DeviceBudget::limit)
-    }
-
     /// What the limited devices had room for before anything was learnt.
     pub(crate) fn rooms(&self) -> Vec<DeviceRoom> {
         let budgets = self.scheduler.room().budgets().iter();
@@ -77,17 +71,15 @@ impl Overseer {
         self.scheduler.resume(task, self.now())
     }
 
-    /// What fair shares have to remember for a restart.
-    pub(crate) fn ledgers(&self) -> Vec<(i64, Ledger)> {
-        let ledgers = self.scheduler.ledgers();
-        ledgers
-            .map(|(priority, ledger)| (priority, ledger.clone()))
-            .collect()
-    }
-
-    /// Takes up what fair shares remembered before a restart.
-    pub(crate) fn set_ledger(&mut self, priority: i64, ledger: Ledger) {
-        self.scheduler.set_ledger(priority, ledger);
+    /// Takes up what tenants were served before a restart.
+    pub(crate) fn remember(&mut self, fair_shares: &[LedgerRecord]) {
+        for record in fair_shares {
+            let ledger = Ledger {
+                level: record.level,
+                counters: record.counters.clone(),
+            };
+            self.scheduler.set_ledger(record.priority, ledger);
+        }
     }
 
     /// What all running tasks ask of memory, at the most.
@@ -196,8 +188,15 @@ impl Scheduler for Overseer {
         Some(explanation.reason)
     }
 
-    fn memory_error(&self) -> Option<(f64, u64)> {
-        let mut budgets = self.scheduler.room().budgets().iter();
-        budgets.find_map(DeviceBudget::error)
+    fn history(&self) -> History {
+        self.scheduler.history(self.now())
+    }
+
+    fn forecasts(&self) -> Forecasts {
+        let budgets = self.scheduler.room().budgets().iter();
+        let mut all = budgets.map(DeviceBudget::forecasts);
+        let first = all.clone().next();
+        let fitted = all.find(|forecasts| forecasts.fitted() > 0);
+        fitted.or(first).copied().unwrap_or_default()
     }
 }

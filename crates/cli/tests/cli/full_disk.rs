@@ -1,0 +1,87 @@
+//! A server whose disk is full for a while.
+
+use std::{fs, path::Path, process::Command};
+
+use crate::support::Workspace;
+
+const TASKS: &str = "\
+model: tiny-llama
+output_dir: alone
+device: cpu
+scheduler: {max_adapters: 1}
+datasets:
+  shout: {path: data/shout.jsonl}
+  number: {path: data/number.jsonl}
+defaults:
+  lora: {lora_dropout: 0.1}
+  train: {batch_size: 2, max_steps: 60, max_seq_len: 48, learning_rate: 1.0e-2}
+  save: {steps: 5}
+adapters:
+  - {name: shout, dataset: shout, lora: {r: 2}}
+  - {name: number, dataset: number, lora: {r: 4}}
+";
+
+/// The run directory `run` is a small file system that only this script sees. Once the first adapter
+/// trains, a file takes all that is left of it, and goes when the server has ended.
+const SCRIPT: &str = r#"
+mount -t tmpfs -o size=16m none run
+"$1" serve run --config tasks.yaml --drain --no-progress 2>first.log & server=$!
+until grep -qs '"event":"step"' run/events.jsonl; do sleep 0.01; done
+cat /dev/zero >run/ballast 2>/dev/null || true
+code=0; wait $server || code=$?
+echo $code >code
+rm run/ballast
+"$1" serve run --drain --no-progress 2>second.log
+"$1" status run --json >status.json
+cp -r run/adapters saved
+"#;
+
+/// Runs a script where file systems can be mounted, if there is such a place.
+fn in_a_mount_namespace(here: &Path, script: &str, argument: &Path) -> Option<bool> {
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-U", "-r", "-m", "sh", "-e", "-c", script, "sh"]);
+        command.arg(argument).current_dir(here);
+        command
+    };
+    let probe = unshare("mount -t tmpfs none run").output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let output = unshare(script).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stderr));
+    Some(output.status.success())
+}
+
+#[test]
+fn a_full_disk_ends_a_server_and_loses_nothing() {
+    let here = Workspace::new();
+    here.write("tasks.yaml", TASKS);
+    fs::create_dir(here.path("run")).unwrap();
+    let program = assert_cmd::cargo::cargo_bin!("loraloom");
+    let Some(went_well) = in_a_mount_namespace(&here.path(""), SCRIPT, program) else {
+        println!("skipped: no file system can be mounted here");
+        return;
+    };
+    let log = |name: &str| fs::read_to_string(here.path(name)).unwrap_or_default();
+    assert!(went_well, "{}\n{}", log("first.log"), log("second.log"));
+    let first = log("first.log");
+    assert!(first.contains("No space left on device"), "{first}");
+    assert_eq!(log("code").trim(), "75", "{first}");
+
+    let alone = here.run(&["train", "tasks.yaml", "--no-progress"]);
+    assert_eq!(alone.code, 0, "{}", alone.all());
+    for name in ["shout", "number"] {
+        let weights = |directory: &str| {
+            let file = format!("{directory}/{name}/last/adapter_model.safetensors");
+            fs::read(here.path(&file)).unwrap()
+        };
+        assert!(weights("saved") == weights("alone/adapters"), "{name}");
+    }
+    let status: serde_json::Value = serde_json::from_str(&log("status.json")).unwrap();
+    let tasks = status["tasks"].as_array().unwrap();
+    assert!(
+        tasks.len() == 2 && tasks.iter().all(|task| task["state"] == "done"),
+        "{status}"
+    );
+}
