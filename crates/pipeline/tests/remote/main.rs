@@ -9,5 +9,4 @@ mod bubble;
 mod handshake;
 mod same_bits;
 mod scenarios;
-mod staggered;
 mod support;

@@ -4,8 +4,8 @@ use burn::tensor::FloatDType;
 use loraloom_pipeline::{AnyStage, Partitions, Pipeline, PipelineError, StageLayers};
 
 use crate::{
-    scenarios::{Trained, everything, in_parts, moved, train, train_ahead},
-    support::{Model, adapter, microbatch, model, remote_staggered},
+    scenarios::{Trained, everything, in_parts, to_bits, train, train_ahead},
+    support::{Model, adapter, bits, microbatch, model, passes, remote_staggered, training},
 };
 
 /// Layers of the bundled model, by stage and partition.
@@ -83,6 +83,38 @@ fn staggered_training_in_half_precision() {
 #[test]
 fn staggered_training_with_steps_in_parts() {
     assert_same(&Model::open(&model()), in_parts);
+}
+
+/// Training of three groups, adapters that change places between them, and training again.
+fn moved(mut pipeline: Pipeline, model: &Model) -> Vec<Vec<u32>> {
+    pipeline.reserve_groups(3).unwrap();
+    let places = || (0..3).flat_map(|group| [(group, 0), (group, 1)]);
+    for (seed, (group, slot)) in (3..).zip(places()) {
+        let pushed = pipeline.push(group, adapter(&model.config, seed)).unwrap();
+        assert_eq!(pushed, slot);
+    }
+    let passes = passes(pipeline.layers().len(), 3, 2, 3);
+    let mut training = training(model, 3, 2);
+    let mut found = Vec::new();
+    for round in 0..3 {
+        pipeline.run(&passes, &mut training).unwrap();
+        for (group, slot) in places() {
+            found.push(bits(pipeline.extract(group, slot).unwrap()));
+        }
+        pipeline.swap_groups(round % 2, 2).unwrap();
+        // Out of one group and into another, which has its layers elsewhere.
+        let first = pipeline.remove(0, 0).unwrap();
+        let second = pipeline.remove(2, 1).unwrap();
+        pipeline.push(2, first).unwrap();
+        pipeline.push(0, second).unwrap();
+    }
+    for outcome in &training.outcomes {
+        for group in &outcome.groups {
+            found.extend(group.losses.iter().map(|losses| to_bits(losses)));
+            found.push(to_bits(&group.squared_norms));
+        }
+    }
+    found
 }
 
 #[test]
