@@ -52,8 +52,8 @@ impl Forecasts {
     }
 
     /// The same over what was expected while there was no fit: by the prior, or scaled up from loads
-    /// that had run. Where peaks are not reported, what the pools hold after the iteration counts as
-    /// measured.
+    /// that had run. Where peaks are not reported, what the pools hold after iterations that made them
+    /// grow is what was measured.
     pub fn unfitted_percentage_error(&self) -> Option<f64> {
         self.unfitted.mean()
     }

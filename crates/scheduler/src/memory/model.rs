@@ -95,18 +95,15 @@ impl MemoryModel {
         }
         if let Some(bytes) = most_measured {
             self.forecasts.add_bound(bytes <= forecast.bound_bytes);
+            if self.regression.is_none() {
+                let expected = forecast.expected_bytes;
+                self.forecasts.add_unfitted(expected, bytes);
+            }
         }
         if measured != Measurement::default() {
             let reach = self.reach.get_or_insert_default();
             reach.tokens = reach.tokens.max(load.tokens);
             reach.squared_tokens = reach.squared_tokens.max(load.squared_tokens);
-        }
-        let seen = measured.peak_in_use_bytes.or(measured.reserved_bytes);
-        if let Some(bytes) = seen
-            && self.regression.is_none()
-        {
-            let expected = forecast.expected_bytes;
-            self.forecasts.add_unfitted(expected, bytes);
         }
         if let Some(bytes) = exact_measurement {
             if let Some(regression) = &self.regression {

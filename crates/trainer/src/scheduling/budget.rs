@@ -201,13 +201,14 @@ pub(crate) fn without_limit(pipeline: &Pipeline, limit: MemoryLimit) -> Option<S
     let MemoryLimit::Fraction(fraction) = limit else {
         return None;
     };
-    let (device, _) = pipeline
-        .local_devices()
-        .find(|(device, _)| known(device).0.is_none())?;
-    Some(format!(
-        "{device:?} does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
-         limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
-    ))
+    let mut devices = pipeline.local_devices();
+    let unknown = devices.any(|(device, _)| known(&device).0.is_none());
+    unknown.then(|| {
+        format!(
+            "a device does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
+             limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
+        )
+    })
 }
 
 /// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.
