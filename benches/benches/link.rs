@@ -117,7 +117,7 @@ fn measure(
     let mut stages = Vec::new();
     for (stage, (address, _)) in workers.iter().enumerate() {
         let order = StageOrder {
-            layers: stage..stage + 1,
+            layers: (stage..stage + 1).into(),
             checkpoint: &checkpoint,
             dtype: FloatDType::F32,
             gradient_checkpointing: false,

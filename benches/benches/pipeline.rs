@@ -1,25 +1,29 @@
 //! Stages: how fast more of them are, and how near the executor comes to its simulation.
 //!
 //!     cargo bench -p loraloom-benches --bench pipeline [-- SHAPE ROWS]
+//!     cargo bench -p loraloom-benches --bench pipeline -- SHAPE given FORWARD BACKWARD HEAD
 //!
 //! Prints a JSON line per case. `measured_costs` are seconds of a decoder layer and of the head of
 //! SHAPE (`tinyllama-1.1b` unless named) on this machine's CPU; `simulated` spreads the whole model
 //! over stages by them and lets the schedules run on a clock, with as many groups as stages;
-//! `executed` has the real executor run stages that sleep, beside the simulation of the same list.
+//! `staggered` does so with partitions that differ from group to group, for LoRAPP; `executed` has the
+//! real executor run stages that sleep, beside the simulation of the same list. The second form
+//! measures and executes nothing: it simulates with the costs that it is given.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it found")]
 
-use std::{env, thread, time::Duration};
+use std::{env, ops::Range, thread, time::Duration};
 
 use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
-    Balance, Forwarded, Microbatch, PartSeconds, Passage, PipelineError, TrainStage,
+    Balance, Forwarded, Microbatch, PartCosts, PartSeconds, Partitions, Passage, PipelineError,
+    TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
-    partition,
     schedule::{PipelineShape, Schedule},
     simulate::{Costs, Links, PassCosts, simulate},
+    stagger,
 };
 use serde_json::json;
 
@@ -34,14 +38,35 @@ fn main() -> anyhow::Result<()> {
     let shape = arguments
         .next()
         .unwrap_or_else(|| "tinyllama-1.1b".to_owned());
-    let rows = arguments.next().map_or(Ok(LENGTH), |rows| rows.parse())?;
+    let rows = arguments.next();
     let model = LlamaConfig::named(&shape);
     let model = model.ok_or_else(|| anyhow::anyhow!("no shape `{shape}`"))?;
+    if rows.as_deref() == Some("given") {
+        let costs = arguments.map(|cost| cost.parse());
+        return spread(&model, given(&costs.collect::<Result<Vec<_>, _>>()?)?);
+    }
+    let rows = rows.map_or(Ok(LENGTH), |rows| rows.parse())?;
     scaling(&shape, &model, rows)?;
     for (stages, groups, microbatches) in [(2, 2, 1), (4, 4, 1), (4, 1, 1), (4, 1, 4)] {
         executed(stages, groups, microbatches)?;
     }
     Ok(())
+}
+
+/// Costs of a layer and of the head as somebody else measured them.
+fn given(costs: &[f64]) -> anyhow::Result<PartSeconds> {
+    let &[forward, backward, head] = costs else {
+        anyhow::bail!("`given` takes three costs: FORWARD, BACKWARD and HEAD");
+    };
+    let passes = |forward, backward| PassCosts {
+        forward,
+        backward,
+        step: 0.0,
+    };
+    Ok(PartSeconds {
+        layer: passes(forward, backward),
+        head: passes(head, 0.0),
+    })
 }
 
 /// The same model on more and more stages, by measured costs.
@@ -60,35 +85,44 @@ fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> 
                 "head_forward": head.forward,
             }})
         );
-        let layer_cost = layer.forward + layer.backward;
-        let layer_costs = vec![layer_cost; model.num_hidden_layers];
-        for stages in [1, 2, 4, 8] {
-            let head_cost = head.forward + head.backward;
-            let parts = partition(&layer_costs, 0.0, head_cost, stages, &Balance::Auto)?;
-            let costs = parts.iter().map(|part| {
-                let count = part.len() as f64;
-                let last = part.end == model.num_hidden_layers;
-                let beyond = if last { head.forward } else { 0.0 };
-                let costs = PassCosts {
-                    forward: count * layer.forward + beyond,
-                    backward: count * layer.backward,
-                    step: 0.0,
-                };
-                vec![costs; stages]
-            });
-            let costs = Costs::new(costs.collect())?;
-            let layers: Vec<usize> = parts.iter().map(ExactSizeIterator::len).collect();
-            for schedule in SCHEDULES {
-                let rate = steps_per_second(schedule, [stages, stages, 1], &costs)?;
-                println!(
-                    "{}",
-                    json!({"simulated": {
-                        "stages": stages, "groups": stages, "schedule": schedule,
-                        "layers": layers, "group_steps_per_second": rate,
-                    }})
-                );
-            }
+        spread(model, seconds)?;
+    }
+    Ok(())
+}
+
+/// The whole model on more and more stages, by these costs.
+fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
+    let costs = PartCosts::measured(model.num_hidden_layers, seconds);
+    let one = Partitions::from(costs.partition(1, &Balance::Auto)?);
+    let one = costs.steps_per_second(&one)?;
+    for stages in [1, 2, 4, 8] {
+        let even = costs.partition(stages, &Balance::Auto)?;
+        let layers: Vec<usize> = even.iter().map(Range::len).collect();
+        let by_stage = even.iter().map(|part| vec![costs.of_stage(part); stages]);
+        let passes = Costs::new(by_stage.collect())?;
+        for schedule in SCHEDULES {
+            let rate = steps_per_second(schedule, [stages, stages, 1], &passes)?;
+            println!(
+                "{}",
+                json!({"simulated": {
+                    "stages": stages, "groups": stages, "schedule": schedule,
+                    "layers": layers, "group_steps_per_second": rate,
+                    "of_stages_times_one": rate / one / stages as f64,
+                }})
+            );
         }
+        let partitions = stagger(&costs, stages)?;
+        let held = partitions.stages();
+        let held: Vec<usize> = held.iter().map(|stage| stage.held().len()).collect();
+        let rate = costs.steps_per_second(&partitions)?;
+        println!(
+            "{}",
+            json!({"staggered": {
+                "stages": stages, "groups": stages, "partitions": partitions.counts(),
+                "layers_held": held, "group_steps_per_second": rate,
+                "of_stages_times_one": rate / one / stages as f64,
+            }})
+        );
     }
     Ok(())
 }

@@ -5,12 +5,14 @@
 )]
 
 mod compare;
+mod deeper;
 mod device;
 mod fixed_groups;
 mod fixture;
 mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
+pub use deeper::Deeper;
 pub use device::device;
 pub use fixed_groups::FixedGroups;
 pub use fixture::{Fixture, Job};

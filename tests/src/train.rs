@@ -79,6 +79,17 @@ pub fn train_and_look(
     }
 }
 
+impl TrainedRun {
+    /// Layers by partition and stage, if groups had theirs on different stages.
+    pub fn partitions(&self) -> Option<&Vec<Vec<usize>>> {
+        let begun = self.events.iter().find_map(|event| match event {
+            Event::RunStart { partitions, .. } => Some(partitions),
+            _ => None,
+        });
+        begun.expect("the run began").as_ref()
+    }
+}
+
 /// Loss and gradient norm of every step of an adapter.
 pub fn losses(events: &[Event], name: &str) -> Vec<[f64; 2]> {
     let steps = events.iter().filter_map(|event| match event {

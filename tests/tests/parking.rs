@@ -13,7 +13,9 @@ use loraloom_scheduler::{
     Admission, Decision, Member, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, Task,
     TaskId, TaskState,
 };
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train, train_with};
+use loraloom_tests::{
+    Deeper, Fixture, TrainedRun, assert_same_training, device, train, train_with,
+};
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
 
@@ -178,13 +180,22 @@ fn whims_change_nothing(stages: usize) {
     let run = train_with(Some(&mut whims), |output_dir| {
         config(&adapters, stages, output_dir)
     });
+    assert_undisturbed(&run, &adapters, config);
+}
+
+/// Every adapter was parked and is as it would have been alone on one stage.
+fn assert_undisturbed(
+    run: &TrainedRun,
+    adapters: &[Value],
+    config: impl Fn(&[Value], usize, &Path) -> Value,
+) {
     for (index, name) in NAMES.into_iter().enumerate() {
         assert_eq!(run.report.adapters[index].outcome, Outcome::Done);
         let alone = std::slice::from_ref(&adapters[index]);
         let alone = train(|output_dir| config(alone, 1, output_dir));
-        assert_same_training(name, &run, &alone);
+        assert_same_training(name, run, &alone);
     }
-    let times = NAMES.map(|name| parked(&run, name));
+    let times = NAMES.map(|name| parked(run, name));
     assert!(times[0] >= 100, "parked {times:?} times");
 }
 
@@ -198,6 +209,26 @@ fn parked_a_hundred_times_on_one_stage() {
 #[test]
 fn parked_a_hundred_times_on_two_stages() {
     whims_change_nothing(2);
+}
+
+/// And on three that groups have their layers on in different ways: a task goes on where its layers
+/// are elsewhere.
+#[test]
+fn parked_a_hundred_times_on_staggered_stages() {
+    let model = Deeper::new(7);
+    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let config = |adapters: &[Value], stages: usize, output_dir: &Path| {
+        let mut config = config(adapters, stages, output_dir);
+        config["model"] = json!(model.path());
+        config["pipeline"]["balance"] = json!(if stages > 1 { "staggered" } else { "auto" });
+        config
+    };
+    let mut whims = Whims::new(seed(), 3);
+    let run = train_with(Some(&mut whims), |output_dir| {
+        config(&adapters, 3, output_dir)
+    });
+    assert!(run.partitions().is_some_and(|all| all.len() == 3));
+    assert_undisturbed(&run, &adapters, config);
 }
 
 /// A scheduler that says one wrong thing after a right one.

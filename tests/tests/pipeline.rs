@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, losses, train};
+use loraloom_tests::{Deeper, Fixture, TrainedRun, assert_same_training, device, losses, train};
 use loraloom_trainer::{Event, Outcome};
 use serde_json::{Value, json};
 
@@ -93,6 +93,43 @@ fn an_explicit_balance_gives_the_same_bits() {
         let mut two = stages(2, "lorapp", 1);
         two["balance"] = json!(balance);
         assert_same(&run(&adapters, &two), &one);
+    }
+}
+
+/// Groups may have their layers on different stages. Seven layers are even on neither two nor three
+/// stages, whatever the head is measured to take beside a layer, as long as it is less than two.
+#[test]
+fn staggered_layers_give_the_same_bits() {
+    let model = Deeper::new(7);
+    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let run_with = |stages: &Value| {
+        let run = train(|output_dir| {
+            let mut config = config(&adapters, stages, output_dir);
+            config["model"] = json!(model.path());
+            config
+        });
+        for adapter in &run.report.adapters {
+            assert_eq!(adapter.outcome, Outcome::Done, "{}", adapter.name);
+        }
+        run
+    };
+    for microbatches in [1, 2] {
+        let one = run_with(&stages(1, "lorapp", microbatches));
+        assert_eq!(one.partitions(), None);
+        for count in [2, 3] {
+            let mut staggered = stages(count, "lorapp", microbatches);
+            staggered["balance"] = json!("staggered");
+            let run = run_with(&staggered);
+            println!("{count} stages: {:?}", run.partitions());
+            if count == 3 {
+                let partitions = run.partitions().expect("they are staggered");
+                assert_eq!(partitions.len(), 3);
+                for counts in partitions {
+                    assert_eq!(counts.iter().sum::<usize>(), 7, "{counts:?}");
+                }
+            }
+            assert_same(&run, &one);
+        }
     }
 }
 

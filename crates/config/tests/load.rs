@@ -461,6 +461,27 @@ fn an_override_makes_a_pipeline() {
 }
 
 #[test]
+fn layers_may_be_staggered() {
+    let loaded = |pipeline: &str| {
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a}}]\npipeline: {pipeline}"
+        );
+        let loaded = load(&text, &[]).unwrap();
+        assert_eq!(loaded.config.pipeline.balance, BalanceChoice::Staggered);
+        let back = load(&loaded.config.to_yaml().unwrap(), &[]).unwrap().config;
+        assert_eq!(back, loaded.config);
+        let of_balance = |warning: &&String| warning.contains("`pipeline.balance: staggered`");
+        loaded.warnings.iter().filter(of_balance).count()
+    };
+    assert_eq!(loaded("{stages: [cpu, cpu], balance: staggered}"), 0);
+    assert_eq!(loaded("{balance: staggered}"), 1);
+    for schedule in ["gpipe", "one_f_one_b"] {
+        let pipeline = format!("{{stages: [cpu, cpu], balance: staggered, schedule: {schedule}}}");
+        assert_eq!(loaded(&pipeline), 1, "{schedule}");
+    }
+}
+
+#[test]
 fn legal_but_odd_settings_are_warned_of() {
     let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\n\
                 pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t}\nadapters:\n\

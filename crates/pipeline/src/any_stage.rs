@@ -8,7 +8,7 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
     Delivery, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
-    TrainStage, crossing::Crossing, local_stage::LocalStage,
+    StageLayers, TrainStage, crossing::Crossing, local_stage::LocalStage,
 };
 
 /// A stage, wherever its layers are.
@@ -55,8 +55,13 @@ macro_rules! either {
 }
 
 impl AnyStage {
+    /// All that it holds.
     pub(crate) fn layers(&self) -> Range<usize> {
-        either!(&self.0, stage => stage.stage().layers(), stage.layers())
+        self.layers_by_group().held()
+    }
+
+    pub(crate) fn layers_by_group(&self) -> &StageLayers {
+        either!(&self.0, stage => stage.stage().layers_by_group(), stage.layers_by_group())
     }
 
     pub(crate) fn ends_model(&self) -> bool {

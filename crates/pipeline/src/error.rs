@@ -29,6 +29,18 @@ pub enum PipelineError {
         /// The stages' layers.
         layers: Vec<Range<usize>>,
     },
+    /// Stages that groups do not take the same number of partitions on.
+    #[error("groups take turns of {turns:?} on the stages, which must be the same on all of them")]
+    Turns {
+        /// Ranges of layers, by stage.
+        turns: Vec<usize>,
+    },
+    /// Caches that were begun by a group with its layers on other stages.
+    #[error("the caches hold layers as another group has them on the stages, not as group {group}")]
+    OtherPartition {
+        /// The group asked for.
+        group: usize,
+    },
     /// Layers cannot be spread over the stages.
     #[error(transparent)]
     Partition(#[from] PartitionError),

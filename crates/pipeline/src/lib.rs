@@ -1,9 +1,10 @@
 //! The backbone as stages: each holds contiguous decoder layers on one device, with their adapters
 //! and optimizer state, and runs them forward, backward and through an optimizer step.
 //!
-//! [`partition()`] says which layers a stage holds, [`schedule`] in which order it works for several
-//! groups of adapters, [`simulate`] how long that takes; the three are functions of numbers and know
-//! no device. [`Pipeline`] holds the stages, [`executor`] has them work through their lists.
+//! [`partition()`] says which layers a stage holds, or [`stagger()`], where groups of adapters have
+//! their layers on different stages; [`schedule`] in which order a stage works for several groups,
+//! [`simulate`] how long that takes. They are functions of numbers and know no device. [`Pipeline`]
+//! holds the stages, [`executor`] has them work through their lists.
 
 mod any_stage;
 mod crossing;
@@ -16,8 +17,10 @@ mod measurement;
 mod memory_gauge;
 mod microbatch;
 mod parcel;
+mod part_costs;
 mod part_seconds;
 mod partition;
+mod partitions;
 mod pass_times;
 mod pass_work;
 mod passage;
@@ -29,6 +32,8 @@ pub mod simulate;
 mod stage;
 mod stage_adapters;
 mod stage_clock;
+mod stage_layers;
+mod stagger;
 mod tape;
 mod train_stage;
 
@@ -40,14 +45,18 @@ pub use measurement::Measurement;
 pub use memory_gauge::MemoryGauge;
 pub use microbatch::Microbatch;
 pub use parcel::Parcel;
+pub use part_costs::PartCosts;
 pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};
+pub use partitions::Partitions;
 pub use pass_times::{MicrobatchTimes, PassTimes, StepTimes};
 pub use pass_work::PassWork;
 pub use passage::Passage;
 pub use pipeline::{Caches, Pipeline};
 pub use stage::Stage;
 pub use stage_clock::StageClock;
+pub use stage_layers::StageLayers;
+pub use stagger::stagger;
 pub use train_stage::{Forwarded, TrainStage};
 
 pub(crate) use tape::{StageGradients, Tape};

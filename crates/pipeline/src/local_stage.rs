@@ -112,7 +112,7 @@ impl LocalStage {
     }
 
     /// The layers over hidden states, which the first stage makes itself, without keeping anything
-    /// but what goes into caches, one per layer.
+    /// but what goes into caches, one per layer that it holds.
     pub(crate) fn infer(
         &self,
         group: usize,
@@ -210,7 +210,9 @@ impl TrainStage for LocalStage {
             return Err(self.misses("backward pass", "no gradient from above"));
         };
         let microbatch = &under_way.microbatch;
-        let (gradients, below) = self.stage.backward(under_way.tape, gradient, microbatch)?;
+        let (gradients, below) =
+            self.stage
+                .backward(at.group, under_way.tape, gradient, microbatch)?;
         match self.gradients.get_mut(&at.group) {
             Some(sum) => sum.accumulate(gradients),
             None => {

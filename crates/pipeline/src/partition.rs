@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use thiserror::Error;
 
+use crate::simulate::SimulationError;
+
 /// How layers are spread over stages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Balance {
@@ -61,6 +63,9 @@ pub enum PartitionError {
         /// The cost.
         cost: f64,
     },
+    /// A partition cannot be timed.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
 }
 
 /// The layers of each stage, contiguous and in order, at least one a stage.

@@ -1,5 +1,7 @@
 use loraloom_model::LlamaConfig;
 
+use crate::{PartCosts, simulate::PassCosts};
+
 /// An estimate of what one token costs each part of a model in a step, before anything is measured:
 /// floating-point operations, forward and backward together.
 ///
@@ -27,6 +29,22 @@ impl PassWork {
             layers: vec![layer; model.num_hidden_layers],
             embedding: 0.0,
             head: (4 * model.vocab_size * model.d_model) as f64,
+        }
+    }
+
+    /// The work as costs: half of a layer's is its backward pass, the head's is all done in the forward
+    /// pass.
+    pub fn costs(&self) -> PartCosts {
+        let passes = |forward, backward| PassCosts {
+            forward,
+            backward,
+            step: 0.0,
+        };
+        let layers = self.layers.iter();
+        PartCosts {
+            layers: layers.map(|&work| passes(work / 2.0, work / 2.0)).collect(),
+            embedding: passes(self.embedding, 0.0),
+            head: passes(self.head, 0.0),
         }
     }
 }

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
-    AnyStage, MemoryGauge, Microbatch, PipelineError, Stage,
+    AnyStage, MemoryGauge, Microbatch, Partitions, PipelineError, Stage, StageLayers,
     any_stage::StageCache,
     executor::{Passes, Steps, run},
 };
@@ -12,9 +12,13 @@ use crate::{
 /// The whole backbone as stages one above the other, and the adapters over it in groups.
 ///
 /// A group's adapters are numbered by slot, the same at every stage. There is always a group 0.
+/// Groups may have their layers on different stages; see [`Partitions`].
 #[derive(Debug)]
 pub struct Pipeline {
     stages: Vec<AnyStage>,
+    partitions: Partitions,
+    /// Which partition each group has. The stages keep the same.
+    turns: Vec<usize>,
     /// By group.
     revisions: Vec<u64>,
     /// The last revision that was given out.
@@ -26,6 +30,8 @@ pub struct Pipeline {
 pub struct Caches {
     stages: Vec<StageCache>,
     tokens: usize,
+    /// The partition of the group that began them.
+    turn: Option<usize>,
 }
 
 impl Caches {
@@ -39,7 +45,8 @@ impl Pipeline {
     /// Puts stages together.
     ///
     /// # Errors
-    /// [`PipelineError::Gap`] if they do not hold all layers of the model, each once and in order.
+    /// [`PipelineError::Gap`] if they do not run all layers of the model for every group, each once and
+    /// in order, and [`PipelineError::Turns`] if they do not agree on how groups take turns.
     pub fn new(stages: Vec<Stage>) -> Result<Self, PipelineError> {
         Self::of(stages.into_iter().map(AnyStage::from).collect())
     }
@@ -49,19 +56,16 @@ impl Pipeline {
     /// # Errors
     /// As [`new`](Self::new), or if a stage is lost.
     pub fn of(stages: Vec<AnyStage>) -> Result<Self, PipelineError> {
-        let layers: Vec<Range<usize>> = stages.iter().map(AnyStage::layers).collect();
-        let mut end = 0;
-        let in_order = layers.iter().all(|range| {
-            let follows = range.start == end;
-            end = range.end;
-            follows
-        });
-        let whole = stages.last().is_some_and(AnyStage::ends_model);
-        if !in_order || !whole {
+        let layers = stages.iter().map(AnyStage::layers_by_group).cloned();
+        let partitions = Partitions::of_stages(&layers.collect::<Vec<_>>())?;
+        if !stages.last().is_some_and(AnyStage::ends_model) {
+            let layers = partitions.of_group(0).to_vec();
             return Err(PipelineError::Gap { layers });
         }
         let mut pipeline = Self {
             stages,
+            partitions,
+            turns: Vec::new(),
             revisions: Vec::new(),
             newest: 0,
         };
@@ -69,9 +73,14 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// Decoder layers of each stage.
+    /// Decoder layers that each stage holds.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = Range<usize>> {
         self.stages.iter().map(AnyStage::layers)
+    }
+
+    /// Which of them the stages run for whom, as groups come.
+    pub fn partitions(&self) -> &Partitions {
+        &self.partitions
     }
 
     /// The device of each stage.
@@ -80,9 +89,9 @@ impl Pipeline {
     }
 
     /// Devices of this process, with the layers of the stages on them.
-    pub fn local_devices(&self) -> impl Iterator<Item = (Device, Range<usize>)> {
+    pub fn local_devices(&self) -> impl Iterator<Item = (Device, StageLayers)> {
         let stages = self.stages.iter().filter(|stage| stage.is_local());
-        stages.map(|stage| (stage.device().clone(), stage.layers()))
+        stages.map(|stage| (stage.device().clone(), stage.layers_by_group().clone()))
     }
 
     /// What each stage is on, for people.
@@ -98,13 +107,17 @@ impl Pipeline {
         self.stages[0].config()
     }
 
-    /// Makes sure that there are groups 0 to `count`, without it; new ones are empty.
+    /// Makes sure that there are groups 0 to `count`, without it; new ones are empty, and take the
+    /// partition whose turn it is.
     ///
     /// # Errors
     /// If a stage is lost.
     pub fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
         if self.revisions.len() < count {
             self.revisions.resize(count, 0);
+            let new = self.turns.len()..count;
+            self.turns
+                .extend(new.map(|group| self.partitions.turn(group)));
         }
         let mut stages = self.stages.iter_mut();
         stages.try_for_each(|stage| stage.reserve_groups(count))
@@ -163,7 +176,8 @@ impl Pipeline {
         all
     }
 
-    /// Exchanges the adapters of two groups, and what is kept of their gradients.
+    /// Exchanges the adapters of two groups, which stay at their layers, and what is kept of their
+    /// gradients.
     ///
     /// # Errors
     /// If there is no such group.
@@ -171,7 +185,15 @@ impl Pipeline {
         let mut stages = self.stages.iter_mut();
         stages.try_for_each(|stage| stage.swap_groups(first, second))?;
         self.revisions.swap(first, second);
+        self.turns.swap(first, second);
         Ok(())
+    }
+
+    /// Which partition a group has.
+    fn turn(&self, group: usize) -> Result<usize, PipelineError> {
+        let groups = self.turns.len();
+        let found = self.turns.get(group).copied();
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
     }
 
     /// Adds an adapter, given by all layers in order, to a group; returns its slot.
@@ -183,10 +205,12 @@ impl Pipeline {
         group: usize,
         mut adapter: Vec<LayerAdapter>,
     ) -> Result<usize, PipelineError> {
+        let turn = self.turn(group)?;
         self.revise(group);
         let mut slot = 0;
-        for stage in &mut self.stages {
-            let above = adapter.split_off(stage.layers().len().min(adapter.len()));
+        let layers = self.partitions.of_group(turn);
+        for (stage, layers) in self.stages.iter_mut().zip(layers) {
+            let above = adapter.split_off(layers.len().min(adapter.len()));
             slot = stage.push(group, adapter)?;
             adapter = above;
         }
@@ -266,6 +290,7 @@ impl Pipeline {
         Caches {
             stages: self.stages.iter().map(AnyStage::cache).collect(),
             tokens: 0,
+            turn: None,
         }
     }
 
@@ -273,13 +298,18 @@ impl Pipeline {
     /// what came before taken from the caches. All sequences have as many tokens.
     ///
     /// # Errors
-    /// If there is no such group or slot, or a device fails.
+    /// If there is no such group or slot, a device fails, or the caches were begun by a group with
+    /// another partition.
     pub fn next_logits(
         &self,
         group: usize,
         microbatch: &Microbatch,
         caches: &mut Caches,
     ) -> Result<Vec<f32>, PipelineError> {
+        let turn = self.turn(group)?;
+        if *caches.turn.get_or_insert(turn) != turn {
+            return Err(PipelineError::OtherPartition { group });
+        }
         let mut hidden = None;
         for (stage, cache) in self.stages.iter().zip(&mut caches.stages) {
             hidden = Some(stage.infer(group, microbatch, hidden, Some(cache))?);

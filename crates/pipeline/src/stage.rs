@@ -1,13 +1,14 @@
+mod groups;
+
 use std::ops::Range;
 
-use batchlora::{AdamWStep, GradientNorms};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{
-    Backbone, Checkpoint, LayerAdapter, LayerCache, LayerGradients, LlamaConfig, Targets,
+    Backbone, Checkpoint, DecoderLayer, LayerCache, LayerGradients, LlamaConfig, Targets,
 };
 
 use crate::{
-    PipelineError, StageGradients, Tape,
+    PipelineError, StageGradients, StageLayers, Tape,
     microbatch::PlacedMicrobatch,
     stage_adapters::StageAdapters,
     tape::{LayerTape, backward},
@@ -19,11 +20,14 @@ use crate::{
 /// Every decoder layer has a graph of its own: its input is a leaf, the gradient from above enters
 /// at its end, and what comes out at the leaf is handed to the layer below. With gradient
 /// checkpointing a layer's graph is built in the backward pass only.
+///
+/// A group's passes run through the layers that the group has here, which may be fewer than the
+/// stage holds: see [`StageLayers`].
 #[derive(Debug)]
 pub struct Stage {
     config: LlamaConfig,
     backbone: Backbone,
-    layers: Range<usize>,
+    layers: StageLayers,
     groups: Vec<StageAdapters>,
     device: Device,
     dtype: FloatDType,
@@ -38,11 +42,12 @@ impl Stage {
     pub fn load(
         checkpoint: &Checkpoint,
         config: &LlamaConfig,
-        layers: Range<usize>,
+        layers: impl Into<StageLayers>,
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, PipelineError> {
-        let backbone = Backbone::load(checkpoint, config, layers.clone(), dtype, device)?;
+        let layers = layers.into();
+        let backbone = Backbone::load(checkpoint, config, layers.held(), dtype, device)?;
         Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
 
@@ -52,18 +57,19 @@ impl Stage {
     /// As [`load`](Self::load), of which nothing can happen here.
     pub fn random(
         config: &LlamaConfig,
-        layers: Range<usize>,
+        layers: impl Into<StageLayers>,
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, PipelineError> {
-        let backbone = Backbone::random(config, layers.clone(), dtype, device)?;
+        let layers = layers.into();
+        let backbone = Backbone::random(config, layers.held(), dtype, device)?;
         Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
 
     fn new(
         backbone: Backbone,
         config: &LlamaConfig,
-        layers: Range<usize>,
+        layers: StageLayers,
         (dtype, device): (FloatDType, &Device),
     ) -> Self {
         Self {
@@ -101,7 +107,23 @@ impl Stage {
 
     /// The decoder layers this stage holds.
     pub fn layers(&self) -> Range<usize> {
-        self.layers.clone()
+        self.layers.held()
+    }
+
+    /// Which of them it runs for whom.
+    pub(crate) fn layers_by_group(&self) -> &StageLayers {
+        &self.layers
+    }
+
+    /// Where in this stage's layers those of a group are.
+    fn within(&self, adapters: &StageAdapters) -> Range<usize> {
+        let first = self.layers.held().start;
+        let Range { start, end } = adapters.layers();
+        start - first..end - first
+    }
+
+    fn decoder_layers(&self, adapters: &StageAdapters) -> &[DecoderLayer] {
+        &self.backbone.layers()[self.within(adapters)]
     }
 
     /// Whether the stage has the head.
@@ -112,74 +134,6 @@ impl Stage {
     /// The configuration of the whole model.
     pub(crate) fn config(&self) -> &LlamaConfig {
         &self.config
-    }
-
-    fn group(&self, group: usize) -> Result<&StageAdapters, PipelineError> {
-        let groups = self.groups.len();
-        let found = self.groups.get(group);
-        found.ok_or(PipelineError::NoSuchGroup { group, groups })
-    }
-
-    fn group_mut(&mut self, group: usize) -> Result<&mut StageAdapters, PipelineError> {
-        let groups = self.groups.len();
-        let found = self.groups.get_mut(group);
-        found.ok_or(PipelineError::NoSuchGroup { group, groups })
-    }
-
-    /// Makes sure that there are groups 0 to `count`, without it; new ones are empty.
-    pub(crate) fn reserve_groups(&mut self, count: usize) {
-        while self.groups.len() < count {
-            let (layers, device) = (self.layers.clone(), &self.device);
-            let empty = StageAdapters::new(&self.config, layers, device);
-            self.groups.push(empty);
-        }
-    }
-
-    /// Exchanges the adapters of two groups.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub(crate) fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
-        self.group(first)?;
-        self.group(second)?;
-        self.groups.swap(first, second);
-        Ok(())
-    }
-
-    /// Adds an adapter to a group, given by this stage's layers in order, and returns its slot.
-    ///
-    /// # Errors
-    /// If there is no such group, or a part of the adapter does not fit its layer.
-    pub(crate) fn push(
-        &mut self,
-        group: usize,
-        adapter: Vec<LayerAdapter>,
-    ) -> Result<usize, PipelineError> {
-        self.group_mut(group)?.push(adapter)
-    }
-
-    /// Takes an adapter out; later slots of its group move down by one.
-    ///
-    /// # Errors
-    /// If there is no such group or slot.
-    pub(crate) fn remove(
-        &mut self,
-        group: usize,
-        slot: usize,
-    ) -> Result<Vec<LayerAdapter>, PipelineError> {
-        self.group_mut(group)?.remove(slot)
-    }
-
-    /// A copy of an adapter, by this stage's layers in order.
-    ///
-    /// # Errors
-    /// If there is no such group or slot.
-    pub(crate) fn extract(
-        &self,
-        group: usize,
-        slot: usize,
-    ) -> Result<Vec<LayerAdapter>, PipelineError> {
-        self.group(group)?.extract(slot)
     }
 
     /// Embeds token ids: `[tokens, d_model]`.
@@ -203,10 +157,10 @@ impl Stage {
         microbatch: &PlacedMicrobatch,
     ) -> Result<(Tensor<2>, Tape), PipelineError> {
         let adapters = self.group(group)?;
-        let begins_model = self.layers.start == 0;
+        let begins_model = adapters.layers().start == 0;
         let mut hidden = hidden.without_autodiff();
         let mut tape = Tape { layers: Vec::new() };
-        for (index, layer) in self.backbone.layers().iter().enumerate() {
+        for (index, layer) in self.decoder_layers(adapters).iter().enumerate() {
             let lora = adapters.attach(index, microbatch)?;
             // Below the first adapter nothing asks for a gradient.
             let first_trained = tape.layers.is_empty() && begins_model;
@@ -243,19 +197,21 @@ impl Stage {
         Ok((hidden, tape))
     }
 
-    /// Walks the tape back from the gradient of the stage's output `[rows, d_model]`: the gradients
-    /// of its adapters, and of its input unless the stage begins the model.
+    /// Walks a group's tape back from the gradient of the stage's output `[rows, d_model]`: the
+    /// gradients of its adapters, and of its input unless the stage begins the model.
     ///
     /// # Errors
-    /// If a layer that is computed again cannot be.
+    /// If there is no such group, or a layer that is computed again cannot be.
     pub(crate) fn backward(
         &self,
+        group: usize,
         tape: Tape,
         gradient: Tensor<2>,
         microbatch: &PlacedMicrobatch,
     ) -> Result<(StageGradients, Option<Tensor<2>>), PipelineError> {
-        let mut layers = vec![LayerGradients::default(); self.layers.len()];
-        let first = self.layers.len() - tape.layers.len();
+        let decoder_layers = self.decoder_layers(self.group(group)?);
+        let mut layers = vec![LayerGradients::default(); decoder_layers.len()];
+        let first = decoder_layers.len() - tape.layers.len();
         let mut gradient = Some(gradient);
         for (index, taped) in tape.layers.into_iter().enumerate().rev() {
             let Some(above) = gradient.take() else { break };
@@ -264,7 +220,7 @@ impl Stage {
                 lora,
                 output,
             } = taped;
-            let layer = &self.backbone.layers()[first + index];
+            let layer = &decoder_layers[first + index];
             let output = match output {
                 Some(output) => output,
                 None => layer.forward(input.clone(), &microbatch.batch, &lora)?,
@@ -287,14 +243,15 @@ impl Stage {
         microbatch: &PlacedMicrobatch,
     ) -> Result<Tensor<2>, PipelineError> {
         let adapters = self.group(group)?;
-        for (index, layer) in self.backbone.layers().iter().enumerate() {
+        for (index, layer) in self.decoder_layers(adapters).iter().enumerate() {
             let lora = adapters.attach(index, microbatch)?;
             hidden = layer.forward(hidden, &microbatch.batch, &lora)?;
         }
         Ok(hidden)
     }
 
-    /// The layers over the next tokens of sequences whose past is in the caches, one per layer.
+    /// The layers over the next tokens of sequences whose past is in the caches, one per layer that
+    /// the stage holds.
     ///
     /// # Errors
     /// As [`infer`](Self::infer).
@@ -306,7 +263,8 @@ impl Stage {
         caches: &mut [LayerCache],
     ) -> Result<Tensor<2>, PipelineError> {
         let adapters = self.group(group)?;
-        let layers = self.backbone.layers().iter().zip(caches);
+        let caches = caches.iter_mut().skip(self.within(adapters).start);
+        let layers = self.decoder_layers(adapters).iter().zip(caches);
         for (index, (layer, cache)) in layers.enumerate() {
             let lora = adapters.attach(index, microbatch)?;
             hidden = layer.forward_cached(hidden, &microbatch.batch, &lora, cache)?;
@@ -350,50 +308,11 @@ impl Stage {
         Ok(head.logits(hidden))
     }
 
-    /// Each slot's squared gradients on top of those of the stages above.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub(crate) fn add_squares(
-        &self,
-        group: usize,
-        above: Option<GradientNorms>,
-        gradients: Option<&StageGradients>,
-    ) -> Result<GradientNorms, PipelineError> {
-        Ok(self.group(group)?.add_squares(above, gradients))
-    }
-
-    /// What is left of a group's gradients for later: those of slots that do not take this step.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub(crate) fn keep(
-        &self,
-        group: usize,
-        gradients: &StageGradients,
-        kept: impl Fn(usize) -> bool + Copy,
-    ) -> Result<StageGradients, PipelineError> {
-        Ok(self.group(group)?.keep(gradients, kept))
-    }
-
-    /// Steps all adapters of a group at this stage.
-    ///
-    /// # Errors
-    /// If there is no such group.
-    pub(crate) fn step(
-        &mut self,
-        group: usize,
-        gradients: StageGradients,
-        step: &AdamWStep,
-    ) -> Result<(), PipelineError> {
-        self.group_mut(group)?.step(gradients, step);
-        Ok(())
-    }
-
     fn lacks(&self, part: &'static str) -> PipelineError {
+        let Range { start, end } = self.layers.held();
         PipelineError::NotHere {
-            first: self.layers.start,
-            end: self.layers.end,
+            first: start,
+            end,
             part,
         }
     }

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use batchlora::{AdamWStep, GradientNorms};
 use burn::tensor::Device;
 use loraloom_model::{
@@ -6,26 +8,31 @@ use loraloom_model::{
 
 use crate::{PipelineError, StageGradients, microbatch::PlacedMicrobatch};
 
-/// The adapters of one group at a stage's layers, with their optimizer state. A slot is the same
-/// task at every layer of every stage.
+/// The adapters of one group at the layers that it has on a stage, with their optimizer state. A slot
+/// is the same task at every layer of every stage.
 #[derive(Debug)]
 pub(crate) struct StageAdapters {
+    /// Which of the model's layers these are.
+    range: Range<usize>,
     layers: Vec<LayerBanks>,
     device: Device,
 }
 
 impl StageAdapters {
-    pub(crate) fn new(
-        config: &LlamaConfig,
-        layers: impl Iterator<Item = usize>,
-        device: &Device,
-    ) -> Self {
+    pub(crate) fn new(config: &LlamaConfig, range: Range<usize>, device: &Device) -> Self {
         Self {
-            layers: layers
+            layers: range
+                .clone()
                 .map(|layer| LayerBanks::new(config, layer, device))
                 .collect(),
+            range,
             device: device.clone(),
         }
+    }
+
+    /// The model's layers that they belong to.
+    pub(crate) fn layers(&self) -> Range<usize> {
+        self.range.clone()
     }
 
     pub(crate) fn push(&mut self, adapter: Vec<LayerAdapter>) -> Result<usize, PipelineError> {
@@ -46,7 +53,7 @@ impl StageAdapters {
         Ok(parts.collect::<Result<_, _>>()?)
     }
 
-    /// The adapters of one layer, counted from the stage's first, in one forward pass.
+    /// The adapters of one layer, counted from the group's first, in one forward pass.
     pub(crate) fn attach(
         &self,
         layer: usize,

@@ -13,8 +13,8 @@ pub(crate) struct LayerTape {
     pub(crate) output: Option<Tensor<2>>,
 }
 
-/// What a stage keeps of a forward pass until its backward pass: one graph per decoder layer, from
-/// the first layer that has an adapter on.
+/// What a stage keeps of a forward pass until its backward pass: one graph per decoder layer of the
+/// group's, from the first layer that has an adapter on.
 #[derive(Debug)]
 pub(crate) struct Tape {
     pub(crate) layers: Vec<LayerTape>,

@@ -1,6 +1,8 @@
 //! The first events of a run, or of a part of it.
 
-use crate::{Event, Outcome, SavedRun, Versions, session::Session};
+use loraloom_config::BalanceChoice;
+
+use crate::{Event, Outcome, SavedRun, Versions, plan::NOT_STAGGERED, session::Session};
 
 impl Session<'_> {
     /// Says that the run begins, or goes on, and what is odd about that.
@@ -10,16 +12,26 @@ impl Session<'_> {
         let stages = self.pipeline.names().collect();
         let layers = self.pipeline.layers();
         let layers = layers.map(|layers| [layers.start, layers.end]).collect();
+        let partitions = self.pipeline.partitions();
+        let partitions = partitions.are_staggered().then(|| partitions.counts());
         let (time, versions) = (now(), Versions::default());
+        let asked = self.ledger.config.pipeline.balance == BalanceChoice::Staggered;
+        let unheard = (asked && partitions.is_none()).then(|| Event::Warning {
+            message: NOT_STAGGERED.to_owned(),
+        });
         let Some(saved) = saved else {
             self.ledger.emit(Event::RunStart {
                 time,
                 adapters,
                 stages,
                 layers,
+                partitions,
                 weight_bytes: self.pipeline.weight_bytes().collect(),
                 versions,
             });
+            if let Some(warning) = unheard {
+                self.ledger.emit(warning);
+            }
             return;
         };
         let written_by = saved.record().loraloom.clone();
@@ -43,8 +55,12 @@ impl Session<'_> {
             adapters,
             stages,
             layers,
+            partitions,
             versions,
         });
+        if let Some(warning) = unheard {
+            self.ledger.emit(warning);
+        }
         for message in saved.warnings().iter().cloned() {
             self.ledger.emit(Event::Warning { message });
         }

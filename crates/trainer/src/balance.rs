@@ -1,12 +1,12 @@
-//! Which decoder layers each stage holds.
-
-use std::ops::Range;
+//! Which decoder layers each stage holds, and runs for whom.
 
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::{BalanceChoice, RunConfig};
 use loraloom_data::EncodeReport;
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::{Balance, PartSeconds, PassWork, PipelineError, partition};
+use loraloom_pipeline::{
+    Balance, PartCosts, PartSeconds, PartitionError, Partitions, PassWork, PipelineError, stagger,
+};
 
 use crate::{TrainerError, waiting::WaitingTask};
 
@@ -22,36 +22,39 @@ pub(crate) fn spread(
     stages: usize,
     tasks: &[WaitingTask],
     measure_on: Option<(&Device, FloatDType)>,
-) -> Result<Vec<Range<usize>>, TrainerError> {
+) -> Result<Partitions, TrainerError> {
     let mut costs = estimated(config, model);
-    let balance = balance(config);
-    let choice = stages > 1 && stages < model.num_hidden_layers && balance == Balance::Auto;
+    let layers = model.num_hidden_layers;
+    let given = matches!(config.pipeline.balance, BalanceChoice::Layers(_));
+    let choice = stages > 1 && stages < layers && !given;
     if choice && let Some((device, dtype)) = measure_on {
         let (sizes, predicting) = typical(config, tasks);
         if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
-            costs
-                .layers
-                .fill(seconds.layer.forward + seconds.layer.backward);
-            costs.head = seconds.head.forward + seconds.head.backward;
+            costs = PartCosts::measured(layers, seconds);
         }
     }
-    let layers = partition(&costs.layers, costs.embedding, costs.head, stages, &balance);
-    Ok(layers.map_err(PipelineError::from)?)
+    Ok(balanced(config, &costs, stages).map_err(PipelineError::from)?)
 }
 
-/// How the configuration wants layers spread.
-pub(crate) fn balance(config: &RunConfig) -> Balance {
-    match &config.pipeline.balance {
+/// Spreads layers of these costs as the configuration wants it.
+pub(crate) fn balanced(
+    config: &RunConfig,
+    costs: &PartCosts,
+    stages: usize,
+) -> Result<Partitions, PartitionError> {
+    let balance = match &config.pipeline.balance {
+        BalanceChoice::Staggered => return stagger(costs, stages),
         BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
         BalanceChoice::Auto => Balance::Auto,
-    }
+    };
+    Ok(costs.partition(stages, &balance)?.into())
 }
 
 /// The work of a token in sequences as long as any adapter allows.
-pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PassWork {
+pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
     let adapters = config.adapters.iter();
     let longest = adapters.map(|adapter| adapter.train.max_seq_len).max();
-    PassWork::of(model, longest.unwrap_or(0))
+    PassWork::of(model, longest.unwrap_or(0)).costs()
 }
 
 /// Rows and length of a group's micro-batch, about, and the share of its tokens that predict

@@ -20,8 +20,12 @@ pub enum Event {
         adapters: Vec<String>,
         /// Devices, one per stage.
         stages: Vec<String>,
-        /// First decoder layer of each stage and the one after its last.
+        /// First decoder layer that each stage holds and the one after its last.
         layers: Vec<[usize; 2]>,
+        /// Where they are staggered: how many of them each stage runs, by partition. Groups begin with
+        /// the partition at their number modulo how many there are.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        partitions: Option<Vec<Vec<usize>>>,
         /// Bytes of the weights that each stage has in memory.
         weight_bytes: Vec<u64>,
         /// Versions of what computes.
@@ -40,8 +44,12 @@ pub enum Event {
         adapters: Vec<String>,
         /// Devices, one per stage.
         stages: Vec<String>,
-        /// First decoder layer of each stage and the one after its last.
+        /// First decoder layer that each stage holds and the one after its last.
         layers: Vec<[usize; 2]>,
+        /// Where they are staggered: how many of them each stage runs, by partition. Groups begin with
+        /// the partition at their number modulo how many there are.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        partitions: Option<Vec<Vec<usize>>>,
         /// Versions of what computes.
         versions: Versions,
     },

@@ -1,11 +1,11 @@
-use std::{collections::BTreeMap, ops::Range, panic::resume_unwind, thread};
+use std::{collections::BTreeMap, panic::resume_unwind, thread};
 
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::{DtypeChoice, RunConfig};
 use loraloom_model::{Checkpoint, LlamaConfig};
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::{Controller, Reached, StageOrder, WorkerAddress};
-use loraloom_pipeline::{AnyStage, PipelineError, Stage};
+use loraloom_pipeline::{AnyStage, Partitions, PipelineError, Stage};
 
 use crate::{
     TrainerError,
@@ -106,7 +106,7 @@ impl Household<'_> {
     pub(crate) fn load(
         &self,
         homes: Vec<Home>,
-        layers: Vec<Range<usize>>,
+        partitions: &Partitions,
         dtype: FloatDType,
     ) -> Result<Vec<AnyStage>, TrainerError> {
         let mut stages = BTreeMap::new();
@@ -114,7 +114,7 @@ impl Household<'_> {
             #[cfg_attr(not(feature = "remote"), expect(unused_mut, reason = "no worker"))]
             let mut workers: Vec<(usize, Loading<'_>)> = Vec::new();
             let mut devices = Vec::new();
-            for (stage, (home, layers)) in homes.into_iter().zip(layers).enumerate() {
+            for (stage, (home, layers)) in homes.into_iter().zip(partitions.stages()).enumerate() {
                 match home {
                     Home::Device(device) => devices.push((stage, device, layers)),
                     #[cfg(feature = "remote")]

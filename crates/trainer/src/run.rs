@@ -114,8 +114,8 @@ impl Run {
             #[cfg(feature = "remote")]
             Home::Worker(_) => None,
         };
-        let layers = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
-        let pipeline = Pipeline::of(household.load(homes, layers, dtype)?)?;
+        let partitions = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
+        let pipeline = Pipeline::of(household.load(homes, &partitions, dtype)?)?;
         let limit = config.scheduler.memory_limit;
         tasks.warnings.extend(without_limit(&pipeline, limit));
         let ground = Ground {

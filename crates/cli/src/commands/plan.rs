@@ -33,7 +33,9 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
 }
 
 fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
-    let mut sections = vec![stages(plan), groups(plan)];
+    let mut sections = vec![stages(plan)];
+    sections.extend(plan.partitions.as_deref().map(partitions));
+    sections.push(groups(plan));
     sections.extend(links(&plan.links, link_gbits));
     sections.push(time(plan));
     if plan.stages.len() > 1 && !plan.gantt.is_empty() {
@@ -103,6 +105,20 @@ fn held(stage: &PlannedStage) -> String {
         }
     }
     text
+}
+
+/// The layers of each stage, where groups differ.
+fn partitions(partitions: &[Vec<usize>]) -> String {
+    let columns = [("partition", false), ("layers on each stage", true)];
+    let row = |(index, counts): (usize, &Vec<usize>)| {
+        let counts: Vec<_> = counts.iter().map(usize::to_string).collect();
+        [index.to_string(), counts.join(" ")]
+    };
+    let rows: Vec<_> = partitions.iter().enumerate().map(row).collect();
+    format!(
+        "layers of the groups, which take these partitions in turn\n{}",
+        table::aligned(columns, &rows)
+    )
 }
 
 fn groups(plan: &Plan) -> String {

@@ -112,6 +112,31 @@ fn keys_of_the_pipeline_are_planned_with() {
     assert_eq!(balanced["stages"][0]["layers"], 1);
     assert_eq!(balanced["stages"][1]["first_layer"], 1);
 
+    let even = plan(&here, &["--set", two]);
+    assert!(even.get("partitions").is_none());
+    let staggered = plan(
+        &here,
+        &["--set", two, "--set", "pipeline.balance=staggered"],
+    );
+    let partitions = staggered["partitions"].as_array().unwrap();
+    assert_eq!(partitions.len(), 2);
+    for counts in partitions {
+        let counts = counts.as_array().unwrap().iter();
+        assert_eq!(counts.filter_map(Value::as_u64).sum::<u64>(), 4);
+    }
+    // A layer is on both stages, and no adapter is.
+    assert_eq!(sum(&staggered, "layers"), 5);
+    assert_eq!(
+        sum(&staggered, "adapter_bytes"),
+        sum(&even, "adapter_bytes")
+    );
+    assert!(sum(&staggered, "weight_bytes") > sum(&even, "weight_bytes"));
+    let notes = staggered["notes"].to_string();
+    assert!(
+        notes.contains("hold 5 decoder layers of the model's 4"),
+        "{notes}"
+    );
+
     // One group accumulates twice; its batches of four rows are cut into two and two at best.
     let parts = plan(&here, &["--set", two, "--set", "pipeline.microbatches=3"]);
     let groups = parts["groups"].as_array().unwrap();

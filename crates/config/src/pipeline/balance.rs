@@ -6,14 +6,18 @@ use serde::{
     de::{Deserialize, Deserializer, Error, SeqAccess, Visitor},
 };
 
-/// The word for balancing by estimated cost.
+/// The words for balancing by cost.
 const AUTO: &str = "auto";
+const STAGGERED: &str = "staggered";
 
-/// How many decoder layers each stage holds: `auto`, or a list in a file.
+/// How many decoder layers each stage holds: `auto`, `staggered`, or a list in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceChoice {
     /// So that the slowest stage is as fast as it can be.
     Auto,
+    /// So that the stages are as even as they can be over a round of groups of adapters: groups have
+    /// their layers on different stages, and stages hold some layers twice.
+    Staggered,
     /// So many on each stage.
     Layers(Vec<usize>),
 }
@@ -22,6 +26,7 @@ impl Serialize for BalanceChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Auto => serializer.serialize_str(AUTO),
+            Self::Staggered => serializer.serialize_str(STAGGERED),
             Self::Layers(layers) => layers.serialize(serializer),
         }
     }
@@ -39,14 +44,14 @@ impl<'de> Visitor<'de> for BalanceVisitor {
     type Value = BalanceChoice;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`auto` or a list of layers, one number a stage, such as [11, 11]")
+        f.write_str("`auto`, `staggered` or a list of layers, one number a stage, such as [11, 11]")
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<BalanceChoice, E> {
-        if word == AUTO {
-            Ok(BalanceChoice::Auto)
-        } else {
-            Err(E::unknown_variant(word, &[AUTO]))
+        match word {
+            AUTO => Ok(BalanceChoice::Auto),
+            STAGGERED => Ok(BalanceChoice::Staggered),
+            _ => Err(E::unknown_variant(word, &[AUTO, STAGGERED])),
         }
     }
 
@@ -67,7 +72,7 @@ impl JsonSchema for BalanceChoice {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [
-                {"const": AUTO},
+                {"enum": [AUTO, STAGGERED]},
                 {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
             ]
         })

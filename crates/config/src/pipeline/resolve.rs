@@ -69,6 +69,14 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     if pipeline.token_file.is_some() && !pipeline.has_workers() {
         warnings.push(format!("`{TOKEN_FILE}` is not used: no stage is a worker"));
     }
+    if pipeline.balance == BalanceChoice::Staggered {
+        let lorapp = pipeline.schedule == ScheduleChoice::Lorapp;
+        let why = match pipeline.stages.len() {
+            1 => Some("the pipeline has one stage"),
+            _ => (!lorapp).then_some("groups are not on their way together under this schedule"),
+        };
+        warnings.extend(why.map(|why| format!("`{BALANCE}: staggered` gains nothing: {why}")));
+    }
     warnings
 }
 

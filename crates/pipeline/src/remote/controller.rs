@@ -1,5 +1,4 @@
 use std::{
-    ops::Range,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -24,7 +23,7 @@ use super::{
     stage::RemoteStage,
     wire::{Answer, Command, Greeting, LoadOrder, WireDtype},
 };
-use crate::PipelineError;
+use crate::{PipelineError, StageLayers};
 
 /// How long a worker is asked again that is somebody else's: its controller may have just ended.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -44,7 +43,7 @@ pub struct Controller {
 #[derive(Debug, Clone)]
 pub struct StageOrder<'a> {
     /// Its decoder layers.
-    pub layers: Range<usize>,
+    pub layers: StageLayers,
     /// The model's weights as the controller has them.
     pub checkpoint: &'a Checkpoint,
     /// What to compute in.
@@ -79,16 +78,16 @@ impl Reached {
     /// # Errors
     /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
     pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
-        let Range { start, end } = order.layers;
+        let held = order.layers.held();
+        let by_partition = order.layers.by_partition().iter();
         let failed = |reason: String| self.line.problem(WorkerError::Failed { reason });
         let dtype = WireDtype::new(order.dtype)
             .ok_or_else(|| failed(format!("{:?} is not for weights", order.dtype)))?;
         let command = Command::Load(LoadOrder {
-            first: start,
-            end,
+            layers: by_partition.map(|range| [range.start, range.end]).collect(),
             dtype,
             gradient_checkpointing: order.gradient_checkpointing,
-            digest: weights_digest(order.checkpoint, &self.config, (start, end))?,
+            digest: weights_digest(order.checkpoint, &self.config, (held.start, held.end))?,
         });
         let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
         let Answer::Loaded { weight_bytes } = answer else {

@@ -1,5 +1,6 @@
 use std::{
     fmt::{self, Write},
+    ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -19,7 +20,7 @@ use super::{
     wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
     work::{Done, Work, only},
 };
-use crate::{Stage, local_stage::LocalStage, stage_clock::now};
+use crate::{Stage, StageLayers, local_stage::LocalStage, stage_clock::now};
 
 /// What a worker has, and what it is doing.
 pub(super) struct Host {
@@ -139,13 +140,20 @@ impl Host {
         }
     }
 
-    fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
-        let LoadOrder { first, end, .. } = *order;
+    /// Ranges of layers that the model has.
+    fn layers(&self, ranges: &[[usize; 2]]) -> Result<StageLayers, WorkerError> {
         let layers = self.config.num_hidden_layers;
-        if first >= end || end > layers {
-            let reason = format!("there are no layers {first}..{end} in a model of {layers}");
-            return Err(WorkerError::Failed { reason });
-        }
+        let by_partition = ranges.iter().map(|&[first, end]| first..end).collect();
+        let found = StageLayers::new(by_partition).filter(|found| found.held().end <= layers);
+        found.ok_or_else(|| {
+            let reason = format!("there are no layers {ranges:?} in a model of {layers}");
+            WorkerError::Failed { reason }
+        })
+    }
+
+    fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
+        let layers = self.layers(&order.layers)?;
+        let Range { start: first, end } = layers.held();
         let mut work = locked(&self.work);
         if !self.leases.is_current(lease) {
             let reason = "it is not this controller's any more".to_owned();
@@ -167,7 +175,7 @@ impl Host {
             let reason = format!("its device does not support {dtype:?}");
             return Err(WorkerError::Failed { reason });
         }
-        let stage = Stage::load(&self.checkpoint, &self.config, first..end, dtype, device)
+        let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)
             .map_err(|error| WorkerError::failed(&error))?
             .with_gradient_checkpointing(order.gradient_checkpointing);
         let weight_bytes = stage.weight_bytes();

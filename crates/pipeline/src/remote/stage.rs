@@ -1,4 +1,4 @@
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use batchlora::SlotUpdate;
 use burn::{
@@ -18,7 +18,8 @@ use super::{
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
 use crate::{
-    Delivery, Forwarded, Measurement, Microbatch, Passage, PipelineError, StepTimes, TrainStage,
+    Delivery, Forwarded, Measurement, Microbatch, Passage, PipelineError, StageLayers, StepTimes,
+    TrainStage,
 };
 
 /// A stage that a worker holds. Calls that compute return at once, with tensors still to come.
@@ -26,7 +27,7 @@ use crate::{
 pub struct RemoteStage {
     line: Arc<Line>,
     config: LlamaConfig,
-    layers: Range<usize>,
+    layers: StageLayers,
     dtype: DType,
     /// The worker computes a pass in the call, and can tell how long it took.
     on_cpu: bool,
@@ -75,8 +76,8 @@ impl RemoteStage {
     }
 
     /// The decoder layers of this stage.
-    pub fn layers(&self) -> Range<usize> {
-        self.layers.clone()
+    pub(crate) fn layers_by_group(&self) -> &StageLayers {
+        &self.layers
     }
 
     /// The configuration of the whole model.
@@ -90,11 +91,11 @@ impl RemoteStage {
     }
 
     pub(crate) fn ends_model(&self) -> bool {
-        self.layers.end == self.config.num_hidden_layers
+        self.layers.held().end == self.config.num_hidden_layers
     }
 
     fn begins_model(&self) -> bool {
-        self.layers.start == 0
+        self.layers.held().start == 0
     }
 
     /// Why stages on workers cannot go on, if one of them cannot.
@@ -343,9 +344,10 @@ impl TrainStage for RemoteStage {
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         let Some(rows) = self.under_way.remove(&at) else {
+            let layers = self.layers.held();
             return Err(PipelineError::NothingUnderWay {
-                first: self.layers.start,
-                end: self.layers.end,
+                first: layers.start,
+                end: layers.end,
                 pass: "backward pass",
                 problem: "no forward pass before it",
             });

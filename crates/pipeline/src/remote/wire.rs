@@ -139,8 +139,9 @@ pub(super) struct Greeting {
 /// What a stage consists of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LoadOrder {
-    pub(super) first: usize,
-    pub(super) end: usize,
+    /// First layer of each range that groups take in turn, and the one after its last; see
+    /// [`StageLayers`](crate::StageLayers).
+    pub(super) layers: Vec<[usize; 2]>,
     pub(super) dtype: WireDtype,
     pub(super) gradient_checkpointing: bool,
     /// Of the weights; see [`digest`](super::digest).

@@ -183,7 +183,7 @@ impl Work {
                 Answer::Done.into()
             }
             Command::Push { group, adapter } => {
-                let layers = stage.stage().layers().len();
+                let layers = stage.stage().layers_of(group).map_err(failed)?.len();
                 let adapter = put_together(&adapter, inputs);
                 let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
                     let reason = format!("an adapter that is not one of {layers} layers");

@@ -1,3 +1,5 @@
+use std::ops::Add;
+
 use super::SimulationError;
 
 /// Seconds that one group's operations take on one stage.
@@ -9,6 +11,18 @@ pub struct PassCosts {
     pub backward: f64,
     /// One optimizer step.
     pub step: f64,
+}
+
+impl Add for PassCosts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            forward: self.forward + other.forward,
+            backward: self.backward + other.backward,
+            step: self.step + other.step,
+        }
+    }
 }
 
 /// Seconds of every operation, by stage and group.

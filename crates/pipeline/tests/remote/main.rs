@@ -8,4 +8,5 @@
 mod bubble;
 mod handshake;
 mod same_bits;
+mod scenarios;
 mod support;

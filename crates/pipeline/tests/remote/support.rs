@@ -12,7 +12,7 @@ use batchlora::{AdapterState, DropoutDraw, LoraSpec, Segment, Segments, SlotUpda
 use burn::tensor::{Device, FloatDType, TensorData};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
-    AnyStage, Microbatch, Pipeline, PipelineError, Stage,
+    AnyStage, Microbatch, Pipeline, PipelineError, Stage, StageLayers,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     remote::{Controller, RemoteStage, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
@@ -72,10 +72,10 @@ impl Model {
         controller: &Controller,
         worker: &Worker,
         stage: usize,
-        layers: Range<usize>,
+        layers: impl Into<StageLayers>,
     ) -> Result<RemoteStage, PipelineError> {
         let order = StageOrder {
-            layers,
+            layers: layers.into(),
             checkpoint: &self.checkpoint,
             dtype: self.dtype,
             gradient_checkpointing: self.gradient_checkpointing,
@@ -85,7 +85,7 @@ impl Model {
             .load(&order)
     }
 
-    pub(crate) fn local(&self, layers: Range<usize>) -> Stage {
+    pub(crate) fn local(&self, layers: impl Into<StageLayers>) -> Stage {
         let device = Device::flex();
         Stage::load(&self.checkpoint, &self.config, layers, self.dtype, &device)
             .unwrap()
@@ -99,10 +99,16 @@ pub(crate) fn controller() -> Controller {
 
 /// A pipeline of stages that are all on workers of their own, which must be kept.
 pub(crate) fn remote(model: &Model, cut: &[Range<usize>]) -> (Pipeline, Vec<Worker>) {
+    let stages: Vec<_> = cut.iter().cloned().map(StageLayers::from).collect();
+    remote_staggered(model, &stages)
+}
+
+/// As [`remote`], with layers that may differ from group to group.
+pub(crate) fn remote_staggered(model: &Model, cut: &[StageLayers]) -> (Pipeline, Vec<Worker>) {
     let controller = controller();
     let (mut stages, mut workers) = (Vec::new(), Vec::new());
     for (stage, layers) in cut.iter().enumerate() {
-        let name = format!("{stage}-{cut:?}");
+        let name = format!("{stage}-{}", cut.len());
         let directory = crate::support::model();
         let worker = Worker::start(options(&name, &directory)).unwrap();
         let stage = model.connect(&controller, &worker, stage, layers.clone());

@@ -1,10 +1,10 @@
 //! Who trains first and in which group, by the scheduler that a run has.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageChoice};
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::HostMemory;
+use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{Budget, DeviceMemory, Load, Refusal, SchedulerError, TaskId};
 
 use super::{gather::Gathered, parameters::frozen_parameters};
@@ -43,7 +43,7 @@ impl Budget for PlannedBudget {
 pub(super) fn admitted(
     config: &RunConfig,
     gathered: &Gathered,
-    layers: &[Range<usize>],
+    layers: &[StageLayers],
     element_bytes: usize,
 ) -> Result<Admitted, SchedulerError> {
     let budgets = budgets(config, &gathered.model, layers, element_bytes)?;
@@ -97,10 +97,10 @@ pub(super) fn admitted(
 fn budgets(
     config: &RunConfig,
     model: &LlamaConfig,
-    layers: &[Range<usize>],
+    layers: &[StageLayers],
     element_bytes: usize,
 ) -> Result<Vec<PlannedBudget>, SchedulerError> {
-    let mut devices: BTreeMap<String, (DeviceChoice, Vec<Range<usize>>)> = BTreeMap::new();
+    let mut devices: BTreeMap<String, (DeviceChoice, Vec<StageLayers>)> = BTreeMap::new();
     for (stage, layers) in config.pipeline.stages.iter().zip(layers) {
         if let StageChoice::Device(device) = stage {
             let held = devices.entry(stage.to_string());
@@ -119,7 +119,8 @@ fn budgets(
             (MemoryLimit::Bytes(bytes), None) => bytes,
             (MemoryLimit::Fraction(_), None) => continue,
         };
-        let weights = layers.iter().map(|layers| frozen_parameters(model, layers));
+        let held = layers.iter().map(StageLayers::held);
+        let weights = held.map(|layers| frozen_parameters(model, &layers));
         let residents = Residents {
             model,
             layers: &layers,

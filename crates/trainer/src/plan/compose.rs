@@ -1,9 +1,10 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
-use std::ops::Range;
-
 use loraloom_config::RunConfig;
-use loraloom_pipeline::simulate::{StageReport, gantt_text};
+use loraloom_pipeline::{
+    StageLayers,
+    simulate::{StageReport, gantt_text},
+};
 
 use super::{
     Plan, PlanError, PlannedLink, PlannedStage, Speeds,
@@ -11,7 +12,7 @@ use super::{
     dtype,
     gather::Gathered,
     groups::{Groups, partitioned},
-    notes::notes,
+    notes::{notes, staggered},
     parameters::frozen_parameters,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
@@ -35,7 +36,8 @@ pub(super) fn compose(
         element_bytes: dtype.size(),
         gradient_checkpointing: config.gradient_checkpointing,
     };
-    let layers = partitioned(config, &gathered.model)?;
+    let partitions = partitioned(config, &gathered.model)?;
+    let layers = partitions.stages();
     let groups = Groups::new(config, gathered, &layers, dtype.size())?;
     let microbatches = groups.microbatches();
     let row_bytes = (gathered.model.d_model * dtype.size()) as f64;
@@ -43,7 +45,13 @@ pub(super) fn compose(
     let prediction = planned.predict(speeds)?;
     let step_bytes = planned.step_bytes;
 
-    let better = better_warmup(config, gathered, speeds, dtype.size(), &prediction)?;
+    let better = better_warmup(
+        config,
+        gathered,
+        speeds,
+        (&layers, dtype.size()),
+        &prediction,
+    )?;
     let stages = stages(
         config,
         gathered,
@@ -67,6 +75,7 @@ pub(super) fn compose(
         dtype: dtype.to_string(),
         schedule: pipeline.schedule,
         stages,
+        partitions: partitions.are_staggered().then(|| partitions.counts()),
         groups: groups.planned(),
         waiting: groups.waiting().map(|(name, _)| name.to_owned()).collect(),
         waiting_reasons: groups
@@ -91,6 +100,7 @@ pub(super) fn compose(
                 gathered.tasks.len(),
             ))
             .chain(better)
+            .chain(staggered(config, &partitions))
             .collect(),
         chart: prediction.drawn,
     })
@@ -100,7 +110,7 @@ pub(super) fn compose(
 fn pipeline_of(
     config: &RunConfig,
     groups: &Groups<'_>,
-    layers: &[Range<usize>],
+    layers: &[StageLayers],
     row_bytes: f64,
 ) -> Pipeline {
     let step_bytes = groups.tokens().into_iter().map(|tokens| tokens * row_bytes);
@@ -110,7 +120,7 @@ fn pipeline_of(
         extra_warmup: config.pipeline.extra_warmup,
         operations: layers
             .iter()
-            .map(|range| groups.operations(range))
+            .map(|layers| groups.operations(layers))
             .collect(),
         step_bytes: step_bytes.collect(),
     }
@@ -122,7 +132,7 @@ fn better_warmup(
     config: &RunConfig,
     gathered: &Gathered,
     speeds: Speeds,
-    element_bytes: usize,
+    (layers, element_bytes): (&[StageLayers], usize),
     planned: &Prediction,
 ) -> Result<Option<String>, PlanError> {
     let row_bytes = (gathered.model.d_model * element_bytes) as f64;
@@ -135,9 +145,8 @@ fn better_warmup(
     for extra in 0..=MOST_TRIED {
         let mut other = config.clone();
         other.pipeline.extra_warmup = extra;
-        let layers = partitioned(&other, &gathered.model)?;
-        let groups = Groups::new(&other, gathered, &layers, element_bytes)?;
-        let prediction = pipeline_of(&other, &groups, &layers, row_bytes).predict(speeds)?;
+        let groups = Groups::new(&other, gathered, layers, element_bytes)?;
+        let prediction = pipeline_of(&other, &groups, layers, row_bytes).predict(speeds)?;
         if prediction.seconds_per_iteration < best.1 * WORTH {
             best = (extra, prediction.seconds_per_iteration);
         }
@@ -156,13 +165,13 @@ fn stages(
     gathered: &Gathered,
     groups: &Groups<'_>,
     storage: Storage,
-    layers: &[Range<usize>],
+    layers: &[StageLayers],
     simulated: &[StageReport],
 ) -> Vec<PlannedStage> {
     let model = &gathered.model;
     let operations: Vec<f64> = layers
         .iter()
-        .map(|range| groups.operations(range).iter().map(|o| o.total()).sum())
+        .map(|layers| groups.operations(layers).iter().map(|o| o.total()).sum())
         .collect();
     let all_operations: f64 = operations.iter().sum();
     let names = config.pipeline.stages.iter();
@@ -170,22 +179,22 @@ fn stages(
         .zip(layers)
         .zip(simulated)
         .zip(operations)
-        .map(|(((name, range), simulated), operations)| {
-            let weight_bytes = frozen_parameters(model, range) * storage.element_bytes;
-            let adapters = groups.tasks().map(|task| &task.ranks);
-            let parameters: usize = adapters.map(|ranks| ranks.sum(model, range)).sum();
+        .map(|(((name, layers), simulated), operations)| {
+            let held = layers.held();
+            let weight_bytes = frozen_parameters(model, &held) * storage.element_bytes;
+            let parameters = groups.adapter_parameters(layers);
             let adapter_bytes = parameters * super::parameters::ADAPTER_BYTES;
             let gradient_bytes = parameters * GRADIENT_BYTES;
-            let activations = groups.activations(range, storage);
+            let activations = groups.activations(layers, storage);
             let kept: Vec<usize> = activations.iter().map(|bytes| bytes.kept).collect();
             let again = activations.iter().map(|bytes| bytes.computed_again).max();
             let activation_bytes = most_held(simulated, &kept) + again.unwrap_or(0);
             PlannedStage {
                 on: name.to_string(),
-                first_layer: range.start,
-                layers: range.len(),
-                embedding: range.start == 0,
-                head: range.end == model.num_hidden_layers,
+                first_layer: held.start,
+                layers: held.len(),
+                embedding: held.start == 0,
+                head: held.end == model.num_hidden_layers,
                 weight_bytes,
                 adapter_bytes,
                 gradient_bytes,

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use loraloom_config::RunConfig;
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::{PartitionError, partition};
+use loraloom_pipeline::{PartitionError, Partitions, StageLayers};
 use loraloom_scheduler::SchedulerError;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     costs::{self, Member, Operations},
     gather::{Gathered, TaskPlan},
 };
-use crate::balance::{balance, estimated};
+use crate::balance::{balanced, estimated};
 
 /// The tasks that train at first, in their groups, and those that wait.
 pub(super) struct Groups<'a> {
@@ -22,18 +22,17 @@ pub(super) struct Groups<'a> {
     waiting: Vec<(&'a TaskPlan, String)>,
 }
 
-/// The layers of each stage, by the run's own rule where it measures nothing: for sequences as long
-/// as any adapter allows and a target in every row.
+/// The layers of each stage and group, by the run's own rule where it measures nothing: for sequences
+/// as long as any adapter allows and a target in every row.
 ///
 /// # Errors
 /// If there are more stages than layers, or the configuration's balance does not fit.
 pub(super) fn partitioned(
     config: &RunConfig,
     model: &LlamaConfig,
-) -> Result<Vec<Range<usize>>, PartitionError> {
+) -> Result<Partitions, PartitionError> {
     let costs = estimated(config, model);
-    let (stages, balance) = (config.pipeline.stages.len(), balance(config));
-    partition(&costs.layers, costs.embedding, costs.head, stages, &balance)
+    balanced(config, &costs, config.pipeline.stages.len())
 }
 
 impl<'a> Groups<'a> {
@@ -44,7 +43,7 @@ impl<'a> Groups<'a> {
     pub(super) fn new(
         config: &'a RunConfig,
         gathered: &'a Gathered,
-        layers: &[Range<usize>],
+        layers: &[StageLayers],
         element_bytes: usize,
     ) -> Result<Self, SchedulerError> {
         let Admitted { groups, waiting } = admitted(config, gathered, layers, element_bytes)?;
@@ -67,11 +66,6 @@ impl<'a> Groups<'a> {
         waiting.map(|(task, reason)| (task.name.as_str(), reason.as_str()))
     }
 
-    /// Every task.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = &'a TaskPlan> + '_ {
-        self.tasks.iter().flatten().copied()
-    }
-
     /// Micro-batches of a step, by group.
     pub(super) fn microbatches(&self) -> Vec<usize> {
         self.of_each(|group| self.microbatches_of(group))
@@ -89,8 +83,8 @@ impl<'a> Groups<'a> {
     }
 
     /// Operations of a step on a stage with these layers, by group.
-    pub(super) fn operations(&self, layers: &Range<usize>) -> Vec<Operations> {
-        self.of_each(|group| {
+    pub(super) fn operations(&self, layers: &StageLayers) -> Vec<Operations> {
+        self.of_each_on(layers, |group, layers| {
             let members = members(group);
             let mut sum = Operations::default();
             for layer in layers.clone() {
@@ -107,14 +101,14 @@ impl<'a> Groups<'a> {
     }
 
     /// Bytes of the largest micro-batch on a stage with these layers, by group.
-    pub(super) fn activations(&self, layers: &Range<usize>, storage: Storage) -> Vec<TokenBytes> {
-        self.of_each(|group| {
+    pub(super) fn activations(&self, layers: &StageLayers, storage: Storage) -> Vec<TokenBytes> {
+        self.of_each_on(layers, |group, layers| {
             let TokenBytes {
                 kept,
                 computed_again,
             } = bytes_per_token(
                 self.model,
-                layers,
+                &layers,
                 |layer| largest_ranks(group, layer),
                 storage,
             );
@@ -124,6 +118,15 @@ impl<'a> Groups<'a> {
                 computed_again: tokens * computed_again,
             }
         })
+    }
+
+    /// Parameters of all adapters on a stage with these layers.
+    pub(super) fn adapter_parameters(&self, layers: &StageLayers) -> usize {
+        let of_groups = self.of_each_on(layers, |group, layers| -> usize {
+            let adapters = group.iter().map(|task| &task.ranks);
+            adapters.map(|ranks| ranks.sum(self.model, &layers)).sum()
+        });
+        of_groups.into_iter().sum()
     }
 
     /// The groups for the report.
@@ -152,6 +155,17 @@ impl<'a> Groups<'a> {
 
     fn of_each<T>(&self, value: impl Fn(&[&'a TaskPlan]) -> T) -> Vec<T> {
         self.tasks.iter().map(|group| value(group)).collect()
+    }
+
+    /// Of each group with the layers that it has on a stage.
+    fn of_each_on<T>(
+        &self,
+        layers: &StageLayers,
+        value: impl Fn(&[&'a TaskPlan], Range<usize>) -> T,
+    ) -> Vec<T> {
+        let groups = self.tasks.iter().enumerate();
+        let of = groups.map(|(index, group)| value(group, layers.of_group(index)));
+        of.collect()
     }
 }
 

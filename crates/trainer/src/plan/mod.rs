@@ -21,5 +21,6 @@ mod workload;
 
 pub(crate) use activations::kept_per_token;
 pub use error::PlanError;
+pub(crate) use notes::NOT_STAGGERED;
 pub use predict::Speeds;
 pub use report::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage};

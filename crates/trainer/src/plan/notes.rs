@@ -1,3 +1,6 @@
+use loraloom_config::{BalanceChoice, RunConfig};
+use loraloom_pipeline::Partitions;
+
 use super::Speeds;
 
 /// What a plan assumes and leaves out.
@@ -49,3 +52,28 @@ pub(super) fn notes(
     }
     notes
 }
+
+/// What staggering comes to, where it is asked for.
+pub(super) fn staggered(config: &RunConfig, partitions: &Partitions) -> Option<String> {
+    if config.pipeline.balance != BalanceChoice::Staggered {
+        return None;
+    }
+    if !partitions.are_staggered() {
+        return Some(NOT_STAGGERED.to_owned());
+    }
+    let stages = partitions.stages();
+    let held: usize = stages.iter().map(|stage| stage.held().len()).sum();
+    let layers: usize = partitions
+        .of_group(0)
+        .iter()
+        .map(ExactSizeIterator::len)
+        .sum();
+    Some(format!(
+        "groups have their layers on different stages: the stages hold {held} decoder layers of the \
+         model's {layers}, which `weights` counts; everything else counts what each group has there"
+    ))
+}
+
+/// Why `staggered` was asked for and is not to be seen.
+pub(crate) const NOT_STAGGERED: &str = "`pipeline.balance: staggered` would be faster by less than a \
+                                        thousandth: every group has the same layers on each stage";

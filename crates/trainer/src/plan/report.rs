@@ -14,6 +14,10 @@ pub struct Plan {
     pub schedule: ScheduleChoice,
     /// By stage.
     pub stages: Vec<PlannedStage>,
+    /// Where groups have their layers on different stages: how many each stage runs, by partition.
+    /// Groups take the partitions in turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<Vec<Vec<usize>>>,
     /// Tasks that train together, by group.
     pub groups: Vec<PlannedGroup>,
     /// Adapters that wait for a place.
@@ -43,7 +47,7 @@ pub struct PlannedStage {
     pub on: String,
     /// Its first decoder layer.
     pub first_layer: usize,
-    /// How many decoder layers it holds.
+    /// How many decoder layers it holds, for whatever group.
     pub layers: usize,
     /// It embeds tokens.
     pub embedding: bool,

@@ -3,7 +3,7 @@ use std::ops::Range;
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::{HostMemory, Pipeline};
+use loraloom_pipeline::{HostMemory, Pipeline, StageLayers};
 use loraloom_scheduler::{Budget, DeviceMemory, Forecasts, Load, Measurement, Refusal};
 
 use super::DeviceRoom;
@@ -61,7 +61,7 @@ pub(crate) fn refusal(memory: &DeviceMemory, load: Load) -> Refusal {
 pub(crate) struct Residents<'a> {
     pub(crate) model: &'a LlamaConfig,
     /// Layers of each stage.
-    pub(crate) layers: &'a [Range<usize>],
+    pub(crate) layers: &'a [StageLayers],
     pub(crate) gradient_checkpointing: bool,
     /// Bytes in use.
     pub(crate) in_use: u64,
@@ -70,13 +70,23 @@ pub(crate) struct Residents<'a> {
 }
 
 impl Residents<'_> {
-    /// What the device has room for, of which `limit` bytes may be used.
+    /// What the device has room for, of which `limit` bytes may be used. Where groups have different
+    /// layers there, every one is taken to have the most.
     pub(crate) fn room(&self, device: String, limit: u64) -> DeviceRoom {
-        let held: usize = self.layers.iter().map(Range::len).sum();
-        let layers = self.layers.iter();
-        let per_token: usize = layers
-            .map(|layers| kept_per_token(self.model, layers, self.gradient_checkpointing))
-            .sum();
+        let most = |count: &dyn Fn(&Range<usize>) -> usize| -> usize {
+            let partitions = self.layers.iter().map(|stage| stage.by_partition().len());
+            let of = |group| {
+                let layers = self.layers.iter().map(|stage| stage.of_group(group));
+                layers.map(|layers| count(&layers)).sum::<usize>()
+            };
+            (0..partitions.max().unwrap_or(0))
+                .map(of)
+                .max()
+                .unwrap_or(0)
+        };
+        let held = most(&Range::len);
+        let per_token =
+            most(&|layers| kept_per_token(self.model, layers, self.gradient_checkpointing));
         DeviceRoom {
             device,
             limit_bytes: limit,
@@ -151,7 +161,7 @@ pub(crate) fn budgets(
     limit: MemoryLimit,
     gradient_checkpointing: bool,
 ) -> Result<Vec<DeviceBudget>, TrainerError> {
-    let mut found: Vec<(Device, Vec<Range<usize>>)> = Vec::new();
+    let mut found: Vec<(Device, Vec<StageLayers>)> = Vec::new();
     for (device, layers) in pipeline.local_devices() {
         match found.iter_mut().find(|(other, _)| *other == device) {
             Some((_, all)) => all.push(layers),
@@ -159,7 +169,7 @@ pub(crate) fn budgets(
         }
     }
     let model = pipeline.config();
-    let budget = |(device, layers): (Device, Vec<Range<usize>>)| {
+    let budget = |(device, layers): (Device, Vec<StageLayers>)| {
         let (has, in_use, page) = known(&device);
         let (limit, limited) = match (limit, has) {
             (limit, Some(has)) => (limit.bytes(has), true),

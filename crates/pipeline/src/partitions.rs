@@ -1,0 +1,136 @@
+use std::ops::Range;
+
+use crate::{PipelineError, StageLayers};
+
+/// How the layers are spread over the stages for every group: groups take the partitions in turn,
+/// group `g` the one at `g` modulo their number.
+///
+/// A frozen layer may be on two stages at once, so that partitions may differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partitions {
+    /// By partition and stage; never empty, nor is any range.
+    all: Vec<Vec<Range<usize>>>,
+}
+
+/// One partition for all groups.
+impl From<Vec<Range<usize>>> for Partitions {
+    fn from(partition: Vec<Range<usize>>) -> Self {
+        Self {
+            all: vec![partition],
+        }
+    }
+}
+
+impl Partitions {
+    pub(crate) fn new(all: Vec<Vec<Range<usize>>>) -> Self {
+        Self { all }
+    }
+
+    /// The partitions of stages that were put together.
+    ///
+    /// # Errors
+    /// [`PipelineError::Gap`] if a partition does not begin with layer 0 or leaves layers out, and
+    /// [`PipelineError::Turns`] if groups do not take as many turns on every stage.
+    pub fn of_stages(stages: &[StageLayers]) -> Result<Self, PipelineError> {
+        let turns = |stage: &StageLayers| stage.by_partition().len();
+        let count = stages.first().map_or(1, turns);
+        if stages.iter().any(|stage| turns(stage) != count) {
+            let turns = stages.iter().map(turns).collect();
+            return Err(PipelineError::Turns { turns });
+        }
+        let of_stages = |index| -> Vec<Range<usize>> {
+            stages.iter().map(|stage| stage.of_group(index)).collect()
+        };
+        let all: Vec<_> = (0..count).map(of_stages).collect();
+        let last = stages.last().map_or(0, |stage| stage.held().end);
+        for layers in &all {
+            let mut end = 0;
+            let in_order = layers.iter().all(|range| {
+                let follows = range.start == end;
+                end = range.end;
+                follows
+            });
+            if !in_order || end != last {
+                let layers = layers.clone();
+                return Err(PipelineError::Gap { layers });
+            }
+        }
+        Ok(Self { all })
+    }
+
+    /// The layers of each stage for a group.
+    pub fn of_group(&self, group: usize) -> &[Range<usize>] {
+        &self.all[self.turn(group)]
+    }
+
+    /// Which partition a group takes, by its number.
+    pub(crate) fn turn(&self, group: usize) -> usize {
+        group % self.all.len()
+    }
+
+    /// All partitions, in the order in which groups take them.
+    pub fn all(&self) -> &[Vec<Range<usize>>] {
+        &self.all
+    }
+
+    /// Whether groups differ.
+    pub fn are_staggered(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// How many layers each stage runs, by partition.
+    pub fn counts(&self) -> Vec<Vec<usize>> {
+        let count = |layers: &Vec<Range<usize>>| layers.iter().map(Range::len).collect();
+        self.all.iter().map(count).collect()
+    }
+
+    /// The layers of every stage.
+    pub fn stages(&self) -> Vec<StageLayers> {
+        let of_stage = |stage: usize| {
+            let ranges = self.all.iter().map(|layers| layers[stage].clone());
+            let by_partition = ranges.collect();
+            StageLayers { by_partition }
+        };
+        (0..self.all[0].len()).map(of_stage).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Partitions;
+    use crate::{PipelineError, StageLayers};
+
+    fn stage(ranges: &[std::ops::Range<usize>]) -> StageLayers {
+        StageLayers::new(ranges.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn stages_and_partitions_are_two_sides_of_one_table() {
+        let partitions = Partitions::new(vec![vec![0..2, 2..4], vec![0..3, 3..4]]);
+        let stages = [stage(&[0..2, 0..3]), stage(&[2..4, 3..4])];
+        assert_eq!(partitions.stages(), stages);
+        assert_eq!(Partitions::of_stages(&stages).unwrap(), partitions);
+        assert_eq!(partitions.of_group(3), [0..3, 3..4]);
+        assert_eq!(partitions.counts(), [[2, 2], [3, 1]]);
+        assert!(partitions.are_staggered());
+        let held: Vec<_> = partitions.stages().iter().map(StageLayers::held).collect();
+        assert_eq!(held, [0..3, 2..4]);
+    }
+
+    #[test]
+    fn every_partition_must_be_whole() {
+        for second in [[0..3, 2..4], [0..2, 3..4], [1..2, 2..4], [0..2, 2..3]] {
+            let stages = [
+                stage(&[0..2, second[0].clone()]),
+                stage(&[2..4, second[1].clone()]),
+            ];
+            let error = Partitions::of_stages(&stages).unwrap_err();
+            let PipelineError::Gap { layers } = error else {
+                panic!("{error}");
+            };
+            assert_eq!(layers, second);
+        }
+        let error = Partitions::of_stages(&[stage(&[0..2, 0..3]), (2..4).into()]).unwrap_err();
+        assert!(matches!(error, PipelineError::Turns { turns } if turns == [2, 1]));
+    }
+}
