@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -56,13 +55,14 @@ struct Live {
 
 impl Desk {
     pub(crate) fn new(queue: loraloom_queue::Server, watch: Watch, drain: bool) -> Self {
+        let files = Files::start(watch.news());
         Self {
             queue,
             watch,
             drain,
             last: TaskId(0),
             live: BTreeMap::new(),
-            files: Files::default(),
+            files,
             late: Vec::new(),
             failed: None,
             recorded: Instant::now(),
@@ -120,7 +120,7 @@ impl Desk {
                     continue;
                 }
             };
-            self.files.watch(&spec.files());
+            self.files.watch(spec.files());
             let (name, stopping) = spec.sweep.clone().unzip();
             orders.push(Order::Train(Box::new(NewTask {
                 id: TrainedId(task.id.0),
@@ -306,12 +306,12 @@ impl Desk {
         self.flush(true)?;
         self.enter(name, to, reason)?;
         self.live.remove(name);
-        let files: BTreeSet<_> = self
+        let files = self
             .live
             .values()
             .flat_map(|live| live.spec.files())
             .collect();
-        self.files.keep(|path: &Path| files.contains(path));
+        self.files.keep_only(files);
         Ok(())
     }
 
