@@ -9,6 +9,7 @@
 mod any_stage;
 mod crossing;
 mod delivery;
+mod device_memory;
 mod error;
 pub mod executor;
 mod host_memory;
@@ -39,6 +40,7 @@ mod train_stage;
 
 pub use any_stage::AnyStage;
 pub use delivery::Delivery;
+pub use device_memory::device_memory;
 pub use error::PipelineError;
 pub use host_memory::HostMemory;
 pub use measurement::Measurement;

@@ -22,12 +22,15 @@ adapters:
 ";
 
 /// The run directory `run` is a small file system that only this script sees. Once the first adapter
-/// trains, a file takes all that is left of it, and goes when the server has ended.
+/// trains, a file takes all that is left of it, and goes when the server has ended. The server stands
+/// still while the file grows, for it would else be done before on a busy machine.
 const SCRIPT: &str = r#"
 mount -t tmpfs -o size=16m none run
 "$1" serve run --config tasks.yaml --drain --no-progress 2>first.log & server=$!
 until grep -qs '"event":"step"' run/events.jsonl; do sleep 0.01; done
+kill -STOP $server
 cat /dev/zero >run/ballast 2>/dev/null || true
+kill -CONT $server
 code=0; wait $server || code=$?
 echo $code >code
 rm run/ballast

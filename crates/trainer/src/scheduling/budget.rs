@@ -3,7 +3,7 @@ use std::ops::Range;
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::{HostMemory, Pipeline, StageLayers};
+use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory};
 use loraloom_scheduler::{Budget, DeviceMemory, Forecasts, Load, Measurement, Refusal};
 
 use super::DeviceRoom;
@@ -207,7 +207,7 @@ pub(crate) fn without_limit(pipeline: &Pipeline, limit: MemoryLimit) -> Option<S
         return None;
     };
     let mut devices = pipeline.local_devices();
-    let unknown = devices.any(|(device, _)| known(&device).0.is_none());
+    let unknown = devices.any(|(device, _)| device_memory(&device).is_none());
     unknown.then(|| {
         format!(
             "a device does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
@@ -218,11 +218,12 @@ pub(crate) fn without_limit(pipeline: &Pipeline, limit: MemoryLimit) -> Option<S
 
 /// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.
 fn known(device: &Device) -> (Option<u64>, u64, u64) {
-    if *device == Device::flex() {
+    let (in_use, page_bytes) = if *device == Device::flex() {
         let in_use = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
-        return (HostMemory::installed(), in_use, HOST_PAGE_BYTES);
-    }
-    let usage = device.memory_pool_usage();
-    let in_use = usage.map_or(0, |usage| usage.bytes_in_use);
-    (None, in_use, POOL_PAGE_BYTES)
+        (in_use, HOST_PAGE_BYTES)
+    } else {
+        let usage = device.memory_pool_usage();
+        (usage.map_or(0, |usage| usage.bytes_in_use), POOL_PAGE_BYTES)
+    };
+    (device_memory(device), in_use, page_bytes)
 }
