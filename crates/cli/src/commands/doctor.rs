@@ -4,6 +4,7 @@ use std::path::Path;
 
 use batchlora::check_device;
 use burn::tensor::FloatDType;
+use loraloom_pipeline::device_memory;
 
 use super::{check, report::Report};
 use crate::{
@@ -70,7 +71,9 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
             let hardware = opened
                 .hardware
                 .map_or_else(String::new, |name| format!("{name}, "));
-            let found = format!("{hardware}computes (off by {difference:.1e})");
+            let memory = device_memory(&opened.device)
+                .map_or_else(String::new, |bytes| format!("{}, ", gibibytes(bytes)));
+            let found = format!("{hardware}{memory}computes (off by {difference:.1e})");
             report.pass(&listed.name, found)
         }
         Err(problem) if listed.name == "cpu" => {
@@ -94,10 +97,7 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
     #[cfg(unix)]
     if let Ok(space) = rustix::fs::statvfs(here) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
-        let found = format!(
-            "{:.1} GiB free in the working directory",
-            free as f64 / (1_u64 << 30) as f64
-        );
+        let found = format!("{} free in the working directory", gibibytes(free));
         return if free < LITTLE_SPACE {
             report.warn(
                 "disk",
@@ -109,4 +109,8 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
         };
     }
     report.pass("disk", "the working directory can be written".to_owned())
+}
+
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
 }

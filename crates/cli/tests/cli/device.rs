@@ -36,6 +36,11 @@ fn doctor_finds_the_cpu_and_looks_at_models() {
         assert_eq!(status(name), Some("pass".into()), "{name}");
     }
     assert!(status("disk").is_some());
-    assert!(here.run(&["doctor"]).stdout.contains("PASS  cpu: "));
+    let told = here.run(&["doctor"]).stdout;
+    let cpu = told.lines().find(|line| line.starts_with("PASS  cpu: "));
+    assert!(
+        cpu.is_some_and(|line| line.contains(" GiB, computes")),
+        "{told}"
+    );
     assert_eq!(here.run(&["doctor", "--model", "nowhere"]).code, 3);
 }
