@@ -10,11 +10,15 @@
 //!      (8192 rows, 4096 × 4096, rank 16, two bytes per activation). On lavapipe it takes 1.09 times
 //!      as long as the two at rank 16 there, 0.7 times at rank 4, and about twice as long at rank 64,
 //!      where it spares half as much; `docs/lab-notes.md` has the figures.
-//! 4. The expansion in the frozen product's epilogue: cubek-matmul 0.3.1 has no epilogue and no
-//!    accumulation, so it would mean a product of our own against Burn's tuned ones. It could spare
-//!    one read and one write of H at most, and as much of dX: 0.134 GB each at that size. Appending S
-//!    and B as more columns of the product's inner dimension spares the same 0.134 GB but copies X
-//!    (0.134 GB) and, in every step, W (0.067 GB) to where these columns are. Not built.
+//! 4. The expansion in the frozen product's epilogue: cubek-matmul 0.3.1 writes its result through a
+//!    view (`MatmulArgs`, which Burn's fusion is built on), and a view of ours can add s · S B there.
+//!    It spares one launch, one read and one write of H: 0.134 GB at that size, and as much of dX. Tried
+//!    with one of Burn's products on lavapipe: the same bits, `docs/lab-notes.md` has the times. Not
+//!    kept yet: on a GPU Burn's products are tuned, and ours would have to be tuned beside them; and a
+//!    view sees one vector at a time, so that packed rows are loaded from cache for every row, 2.1 GB at
+//!    rank 16 where `expand_add` loads 0.27. Appending S and B as more columns of the product's inner
+//!    dimension spares the same 0.134 GB but copies X (0.134 GB) and, in every step, W (0.067 GB) to
+//!    where these columns are.
 //! 5. Tensor cores for the products of rank r: needs a device to be seen working. Not built.
 //!
 //! Steps 4 and 5 want a measurement on the GPU they are for; the operands' bytes and the number of
