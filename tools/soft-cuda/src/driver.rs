@@ -1,0 +1,411 @@
+//! The part of the CUDA driver's C interface that CubeCL calls, on the host's memory. Every call has
+//! happened when it returns, so that streams and events order nothing.
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fs,
+    path::PathBuf,
+    ptr,
+    sync::Arc,
+    time::Instant,
+};
+
+use crate::{
+    device::{attribute, devices, total_memory},
+    launch::{Grid, launch},
+    module::{Entry, Module},
+};
+
+type Status = c_int;
+const SUCCESS: Status = 0;
+const INVALID_VALUE: Status = 1;
+const OUT_OF_MEMORY: Status = 2;
+const INVALID_PTX: Status = 218;
+const NOT_FOUND: Status = 500;
+const LAUNCH_FAILED: Status = 719;
+
+/// That of CUDA 12.9, whose PTX is 8.8.
+const VERSION: c_int = 12_090;
+
+/// Alignment of allocations, as the driver's.
+const ALIGNMENT: usize = 512;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(_flags: c_uint) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
+    unsafe { *version = VERSION };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+    unsafe { *count = devices() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> Status {
+    if !(0..devices()).contains(&index) {
+        return INVALID_VALUE;
+    }
+    unsafe { *device = index };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_int, _: c_int) -> Status {
+    match attribute(which) {
+        Some(known) => unsafe { *value = known },
+        None => return INVALID_VALUE,
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _: c_int) -> Status {
+    let text = c"soft-cuda";
+    if (length as usize) < text.count_bytes() + 1 {
+        return INVALID_VALUE;
+    }
+    unsafe { ptr::copy_nonoverlapping(text.as_ptr(), name, text.count_bytes() + 1) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(_: *mut c_char, _: c_int, _: c_int) -> Status {
+    INVALID_VALUE
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> Status {
+    unsafe { *bytes = total_memory() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
+    unsafe {
+        *free = total_memory();
+        *total = total_memory();
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> Status {
+    unsafe { *context = ptr::without_provenance_mut(device as usize + 1) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(_context: *mut c_void) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, most: *mut c_int) -> Status {
+    unsafe {
+        *least = 0;
+        *most = 0;
+    }
+    SUCCESS
+}
+
+fn layout(bytes: usize) -> std::alloc::Layout {
+    // The size has to be known again when memory is freed: it stands before it.
+    std::alloc::Layout::from_size_align(bytes + ALIGNMENT, ALIGNMENT).expect("a size that fits")
+}
+
+unsafe fn allocate(pointer: *mut u64, bytes: usize) -> Status {
+    let memory = unsafe { std::alloc::alloc(layout(bytes)) };
+    if memory.is_null() {
+        return OUT_OF_MEMORY;
+    }
+    unsafe {
+        memory.cast::<usize>().write(bytes);
+        // What nobody wrote is no number: a kernel that reads it shows.
+        memory.add(ALIGNMENT).write_bytes(0xff, bytes);
+        *pointer = memory.add(ALIGNMENT) as u64;
+    }
+    SUCCESS
+}
+
+unsafe fn free(pointer: u64) -> Status {
+    let memory = (pointer as usize - ALIGNMENT) as *mut u8;
+    unsafe {
+        let bytes = memory.cast::<usize>().read();
+        std::alloc::dealloc(memory, layout(bytes));
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Status {
+    unsafe { allocate(pointer, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, _: *mut c_void) -> Status {
+    unsafe { allocate(pointer, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Status {
+    unsafe { free(pointer) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: *mut c_void) -> Status {
+    unsafe { free(pointer) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> Status {
+    unsafe { allocate(pointer, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemFreeHost(pointer: u64) -> Status {
+    unsafe { free(pointer) }
+}
+
+unsafe fn copy(target: u64, source: u64, bytes: usize) -> Status {
+    unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
+    unsafe { copy(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
+    unsafe { copy(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
+    unsafe { copy(to, from, bytes) }
+}
+
+/// One side of a copy of rows.
+#[repr(C)]
+struct Side2d {
+    x_bytes: usize,
+    y: usize,
+    memory_type: c_uint,
+    host: u64,
+    device: u64,
+    array: u64,
+    pitch: usize,
+}
+
+impl Side2d {
+    fn start(&self) -> u64 {
+        const HOST: c_uint = 1;
+        let base = if self.memory_type == HOST {
+            self.host
+        } else {
+            self.device
+        };
+        base + (self.y * self.pitch + self.x_bytes) as u64
+    }
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+struct Copy2d {
+    source: Side2d,
+    target: Side2d,
+    width_bytes: usize,
+    height: usize,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const Copy2d, _stream: *mut c_void) -> Status {
+    let what = unsafe { &*what };
+    for row in 0..what.height {
+        let of = |side: &Side2d| side.start() + (row * side.pitch) as u64;
+        unsafe { copy(of(&what.target), of(&what.source), what.width_bytes) };
+    }
+    SUCCESS
+}
+
+/// Writes a module's text where `SOFT_CUDA_PTX` says, to be given to `ptxas`.
+fn keep(text: &str) {
+    let Some(directory) = env::var_os("SOFT_CUDA_PTX").map(PathBuf::from) else {
+        return;
+    };
+    let entry = text
+        .split_once(".entry")
+        .and_then(|(_, rest)| rest.split('(').next());
+    let path = directory.join(format!("{}.ptx", entry.unwrap_or_default().trim()));
+    if let Err(error) = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, text)) {
+        eprintln!("soft-cuda: {}: {error}", path.display());
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadData(module: *mut *const Module, ptx: *const c_char) -> Status {
+    let text = unsafe { CStr::from_ptr(ptx) }.to_string_lossy();
+    keep(&text);
+    match Module::parse(&text) {
+        // Modules are never unloaded, as by CubeCL.
+        Ok(parsed) => unsafe { *module = Box::into_raw(Box::new(parsed)) },
+        Err(error) => {
+            eprintln!("soft-cuda: {error}\n{text}");
+            return INVALID_PTX;
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut *const Entry,
+    module: *const Module,
+    name: *const c_char,
+) -> Status {
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    match unsafe { &*module }.entry(&name) {
+        Some(entry) => unsafe { *function = Arc::as_ptr(entry) },
+        None => return NOT_FOUND,
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuFuncSetAttribute(_: *const Entry, _: c_int, _: c_int) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    function: *const Entry,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    _stream: *mut c_void,
+    parameters: *const *const u8,
+    _extra: *mut c_void,
+) -> Status {
+    let entry = unsafe { &*function };
+    let grid = Grid {
+        blocks: [grid_x, grid_y, grid_z],
+        threads: [block_x, block_y, block_z],
+        shared_bytes: shared_bytes as usize,
+    };
+    let values = unsafe { entry.values(parameters) };
+    let begun = Instant::now();
+    let launched = launch(entry, &grid, &values);
+    if env::var_os("SOFT_CUDA_TRACE").is_some() {
+        let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
+        eprintln!(
+            "soft-cuda: {milliseconds:.3} ms {} {:?} {:?}",
+            entry.name, grid.blocks, grid.threads
+        );
+    }
+    match launched {
+        Ok(()) => SUCCESS,
+        Err(error) => {
+            eprintln!("soft-cuda: {}: {error}", entry.name);
+            LAUNCH_FAILED
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> Status {
+    unsafe { *stream = ptr::dangling_mut() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut *mut c_void,
+    _flags: c_uint,
+    _priority: c_int,
+) -> Status {
+    unsafe { *stream = ptr::dangling_mut() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(_stream: *mut c_void) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(_stream: *mut c_void) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(_: *mut c_void, _: *mut c_void, _: c_uint) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(event: *mut *mut Instant, _flags: c_uint) -> Status {
+    unsafe { *event = Box::into_raw(Box::new(Instant::now())) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventDestroy_v2(event: *mut Instant) -> Status {
+    drop(unsafe { Box::from_raw(event) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventRecord(event: *mut Instant, _stream: *mut c_void) -> Status {
+    unsafe { *event = Instant::now() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(_event: *mut Instant) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(_event: *mut Instant) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime_v2(
+    milliseconds: *mut f32,
+    start: *const Instant,
+    end: *const Instant,
+) -> Status {
+    unsafe { *milliseconds = (*end).duration_since(*start).as_secs_f32() * 1e3 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorName(_status: Status, text: *mut *const c_char) -> Status {
+    unsafe { *text = c"an error of soft-cuda".as_ptr() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorString(_status: Status, text: *mut *const c_char) -> Status {
+    unsafe { *text = c"soft-cuda said what on the standard error stream".as_ptr() };
+    SUCCESS
+}
