@@ -1,7 +1,5 @@
 //! What every kernel launch on a CubeCL device shares: operands that can be read by rows, results,
-//! tables, products, and the count of bytes.
-
-use std::sync::OnceLock;
+//! tables, and the count of bytes.
 
 use burn::{
     backend::TensorMetadata,
@@ -11,19 +9,16 @@ use burn_cubecl::{
     CubeDevice,
     cubecl::{
         client::Client,
-        device::WgpuDeviceKind,
         prelude::{CubeDim, VectorSize},
         tensor_vector_size_parallel,
     },
-    kernel::{
-        into_contiguous, into_contiguous_aligned,
-        matmul::{MatmulStrategy, matmul as burn_matmul},
-    },
+    kernel::{into_contiguous, into_contiguous_aligned},
     ops::numeric::empty_device_dtype,
     tensor::CubeTensor,
 };
 
 use super::count;
+pub use super::product::{is_software, matmul};
 
 /// Elements that a kernel loads at once where it can: one counter of the dropout generator. Where it
 /// cannot it loads one by one; sizes between would only be more kernels to compile.
@@ -97,52 +92,6 @@ pub fn vector_size(tensors: &[&CubeTensor]) -> VectorSize {
 /// A cube of `x` units that neighbour each other in memory times `y`.
 pub fn cube_dim(x: usize, y: usize) -> CubeDim {
     CubeDim::new_2d(x as u32, y as u32)
-}
-
-/// `lhs · rhs` over the last two dimensions, summed in `float32` and written as `dtype`.
-///
-/// Tuned by measurement where Burn's `autotune` is on, except on software adapters: trying kernels
-/// takes minutes there and the guess is as good.
-///
-/// # Panics
-/// If no kernel of Burn takes these operands.
-pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
-    let strategy = if is_software(&lhs.device) {
-        MatmulStrategy::Cube
-    } else {
-        MatmulStrategy::default()
-    };
-    let (left, right) = (bytes(&lhs), bytes(&rhs));
-    match burn_matmul(lhs, rhs, None, strategy, dtype) {
-        Ok(out) => {
-            count::moved(left + right + bytes(&out));
-            out
-        }
-        Err(error) => panic!("a product that no kernel computes: {error:?}"),
-    }
-}
-
-/// Whether the device is a software implementation of a graphics API.
-pub fn is_software(device: &CubeDevice) -> bool {
-    static ONLY_SOFTWARE: OnceLock<bool> = OnceLock::new();
-    let CubeDevice::Wgpu(device) = device else {
-        return false;
-    };
-    match device.kind {
-        WgpuDeviceKind::Cpu => true,
-        WgpuDeviceKind::DefaultDevice => *ONLY_SOFTWARE.get_or_init(|| {
-            let hardware = [
-                WgpuDeviceKind::DiscreteGpu(0),
-                WgpuDeviceKind::IntegratedGpu(0),
-                WgpuDeviceKind::VirtualGpu(0),
-                WgpuDeviceKind::Other(0),
-            ];
-            !hardware
-                .into_iter()
-                .any(|kind| CubeDevice::wgpu(kind).is_ok())
-        }),
-        _ => false,
-    }
 }
 
 /// Notes that a launch reads or writes these tensors, each once.

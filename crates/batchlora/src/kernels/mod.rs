@@ -19,7 +19,7 @@
 //!    rank 16 where `expand_add` loads 0.27. Appending S and B as more columns of the product's inner
 //!    dimension spares the same 0.134 GB but copies X (0.134 GB) and, in every step, W (0.067 GB) to
 //!    where these columns are.
-//! 5. Tensor cores for the products of rank r: needs a device to be seen working. Not built.
+//! 5. Tensor cores for the products of rank r. Not built: whether they win only a GPU can tell.
 //!
 //! Steps 4 and 5 want a measurement on the GPU they are for; the operands' bytes and the number of
 //! launches, which can be counted anywhere, are in `tests/launches.rs`.
@@ -37,6 +37,7 @@ mod gradient_norm;
 #[doc(hidden)]
 pub mod launch;
 mod output_grads;
+mod product;
 mod shrink;
 mod tables;
 mod weight_grad;
