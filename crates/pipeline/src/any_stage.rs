@@ -8,7 +8,7 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
     Delivery, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
-    StageLayers, TrainStage, crossing::Crossing, local_stage::LocalStage,
+    StageLayers, TrainStage, crossing::Crossing, device_name, local_stage::LocalStage,
 };
 
 /// A stage, wherever its layers are.
@@ -82,7 +82,7 @@ impl AnyStage {
 
     /// What the stage is on, for people.
     pub(crate) fn name(&self) -> String {
-        either!(&self.0, stage => format!("{:?}", stage.stage().device()), stage.address().to_owned())
+        either!(&self.0, stage => device_name(stage.stage().device()), stage.address().to_owned())
     }
 
     pub(crate) fn config(&self) -> &LlamaConfig {

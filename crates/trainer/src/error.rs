@@ -15,6 +15,10 @@ use thiserror::Error;
 
 use crate::SourceError;
 
+/// What to do about a task that no device has room for.
+pub(crate) const NEVER_FITS_HINT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, \
+     set `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)";
+
 /// What can end a run. A single task's failure does not: it is an
 /// [`Outcome`](crate::Outcome) of that task.
 #[derive(Debug, Error)]
@@ -257,6 +261,7 @@ impl TrainerError {
             #[cfg(feature = "remote")]
             Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),
             Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
+            Self::Scheduler(SchedulerError::NeverFits { .. }) => Some(NEVER_FITS_HINT.into()),
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
             _ => None,
         }

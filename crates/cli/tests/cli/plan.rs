@@ -202,9 +202,20 @@ fn tasks_that_do_not_fit_wait_and_it_says_why() {
 
     // Nobody fits beside weights that do not.
     let limit = format!("scheduler.memory_limit={}B", weights / 2);
-    let nobody = here.run(&["plan", "three.yaml", "--set", "device=cpu", "--set", &limit]);
-    assert_eq!(nobody.code, 4, "{}", nobody.all());
-    assert!(nobody.stderr.contains("even alone"), "{}", nobody.all());
+    for command in ["plan", "train"] {
+        let nobody = here.run(&[
+            command,
+            "three.yaml",
+            "--set",
+            "device=cpu",
+            "--set",
+            &limit,
+        ]);
+        assert_eq!(nobody.code, 4, "{command}: {}", nobody.all());
+        for said in ["even alone: cpu needs", "hint: lower `train.batch_size`"] {
+            assert!(nobody.stderr.contains(said), "{command}: {}", nobody.all());
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@ use loraloom_pipeline::{PartitionError, simulate::SimulationError};
 use loraloom_scheduler::SchedulerError;
 use thiserror::Error;
 
+use crate::error::NEVER_FITS_HINT;
+
 /// What keeps a run from being planned.
 #[derive(Debug, Error)]
 pub enum PlanError {
@@ -36,6 +38,7 @@ impl PlanError {
             Self::Partition(PartitionError::Sum { .. }) => {
                 Some("`balance: auto` finds the layers of each stage".to_owned())
             }
+            Self::Scheduler(SchedulerError::NeverFits { .. }) => Some(NEVER_FITS_HINT.to_owned()),
             _ => None,
         }
     }

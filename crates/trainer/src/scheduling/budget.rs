@@ -3,7 +3,7 @@ use std::ops::Range;
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
-use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory};
+use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
 use loraloom_scheduler::{Budget, DeviceMemory, Forecasts, Load, Measurement, Refusal};
 
 use super::DeviceRoom;
@@ -183,7 +183,7 @@ pub(crate) fn budgets(
             in_use,
             page_bytes: page,
         };
-        let room = residents.room(format!("{device:?}"), limit);
+        let room = residents.room(device_name(&device), limit);
         let mut memory = room.memory()?;
         if let Some(usage) = device.memory_pool_usage() {
             // What the first iteration needs is what makes them grow.
