@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use batchlora::check_device;
-use burn::tensor::FloatDType;
+use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_pipeline::device_memory;
 
 use super::{check, report::Report};
@@ -15,6 +15,9 @@ use crate::{
     panics,
     printer::Printer,
 };
+
+/// What `CubeCL` compiles exponentials for CUDA from.
+const LIBDEVICE: &str = "libdevice.10.bc";
 
 /// Less free space than this is worth a word: a run of a few large adapters writes as much.
 #[cfg(unix)]
@@ -64,6 +67,7 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
         .and_then(|opened| {
             let checked = panics::catch(|| check_device(&opened.device, FloatDType::F32));
             let difference = checked?.map_err(|error| error.to_string())?;
+            panics::catch(|| exponential(&opened.device))?;
             Ok((difference, opened))
         });
     match works {
@@ -79,11 +83,22 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
         Err(problem) if listed.name == "cpu" => {
             report.fail(&listed.name, &Failure::new(Exit::Device, problem).into())
         }
+        Err(problem) if problem.contains(LIBDEVICE) => {
+            let found =
+                format!("kernels need {LIBDEVICE} of the CUDA toolkit, which was not found");
+            let hint = "install the CUDA toolkit, or let `CUDA_PATH` lead to one";
+            report.warn(&listed.name, found, Some(hint))
+        }
         Err(problem) => {
             let hint = "`auto` passes over it; check the driver";
             report.warn(&listed.name, problem, Some(hint))
         }
     }
+}
+
+/// Needs of a device what the operator does not: [`LIBDEVICE`], on CUDA.
+fn exponential(device: &Device) {
+    let _ = Tensor::<1>::zeros([4], device).exp().into_data();
 }
 
 /// Whether the working directory can be written and how much fits.
