@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use rusqlite::{Connection, Row};
 
 use crate::{
-    QueueError, Submission, TaskId,
+    Event, QueueError, Submission, Task, TaskId,
     connection::At,
     schema::{TABLES, VERSION},
 };
@@ -30,7 +30,7 @@ pub(crate) fn check_version(connection: &Connection, path: &Path) -> Result<(), 
 }
 
 /// Refuses a file whose pages, indices, constraints or tables are not as SQLite and this version left
-/// them, or that holds a task other than it was accepted.
+/// them, with a row that cannot be read, or that holds a task other than it was accepted.
 pub(crate) fn check_all(connection: &Connection, path: &Path) -> Result<(), QueueError> {
     let findings: Vec<String> = connection
         .prepare("PRAGMA integrity_check(5)")
@@ -42,7 +42,8 @@ pub(crate) fn check_all(connection: &Connection, path: &Path) -> Result<(), Queu
     if tables(connection).at(path)? != expected_tables().at(path)? {
         return Err(corrupt(path, "its tables are not a queue's".to_owned()));
     }
-    check_specs(connection, path)
+    check_specs(connection, path)?;
+    check_rows(connection, path)
 }
 
 /// Refuses a task that is not what was accepted.
@@ -73,6 +74,23 @@ fn check_specs(connection: &Connection, path: &Path) -> Result<(), QueueError> {
         check_digest(path, id, &submission, digest)?;
     }
     Ok(())
+}
+
+/// SQLite does not mind what bytes a text is made of; whoever reads one minds, after the first write.
+fn check_rows(connection: &Connection, path: &Path) -> Result<(), QueueError> {
+    let check = |columns: &str, table: &str, read: fn(&Row<'_>) -> rusqlite::Result<()>| {
+        let mut statement = connection.prepare(&format!("SELECT {columns} FROM {table}"))?;
+        statement.query_map([], read)?.collect::<rusqlite::Result<()>>()
+    };
+    check(Task::COLUMNS, "task", |row| Task::read(row).map(drop))
+        .and_then(|()| check(Event::COLUMNS, "event", |row| Event::read(row).map(drop)))
+        .and_then(|()| {
+            check("key, value", "stored", |row| {
+                row.get::<_, String>(0)?;
+                row.get::<_, String>(1).map(drop)
+            })
+        })
+        .at(path)
 }
 
 type Tables = BTreeSet<(String, String, Option<String>)>;

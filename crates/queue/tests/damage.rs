@@ -228,6 +228,42 @@ fn other_schemas_are_refused() {
     }
 }
 
+/// Text that is none is found before anything is written, wherever it is.
+#[test]
+fn unreadable_text_is_reported() {
+    let (directory, mut server) = start();
+    submit(&mut server, "math");
+    server.record(&[], &[("place", "here")]).unwrap();
+    drop(server);
+    let whole = fs::read(directory.path().join(FILE_NAME)).unwrap();
+    assert_eq!(serve(&whole).unwrap().len(), 1);
+    for (table, column) in [
+        ("task", "tenant"),
+        ("task", "reason"),
+        ("task", "explanation"),
+        ("event", "kind"),
+        ("event", "reason"),
+        ("stored", "key"),
+        ("stored", "value"),
+    ] {
+        let damaged = tempfile::tempdir().unwrap();
+        let path = damaged.path().join(FILE_NAME);
+        fs::write(&path, &whole).unwrap();
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        let rows = connection
+            .execute(
+                &format!("UPDATE {table} SET {column} = CAST(x'ff' AS TEXT)"),
+                [],
+            )
+            .unwrap();
+        assert!(rows > 0, "{table}.{column}");
+        drop(connection);
+        let error = serve(&fs::read(&path).unwrap()).expect_err(column);
+        let report = matches!(error, QueueError::Corrupt { .. });
+        assert!(report, "{table}.{column}: {error:?}");
+    }
+}
+
 /// The log of a queue that is in use, and the file without it.
 fn with_log(directory: &Path) -> (Vec<u8>, Vec<u8>) {
     let log = format!("{FILE_NAME}-wal");
