@@ -482,6 +482,30 @@ fn layers_may_be_staggered() {
 }
 
 #[test]
+fn partitions_may_be_given() {
+    let loaded = |pipeline: &str| {
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a}}]\npipeline: {pipeline}"
+        );
+        let loaded = load(&text, &[]).unwrap();
+        let partitions = BalanceChoice::Partitions(vec![vec![1, 2], vec![2, 1]]);
+        assert_eq!(loaded.config.pipeline.balance, partitions);
+        let back = load(&loaded.config.to_yaml().unwrap(), &[]).unwrap().config;
+        assert_eq!(back, loaded.config);
+        loaded.warnings
+    };
+    let balance = "stages: [cpu, cpu], balance: [[1, 2], [2, 1]]";
+    assert_eq!(loaded(&format!("{{{balance}}}")), [""; 0]);
+    assert_eq!(
+        loaded(&format!("{{{balance}, schedule: gpipe}}")),
+        [
+            "`pipeline.balance: [[…], …]` gains nothing: groups are not on their way together under this \
+          schedule"
+        ]
+    );
+}
+
+#[test]
 fn legal_but_odd_settings_are_warned_of() {
     let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\n\
                 pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t}\nadapters:\n\

@@ -25,6 +25,9 @@ pub enum PartitionError {
         /// Layers of the backbone.
         layers: usize,
     },
+    /// Groups are to take partitions in turn, and there is none.
+    #[error("balance names no partition")]
+    None,
     /// Some stage would be empty.
     #[error("{stages} stages for {layers} layers: every stage needs a layer")]
     TooManyStages {
@@ -112,7 +115,7 @@ pub fn partition(
     }
 }
 
-fn explicit(
+pub(crate) fn explicit(
     counts: &[usize],
     stages: usize,
     layers: usize,

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use crate::{PipelineError, StageLayers};
+use crate::{PartitionError, PipelineError, StageLayers, partition::explicit};
 
 /// How the layers are spread over the stages for every group: groups take the partitions in turn,
 /// group `g` the one at `g` modulo their number.
@@ -24,6 +24,24 @@ impl From<Vec<Range<usize>>> for Partitions {
 impl Partitions {
     pub(crate) fn new(all: Vec<Vec<Range<usize>>>) -> Self {
         Self { all }
+    }
+
+    /// So many layers on each stage, by partition.
+    ///
+    /// # Errors
+    /// [`PartitionError::None`] for no partition, and as [`partition`](crate::partition()) for explicit
+    /// counts.
+    pub fn of_counts(
+        counts: &[Vec<usize>],
+        stages: usize,
+        layers: usize,
+    ) -> Result<Self, PartitionError> {
+        if counts.is_empty() {
+            return Err(PartitionError::None);
+        }
+        let ranges = |counts: &Vec<usize>| explicit(counts, stages, layers);
+        let all = counts.iter().map(ranges).collect::<Result<_, _>>()?;
+        Ok(Self { all })
     }
 
     /// The partitions of stages that were put together.
@@ -98,7 +116,7 @@ impl Partitions {
 #[cfg(test)]
 mod tests {
     use super::Partitions;
-    use crate::{PipelineError, StageLayers};
+    use crate::{PartitionError, PipelineError, StageLayers};
 
     fn stage(ranges: &[std::ops::Range<usize>]) -> StageLayers {
         StageLayers::new(ranges.to_vec()).unwrap()
@@ -115,6 +133,28 @@ mod tests {
         assert!(partitions.are_staggered());
         let held: Vec<_> = partitions.stages().iter().map(StageLayers::held).collect();
         assert_eq!(held, [0..3, 2..4]);
+    }
+
+    #[test]
+    fn counts_are_checked_by_partition() {
+        let of_counts = |counts: &[Vec<usize>]| Partitions::of_counts(counts, 2, 4);
+        let partitions = of_counts(&[vec![2, 2], vec![3, 1]]).unwrap();
+        assert_eq!(partitions.all(), [[0..2, 2..4], [0..3, 3..4]]);
+        assert_eq!(partitions.counts(), [[2, 2], [3, 1]]);
+        assert_eq!(of_counts(&[]), Err(PartitionError::None));
+        for (second, error) in [
+            (
+                vec![4],
+                PartitionError::Stages {
+                    counts: 1,
+                    stages: 2,
+                },
+            ),
+            (vec![4, 0], PartitionError::EmptyStage { stage: 1 }),
+            (vec![3, 2], PartitionError::Sum { sum: 5, layers: 4 }),
+        ] {
+            assert_eq!(of_counts(&[vec![2, 2], second]), Err(error));
+        }
     }
 
     #[test]

@@ -80,7 +80,9 @@ fn check_specs(connection: &Connection, path: &Path) -> Result<(), QueueError> {
 fn check_rows(connection: &Connection, path: &Path) -> Result<(), QueueError> {
     let check = |columns: &str, table: &str, read: fn(&Row<'_>) -> rusqlite::Result<()>| {
         let mut statement = connection.prepare(&format!("SELECT {columns} FROM {table}"))?;
-        statement.query_map([], read)?.collect::<rusqlite::Result<()>>()
+        statement
+            .query_map([], read)?
+            .collect::<rusqlite::Result<()>>()
     };
     check(Task::COLUMNS, "task", |row| Task::read(row).map(drop))
         .and_then(|()| check(Event::COLUMNS, "event", |row| Event::read(row).map(drop)))

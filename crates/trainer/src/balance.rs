@@ -25,8 +25,11 @@ pub(crate) fn spread(
 ) -> Result<Partitions, TrainerError> {
     let mut costs = estimated(config, model);
     let layers = model.num_hidden_layers;
-    let given = matches!(config.pipeline.balance, BalanceChoice::Layers(_));
-    let choice = stages > 1 && stages < layers && !given;
+    let asked = match config.pipeline.balance {
+        BalanceChoice::Auto | BalanceChoice::Staggered => true,
+        BalanceChoice::Layers(_) | BalanceChoice::Partitions(_) => false,
+    };
+    let choice = asked && stages > 1 && stages < layers;
     if choice && let Some((device, dtype)) = measure_on {
         let (sizes, predicting) = typical(config, tasks);
         if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
@@ -44,6 +47,9 @@ pub(crate) fn balanced(
 ) -> Result<Partitions, PartitionError> {
     let balance = match &config.pipeline.balance {
         BalanceChoice::Staggered => return stagger(costs, stages),
+        BalanceChoice::Partitions(counts) => {
+            return Partitions::of_counts(counts, stages, costs.layers.len());
+        }
         BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
         BalanceChoice::Auto => Balance::Auto,
     };

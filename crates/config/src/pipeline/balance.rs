@@ -3,14 +3,18 @@ use std::{borrow::Cow, fmt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Serialize, Serializer,
-    de::{Deserialize, Deserializer, Error, SeqAccess, Visitor},
+    de::{
+        Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor,
+        value::SeqAccessDeserializer,
+    },
 };
 
 /// The words for balancing by cost.
 const AUTO: &str = "auto";
 const STAGGERED: &str = "staggered";
 
-/// How many decoder layers each stage holds: `auto`, `staggered`, or a list in a file.
+/// How many decoder layers each stage holds: `auto`, `staggered`, a list, or a list of lists in a
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceChoice {
     /// So that the slowest stage is as fast as it can be.
@@ -20,6 +24,9 @@ pub enum BalanceChoice {
     Staggered,
     /// So many on each stage.
     Layers(Vec<usize>),
+    /// So many on each stage, by partition: groups take them in turn. What [`Staggered`](Self::Staggered)
+    /// chose in one run can so be given to the next.
+    Partitions(Vec<Vec<usize>>),
 }
 
 impl Serialize for BalanceChoice {
@@ -28,6 +35,7 @@ impl Serialize for BalanceChoice {
             Self::Auto => serializer.serialize_str(AUTO),
             Self::Staggered => serializer.serialize_str(STAGGERED),
             Self::Layers(layers) => layers.serialize(serializer),
+            Self::Partitions(partitions) => partitions.serialize(serializer),
         }
     }
 }
@@ -44,7 +52,10 @@ impl<'de> Visitor<'de> for BalanceVisitor {
     type Value = BalanceChoice;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`auto`, `staggered` or a list of layers, one number a stage, such as [11, 11]")
+        f.write_str(
+            "`auto`, `staggered`, a list of layers, one number a stage, such as [11, 11], or a list of \
+             such lists, which groups take in turn",
+        )
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<BalanceChoice, E> {
@@ -56,11 +67,56 @@ impl<'de> Visitor<'de> for BalanceVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<BalanceChoice, A::Error> {
-        let mut layers = Vec::new();
-        while let Some(count) = access.next_element()? {
-            layers.push(count);
+        let (mut layers, mut partitions) = (Vec::new(), Vec::new());
+        while let Some(entry) = access.next_element()? {
+            match entry {
+                Entry::Layers(count) => layers.push(count),
+                Entry::Partition(counts) => partitions.push(counts),
+            }
         }
-        Ok(BalanceChoice::Layers(layers))
+        match (layers.is_empty(), partitions.is_empty()) {
+            (_, true) => Ok(BalanceChoice::Layers(layers)),
+            (true, false) => Ok(BalanceChoice::Partitions(partitions)),
+            (false, false) => Err(A::Error::custom(
+                "numbers and lists are mixed: it is one number a stage, or a list of such lists",
+            )),
+        }
+    }
+}
+
+/// An entry of the list.
+enum Entry {
+    /// Layers of a stage.
+    Layers(usize),
+    /// Layers of every stage, for some groups.
+    Partition(Vec<usize>),
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EntryVisitor)
+    }
+}
+
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of layers, or a list with one a stage")
+    }
+
+    fn visit_u64<E: Error>(self, count: u64) -> Result<Entry, E> {
+        usize::deserialize(count.into_deserializer()).map(Entry::Layers)
+    }
+
+    fn visit_i64<E: Error>(self, count: i64) -> Result<Entry, E> {
+        usize::deserialize(count.into_deserializer()).map(Entry::Layers)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Entry, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(access)).map(Entry::Partition)
     }
 }
 
@@ -70,10 +126,12 @@ impl JsonSchema for BalanceChoice {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let layers = json_schema!({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1});
         json_schema!({
             "anyOf": [
                 {"enum": [AUTO, STAGGERED]},
-                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+                layers,
+                {"type": "array", "items": layers, "minItems": 1},
             ]
         })
     }

@@ -69,13 +69,18 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     if pipeline.token_file.is_some() && !pipeline.has_workers() {
         warnings.push(format!("`{TOKEN_FILE}` is not used: no stage is a worker"));
     }
-    if pipeline.balance == BalanceChoice::Staggered {
+    let staggered = match &pipeline.balance {
+        BalanceChoice::Staggered => Some("staggered"),
+        BalanceChoice::Partitions(_) => Some("[[…], …]"),
+        BalanceChoice::Auto | BalanceChoice::Layers(_) => None,
+    };
+    if let Some(staggered) = staggered {
         let lorapp = pipeline.schedule == ScheduleChoice::Lorapp;
         let why = match pipeline.stages.len() {
             1 => Some("the pipeline has one stage"),
             _ => (!lorapp).then_some("groups are not on their way together under this schedule"),
         };
-        warnings.extend(why.map(|why| format!("`{BALANCE}: staggered` gains nothing: {why}")));
+        warnings.extend(why.map(|why| format!("`{BALANCE}: {staggered}` gains nothing: {why}")));
     }
     warnings
 }
@@ -102,13 +107,13 @@ impl Check<'_> {
         }
     }
 
-    /// The error for one item of the stages.
-    fn stage(&self, index: usize, problem: String) -> ConfigError {
-        let items = self.tree.find(STAGES).map(Node::items).unwrap_or_default();
+    /// The error for one item of a list.
+    fn invalid_item(&self, list: &str, index: usize, problem: String) -> ConfigError {
+        let items = self.tree.find(list).map(Node::items).unwrap_or_default();
         let location = items
             .get(index)
-            .map_or_else(|| self.location(STAGES), |item| item.location);
-        self.invalid_at(location, format!("{STAGES}[{index}]"), problem)
+            .map_or_else(|| self.location(list), |item| item.location);
+        self.invalid_at(location, format!("{list}[{index}]"), problem)
     }
 
     fn stages(&self, stages: &[StageChoice]) -> Result<(), ConfigError> {
@@ -119,7 +124,7 @@ impl Check<'_> {
         for (index, stage) in stages.iter().enumerate() {
             if stages.len() > 1 && *stage == StageChoice::Device(DeviceChoice::Auto) {
                 let problem = "`auto` cannot be one of several stages; name the device";
-                return Err(self.stage(index, problem.to_owned()));
+                return Err(self.invalid_item(STAGES, index, problem.to_owned()));
             }
             let earlier = stages[..index].iter().position(|other| other == stage);
             if let (StageChoice::Remote(address), Some(first)) = (stage, earlier) {
@@ -128,7 +133,7 @@ impl Check<'_> {
                      start another one there",
                     address.host, address.port
                 );
-                return Err(self.stage(index, problem));
+                return Err(self.invalid_item(STAGES, index, problem));
             }
         }
         Ok(())
@@ -192,22 +197,22 @@ impl Check<'_> {
     }
 
     fn balance(&self, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
-        let BalanceChoice::Layers(layers) = &pipeline.balance else {
-            return Ok(());
-        };
-        let (counts, stages) = (layers.len(), pipeline.stages.len());
-        if counts != stages {
-            let problem = format!(
-                "has layers for {counts} {}, the pipeline has {stages}",
-                if counts == 1 { "stage" } else { "stages" }
-            );
-            return Err(self.invalid(BALANCE, problem));
+        let stages = pipeline.stages.len();
+        match &pipeline.balance {
+            BalanceChoice::Auto | BalanceChoice::Staggered => Ok(()),
+            BalanceChoice::Layers(layers) => {
+                one_each(layers, stages).map_err(|problem| self.invalid(BALANCE, problem))
+            }
+            BalanceChoice::Partitions(partitions) => {
+                partitions
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(index, layers)| {
+                        one_each(layers, stages)
+                            .map_err(|problem| self.invalid_item(BALANCE, index, problem))
+                    })
+            }
         }
-        if let Some(stage) = layers.iter().position(|&count| count == 0) {
-            let problem = format!("stage {stage} has 0 layers; every stage needs at least 1");
-            return Err(self.invalid(BALANCE, problem));
-        }
-        Ok(())
     }
 
     fn token_file(&self, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
@@ -221,5 +226,22 @@ impl Check<'_> {
             }),
             _ => Ok(()),
         }
+    }
+}
+
+/// What is wrong with the number of layers on each stage, as far as it can be told without a model.
+fn one_each(layers: &[usize], stages: usize) -> Result<(), String> {
+    let counts = layers.len();
+    if counts != stages {
+        return Err(format!(
+            "has layers for {counts} {}, the pipeline has {stages}",
+            if counts == 1 { "stage" } else { "stages" }
+        ));
+    }
+    match layers.iter().position(|&count| count == 0) {
+        Some(stage) => Err(format!(
+            "stage {stage} has 0 layers; every stage needs at least 1"
+        )),
+        None => Ok(()),
     }
 }

@@ -53,13 +53,11 @@ pub(super) fn notes(
     notes
 }
 
-/// What staggering comes to, where it is asked for.
+/// What staggering comes to, where there is some or it was asked for.
 pub(super) fn staggered(config: &RunConfig, partitions: &Partitions) -> Option<String> {
-    if config.pipeline.balance != BalanceChoice::Staggered {
-        return None;
-    }
     if !partitions.are_staggered() {
-        return Some(NOT_STAGGERED.to_owned());
+        let asked = config.pipeline.balance == BalanceChoice::Staggered;
+        return asked.then(|| NOT_STAGGERED.to_owned());
     }
     let stages = partitions.stages();
     let held: usize = stages.iter().map(|stage| stage.held().len()).sum();
