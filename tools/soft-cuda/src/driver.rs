@@ -17,8 +17,8 @@ use crate::{
     module::{Entry, Module},
 };
 
-type Status = c_int;
-const SUCCESS: Status = 0;
+pub type Status = c_int;
+pub const SUCCESS: Status = 0;
 const INVALID_VALUE: Status = 1;
 const OUT_OF_MEMORY: Status = 2;
 const INVALID_PTX: Status = 218;
@@ -177,69 +177,6 @@ unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> Statu
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(pointer: u64) -> Status {
     unsafe { free(pointer) }
-}
-
-unsafe fn copy(target: u64, source: u64, bytes: usize) -> Status {
-    unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
-    unsafe { copy(to, from, bytes) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
-    unsafe { copy(to, from, bytes) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
-    unsafe { copy(to, from, bytes) }
-}
-
-/// One side of a copy of rows.
-#[repr(C)]
-struct Side2d {
-    x_bytes: usize,
-    y: usize,
-    memory_type: c_uint,
-    host: u64,
-    device: u64,
-    array: u64,
-    pitch: usize,
-}
-
-impl Side2d {
-    fn start(&self) -> u64 {
-        const HOST: c_uint = 1;
-        let base = if self.memory_type == HOST {
-            self.host
-        } else {
-            self.device
-        };
-        base + (self.y * self.pitch + self.x_bytes) as u64
-    }
-}
-
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-struct Copy2d {
-    source: Side2d,
-    target: Side2d,
-    width_bytes: usize,
-    height: usize,
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const Copy2d, _stream: *mut c_void) -> Status {
-    let what = unsafe { &*what };
-    for row in 0..what.height {
-        let of = |side: &Side2d| side.start() + (row * side.pitch) as u64;
-        unsafe { copy(of(&what.target), of(&what.source), what.width_bytes) };
-    }
-    SUCCESS
 }
 
 /// Writes a module's text where `SOFT_CUDA_PTX` says, to be given to `ptxas`.

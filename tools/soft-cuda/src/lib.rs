@@ -3,8 +3,10 @@
 
 mod arithmetic;
 mod atomic;
+mod calculation;
 mod comparison;
 mod conversion;
+mod copy;
 mod device;
 mod driver;
 mod fragment;
