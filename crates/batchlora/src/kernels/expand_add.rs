@@ -14,6 +14,7 @@ use super::{
     launch::{by_rows, cube_dim, record, vector_size, writable},
     shrink::RANK_CHUNK,
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
+    tensor_cores,
 };
 use crate::{Routing, ops::Side};
 
@@ -36,6 +37,9 @@ pub(super) fn expand_add(
         return wide;
     }
     let (wide, narrow, weight) = (writable(wide), by_rows(narrow), by_rows(weight));
+    if tensor_cores::takes(&wide) {
+        return tensor_cores::expand_add(wide, narrow, weight, tables, routing, side);
+    }
     let size = vector_size(&[&wide, &weight]);
     let vectors = wide.shape()[1] / size;
     let cubes = CubeCount::Static(tables.tile_count as u32, vectors.div_ceil(LANES) as u32, 1);

@@ -19,7 +19,9 @@
 //!    rank 16 where `expand_add` loads 0.27. Appending S and B as more columns of the product's inner
 //!    dimension spares the same 0.134 GB but copies X (0.134 GB) and, in every step, W (0.067 GB) to
 //!    where these columns are.
-//! 5. Tensor cores for the products of rank r. Not built: whether they win only a GPU can tell.
+//! 5. `tensor_cores`: for `bfloat16`, the products of `shrink`, `expand_add` and `weight_grad` on tensor
+//!    cores, and these in place of `output_grads`. Off, as whether it wins only a GPU can tell:
+//!    `loraloom bench --tensor-cores` measures it.
 //!
 //! Steps 4 and 5 want a measurement on the GPU they are for; the operands' bytes and the number of
 //! launches, which can be counted anywhere, are in `tests/launches.rs`.
@@ -40,6 +42,7 @@ mod output_grads;
 mod product;
 mod shrink;
 mod tables;
+mod tensor_cores;
 mod weight_grad;
 
 pub use count::LaunchCount;

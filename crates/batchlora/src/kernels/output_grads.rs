@@ -26,11 +26,12 @@ use cubecl::prelude::*;
 
 use super::{
     launch::{by_rows, cube_dim, empty, record, vector_size},
-    shrink::{MAX_CHUNKS, RANK_CHUNK},
+    shrink::{MAX_CHUNKS, RANK_CHUNK, shrink},
     tables::{BLOCK_WORDS, RANK, RANK_START, SCALE, SEGMENT_WORDS},
-    weight_grad::sum_row,
+    tensor_cores,
+    weight_grad::{sum_row, weight_grad},
 };
-use crate::Routing;
+use crate::{Routing, ops::Side};
 
 /// Units side by side along the columns.
 const LANES: usize = 32;
@@ -65,6 +66,12 @@ pub(super) fn output_grads(
     let [gradient, narrow, weight] = [gradient, narrow, weight].map(by_rows);
     let [rows, width] = gradient.shape().dims();
     let (rank_sum, rank_max) = (routing.rank_sum(), routing.rank_max());
+    if tensor_cores::takes(&gradient) {
+        return (
+            shrink(gradient.clone(), weight, routing, Side::Output),
+            weight_grad(gradient, narrow, routing, Side::Output),
+        );
+    }
     let tables = routing.tables(&gradient.client, &gradient.device);
     let narrow_gradient = empty(&gradient, [rows, rank_max], DType::F32);
     let weight_gradient = empty(&gradient, [rank_sum, width], DType::F32);

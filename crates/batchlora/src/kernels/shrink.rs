@@ -15,6 +15,7 @@ use super::{
     dropout::read_wide,
     launch::{by_rows, cube_dim, empty, record, vector_size},
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
+    tensor_cores,
 };
 use crate::{Routing, ops::Side};
 
@@ -39,6 +40,9 @@ pub(super) fn shrink(
     let tables = routing.tables(&wide.client, &wide.device);
     if tables.tile_count == 0 || routing.rank_max() == 0 {
         return out;
+    }
+    if tensor_cores::takes(&wide) {
+        return tensor_cores::shrink(wide, weight, out, tables, routing, side);
     }
     let size = vector_size(&[&wide, &weight]);
     let chunks = routing.rank_max().div_ceil(RANK_CHUNK);

@@ -17,6 +17,7 @@ use super::{
     launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK},
     tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, SUM_WORDS},
+    tensor_cores,
 };
 use crate::{Routing, ops::Side};
 
@@ -44,7 +45,9 @@ pub(super) fn weight_grad(
     let size = vector_size(&[&wide, &partial, &out]);
     let cubes_along = (width / size).div_ceil(LANES) as u32;
     let client = wide.client.clone();
-    if tables.block_count > 0 {
+    if tables.block_count > 0 && tensor_cores::takes(&wide) {
+        tensor_cores::partial_sums(wide, narrow, &partial, &tables, routing, side);
+    } else if tables.block_count > 0 {
         let chunks = routing.rank_max().div_ceil(RANK_CHUNK);
         let cubes = CubeCount::Static(
             cubes_along,

@@ -9,3 +9,5 @@ mod operator;
 mod oracle;
 mod primitives;
 mod support;
+#[cfg(feature = "cubecl")]
+mod tensor_cores;

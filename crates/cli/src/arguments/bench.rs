@@ -55,6 +55,9 @@ pub(crate) struct BenchArguments {
     /// Also train the same adapters one after another.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) vs_sequential: bool,
+    /// Take the adapters' products on tensor cores, rounded to bfloat16, which training does not.
+    #[arg(long)]
+    pub(crate) tensor_cores: bool,
     /// Where to compute: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     pub(crate) device: DeviceChoice,

@@ -1,0 +1,206 @@
+//! `H += s · S B` and `dX += D'(dS A)` in place; see the kernel of the same name without tensor
+//! cores.
+//!
+//! A cube takes [`ROW_TILE`] rows of one segment and [`COLUMNS`] columns, a plane a quarter of these
+//! columns, along exactly the adapter's rank by 16. The products go through shared memory to where
+//! the wide operand is read and written by neighbouring units.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::{cubecl, tensor::CubeTensor};
+use cubecl::{
+    cmma::{Matrix, MatrixIdent, MatrixLayout},
+    prelude::*,
+};
+
+use super::{EDGE, PADDING, PLANE, PLANES, UNITS};
+use crate::{
+    Routing,
+    kernels::{
+        dropout::keep_factors,
+        launch::{cube_dim, record, vector_size},
+        tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
+    },
+    ops::Side,
+};
+
+/// Columns of a cube.
+const COLUMNS: usize = 128;
+/// Fragments below each other, and beside each other in a plane's part of the columns.
+const ROW_FRAGMENTS: usize = ROW_TILE / EDGE;
+const COLUMN_FRAGMENTS: usize = COLUMNS / PLANES / EDGE;
+/// Elements from a row to the next of the narrow operand and of the sums in shared memory.
+const NARROW_PITCH: usize = EDGE + PADDING;
+const SUM_PITCH: usize = COLUMNS + PADDING;
+
+/// Operands by rows, the wide one writable; the batch has tiles and ranks.
+pub(in crate::kernels) fn expand_add(
+    wide: CubeTensor,
+    narrow: CubeTensor,
+    weight: CubeTensor,
+    tables: Tables,
+    routing: &Routing,
+    side: Side,
+) -> CubeTensor {
+    let size = vector_size(&[&wide, &weight]);
+    let columns = wide.shape()[1].div_ceil(COLUMNS);
+    let cubes = CubeCount::Static(tables.tile_count as u32, columns as u32, 1);
+    record(&[&wide, &narrow, &weight, &wide]);
+    let (client, dtype) = (wide.client.clone(), wide.dtype);
+    expand_add_kernel::launch(
+        &client,
+        cubes,
+        cube_dim(UNITS, 1),
+        size,
+        narrow.into_tensor_arg(),
+        weight.into_tensor_arg(),
+        tables.tiles.into_buffer_arg(),
+        tables.segments.into_buffer_arg(),
+        tables.dropout_rows.into_buffer_arg(),
+        wide.clone().into_tensor_arg(),
+        routing.module(),
+        u32::from(side == Side::Output),
+        side == Side::Input && routing.has_dropout(),
+        burn::backend::cubecl::dtype_to_storage_type(dtype),
+    );
+    wide
+}
+
+#[cube(launch)]
+fn expand_add_kernel<F: Float, N: Size>(
+    narrow: &Tensor<f32>,
+    weight: &Tensor<Vector<f32, N>>,
+    tiles: &[u32],
+    segments: &[u32],
+    dropout_rows: &[u32],
+    wide: &mut Tensor<Vector<F, N>>,
+    module: u32,
+    scaled: u32,
+    #[comptime] masked: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let vectors = comptime!(COLUMNS / size);
+    let pitch = comptime!(SUM_PITCH / size);
+    let stride = comptime!(SUM_PITCH as u32);
+    let tile = CUBE_POS_X as usize * TILE_WORDS;
+    let segment = tiles[tile] as usize * SEGMENT_WORDS;
+    let first_row = tiles[tile + 1] as usize;
+    let rows = tiles[tile + 2] as usize;
+    let rank_start = segments[segment + RANK_START] as usize;
+    let rank = segments[segment + RANK] as usize;
+
+    let unit = UNIT_POS as usize;
+    let from = unit / PLANE * comptime!(COLUMN_FRAGMENTS * EDGE / size);
+    let first_column = CUBE_POS_Y as usize * vectors;
+    let width = wide.shape(1) / size;
+    let wide_stride = wide.stride(0) / size;
+    let weight_stride = weight.stride(0) / size;
+
+    let mut s = Shared::<[F]>::new_slice(comptime!(ROW_TILE * NARROW_PITCH));
+    let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(EDGE * (SUM_PITCH / size)));
+    let mut products = Sequence::<Matrix<f32>>::new();
+    #[unroll]
+    for _ in 0..comptime!(ROW_FRAGMENTS * COLUMN_FRAGMENTS) {
+        products.push(Matrix::<f32>::from_value(
+            MatrixIdent::Accumulator,
+            EDGE,
+            EDGE,
+            EDGE,
+            MatrixLayout::Undefined,
+            0.0,
+        ));
+    }
+    for chunk in 0..rank.div_ceil(EDGE) {
+        let chunk_rank = chunk * EDGE;
+        for load in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+            let at = load * UNITS + unit;
+            let row = at / EDGE;
+            let lane = at % EDGE;
+            let mut value = 0.0f32;
+            if row < rows && chunk_rank + lane < rank {
+                value = narrow[(first_row + row) * narrow.stride(0) + chunk_rank + lane];
+            }
+            s[row * NARROW_PITCH + lane] = F::cast_from(value);
+        }
+        for load in 0..comptime!(EDGE * vectors / UNITS) {
+            let at = load * UNITS + unit;
+            let lane = at / vectors;
+            let column = first_column + at % vectors;
+            let mut value = Vector::<f32, N>::new(0.0);
+            if chunk_rank + lane < rank && column < width {
+                value = weight[(rank_start + chunk_rank + lane) * weight_stride + column];
+            }
+            w[lane * pitch + at % vectors] = Vector::cast_from(value);
+        }
+        sync_cube();
+        let (s_end, w_end) = (s.len(), w.len());
+        #[unroll]
+        for half in 0..ROW_FRAGMENTS {
+            let at = half * EDGE * NARROW_PITCH;
+            let left = Matrix::<F>::from_slice(
+                MatrixIdent::A,
+                EDGE,
+                EDGE,
+                EDGE,
+                MatrixLayout::RowMajor,
+                &s[at..s_end],
+                comptime!(NARROW_PITCH as u32),
+            );
+            #[unroll]
+            for part in 0..COLUMN_FRAGMENTS {
+                let at = from + part * comptime!(EDGE / size);
+                let right = Matrix::<Vector<F, N>>::from_slice(
+                    MatrixIdent::B,
+                    EDGE,
+                    EDGE,
+                    EDGE,
+                    MatrixLayout::RowMajor,
+                    &w[at..w_end],
+                    stride,
+                );
+                let product = &products[comptime!(half * COLUMN_FRAGMENTS + part)];
+                cmma::execute(&left, &right, product, product);
+            }
+        }
+        sync_cube();
+    }
+
+    let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (SUM_PITCH / size)));
+    let end = sums.len();
+    #[unroll]
+    for half in 0..ROW_FRAGMENTS {
+        #[unroll]
+        for part in 0..COLUMN_FRAGMENTS {
+            let at = half * EDGE * pitch + from + part * comptime!(EDGE / size);
+            cmma::store(
+                &mut sums[at..end],
+                &products[comptime!(half * COLUMN_FRAGMENTS + part)],
+                stride,
+                MatrixLayout::RowMajor,
+            );
+        }
+    }
+    sync_cube();
+    for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
+        let at = load * UNITS + unit;
+        let row = at / vectors;
+        let column = first_column + at % vectors;
+        if row < rows && column < width {
+            let mut sum = sums[row * pitch + at % vectors];
+            if comptime!(masked) {
+                sum *= keep_factors::<N>(
+                    segments,
+                    segment,
+                    dropout_rows[first_row + row],
+                    module,
+                    column * size,
+                );
+            }
+            if scaled == 1 {
+                sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));
+            }
+            let place = (first_row + row) * wide_stride + column;
+            wide[place] = Vector::cast_from(Vector::<f32, N>::cast_from(wide[place]) + sum);
+        }
+    }
+}

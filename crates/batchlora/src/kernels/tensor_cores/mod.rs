@@ -1,0 +1,74 @@
+//! Step 5 of the ladder: products of rank r on tensor cores, for `bfloat16` activations.
+//!
+//! Operands are rounded to `bfloat16`, packed rows and the product of rank r among them; sums are
+//! `float32`. An adapter's ranks are padded to 16, and no further, whatever its neighbours have, so
+//! that its results do not depend on them.
+//!
+//! Off until a GPU has shown that it wins: [`use_tensor_cores`].
+
+mod expand_add;
+mod shrink;
+mod weight_grad;
+
+pub(super) use expand_add::expand_add;
+pub(super) use shrink::shrink;
+pub(super) use weight_grad::partial_sums;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device},
+};
+use burn_cubecl::{
+    cubecl::ir::{DeviceProperties, ElemType, FloatKind, features::MmaConfig},
+    tensor::CubeTensor,
+};
+
+/// Rows, columns and summed elements of a fragment.
+const EDGE: usize = 16;
+/// Units that compute a fragment together.
+const PLANE: usize = 32;
+/// Planes of a cube.
+const PLANES: usize = 4;
+const UNITS: usize = PLANE * PLANES;
+/// Elements between rows in shared memory that nobody reads: rows that are read together are in
+/// different memory banks, and every fragment still begins at a multiple of 32 bytes.
+const PADDING: usize = 8;
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, whether this process's kernels use tensor cores where they can: for `bfloat16`
+/// operands on devices that [have them](has_tensor_cores).
+pub fn use_tensor_cores(wanted: bool) {
+    WANTED.store(wanted, Ordering::Relaxed);
+}
+
+/// Whether a device has tensor cores of the shape that the kernels want. This opens it.
+pub fn has_tensor_cores(device: &Device) -> bool {
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Cube(device) => suit(device.client().properties()),
+        _ => false,
+    }
+}
+
+/// Whether a product with this wide operand is to be taken on tensor cores.
+pub(super) fn takes(wide: &CubeTensor) -> bool {
+    WANTED.load(Ordering::Relaxed) && wide.dtype == DType::BF16 && suit(wide.client.properties())
+}
+
+fn suit(properties: &DeviceProperties) -> bool {
+    let hardware = &properties.hardware;
+    let factor = ElemType::Float(FloatKind::BF16);
+    let edge = EDGE as u32;
+    let fragment = MmaConfig {
+        a_type: factor,
+        b_type: factor,
+        cd_type: ElemType::Float(FloatKind::F32),
+        m: edge,
+        n: edge,
+        k: edge,
+    };
+    [hardware.plane_size_min, hardware.plane_size_max] == [PLANE as u32; 2]
+        && properties.features.matmul.cmma.contains(&fragment)
+}

@@ -1,0 +1,158 @@
+//! Tensor cores against the same products in `float32`, of operands rounded as theirs are.
+//!
+//! Only `bfloat16` takes them, so that the tests beside these, of `float32`, do not notice.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use batchlora::{
+    LoraSpec,
+    launch::{has_tensor_cores, use_tensor_cores},
+    primitives::{Side, expand_add, shrink, weight_grad},
+};
+use burn::tensor::{Device, FloatDType, Tensor};
+use proptest::prelude::*;
+
+use crate::{
+    operator::{Case, assert_half_precision, case, config, mixed},
+    oracle::Problem,
+    support::{Random, assert_close, device, host, tensor, wide},
+};
+
+/// Of the largest element: sums are `float32`, in another order.
+const SUMS: f64 = 1e-5;
+/// A result is rounded to eight bits of mantissa.
+const ROUNDED: f64 = 1.0 / 256.0;
+
+/// The device with tensor cores on, while this lives; nothing where there are none.
+struct TensorCores(Device, MutexGuard<'static, ()>);
+
+impl TensorCores {
+    fn on() -> Option<Self> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let device = device();
+        if !has_tensor_cores(&device) {
+            println!("skipped: no tensor cores for bfloat16 on {device:?}");
+            return None;
+        }
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        use_tensor_cores(true);
+        Some(Self(device, alone))
+    }
+}
+
+impl Drop for TensorCores {
+    fn drop(&mut self) {
+        use_tensor_cores(false);
+    }
+}
+
+fn rounded(values: &[f32]) -> Vec<f32> {
+    let shape = [1, values.len()];
+    host(tensor(values.to_vec(), shape, &Device::flex()).cast(FloatDType::BF16))
+}
+
+/// Masks whose factor is a power of two round nothing.
+fn halving(mut case: Case) -> Case {
+    for slot in case.slots.iter_mut().flatten() {
+        let dropout = if slot.lora_dropout > 0.0 { 0.5 } else { 0.0 };
+        *slot = slot.with_lora_dropout(dropout);
+    }
+    case
+}
+
+/// The rows and ranks of a narrow operand that are specified.
+fn specified(narrow: &[f32], problem: &Problem) -> Vec<f32> {
+    let routing = &problem.routing;
+    let segments = routing.segments().iter();
+    let rows = segments.flat_map(|s| s.rows.clone().map(|row| (row, s.ranks.len())));
+    rows.flat_map(|(row, ranks)| &narrow[row * routing.rank_max()..][..ranks])
+        .copied()
+        .collect()
+}
+
+/// Both sides of every kernel.
+fn assert_same_products(case: Case, device: &Device) {
+    let seed = case.seed;
+    let problem = halving(case).problem();
+    let routing = &problem.routing;
+    let (rows, rank_max) = (routing.rows(), routing.rank_max());
+    if rows == 0 || rank_max == 0 {
+        return;
+    }
+    let narrow = rounded(&Random::new(seed).values(rows * rank_max));
+    for (side, width, values, weight) in [
+        (Side::Input, problem.d_in, &problem.x, &problem.a),
+        (Side::Output, problem.d_out, &problem.gradient, &problem.b),
+    ] {
+        let (values, weight) = (rounded(values), rounded(weight));
+        let operands = |device: &Device| -> [Tensor<2>; 3] {
+            [
+                tensor(values.clone(), [rows, width], device),
+                tensor(weight.clone(), [routing.rank_sum(), width], device),
+                tensor(narrow.clone(), [rows, rank_max], device),
+            ]
+        };
+        let [x, w, s] = operands(&Device::flex());
+        let expected = [
+            specified(&host(shrink(x.clone(), w.clone(), routing, side)), &problem),
+            host(expand_add(x.clone(), s.clone(), w, routing, side)),
+            host(weight_grad(x, s, routing, side)),
+        ];
+        let [x, w, s] = operands(device);
+        let x = x.cast(FloatDType::BF16);
+        let found = [
+            specified(&host(shrink(x.clone(), w.clone(), routing, side)), &problem),
+            host(expand_add(x.clone(), s.clone(), w, routing, side)),
+            host(weight_grad(x, s, routing, side)),
+        ];
+        let kernels = [
+            ("shrink", SUMS),
+            ("expand_add", ROUNDED),
+            ("weight_grad", SUMS),
+        ];
+        for (index, (what, tolerance)) in kernels.into_iter().enumerate() {
+            let what = format!("{what} at the {side:?}");
+            assert_close(&what, &found[index], &wide(&expected[index]), tolerance);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    #[test]
+    fn tensor_cores_sum_rounded_operands_in_float32(case in case()) {
+        if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
+            assert_same_products(case, device);
+        }
+    }
+}
+
+/// Several tiles of the width and several of the ranks, of both sizes of vectors, with columns left
+/// over.
+#[test]
+fn wide_operands_in_several_tiles() {
+    let Some(TensorCores(device, _alone)) = &TensorCores::on() else {
+        return;
+    };
+    for (d_in, d_out, ranks) in [(260, 516, [3, 70, 16]), (131, 257, [5, 256, 64])] {
+        let spec = |r| Some(LoraSpec::new(r, 8.0).with_lora_dropout(0.5));
+        let case = Case {
+            d_in,
+            d_out,
+            slots: ranks.map(spec).to_vec(),
+            parts: vec![(2, 0, 67), (0, 1, 3), (1, 2, 30), (0, 0, 1)],
+            ..mixed()
+        };
+        assert_same_products(case, device);
+    }
+}
+
+/// The operator as in any other test of half precision, with gradients of S and B from kernels of
+/// their own.
+#[test]
+fn the_operator_on_tensor_cores() {
+    if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
+        assert_half_precision(device, FloatDType::BF16, 2e-2);
+    }
+}
