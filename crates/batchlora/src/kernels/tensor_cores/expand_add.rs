@@ -8,11 +8,14 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{Matrix, MatrixIdent, MatrixLayout},
+    cmma::{MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
-use super::{EDGE, PADDING, PLANE, PLANES, UNITS};
+use super::{
+    EDGE, PADDING, PLANE, PLANES, UNITS,
+    tiles::{Part, fragment, load_narrow, load_weight, no_sums, put},
+};
 use crate::{
     Routing,
     kernels::{
@@ -28,9 +31,6 @@ const COLUMNS: usize = 128;
 /// Fragments below each other, and beside each other in a plane's part of the columns.
 const ROW_FRAGMENTS: usize = ROW_TILE / EDGE;
 const COLUMN_FRAGMENTS: usize = COLUMNS / PLANES / EDGE;
-/// Elements from a row to the next of the narrow operand and of the sums in shared memory.
-const NARROW_PITCH: usize = EDGE + PADDING;
-const SUM_PITCH: usize = COLUMNS + PADDING;
 
 /// Operands by rows, the wide one writable; the batch has tiles and ranks.
 pub(in crate::kernels) fn expand_add(
@@ -80,8 +80,7 @@ fn expand_add_kernel<F: Float, N: Size>(
 ) {
     let size = N::value();
     let vectors = comptime!(COLUMNS / size);
-    let pitch = comptime!(SUM_PITCH / size);
-    let stride = comptime!(SUM_PITCH as u32);
+    let pitch = comptime!((COLUMNS + PADDING) / size);
     let tile = CUBE_POS_X as usize * TILE_WORDS;
     let segment = tiles[tile] as usize * SEGMENT_WORDS;
     let first_row = tiles[tile + 1] as usize;
@@ -94,70 +93,35 @@ fn expand_add_kernel<F: Float, N: Size>(
     let first_column = CUBE_POS_Y as usize * vectors;
     let width = wide.shape(1) / size;
     let wide_stride = wide.stride(0) / size;
-    let weight_stride = weight.stride(0) / size;
 
-    let mut s = Shared::<[F]>::new_slice(comptime!(ROW_TILE * NARROW_PITCH));
-    let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(EDGE * (SUM_PITCH / size)));
-    let mut products = Sequence::<Matrix<f32>>::new();
-    #[unroll]
-    for _ in 0..comptime!(ROW_FRAGMENTS * COLUMN_FRAGMENTS) {
-        products.push(Matrix::<f32>::from_value(
-            MatrixIdent::Accumulator,
-            EDGE,
-            EDGE,
-            EDGE,
-            MatrixLayout::Undefined,
-            0.0,
-        ));
-    }
+    let mut s = Shared::<[F]>::new_slice(comptime!(ROW_TILE * (EDGE + PADDING)));
+    let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(EDGE * ((COLUMNS + PADDING) / size)));
+    let products = no_sums(comptime!(ROW_FRAGMENTS * COLUMN_FRAGMENTS));
     for chunk in 0..rank.div_ceil(EDGE) {
         let chunk_rank = chunk * EDGE;
-        for load in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-            let at = load * UNITS + unit;
-            let row = at / EDGE;
-            let lane = at % EDGE;
-            let mut value = 0.0f32;
-            if row < rows && chunk_rank + lane < rank {
-                value = narrow[(first_row + row) * narrow.stride(0) + chunk_rank + lane];
-            }
-            s[row * NARROW_PITCH + lane] = F::cast_from(value);
-        }
-        for load in 0..comptime!(EDGE * vectors / UNITS) {
-            let at = load * UNITS + unit;
-            let lane = at / vectors;
-            let column = first_column + at % vectors;
-            let mut value = Vector::<f32, N>::new(0.0);
-            if chunk_rank + lane < rank && column < width {
-                value = weight[(rank_start + chunk_rank + lane) * weight_stride + column];
-            }
-            w[lane * pitch + at % vectors] = Vector::cast_from(value);
-        }
+        let part = Part {
+            first_row,
+            rows,
+            first_column: chunk_rank,
+            columns: rank - chunk_rank,
+        };
+        load_narrow::<F>(&mut s, narrow, part, ROW_TILE, EDGE);
+        let part = Part {
+            first_row: rank_start + chunk_rank,
+            rows: rank - chunk_rank,
+            first_column,
+            columns: width - first_column,
+        };
+        load_weight::<F, N>(&mut w, weight, part, EDGE, COLUMNS);
         sync_cube();
-        let (s_end, w_end) = (s.len(), w.len());
         #[unroll]
         for half in 0..ROW_FRAGMENTS {
-            let at = half * EDGE * NARROW_PITCH;
-            let left = Matrix::<F>::from_slice(
-                MatrixIdent::A,
-                EDGE,
-                EDGE,
-                EDGE,
-                MatrixLayout::RowMajor,
-                &s[at..s_end],
-                comptime!(NARROW_PITCH as u32),
-            );
+            let at = half * EDGE * comptime!(EDGE + PADDING);
+            let left = fragment(&s, at, EDGE, MatrixIdent::A, MatrixLayout::RowMajor);
             #[unroll]
             for part in 0..COLUMN_FRAGMENTS {
                 let at = from + part * comptime!(EDGE / size);
-                let right = Matrix::<Vector<F, N>>::from_slice(
-                    MatrixIdent::B,
-                    EDGE,
-                    EDGE,
-                    EDGE,
-                    MatrixLayout::RowMajor,
-                    &w[at..w_end],
-                    stride,
-                );
+                let right = fragment(&w, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
                 let product = &products[comptime!(half * COLUMN_FRAGMENTS + part)];
                 cmma::execute(&left, &right, product, product);
             }
@@ -165,18 +129,20 @@ fn expand_add_kernel<F: Float, N: Size>(
         sync_cube();
     }
 
-    let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (SUM_PITCH / size)));
-    let end = sums.len();
+    let mut sums =
+        Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * ((COLUMNS + PADDING) / size)));
     #[unroll]
     for half in 0..ROW_FRAGMENTS {
         #[unroll]
         for part in 0..COLUMN_FRAGMENTS {
             let at = half * EDGE * pitch + from + part * comptime!(EDGE / size);
-            cmma::store(
-                &mut sums[at..end],
-                &products[comptime!(half * COLUMN_FRAGMENTS + part)],
-                stride,
-                MatrixLayout::RowMajor,
+            let index = comptime!(half * COLUMN_FRAGMENTS + part);
+            put(
+                &mut sums,
+                at,
+                &products,
+                index,
+                comptime!(COLUMNS + PADDING),
             );
         }
     }

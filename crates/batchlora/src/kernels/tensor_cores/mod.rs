@@ -8,6 +8,7 @@
 
 mod expand_add;
 mod shrink;
+mod tiles;
 mod weight_grad;
 
 pub(super) use expand_add::expand_add;

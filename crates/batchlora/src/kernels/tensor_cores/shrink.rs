@@ -6,15 +6,17 @@
 
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{Matrix, MatrixIdent, MatrixLayout},
+    cmma::{MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
-use super::{EDGE, PADDING, PLANE, PLANES, UNITS};
+use super::{
+    EDGE, PADDING, PLANE, PLANES, UNITS,
+    tiles::{Part, fragment, load_weight, load_wide, no_sums, put},
+};
 use crate::{
     Routing,
     kernels::{
-        dropout::read_wide,
         launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
@@ -82,7 +84,6 @@ fn shrink_kernel<F: Float, N: Size>(
     let size = N::value();
     let vectors = comptime!(WIDTH_TILE / size);
     let pitch = comptime!((WIDTH_TILE + PADDING) / size);
-    let stride = comptime!((WIDTH_TILE + PADDING) as u32);
     let tile = CUBE_POS_X as usize * TILE_WORDS;
     let segment = tiles[tile] as usize * SEGMENT_WORDS;
     let first_row = tiles[tile + 1] as usize;
@@ -94,84 +95,55 @@ fn shrink_kernel<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let plane = unit / PLANE;
     let width = wide.shape(1) / size;
-    let weight_stride = weight.stride(0) / size;
 
     let mut x =
         Shared::<[Vector<F, N>]>::new_slice(comptime!(ROW_TILE * ((WIDTH_TILE + PADDING) / size)));
     let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(
         chunks * EDGE * ((WIDTH_TILE + PADDING) / size)
     ));
-    let mut sums = Sequence::<Matrix<f32>>::new();
-    #[unroll]
-    for _ in 0..comptime!(chunks * ROW_FRAGMENTS) {
-        sums.push(Matrix::<f32>::from_value(
-            MatrixIdent::Accumulator,
-            EDGE,
-            EDGE,
-            EDGE,
-            MatrixLayout::Undefined,
-            0.0,
-        ));
-    }
+    let sums = no_sums(comptime!(chunks * ROW_FRAGMENTS));
 
     if first_rank < rank {
         for step in 0..width.div_ceil(vectors) {
-            for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
-                let at = load * UNITS + unit;
-                let row = at / vectors;
-                let column = step * vectors + at % vectors;
-                let mut value = Vector::<f32, N>::new(0.0);
-                if row < rows && column < width {
-                    value = read_wide::<F, N>(
-                        wide,
-                        (first_row + row, column),
-                        segments,
-                        segment,
-                        dropout_rows,
-                        module,
-                        masked,
-                    );
-                }
-                x[row * pitch + at % vectors] = Vector::cast_from(value);
-            }
-            for load in 0..comptime!(chunks * EDGE * vectors / UNITS) {
-                let at = load * UNITS + unit;
-                let lane = at / vectors;
-                let column = step * vectors + at % vectors;
-                let mut value = Vector::<f32, N>::new(0.0);
-                if first_rank + lane < rank && column < width {
-                    value = weight[(rank_start + first_rank + lane) * weight_stride + column];
-                }
-                w[lane * pitch + at % vectors] = Vector::cast_from(value);
-            }
+            let first_column = step * vectors;
+            let columns = width - first_column;
+            let part = Part {
+                first_row,
+                rows,
+                first_column,
+                columns,
+            };
+            load_wide::<F, N>(
+                &mut x,
+                wide,
+                part,
+                segments,
+                segment,
+                dropout_rows,
+                module,
+                masked,
+                ROW_TILE,
+                WIDTH_TILE,
+            );
+            let part = Part {
+                first_row: rank_start + first_rank,
+                rows: rank - first_rank,
+                first_column,
+                columns,
+            };
+            load_weight::<F, N>(&mut w, weight, part, comptime!(chunks * EDGE), WIDTH_TILE);
             sync_cube();
             let from = plane * comptime!(EDGE / size);
-            let (x_end, w_end) = (x.len(), w.len());
             #[unroll]
             for half in 0..ROW_FRAGMENTS {
                 let at = half * EDGE * pitch + from;
-                let left = Matrix::<Vector<F, N>>::from_slice(
-                    MatrixIdent::A,
-                    EDGE,
-                    EDGE,
-                    EDGE,
-                    MatrixLayout::RowMajor,
-                    &x[at..x_end],
-                    stride,
-                );
+                let left = fragment(&x, at, WIDTH_TILE, MatrixIdent::A, MatrixLayout::RowMajor);
                 #[unroll]
                 for chunk in 0..chunks {
                     if first_rank + chunk * EDGE < rank {
                         let at = chunk * EDGE * pitch + from;
-                        let right = Matrix::<Vector<F, N>>::from_slice(
-                            MatrixIdent::B,
-                            EDGE,
-                            EDGE,
-                            EDGE,
-                            MatrixLayout::ColMajor,
-                            &w[at..w_end],
-                            stride,
-                        );
+                        let right =
+                            fragment(&w, at, WIDTH_TILE, MatrixIdent::B, MatrixLayout::ColMajor);
                         let sum = &sums[comptime!(chunk * ROW_FRAGMENTS + half)];
                         cmma::execute(&left, &right, sum, sum);
                     }
@@ -185,38 +157,50 @@ fn shrink_kernel<F: Float, N: Size>(
             factor = f32::reinterpret(segments[segment + SCALE]);
         }
         let mut partial = Shared::<[f32]>::new_slice(comptime!(PLANES * ROW_TILE * EDGE));
-        let out_stride = out.stride(0);
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;
             if chunk_rank < rank {
-                let end = partial.len();
                 #[unroll]
                 for half in 0..ROW_FRAGMENTS {
                     let at = plane * comptime!(ROW_TILE * EDGE) + half * EDGE * EDGE;
-                    cmma::store(
-                        &mut partial[at..end],
-                        &sums[comptime!(chunk * ROW_FRAGMENTS + half)],
-                        comptime!(EDGE as u32),
-                        MatrixLayout::RowMajor,
+                    put(
+                        &mut partial,
+                        at,
+                        &sums,
+                        comptime!(chunk * ROW_FRAGMENTS + half),
+                        EDGE,
                     );
                 }
                 sync_cube();
-                for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-                    let at = store * UNITS + unit;
-                    let row = at / EDGE;
-                    let lane = at % EDGE;
-                    if row < rows && chunk_rank + lane < rank {
-                        let mut sum = 0.0f32;
-                        #[unroll]
-                        for part in 0..PLANES {
-                            sum += partial[part * (ROW_TILE * EDGE) + at];
-                        }
-                        out[(first_row + row) * out_stride + chunk_rank + lane] = sum * factor;
-                    }
-                }
+                let place = Part {
+                    first_row,
+                    rows,
+                    first_column: chunk_rank,
+                    columns: rank - chunk_rank,
+                };
+                store_chunk(&partial, place, factor, out);
                 sync_cube();
             }
+        }
+    }
+}
+
+/// Adds up what the planes have of a chunk, plane after plane, and writes it.
+#[cube]
+fn store_chunk(partial: &Shared<[f32]>, place: Part, factor: f32, out: &mut Tensor<f32>) {
+    let stride = out.stride(0);
+    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+        let at = store * UNITS + UNIT_POS as usize;
+        let row = at / EDGE;
+        let column = at % EDGE;
+        if row < place.rows && column < place.columns {
+            let mut sum = 0.0f32;
+            #[unroll]
+            for plane in 0..PLANES {
+                sum += partial[plane * (ROW_TILE * EDGE) + at];
+            }
+            out[(place.first_row + row) * stride + place.first_column + column] = sum * factor;
         }
     }
 }

@@ -7,15 +7,17 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{Matrix, MatrixIdent, MatrixLayout},
+    cmma::{MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
-use super::{EDGE, PADDING, PLANE, PLANES, UNITS};
+use super::{
+    EDGE, PADDING, PLANE, PLANES, UNITS,
+    tiles::{Part, fragment, load_narrow, load_wide, no_sums, put},
+};
 use crate::{
     Routing,
     kernels::{
-        dropout::read_wide,
         launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, Tables},
@@ -31,8 +33,6 @@ const COLUMN_FRAGMENTS: usize = COLUMNS / PLANES / EDGE;
 const ROW_STEP: usize = 32;
 /// Fragments below each other in them.
 const ROW_FRAGMENTS: usize = ROW_STEP / EDGE;
-/// Elements from a row to the next of a tile in shared memory.
-const PITCH: usize = COLUMNS + PADDING;
 
 /// Operands by rows; the batch has blocks.
 pub(in crate::kernels) fn partial_sums(
@@ -85,9 +85,8 @@ fn partial_sums_kernel<F: Float, N: Size>(
 ) {
     let size = N::value();
     let vectors = comptime!(COLUMNS / size);
-    let pitch = comptime!(PITCH / size);
+    let pitch = comptime!((COLUMNS + PADDING) / size);
     let ranks = comptime!(chunks * EDGE);
-    let narrow_pitch = comptime!(chunks * EDGE + PADDING);
     let block = CUBE_POS_Y as usize * BLOCK_WORDS;
     let segment = blocks[block] as usize * SEGMENT_WORDS;
     let first_row = blocks[block + 1] as usize;
@@ -96,87 +95,56 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let rank = segments[segment + RANK] as usize;
     let first_rank = CUBE_POS_Z as usize * (MAX_CHUNKS * EDGE);
 
-    let unit = UNIT_POS as usize;
-    let from = unit / PLANE * comptime!(COLUMN_FRAGMENTS * EDGE / size);
+    let from = UNIT_POS as usize / PLANE * comptime!(COLUMN_FRAGMENTS * EDGE / size);
     let first_column = CUBE_POS_X as usize * vectors;
     let width = wide.shape(1) / size;
-    let partial_stride = partial.stride(0) / size;
 
-    let mut x = Shared::<[Vector<F, N>]>::new_slice(comptime!(ROW_STEP * (PITCH / size)));
+    let mut x =
+        Shared::<[Vector<F, N>]>::new_slice(comptime!(ROW_STEP * ((COLUMNS + PADDING) / size)));
     let mut s = Shared::<[F]>::new_slice(comptime!(ROW_STEP * (chunks * EDGE + PADDING)));
-    let mut products = Sequence::<Matrix<f32>>::new();
-    #[unroll]
-    for _ in 0..comptime!(chunks * COLUMN_FRAGMENTS) {
-        products.push(Matrix::<f32>::from_value(
-            MatrixIdent::Accumulator,
-            EDGE,
-            EDGE,
-            EDGE,
-            MatrixLayout::Undefined,
-            0.0,
-        ));
-    }
+    let products = no_sums(comptime!(chunks * COLUMN_FRAGMENTS));
 
     if first_rank < rank {
         for step in 0..rows.div_ceil(ROW_STEP) {
             let step_row = step * ROW_STEP;
-            for load in 0..comptime!(ROW_STEP * vectors / UNITS) {
-                let at = load * UNITS + unit;
-                let row = step_row + at / vectors;
-                let column = first_column + at % vectors;
-                let mut value = Vector::<f32, N>::new(0.0);
-                if row < rows && column < width {
-                    value = read_wide::<F, N>(
-                        wide,
-                        (first_row + row, column),
-                        segments,
-                        segment,
-                        dropout_rows,
-                        module,
-                        masked,
-                    );
-                }
-                x[at / vectors * pitch + at % vectors] = Vector::cast_from(value);
-            }
-            for load in 0..comptime!(ROW_STEP * ranks / UNITS) {
-                let at = load * UNITS + unit;
-                let row = step_row + at / ranks;
-                let lane = first_rank + at % ranks;
-                let mut value = 0.0f32;
-                if row < rows && lane < rank {
-                    value = narrow[(first_row + row) * narrow.stride(0) + lane];
-                }
-                s[at / ranks * narrow_pitch + at % ranks] = F::cast_from(value);
-            }
+            let part = Part {
+                first_row: first_row + step_row,
+                rows: rows - step_row,
+                first_column,
+                columns: width - first_column,
+            };
+            load_wide::<F, N>(
+                &mut x,
+                wide,
+                part,
+                segments,
+                segment,
+                dropout_rows,
+                module,
+                masked,
+                ROW_STEP,
+                COLUMNS,
+            );
+            let part = Part {
+                first_row: first_row + step_row,
+                rows: rows - step_row,
+                first_column: first_rank,
+                columns: rank - first_rank,
+            };
+            load_narrow::<F>(&mut s, narrow, part, ROW_STEP, ranks);
             sync_cube();
-            let (x_end, s_end) = (x.len(), s.len());
             #[unroll]
             for part in 0..ROW_FRAGMENTS {
                 #[unroll]
                 for beside in 0..COLUMN_FRAGMENTS {
                     let at = part * EDGE * pitch + from + beside * comptime!(EDGE / size);
-                    let right = Matrix::<Vector<F, N>>::from_slice(
-                        MatrixIdent::B,
-                        EDGE,
-                        EDGE,
-                        EDGE,
-                        MatrixLayout::RowMajor,
-                        &x[at..x_end],
-                        comptime!(PITCH as u32),
-                    );
+                    let right = fragment(&x, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
                     #[unroll]
                     for chunk in 0..chunks {
                         if first_rank + chunk * EDGE < rank {
-                            let at = part * EDGE * narrow_pitch + chunk * EDGE;
-                            let left = Matrix::<F>::from_slice(
-                                MatrixIdent::A,
-                                EDGE,
-                                EDGE,
-                                EDGE,
-                                MatrixLayout::ColMajor,
-                                &s[at..s_end],
-                                comptime!((chunks * EDGE + PADDING) as u32),
-                            );
+                            let at = part * EDGE * comptime!(ranks + PADDING) + chunk * EDGE;
+                            let left =
+                                fragment(&s, at, ranks, MatrixIdent::A, MatrixLayout::ColMajor);
                             let product = &products[comptime!(chunk * COLUMN_FRAGMENTS + beside)];
                             cmma::execute(&left, &right, product, product);
                         }
@@ -186,8 +154,8 @@ fn partial_sums_kernel<F: Float, N: Size>(
             sync_cube();
         }
 
-        let mut sums = Shared::<[Vector<f32, N>]>::new_slice(comptime!(EDGE * (PITCH / size)));
-        let end = sums.len();
+        let mut sums =
+            Shared::<[Vector<f32, N>]>::new_slice(comptime!(EDGE * ((COLUMNS + PADDING) / size)));
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;
@@ -195,25 +163,47 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 #[unroll]
                 for beside in 0..COLUMN_FRAGMENTS {
                     let at = from + beside * comptime!(EDGE / size);
-                    cmma::store(
-                        &mut sums[at..end],
-                        &products[comptime!(chunk * COLUMN_FRAGMENTS + beside)],
-                        comptime!(PITCH as u32),
-                        MatrixLayout::RowMajor,
+                    let index = comptime!(chunk * COLUMN_FRAGMENTS + beside);
+                    put(
+                        &mut sums,
+                        at,
+                        &products,
+                        index,
+                        comptime!(COLUMNS + PADDING),
                     );
                 }
                 sync_cube();
-                for store in 0..comptime!(EDGE * vectors / UNITS) {
-                    let at = store * UNITS + unit;
-                    let lane = chunk_rank + at / vectors;
-                    let column = first_column + at % vectors;
-                    if lane < rank && column < width {
-                        let row = (first_partial + lane) * partial_stride;
-                        partial[row + column] = sums[at / vectors * pitch + at % vectors];
-                    }
-                }
+                let place = Part {
+                    first_row: first_partial + chunk_rank,
+                    rows: rank - chunk_rank,
+                    first_column,
+                    columns: width - first_column,
+                };
+                store_chunk::<N>(&sums, place, partial);
                 sync_cube();
             }
+        }
+    }
+}
+
+/// Writes a chunk's sums.
+#[cube]
+fn store_chunk<N: Size>(
+    sums: &Shared<[Vector<f32, N>]>,
+    place: Part,
+    partial: &mut Tensor<Vector<f32, N>>,
+) {
+    let size = N::value();
+    let vectors = comptime!(COLUMNS / size);
+    let pitch = comptime!((COLUMNS + PADDING) / size);
+    let stride = partial.stride(0) / size;
+    for store in 0..comptime!(EDGE * vectors / UNITS) {
+        let at = store * UNITS + UNIT_POS as usize;
+        let row = at / vectors;
+        let column = at % vectors;
+        if row < place.rows && column < place.columns {
+            let to = (place.first_row + row) * stride + place.first_column + column;
+            partial[to] = sums[row * pitch + column];
         }
     }
 }
