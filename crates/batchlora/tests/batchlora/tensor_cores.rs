@@ -27,6 +27,7 @@ const ROUNDED: f64 = 1.0 / 256.0;
 struct TensorCores(Device, MutexGuard<'static, ()>);
 
 impl TensorCores {
+    #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     fn on() -> Option<Self> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let device = device();
@@ -123,6 +124,7 @@ proptest! {
     #![proptest_config(config(48))]
 
     #[test]
+    #[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
     fn tensor_cores_sum_rounded_operands_in_float32(case in case()) {
         if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
             assert_same_products(case, device);
@@ -133,6 +135,7 @@ proptest! {
 /// Several tiles of the width and several of the ranks, of both sizes of vectors, with columns left
 /// over.
 #[test]
+#[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
 fn wide_operands_in_several_tiles() {
     let Some(TensorCores(device, _alone)) = &TensorCores::on() else {
         return;
@@ -153,6 +156,7 @@ fn wide_operands_in_several_tiles() {
 /// The operator as in any other test of half precision, with gradients of S and B from kernels of
 /// their own.
 #[test]
+#[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
 fn the_operator_on_tensor_cores() {
     if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
         assert_half_precision(device, FloatDType::BF16, 2e-2);
