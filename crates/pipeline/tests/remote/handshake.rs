@@ -8,7 +8,10 @@ use loraloom_pipeline::{
     remote::{Controller, Worker, WorkerAddress, WorkerError},
 };
 
-use crate::support::{Model, TOKEN, controller, microbatch, model, options, remote, scratch};
+use crate::{
+    alone::done_alone,
+    support::{Model, TOKEN, controller, microbatch, model, options, remote, scratch},
+};
 
 /// What a worker says to the bundled model's controller.
 fn refusal(controller: &Controller, worker: &Worker) -> WorkerError {
@@ -28,6 +31,9 @@ fn refusal(controller: &Controller, worker: &Worker) -> WorkerError {
 
 #[test]
 fn the_token_is_asked_for() {
+    if done_alone() {
+        return;
+    }
     let worker = Worker::start(options("token", &model())).unwrap();
     let controller = Controller::new("another token", Duration::from_mins(1)).unwrap();
     assert_eq!(refusal(&controller, &worker), WorkerError::Token);
@@ -41,6 +47,9 @@ fn the_token_is_asked_for() {
 
 #[test]
 fn versions_must_be_the_same() {
+    if done_alone() {
+        return;
+    }
     let mut options = options("version", &model());
     options.version = "0.0.7".to_owned();
     let worker = Worker::start(options).unwrap();
@@ -72,6 +81,9 @@ fn altered(name: &str, file: &str, alter: impl FnOnce(&mut Vec<u8>)) -> std::pat
 
 #[test]
 fn configurations_must_be_the_same() {
+    if done_alone() {
+        return;
+    }
     let directory = altered("config-model", "config.json", |bytes| {
         let text = String::from_utf8(bytes.clone()).unwrap();
         *bytes = text.replace("1e-06", "1e-05").into_bytes();
@@ -95,6 +107,9 @@ fn configurations_must_be_the_same() {
 /// One bit in one of the layers that the stage holds; another layer does not matter.
 #[test]
 fn weights_must_be_the_same() {
+    if done_alone() {
+        return;
+    }
     let directory = altered("weights-model", "model.safetensors", |bytes| {
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -116,6 +131,9 @@ fn weights_must_be_the_same() {
 /// A worker is one controller's, until that one is gone.
 #[test]
 fn a_second_controller_is_refused() {
+    if done_alone() {
+        return;
+    }
     let worker = Worker::start(options("second", &model())).unwrap();
     let model = Model::open(&model());
     let first = controller();
@@ -131,6 +149,9 @@ fn a_second_controller_is_refused() {
 
 #[test]
 fn nobody_there_is_said() {
+    if done_alone() {
+        return;
+    }
     let worker = Worker::start(options("gone", &model())).unwrap();
     let address: WorkerAddress = worker.address().clone();
     drop(worker);
@@ -150,6 +171,9 @@ fn nobody_there_is_said() {
 
 #[test]
 fn layers_that_do_not_exist_are_refused() {
+    if done_alone() {
+        return;
+    }
     let worker = Worker::start(options("layers", &model())).unwrap();
     let model = Model::open(&model());
     for layers in [3..9, 2..2] {
@@ -174,6 +198,9 @@ fn layers_that_do_not_exist_are_refused() {
 /// next controller.
 #[test]
 fn a_pass_that_cannot_be_done_is_an_error() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let (pipeline, workers) = remote(&model, &[0..2, 2..4]);
     let mut batch = microbatch(&model.config, 3, None);
@@ -204,6 +231,9 @@ fn a_pass_that_cannot_be_done_is_an_error() {
 /// A worker that is stuck while its machine and the network are well.
 #[test]
 fn a_worker_that_does_not_get_on_is_lost() {
+    if done_alone() {
+        return;
+    }
     let (released, stuck) = std::sync::mpsc::channel::<()>();
     let stuck = std::sync::Mutex::new(stuck);
     let mut options = options("stuck", &model());

@@ -5,8 +5,10 @@
     reason = "a failure here is a failed test, in helpers too"
 )]
 
+mod alone;
 mod bubble;
 mod handshake;
 mod same_bits;
 mod scenarios;
+mod staggered;
 mod support;

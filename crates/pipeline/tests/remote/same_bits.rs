@@ -4,6 +4,7 @@ use burn::tensor::FloatDType;
 use loraloom_pipeline::Pipeline;
 
 use crate::{
+    alone::done_alone,
     scenarios::{everything, in_parts, train, train_ahead},
     support::{Model, model, remote},
 };
@@ -24,6 +25,9 @@ fn assert_same(model: &Model, shape: [usize; 2]) {
 
 #[test]
 fn training_over_workers() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     for shape in [[1, 1], [2, 1], [2, 3]] {
         assert_same(&model, shape);
@@ -33,6 +37,9 @@ fn training_over_workers() {
 /// Further ahead, for a link that takes long.
 #[test]
 fn training_over_workers_with_a_longer_warm_up() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
     let one = train(one, &model, [4, 1]);
@@ -44,6 +51,9 @@ fn training_over_workers_with_a_longer_warm_up() {
 /// of it comes or goes, at workers as here.
 #[test]
 fn training_over_workers_with_steps_in_parts() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let one = in_parts(Pipeline::new(vec![model.local(0..4)]).unwrap(), &model);
     let (two, _workers) = remote(&model, &[0..3, 3..4]);
@@ -53,6 +63,9 @@ fn training_over_workers_with_steps_in_parts() {
 /// A stage has the weights of its layers in memory and no others.
 #[test]
 fn a_stage_holds_its_layers_alone() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let bytes_of = |layers: std::ops::Range<usize>| {
         let shapes = loraloom_model::parameter_shapes(&model.config);
@@ -83,6 +96,9 @@ fn a_stage_holds_its_layers_alone() {
 
 #[test]
 fn training_over_workers_that_compute_layers_again() {
+    if done_alone() {
+        return;
+    }
     let mut model = Model::open(&model());
     model.gradient_checkpointing = true;
     assert_same(&model, [2, 2]);
@@ -90,6 +106,9 @@ fn training_over_workers_that_compute_layers_again() {
 
 #[test]
 fn training_over_workers_in_half_precision() {
+    if done_alone() {
+        return;
+    }
     let mut model = Model::open(&model());
     model.dtype = FloatDType::BF16;
     assert_same(&model, [2, 1]);
@@ -98,6 +117,9 @@ fn training_over_workers_in_half_precision() {
 /// Stages of this process and workers may follow each other in any order.
 #[test]
 fn training_over_workers_and_local_stages() {
+    if done_alone() {
+        return;
+    }
     use crate::support::{controller, options};
     use loraloom_pipeline::remote::Worker;
     let model = Model::open(&model());
@@ -130,6 +152,9 @@ fn training_over_workers_and_local_stages() {
 /// Adapters that move between groups, leave and come back, evaluation, and decoding with caches.
 #[test]
 fn everything_but_training() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let one = everything(Pipeline::new(vec![model.local(0..4)]).unwrap(), &model);
     let (two, _workers) = remote(&model, &[0..1, 1..4]);

@@ -4,6 +4,7 @@ use burn::tensor::FloatDType;
 use loraloom_pipeline::{AnyStage, Partitions, Pipeline, PipelineError, StageLayers};
 
 use crate::{
+    alone::done_alone,
     scenarios::{Trained, everything, in_parts, to_bits, train, train_ahead},
     support::{Model, adapter, bits, microbatch, model, passes, remote_staggered, training},
 };
@@ -52,6 +53,9 @@ fn assert_same<T: PartialEq + std::fmt::Debug>(
 
 #[test]
 fn staggered_training() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     for shape in [[2, 1], [3, 2]] {
         assert_same(&model, |pipeline, model| train(pipeline, model, shape));
@@ -60,6 +64,9 @@ fn staggered_training() {
 
 #[test]
 fn staggered_training_further_ahead() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     assert_same(&model, |pipeline, model| -> Trained {
         train_ahead(pipeline, model, [5, 1], 1)
@@ -68,6 +75,9 @@ fn staggered_training_further_ahead() {
 
 #[test]
 fn staggered_training_that_computes_layers_again() {
+    if done_alone() {
+        return;
+    }
     let mut model = Model::open(&model());
     model.gradient_checkpointing = true;
     assert_same(&model, |pipeline, model| train(pipeline, model, [3, 2]));
@@ -75,6 +85,9 @@ fn staggered_training_that_computes_layers_again() {
 
 #[test]
 fn staggered_training_in_half_precision() {
+    if done_alone() {
+        return;
+    }
     let mut model = Model::open(&model());
     model.dtype = FloatDType::BF16;
     assert_same(&model, |pipeline, model| train(pipeline, model, [2, 1]));
@@ -82,6 +95,9 @@ fn staggered_training_in_half_precision() {
 
 #[test]
 fn staggered_training_with_steps_in_parts() {
+    if done_alone() {
+        return;
+    }
     assert_same(&Model::open(&model()), in_parts);
 }
 
@@ -119,17 +135,26 @@ fn moved(mut pipeline: Pipeline, model: &Model) -> Vec<Vec<u32>> {
 
 #[test]
 fn staggered_groups_whose_adapters_move() {
+    if done_alone() {
+        return;
+    }
     assert_same(&Model::open(&model()), moved);
 }
 
 #[test]
 fn staggered_evaluation_and_decoding() {
+    if done_alone() {
+        return;
+    }
     assert_same(&Model::open(&model()), everything);
 }
 
 /// A stage holds what any group needs, and no more.
 #[test]
 fn weights_are_those_of_all_groups() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     for cut in cuts() {
         let held = cut.iter().map(|layers| model.local(layers.held()));
@@ -151,6 +176,9 @@ fn weights_are_those_of_all_groups() {
 /// Keys and values are where the group that computed them has its layers.
 #[test]
 fn caches_are_not_for_groups_with_other_layers() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let mut pipeline = local(&model, &cuts()[0]);
     pipeline.reserve_groups(3).unwrap();
@@ -186,6 +214,9 @@ fn caches_are_not_for_groups_with_other_layers() {
 /// Stages must agree on the layers of every group.
 #[test]
 fn stages_that_do_not_fit_are_refused() {
+    if done_alone() {
+        return;
+    }
     let model = Model::open(&model());
     let stage = |ranges: &[std::ops::Range<usize>]| -> AnyStage {
         let layers = StageLayers::new(ranges.to_vec()).unwrap();
