@@ -3,11 +3,14 @@
 //! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
 
 mod adamw;
+mod adamw_of_torch;
 mod bank;
+mod case;
 mod isolation;
 mod operator;
 mod oracle;
 mod primitives;
+mod refusals;
 mod support;
 #[cfg(feature = "cubecl")]
 mod tensor_cores;

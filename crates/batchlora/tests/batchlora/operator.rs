@@ -1,13 +1,11 @@
 //! Values and gradients of `lora_linear` on random shapes.
 
-use batchlora::{
-    AdapterBank, BatchLoraError, DropoutDraw, LoraSpec, Routing, Segment, Segments, check_device,
-    frozen_linear, lora_linear, seed_gradient,
-};
+use batchlora::{LoraSpec, frozen_linear, lora_linear, seed_gradient};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use proptest::{collection::vec, option, prelude::*};
+use proptest::prelude::*;
 
 use crate::{
+    case::{Case, case, config, mixed},
     oracle::{Operands, Problem, composed},
     support::{Random, assert_close, bits, device, host, tensor, wide},
 };
@@ -15,120 +13,6 @@ use crate::{
 pub(crate) const TOLERANCE: f64 = 1e-5;
 /// Of the sum of an element's terms in absolute value, where they cancel.
 pub(crate) const ROUNDING: f64 = 1e-6;
-
-/// A batch and a bank; everything else follows from `seed`.
-#[derive(Debug, Clone)]
-pub(crate) struct Case {
-    pub(crate) d_in: usize,
-    pub(crate) d_out: usize,
-    pub(crate) slots: Vec<Option<LoraSpec>>,
-    /// Rows without an adapter, then a slot and its rows.
-    pub(crate) parts: Vec<(usize, usize, usize)>,
-    /// Rows without an adapter at the end.
-    pub(crate) tail: usize,
-    pub(crate) training: bool,
-    /// Rows have coordinates of their own in the dropout counter.
-    pub(crate) placed: bool,
-    pub(crate) checkpointing: bool,
-    pub(crate) seed: u64,
-}
-
-fn spec() -> impl Strategy<Value = LoraSpec> {
-    let ranks = prop_oneof![2 => Just(1), 6 => 1..=64usize, 1 => 65..=256usize];
-    let dropout = prop_oneof![Just(0.0), 0.01..0.95f64];
-    (ranks, 0.1..64.0f64, any::<bool>(), dropout).prop_map(|(r, alpha, rslora, dropout)| {
-        LoraSpec::new(r, alpha)
-            .with_use_rslora(rslora)
-            .with_lora_dropout(dropout)
-    })
-}
-
-pub(crate) fn case() -> impl Strategy<Value = Case> {
-    let slots = vec(option::weighted(0.8, spec()), 1..5);
-    let rows = prop_oneof![1 => Just(0usize), 1 => Just(1), 6 => 1..70usize, 1 => 120..300usize];
-    let gap = prop_oneof![2 => Just(0usize), 1 => 1..9usize];
-    let parts = vec((gap.clone(), any::<prop::sample::Index>(), rows), 0..6);
-    let shape = (1..90usize, 1..90usize, slots, parts, gap);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>());
-    (shape, flags).prop_map(
-        |((d_in, d_out, slots, parts, tail), (training, placed, checkpointing, seed))| Case {
-            parts: parts
-                .into_iter()
-                .map(|(gap, slot, rows)| (gap, slot.index(slots.len()), rows))
-                .collect(),
-            d_in,
-            d_out,
-            slots,
-            tail,
-            training,
-            placed,
-            checkpointing,
-            seed,
-        },
-    )
-}
-
-impl Case {
-    fn segments(&self) -> Segments {
-        let (mut segments, mut end) = (Vec::new(), 0);
-        for &(gap, slot, rows) in &self.parts {
-            let start = end + gap;
-            end = start + rows;
-            segments.push(Segment {
-                rows: start..end,
-                slot,
-            });
-        }
-        let rows = end + self.tail;
-        let segments = Segments::new(rows, segments).expect("in order");
-        if self.placed {
-            let places = (0..rows as u32).map(|row| row.wrapping_mul(2_654_435_761));
-            return segments
-                .with_dropout_rows(places.collect())
-                .expect("one each");
-        }
-        segments
-    }
-
-    fn routing(&self, bank: &AdapterBank) -> Routing {
-        let draw = |slot| DropoutDraw {
-            seed: self.seed ^ slot as u64,
-            step: slot as u32 + 3,
-        };
-        let draws: Vec<_> = (0..self.slots.len()).map(draw).collect();
-        let draws = self.training.then_some(draws.as_slice());
-        bank.route(&self.segments(), draws).expect("slots exist")
-    }
-
-    pub(crate) fn problem(&self) -> Problem {
-        let mut random = Random::new(self.seed);
-        let bank = random.bank(&self.slots, [self.d_in, self.d_out], 5, &device());
-        let routing = self.routing(&bank);
-        let rows = routing.rows();
-        let (a, b) = bank.weights().map_or_else(Default::default, |weights| {
-            (host(weights.a.clone()), host(weights.b.clone()))
-        });
-        Problem {
-            d_in: self.d_in,
-            d_out: self.d_out,
-            x: random.values(rows * self.d_in),
-            weight: random.values(self.d_in * self.d_out),
-            a,
-            b,
-            gradient: random.values(rows * self.d_out),
-            routing,
-        }
-    }
-
-    fn device(&self) -> Device {
-        let device = device().autodiff();
-        if self.checkpointing {
-            device.gradient_checkpointing()
-        } else {
-            device
-        }
-    }
-}
 
 /// The output and the gradients of x, a and b.
 type Results = [Vec<f32>; 4];
@@ -167,14 +51,6 @@ fn by_oracle(problem: &Problem) -> [Vec<f64>; 4] {
     let operands = problem.operands();
     let [dx, da, db] = problem.gradients(&operands);
     [problem.forward(&operands), dx, da, db]
-}
-
-pub(crate) fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
 }
 
 proptest! {
@@ -227,27 +103,6 @@ fn assert_results(problem: &Problem, found: &Results, expected: &[Vec<f64>; 4]) 
                  is {largest:.2e}, its terms' sum {terms:.2e}"
             );
         }
-    }
-}
-
-/// Two adapters, an empty slot, a slot in two segments, base rows, dropout, ranks above and below
-/// the number of rows.
-pub(crate) fn mixed() -> Case {
-    Case {
-        d_in: 13,
-        d_out: 9,
-        slots: vec![
-            Some(LoraSpec::new(4, 8.0).with_lora_dropout(0.4)),
-            None,
-            Some(LoraSpec::new(7, 3.0).with_use_rslora(true)),
-            Some(LoraSpec::new(2, 1.0)),
-        ],
-        parts: vec![(0, 0, 5), (2, 1, 3), (0, 2, 3), (0, 3, 0), (1, 0, 4)],
-        tail: 2,
-        training: true,
-        placed: true,
-        checkpointing: false,
-        seed: 1,
     }
 }
 
@@ -489,48 +344,6 @@ fn seeded_gradients_arrive_exactly() {
 }
 
 #[test]
-#[should_panic(expected = "one gradient per element")]
-fn a_seed_of_another_shape_is_refused() {
-    let device = device().autodiff();
-    let zeros = |shape| Tensor::<2>::zeros(shape, &device);
-    let _ = seed_gradient(zeros([2, 3]), zeros([3, 2]));
-}
-
-#[test]
-fn operands_that_do_not_fit_are_refused() {
-    let device = device();
-    let bank = Random::new(0).bank(&[Some(LoraSpec::new(1, 1.0))], [2, 4], 0, &device);
-    let rows = |rows| vec![Segment { rows, slot: 0 }];
-    let segments = Segments::new(3, rows(0..3)).expect("in order");
-    let routing = bank.route(&segments, None).expect("slot 0 exists");
-    let zeros = |shape| Tensor::<2>::zeros(shape, &device);
-    let operator = |x: Tensor<2>, weight, a: Tensor<2>, b| {
-        lora_linear(x, weight, a, b, &routing)
-            .expect_err("operands that do not fit")
-            .to_string()
-    };
-    let [x, weight, a, b] = [[3, 2], [2, 4], [1, 2], [1, 4]].map(zeros);
-    assert_eq!(
-        operator(x.clone(), weight.clone(), a.clone(), zeros([1, 5])),
-        "shapes do not fit: x [3, 2], weight [2, 4], a [1, 2] and b [1, 5] for a routing of 3 rows \
-         over a total rank of 1"
-    );
-    // Segments that do not cover the rows of x.
-    assert!(operator(zeros([4, 2]), weight.clone(), a.clone(), b.clone()).contains("x [4, 2]"));
-    let half = |tensor: &Tensor<2>| tensor.clone().cast(FloatDType::BF16);
-    assert_eq!(
-        operator(half(&x), weight.clone(), a.clone(), b.clone()),
-        "invalid LoRA configuration: x is BF16 and the frozen weight F32: both must be one of F32, \
-         F16, BF16"
-    );
-    assert_eq!(
-        operator(x, weight, half(&a), b),
-        "invalid LoRA configuration: a is BF16 and b F32: packed adapters are F32"
-    );
-    assert!(Segments::new(3, rows(0..4)).is_err());
-}
-
-#[test]
 fn a_batch_without_rows_has_no_output_and_no_gradient() {
     let case = Case {
         parts: vec![(0, 0, 0), (0, 2, 0)],
@@ -572,21 +385,5 @@ pub(crate) fn assert_half_precision(device: &Device, dtype: FloatDType, toleranc
     let expected = by_oracle(&problem);
     for ((name, found), expected) in NAMES.iter().zip(found).zip(&expected) {
         assert_close(&format!("{name} in {dtype:?}"), &found, expected, tolerance);
-    }
-}
-
-#[test]
-fn the_device_under_test_passes_the_check() {
-    for dtype in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
-        let supported = device().supports_dtype(dtype);
-        let found = check_device(&device(), dtype);
-        assert!(
-            match &found {
-                Ok(_) => supported,
-                Err(BatchLoraError::Unavailable { .. }) => !supported,
-                Err(_) => false,
-            },
-            "{dtype:?}: {found:?}"
-        );
     }
 }

@@ -8,7 +8,8 @@ use burn::tensor::{Device, Tensor};
 use proptest::prelude::*;
 
 use crate::{
-    operator::{Case, ROUNDING, TOLERANCE, case, config, mixed},
+    case::{Case, case, config, mixed},
+    operator::{ROUNDING, TOLERANCE},
     oracle::Problem,
     support::{Random, device, host, tensor},
 };

@@ -13,7 +13,8 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use proptest::prelude::*;
 
 use crate::{
-    operator::{Case, assert_half_precision, case, config, mixed},
+    case::{Case, case, config, mixed},
+    operator::assert_half_precision,
     oracle::Problem,
     support::{Random, assert_close, device, host, tensor, wide},
 };

@@ -9,7 +9,8 @@ use loraloom_model::{
 };
 
 use crate::{
-    ops::{composed_attention, composed_rms_norm, composed_rotate, composed_swiglu},
+    attention::composed_attention,
+    ops::{composed_rms_norm, composed_rotate, composed_swiglu},
     support::{Random, assert_close, config, device, fixture, host},
 };
 

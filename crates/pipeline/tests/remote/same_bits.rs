@@ -1,12 +1,12 @@
 //! Workers compute what local stages do, to the last bit.
 
 use burn::tensor::FloatDType;
-use loraloom_pipeline::Pipeline;
+use loraloom_pipeline::{Pipeline, remote::Worker};
 
 use crate::{
     alone::done_alone,
     scenarios::{everything, in_parts, train, train_ahead},
-    support::{Model, model, remote},
+    support::{Model, controller, model, options, remote},
 };
 
 fn assert_same(model: &Model, shape: [usize; 2]) {
@@ -120,8 +120,6 @@ fn training_over_workers_and_local_stages() {
     if done_alone() {
         return;
     }
-    use crate::support::{controller, options};
-    use loraloom_pipeline::remote::Worker;
     let model = Model::open(&model());
     let one = Pipeline::new(vec![model.local(0..4)]).unwrap();
     let one = train(one, &model, [2, 1]);
