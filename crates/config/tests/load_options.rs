@@ -1,5 +1,4 @@
 //! What the caller of a configuration says for it: the command line, or the server.
-#![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod support;
 
