@@ -41,6 +41,7 @@ pub mod launch;
 mod output_grads;
 mod product;
 mod shrink;
+mod software_product;
 mod tables;
 mod tensor_cores;
 mod weight_grad;

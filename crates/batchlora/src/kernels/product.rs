@@ -1,4 +1,4 @@
-//! Products of matrices by Burn's kernels.
+//! Products of matrices: Burn's kernels, on software adapters our own.
 
 use std::sync::OnceLock;
 
@@ -25,12 +25,16 @@ use cubek::{
     std::InputBinding,
 };
 
-use super::launch::{empty, record};
+use super::{
+    launch::{empty, record},
+    software_product::software_product,
+};
 
 /// `lhs · rhs` over the last two dimensions, summed in `float32` and written as `dtype`.
 ///
-/// Tuned by measurement where Burn's `autotune` is on, except on software adapters, where trying
-/// kernels takes minutes and the guess is as good, and where tuning would give up precision.
+/// Tuned by measurement where Burn's `autotune` is on, except where tuning would give up precision,
+/// and on software adapters, where trying kernels takes minutes and Burn's are made for something
+/// else.
 ///
 /// # Panics
 /// If no kernel takes these operands.
@@ -39,7 +43,10 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
     let product = if rounds_factors(&lhs) {
         exact(lhs, rhs, dtype)
     } else if is_software(&lhs.device) {
-        burn_matmul(lhs, rhs, None, MatmulStrategy::Cube, dtype)
+        match software_product(&lhs, &rhs, dtype) {
+            Some(product) => Ok(product),
+            None => burn_matmul(lhs, rhs, None, MatmulStrategy::Cube, dtype),
+        }
     } else {
         burn_matmul(lhs, rhs, None, MatmulStrategy::default(), dtype)
     };

@@ -10,6 +10,7 @@ mod isolation;
 mod operator;
 mod oracle;
 mod primitives;
+mod product;
 mod refusals;
 mod support;
 #[cfg(feature = "cubecl")]
