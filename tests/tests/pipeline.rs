@@ -47,6 +47,10 @@ fn run(adapters: &[Value], pipeline: &Value) -> TrainedRun {
     run
 }
 
+fn adapters() -> Vec<Value> {
+    (0..NAMES.len()).map(adapter).collect()
+}
+
 fn stages(count: usize, schedule: &str, microbatches: usize) -> Value {
     json!({
         "stages": vec!["cpu"; count], "schedule": schedule, "microbatches": microbatches,
@@ -64,7 +68,7 @@ fn assert_same(found: &TrainedRun, expected: &TrainedRun) {
 /// stage. What micro-batches change is the order of summation, which all partitions share.
 #[test]
 fn every_partition_and_schedule_gives_the_bits_of_one_stage() {
-    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let adapters = adapters();
     // A GPU has the executor's other side to show, work that is only submitted; once is enough.
     let (splits, counts): (&[usize], &[usize]) = if device() == Device::flex() {
         (&[1, 2, 4], &[2, 3, 4])
@@ -87,7 +91,7 @@ fn every_partition_and_schedule_gives_the_bits_of_one_stage() {
 /// Layers may be spread unevenly; the first stage may hold almost nothing.
 #[test]
 fn an_explicit_balance_gives_the_same_bits() {
-    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let adapters = adapters();
     let one = run(&adapters, &stages(1, "lorapp", 1));
     for balance in [[1, 3], [3, 1]] {
         let mut two = stages(2, "lorapp", 1);
@@ -97,11 +101,12 @@ fn an_explicit_balance_gives_the_same_bits() {
 }
 
 /// Groups may have their layers on different stages: where the configuration wants it, and, as costs are
-/// measured, perhaps where it leaves the choice to us.
+/// measured, perhaps where it leaves the choice to us. Five layers are even on neither two nor three
+/// stages.
 #[test]
 fn staggered_layers_give_the_same_bits() {
-    let model = Deeper::new(7);
-    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let model = Deeper::new(5);
+    let adapters = adapters();
     let run_with = |stages: &Value| {
         let run = train(|output_dir| {
             let mut config = config(&adapters, stages, output_dir);
@@ -117,8 +122,8 @@ fn staggered_layers_give_the_same_bits() {
         let one = run_with(&stages(1, "lorapp", microbatches));
         assert_eq!(one.partitions(), None);
         for partitions in [
-            json!([[4, 3], [3, 4]]),
-            json!([[2, 3, 2], [3, 2, 2], [2, 2, 3]]),
+            json!([[3, 2], [2, 3]]),
+            json!([[1, 2, 2], [2, 1, 2], [2, 2, 1]]),
         ] {
             let count = partitions[0].as_array().unwrap().len();
             let mut staggered = stages(count, "lorapp", microbatches);
@@ -139,7 +144,7 @@ fn staggered_layers_give_the_same_bits() {
 /// way, and compute the same.
 #[test]
 fn a_longer_warm_up_gives_the_same_bits() {
-    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let adapters = adapters();
     let one = run(&adapters, &stages(1, "lorapp", 1));
     for (count, extra) in [(2, 2), (3, 1), (2, 16)] {
         let mut longer = stages(count, "lorapp", 1);
@@ -159,7 +164,7 @@ fn a_longer_warm_up_gives_the_same_bits() {
 /// others, and no step is lost.
 #[test]
 fn groups_are_filled_as_tasks_end() {
-    let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
+    let adapters = adapters();
     let run = run(&adapters, &stages(3, "lorapp", 1));
     for event in &run.events {
         if let Event::Iteration { groups, .. } = event {
