@@ -81,9 +81,9 @@ fn product_kernel<L: Float, R: Float, O: Float>(
     #[comptime] tile_rows: usize,
     #[comptime] tile_columns: usize,
     #[comptime] dims: usize,
-    #[define(L)] _lhs: ElemType,
-    #[define(R)] _rhs: ElemType,
-    #[define(O)] _out: ElemType,
+    #[define(L)] _lhs_dtype: ElemType,
+    #[define(R)] _rhs_dtype: ElemType,
+    #[define(O)] _out_dtype: ElemType,
 ) {
     let (row_axis, column_axis) = comptime!((dims - 2, dims - 1));
     let rows = out.shape(row_axis);
