@@ -1,26 +1,26 @@
 //! Steps that are spread over several iterations, however often that changes or is disturbed, end as
 //! those of a task that was alone and took them whole.
 
+mod knowing;
+mod seen;
+mod whims;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
-    num::NonZeroUsize,
+    fs,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
+use knowing::Knowing;
 use loraloom_config::RunConfig;
-use loraloom_scheduler::{
-    Admission, Decision, GroupedRoom, GroupingOptions, MeasuredIteration, Member,
-    Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, SchedulerOptions, StepTimeModel,
-    Task, TaskId, TaskScheduler, TaskState, Unlimited,
-};
 use loraloom_tests::{
     FixedGroups, Fixture, TrainedRun, assert_same_training, device, train, train_with,
 };
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
+use seen::seen;
 use serde_json::{Value, json};
+use whims::{Whims, seed};
 
 const NAMES: [&str; 4] = ["long", "middle", "short", "other"];
 const STEPS: [usize; 4] = [30, 40, 90, 35];
@@ -83,176 +83,6 @@ fn assert_nothing_changed(run: &TrainedRun) {
         assert_eq!(adapter.first_loss, alone.report.adapters[0].first_loss);
         assert_eq!(adapter.best, alone.report.adapters[0].best);
     }
-}
-
-/// Random numbers; splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
-
-/// Changes parts all the time, and often who runs and where.
-struct Whims {
-    random: Random,
-    tasks: BTreeMap<TaskId, (TaskState, usize)>,
-    groups: Vec<Vec<TaskId>>,
-}
-
-impl Whims {
-    fn new(seed: u64, groups: usize) -> Self {
-        Self {
-            random: Random(seed),
-            tasks: BTreeMap::new(),
-            groups: vec![Vec::new(); groups],
-        }
-    }
-
-    fn runs(&self, task: TaskId) -> bool {
-        self.groups.iter().flatten().any(|&other| other == task)
-    }
-
-    /// Takes a task out, if it runs.
-    fn take(&mut self, task: TaskId) {
-        for group in &mut self.groups {
-            group.retain(|&other| other != task);
-        }
-    }
-}
-
-impl Scheduler for Whims {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
-        self.tasks
-            .insert(task.id, (TaskState::Queued, task.max_parts));
-        Ok(())
-    }
-
-    fn decide(&mut self) -> Decision {
-        let mut decision = Decision::default();
-        let tasks = self.tasks.iter();
-        let open = tasks.filter(|(_, (state, _))| !state.is_final());
-        let open: Vec<TaskId> = open.map(|(&task, _)| task).collect();
-        for &task in &open {
-            let (ran, group) = (self.runs(task), self.random.below(self.groups.len()));
-            let others = self.groups.iter().flatten().count() > usize::from(ran);
-            let reason = "a whim".to_owned();
-            if ran && others && self.random.one_in(6) {
-                self.take(task);
-                let by = None;
-                decision.parked.push(Parking { task, by, reason });
-            } else if !ran && (!others || self.random.one_in(2)) {
-                self.groups[group].push(task);
-                decision.admitted.push(Admission { task, reason });
-            } else if ran && self.random.one_in(8) {
-                self.take(task);
-                self.groups[group].push(task);
-            }
-        }
-        if self.random.one_in(8) {
-            self.groups.reverse();
-        }
-        for group in self.groups.clone() {
-            let members = group.into_iter().map(|task| {
-                let most = self.tasks[&task].1;
-                let parts = 1 + self.random.below(most + 1);
-                Member { task, parts }
-            });
-            decision.groups.push(members.collect());
-        }
-        decision.max_steps = Some(1 + self.random.below(7));
-        decision
-    }
-
-    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
-        self.take(task);
-        if let Some((state, _)) = self.tasks.get_mut(&task) {
-            *state = outcome.into();
-        }
-        Ok(())
-    }
-
-    fn state(&self, task: TaskId) -> Option<TaskState> {
-        self.tasks.get(&task).map(|(state, _)| *state)
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "a failure must be repeatable")]
-fn seed() -> u64 {
-    let seed = match env::var("LORALOOM_TEST_SEED") {
-        Ok(text) => text.parse().expect("LORALOOM_TEST_SEED is a number"),
-        Err(_) => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
-    };
-    println!("LORALOOM_TEST_SEED={seed}");
-    seed
-}
-
-/// What happened to steps that were spread over iterations.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Steps that came to their end in this many parts.
-    ended: BTreeMap<usize, usize>,
-    /// Begun again after their first part.
-    restarted: usize,
-    /// Parked in the middle.
-    parked: usize,
-    /// Went on after an iteration in which an adapter of another group had come or gone, or the
-    /// scheduler had been asked, and nothing else.
-    went_on: usize,
-    /// Evaluations or saves of others in the middle.
-    interludes: usize,
-}
-
-fn seen(run: &TrainedRun) -> Seen {
-    let mut seen = Seen::default();
-    let mut open: BTreeMap<String, usize> = BTreeMap::new();
-    let mut changed = false;
-    for event in &run.events {
-        match event {
-            Event::Iteration { parts, groups, .. } => {
-                for name in groups.iter().flatten() {
-                    let before = open.remove(name);
-                    let part = parts.get(name).copied().unwrap_or([1, 1]);
-                    seen.restarted += usize::from(before.is_some() && part[0] == 1);
-                    seen.went_on += usize::from(changed && before.is_some() && part[0] > 1);
-                    assert!(part[0] == 1 || before == Some(part[0] - 1), "{name}");
-                    if part[0] < part[1] {
-                        open.insert(name.clone(), part[0]);
-                    } else {
-                        *seen.ended.entry(part[1]).or_default() += 1;
-                    }
-                }
-                changed = false;
-            }
-            Event::Park { adapter, .. } => {
-                changed = true;
-                if open.remove(adapter).is_some() {
-                    seen.parked += 1;
-                }
-            }
-            Event::Admit { .. } => changed = true,
-            Event::Eval { .. } | Event::Checkpoint { .. } => {
-                seen.interludes += usize::from(!open.is_empty());
-            }
-            _ => {}
-        }
-    }
-    seen
 }
 
 #[expect(clippy::print_stdout, reason = "what the test has seen")]
@@ -442,51 +272,6 @@ fn seconds_between_the_steps_of_a_short_neighbour() {
             1e3 * mean,
             seconds.len(),
         );
-    }
-}
-
-/// The scheduler of runs, which knows from the beginning how long steps take.
-struct Knowing(TaskScheduler<GroupedRoom<Unlimited>>);
-
-impl Knowing {
-    fn new(max_slowdown: f64) -> Self {
-        let options = GroupingOptions {
-            max_slowdown,
-            keep_places: true,
-            ..GroupingOptions::default()
-        };
-        let mut room = GroupedRoom::shared(NonZeroUsize::MIN, Vec::new(), options)
-            .expect("options that can be used");
-        room.use_step_times(StepTimeModel {
-            pass: 1e-3,
-            token: 1e-3,
-            ..StepTimeModel::default()
-        });
-        let scheduler = TaskScheduler::new(room, SchedulerOptions::default());
-        Self(scheduler.expect("options that can be used"))
-    }
-}
-
-impl Scheduler for Knowing {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
-        self.0.submit(task, 0.0)
-    }
-
-    fn decide(&mut self) -> Decision {
-        self.0.decide(0.0)
-    }
-
-    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
-        self.0.finish(task, outcome, 0.0)
-    }
-
-    fn state(&self, task: TaskId) -> Option<TaskState> {
-        self.0.state(task)
-    }
-
-    fn measured(&mut self, iteration: &MeasuredIteration) -> Result<(), SchedulerError> {
-        let mut tasks = iteration.tasks.iter();
-        tasks.try_for_each(|part| self.0.progress(part.task, part.steps, part.tokens))
     }
 }
 
