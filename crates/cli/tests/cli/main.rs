@@ -24,6 +24,8 @@ mod scheduling;
 mod serve;
 #[cfg(unix)]
 mod serve_reads;
+#[cfg(unix)]
+mod server;
 mod simulate;
 mod support;
 mod train;

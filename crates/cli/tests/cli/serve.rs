@@ -2,130 +2,16 @@
 
 use std::{
     fs,
-    process::{Child, Command, Stdio},
     thread::sleep,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde_json::Value;
 
-use crate::support::{Run, Workspace};
-
-const SERVER: &str = "\
-model: tiny-llama
-device: cpu
-scheduler: {max_adapters: 2}
-";
-
-/// Three adapters with dropout, accumulation and validation.
-const TASKS: &str = "\
-model: tiny-llama
-output_dir: alone
-device: cpu
-scheduler: {max_adapters: 1}
-datasets:
-  shout: {path: data/shout.jsonl, validation: 0.1}
-  number: {path: data/number.jsonl}
-defaults:
-  lora: {lora_dropout: 0.1}
-  train: {batch_size: 2, max_steps: 50, max_seq_len: 48, learning_rate: 1.0e-2, warmup_steps: 3}
-  eval: {steps: 20}
-  save: {steps: 5}
-adapters:
-  - {name: shout-r2, dataset: shout, lora: {r: 2}, train: {gradient_accumulation_steps: 2}}
-  - {name: number-r4, dataset: number, lora: {r: 4}, save: {steps: 8}}
-  - {name: shout-r3, dataset: shout, lora: {r: 3}, train: {max_steps: 35}}
-";
-const NAMES: [&str; 3] = ["shout-r2", "number-r4", "shout-r3"];
-
-/// Longer than any test waits.
-const LONG: &str = "train.max_steps=100000";
-
-pub(crate) struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Server {
-    pub(crate) fn start(here: &Workspace, more: &[&str]) -> Self {
-        let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-pub(crate) fn workspace() -> Workspace {
-    let here = Workspace::new();
-    here.write("server.yaml", SERVER);
-    here.write("tasks.yaml", TASKS);
-    here
-}
-
-pub(crate) fn ok(here: &Workspace, arguments: &[&str]) -> Run {
-    let run = here.run(arguments);
-    assert_eq!(run.code, 0, "{arguments:?}: {}", run.all());
-    run
-}
-
-/// Waits for a server that listens.
-pub(crate) fn served(here: &Workspace) {
-    until("a server", || {
-        let run = here.run(&["status", "run", "--json"]);
-        run.code == 0 && run.json()["served"] == true
-    });
-}
-
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_mins(2), "no {what}");
-        sleep(Duration::from_millis(30));
-    }
-}
-
-fn task(here: &Workspace, name: &str) -> Value {
-    let status = ok(here, &["status", "run", "--json"]).json();
-    let mut tasks = status["tasks"].as_array().unwrap().iter();
-    tasks.find(|task| task["name"] == name).unwrap().clone()
-}
-
-pub(crate) fn step(here: &Workspace, name: &str) -> u64 {
-    task(here, name)["step"].as_u64().unwrap()
-}
-
-pub(crate) fn wait_for_state(here: &Workspace, name: &str, state: &str) {
-    until(&format!("{name} that is {state}"), || {
-        task(here, name)["state"] == state
-    });
-}
-
-fn weights(here: &Workspace, run: &str, name: &str) -> Vec<u8> {
-    let path = format!("{run}/adapters/{name}/last/adapter_model.safetensors");
-    fs::read(here.path(&path)).unwrap()
-}
-
-/// Trains the tasks one after another without a server.
-fn train_alone(here: &Workspace) {
-    ok(here, &["train", "tasks.yaml", "--no-progress"]);
-}
-
-fn assert_as_alone(here: &Workspace, names: &[&str]) {
-    for name in names {
-        assert!(
-            weights(here, "run", name) == weights(here, "alone", name),
-            "{name} differs from its run alone"
-        );
-    }
-}
+use crate::server::{
+    LONG, NAMES, Server, assert_as_alone, ok, served, step, task, train_alone, until,
+    wait_for_state, workspace,
+};
 
 #[test]
 fn what_is_submitted_is_trained_as_train_does() {
@@ -168,9 +54,7 @@ fn what_is_submitted_is_trained_as_train_does() {
     assert_eq!(done["step"], 50);
     assert!(done["best_eval_loss"].as_f64().unwrap() > 0.0);
     // Ctrl-C with nobody at work.
-    let pid = server.0.id().to_string();
-    let signal = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(signal.unwrap().success());
+    server.interrupt();
     until("end of the server", || {
         ok(&here, &["status", "run", "--json"]).json()["served"] == false
     });
@@ -216,13 +100,6 @@ fn servers_that_are_killed_lose_nothing() {
         .collect();
     assert_eq!(states, ["done", "done", "done"]);
     assert_as_alone(&here, &NAMES);
-}
-
-impl Server {
-    fn kill_once_served(self, here: &Workspace) {
-        served(here);
-        self.kill();
-    }
 }
 
 #[test]

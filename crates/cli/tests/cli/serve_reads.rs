@@ -3,7 +3,7 @@
 use std::{fs, process::Command, thread};
 
 use crate::{
-    serve::{Server, ok, served, step, until, wait_for_state, workspace},
+    server::{Server, ok, served, step, until, wait_for_state, workspace},
     support::Workspace,
 };
 

@@ -1,0 +1,140 @@
+//! A server to speak to, and what it says of its tasks.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::support::{Run, Workspace};
+
+const SERVER: &str = "\
+model: tiny-llama
+device: cpu
+scheduler: {max_adapters: 2}
+";
+
+/// Three adapters with dropout, accumulation and validation.
+const TASKS: &str = "\
+model: tiny-llama
+output_dir: alone
+device: cpu
+scheduler: {max_adapters: 1}
+datasets:
+  shout: {path: data/shout.jsonl, validation: 0.1}
+  number: {path: data/number.jsonl}
+defaults:
+  lora: {lora_dropout: 0.1}
+  train: {batch_size: 2, max_steps: 50, max_seq_len: 48, learning_rate: 1.0e-2, warmup_steps: 3}
+  eval: {steps: 20}
+  save: {steps: 5}
+adapters:
+  - {name: shout-r2, dataset: shout, lora: {r: 2}, train: {gradient_accumulation_steps: 2}}
+  - {name: number-r4, dataset: number, lora: {r: 4}, save: {steps: 8}}
+  - {name: shout-r3, dataset: shout, lora: {r: 3}, train: {max_steps: 35}}
+";
+pub(crate) const NAMES: [&str; 3] = ["shout-r2", "number-r4", "shout-r3"];
+
+/// Longer than any test waits.
+pub(crate) const LONG: &str = "train.max_steps=100000";
+
+pub(crate) struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    pub(crate) fn start(here: &Workspace, more: &[&str]) -> Self {
+        let mut command = here.command(&[&["serve", "run", "--no-progress"], more].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    pub(crate) fn kill_once_served(self, here: &Workspace) {
+        served(here);
+        self.kill();
+    }
+
+    /// Ctrl-C.
+    pub(crate) fn interrupt(&self) {
+        let pid = self.0.id().to_string();
+        let signal = Command::new("kill").args(["-INT", &pid]).status();
+        assert!(signal.unwrap().success());
+    }
+}
+
+pub(crate) fn workspace() -> Workspace {
+    let here = Workspace::new();
+    here.write("server.yaml", SERVER);
+    here.write("tasks.yaml", TASKS);
+    here
+}
+
+pub(crate) fn ok(here: &Workspace, arguments: &[&str]) -> Run {
+    let run = here.run(arguments);
+    assert_eq!(run.code, 0, "{arguments:?}: {}", run.all());
+    run
+}
+
+/// Waits for a server that listens.
+pub(crate) fn served(here: &Workspace) {
+    until("a server", || {
+        let run = here.run(&["status", "run", "--json"]);
+        run.code == 0 && run.json()["served"] == true
+    });
+}
+
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(2), "no {what}");
+        sleep(Duration::from_millis(30));
+    }
+}
+
+pub(crate) fn task(here: &Workspace, name: &str) -> Value {
+    let status = ok(here, &["status", "run", "--json"]).json();
+    let mut tasks = status["tasks"].as_array().unwrap().iter();
+    tasks.find(|task| task["name"] == name).unwrap().clone()
+}
+
+pub(crate) fn step(here: &Workspace, name: &str) -> u64 {
+    task(here, name)["step"].as_u64().unwrap()
+}
+
+pub(crate) fn wait_for_state(here: &Workspace, name: &str, state: &str) {
+    until(&format!("{name} that is {state}"), || {
+        task(here, name)["state"] == state
+    });
+}
+
+fn weights(here: &Workspace, run: &str, name: &str) -> Vec<u8> {
+    let path = format!("{run}/adapters/{name}/last/adapter_model.safetensors");
+    fs::read(here.path(&path)).unwrap()
+}
+
+/// Trains the tasks one after another without a server.
+pub(crate) fn train_alone(here: &Workspace) {
+    ok(here, &["train", "tasks.yaml", "--no-progress"]);
+}
+
+pub(crate) fn assert_as_alone(here: &Workspace, names: &[&str]) {
+    for name in names {
+        assert!(
+            weights(here, "run", name) == weights(here, "alone", name),
+            "{name} differs from its run alone"
+        );
+    }
+}
