@@ -24,6 +24,9 @@ pub(crate) const SPECIAL: [&str; 6] = [
 pub(crate) const BOS: u32 = 256;
 pub(crate) const EOS: u32 = 257;
 
+/// A template whose turns stand between `<|im_start|>` and `<|im_end|>`.
+pub(crate) const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
 /// A directory with a tokenizer whose tokens are single bytes, and nothing else.
 pub(crate) fn bare_model() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
