@@ -9,6 +9,7 @@ mod deeper;
 mod device;
 mod fixed_groups;
 mod fixture;
+mod random;
 mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
@@ -16,4 +17,5 @@ pub use deeper::Deeper;
 pub use device::device;
 pub use fixed_groups::FixedGroups;
 pub use fixture::{Fixture, Job};
+pub use random::Random;
 pub use train::{TrainedRun, losses, train, train_and_look, train_with};

@@ -1,12 +1,6 @@
 //! A task that is parked and goes on, however often, ends as the task that nobody disturbed.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::Path,
-    sync::atomic::AtomicBool,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, fs, path::Path, sync::atomic::AtomicBool};
 
 use loraloom_config::RunConfig;
 use loraloom_scheduler::{
@@ -14,7 +8,7 @@ use loraloom_scheduler::{
     TaskId, TaskState,
 };
 use loraloom_tests::{
-    Deeper, Fixture, TrainedRun, assert_same_training, device, train, train_with,
+    Deeper, Fixture, Random, TrainedRun, assert_same_training, device, train, train_with,
 };
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
@@ -49,23 +43,6 @@ fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
     config
 }
 
-/// Random numbers; splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-}
-
 /// Parks and resumes whoever it likes, in groups and orders that it likes.
 struct Whims {
     random: Random,
@@ -74,9 +51,9 @@ struct Whims {
 }
 
 impl Whims {
-    fn new(seed: u64, stages: usize) -> Self {
+    fn new(stages: usize) -> Self {
         Self {
-            random: Random(seed),
+            random: Random::seeded(),
             stages,
             tasks: BTreeMap::new(),
         }
@@ -154,18 +131,6 @@ impl Scheduler for Whims {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a failure must be repeatable")]
-fn seed() -> u64 {
-    let seed = match env::var("LORALOOM_TEST_SEED") {
-        Ok(text) => text.parse().expect("LORALOOM_TEST_SEED is a number"),
-        Err(_) => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
-    };
-    println!("LORALOOM_TEST_SEED={seed}");
-    seed
-}
-
 fn parked(run: &TrainedRun, name: &str) -> usize {
     let parked = run
         .events
@@ -176,7 +141,7 @@ fn parked(run: &TrainedRun, name: &str) -> usize {
 
 fn whims_change_nothing(stages: usize) {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    let mut whims = Whims::new(seed(), stages);
+    let mut whims = Whims::new(stages);
     let run = train_with(Some(&mut whims), |output_dir| {
         config(&adapters, stages, output_dir)
     });
@@ -223,7 +188,7 @@ fn parked_a_hundred_times_on_staggered_stages() {
         config["pipeline"]["balance"] = json!(if stages > 1 { "staggered" } else { "auto" });
         config
     };
-    let mut whims = Whims::new(seed(), 3);
+    let mut whims = Whims::new(3);
     let run = train_with(Some(&mut whims), |output_dir| {
         config(&adapters, 3, output_dir)
     });

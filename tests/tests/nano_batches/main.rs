@@ -20,7 +20,7 @@ use loraloom_tests::{
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use seen::seen;
 use serde_json::{Value, json};
-use whims::{Whims, seed};
+use whims::Whims;
 
 const NAMES: [&str; 4] = ["long", "middle", "short", "other"];
 const STEPS: [usize; 4] = [30, 40, 90, 35];
@@ -88,7 +88,7 @@ fn assert_nothing_changed(run: &TrainedRun) {
 #[expect(clippy::print_stdout, reason = "what the test has seen")]
 fn whims_change_nothing(stages: usize) {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    let mut whims = Whims::new(seed(), stages);
+    let mut whims = Whims::new(stages);
     let run = train_with(Some(&mut whims), |output_dir| {
         config(&adapters, stages, output_dir)
     });

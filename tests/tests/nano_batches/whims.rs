@@ -1,36 +1,12 @@
 //! A scheduler that changes its mind.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 use loraloom_scheduler::{
     Admission, Decision, Member, Outcome, Parking, Scheduler, SchedulerError, Task, TaskId,
     TaskState,
 };
-
-/// Random numbers; splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
+use loraloom_tests::Random;
 
 /// Changes parts all the time, and often who runs and where.
 pub(crate) struct Whims {
@@ -40,12 +16,16 @@ pub(crate) struct Whims {
 }
 
 impl Whims {
-    pub(crate) fn new(seed: u64, groups: usize) -> Self {
+    pub(crate) fn new(groups: usize) -> Self {
         Self {
-            random: Random(seed),
+            random: Random::seeded(),
             tasks: BTreeMap::new(),
             groups: vec![Vec::new(); groups],
         }
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.random.below(count) == 0
     }
 
     fn runs(&self, task: TaskId) -> bool {
@@ -76,19 +56,19 @@ impl Scheduler for Whims {
             let (ran, group) = (self.runs(task), self.random.below(self.groups.len()));
             let others = self.groups.iter().flatten().count() > usize::from(ran);
             let reason = "a whim".to_owned();
-            if ran && others && self.random.one_in(6) {
+            if ran && others && self.one_in(6) {
                 self.take(task);
                 let by = None;
                 decision.parked.push(Parking { task, by, reason });
-            } else if !ran && (!others || self.random.one_in(2)) {
+            } else if !ran && (!others || self.one_in(2)) {
                 self.groups[group].push(task);
                 decision.admitted.push(Admission { task, reason });
-            } else if ran && self.random.one_in(8) {
+            } else if ran && self.one_in(8) {
                 self.take(task);
                 self.groups[group].push(task);
             }
         }
-        if self.random.one_in(8) {
+        if self.one_in(8) {
             self.groups.reverse();
         }
         for group in self.groups.clone() {
@@ -114,16 +94,4 @@ impl Scheduler for Whims {
     fn state(&self, task: TaskId) -> Option<TaskState> {
         self.tasks.get(&task).map(|(state, _)| *state)
     }
-}
-
-#[expect(clippy::print_stdout, reason = "a failure must be repeatable")]
-pub(crate) fn seed() -> u64 {
-    let seed = match env::var("LORALOOM_TEST_SEED") {
-        Ok(text) => text.parse().expect("LORALOOM_TEST_SEED is a number"),
-        Err(_) => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
-    };
-    println!("LORALOOM_TEST_SEED={seed}");
-    seed
 }
