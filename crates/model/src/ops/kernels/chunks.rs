@@ -6,8 +6,8 @@ use crate::AttentionShape;
 
 /// Places are a multiple of this: whole vectors of every type, and few different shapes.
 const PLACES: usize = 8;
-/// Sequences shorter than this go with longer ones, whatever the padding: a launch costs more.
-const SHORT: usize = 128;
+/// Sequences up to this length go with longer ones, whatever the padding: a launch costs more.
+pub(super) const SHORT: usize = 128;
 
 /// Sequences that attend side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,9 @@ pub(super) struct Part {
 /// Chunks of sequences of these lengths, longest first, such that the scores of a part are at most
 /// `limit` elements, or those of [`PLACES`] queries.
 ///
-/// Sequences go into one chunk as long as the padding is below half of the work.
+/// Sequences go into one chunk as long as the padding is below half of the work, and only with others
+/// of the same power of two: as many units take a row of scores as if the sequence were alone, and sum
+/// it in the same order.
 pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limit: usize) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -38,7 +40,9 @@ pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limit: usize) ->
         let places = lengths[start].next_multiple_of(PLACES);
         let most = limit / (shape.num_heads * places * places);
         let alike = lengths[start..].iter().take_while(|&&length| {
-            places <= SHORT || 4 * length.next_multiple_of(PLACES) >= 3 * places
+            let own = length.next_multiple_of(PLACES);
+            let same_power = own.next_power_of_two() == places.next_power_of_two();
+            places <= SHORT || same_power && 4 * own >= 3 * places
         });
         let end = start + alike.take(most.max(1)).count();
         let parts = if most == 0 {
@@ -102,6 +106,8 @@ mod tests {
         };
         assert_eq!(ends(&[1000, 760, 740, 100, 3]), [2, 3, 5]);
         assert_eq!(ends(&[128, 1, 1]), [3]);
+        assert_eq!(ends(&[136, 128, 120]), [1, 3]);
+        assert_eq!(ends(&[520, 513, 512, 500]), [2, 4]);
         assert!(ends(&[]).is_empty());
     }
 

@@ -10,7 +10,10 @@ use cubecl::prelude::*;
 
 use batchlora::launch::{cube_dim, empty, record, vector_size};
 
-use super::rows::{LOWEST, RowLayout, element_max, element_sum, row_max, row_sum};
+use super::{
+    chunks::SHORT,
+    rows::{LOWEST, RowLayout, element_max, element_sum, row_max, row_sum},
+};
 
 /// Where the queries and keys of a block of scores stand in their sequences.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +39,7 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
         empty(&scores, [batch, rows, keys], dtype)
     };
     let size = vector_size(&[&scores, &out]);
-    let layout = RowLayout::new(keys / size);
+    let layout = row_layout(keys, size);
     record(&[&scores, &out]);
     let client = scores.client.clone();
     softmax_kernel::launch(
@@ -74,7 +77,7 @@ pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> Cub
         empty(&p, [batch, rows, keys], p.dtype)
     };
     let size = vector_size(&[&p, &dp, &out]);
-    let layout = RowLayout::new(keys / size);
+    let layout = row_layout(keys, size);
     record(&[&p, &dp, &out]);
     let (client, dtype) = (p.client.clone(), p.dtype);
     softmax_backward_kernel::launch(
@@ -95,6 +98,12 @@ pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> Cub
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     out
+}
+
+/// As many units on all rows that may lie in one block with shorter ones: what a block is padded to
+/// changes no sum's order.
+fn row_layout(keys: usize, size: usize) -> RowLayout {
+    RowLayout::new(keys.max(SHORT) / size)
 }
 
 #[cube(launch)]
