@@ -1,11 +1,9 @@
-use burn::tensor::Device;
 use loraloom_model::PeftAdapter;
 
-use crate::{TrainedRun, device, losses};
+use crate::{TrainedRun, keeps_bits, losses};
 
-/// Fails unless an adapter took the same steps in both runs and ended as the same: bit for bit on
-/// the CPU. Elsewhere Burn chooses a kernel for the frozen product by the number of rows, and the
-/// bounds are those of parity with PEFT.
+/// Fails unless an adapter took the same steps in both runs and ended as the same: bit for bit where
+/// the device under test [keeps bits](keeps_bits), else within the bounds of parity with PEFT.
 pub fn assert_same_training(name: &str, found: &TrainedRun, expected: &TrainedRun) {
     let steps = |run: &TrainedRun| -> (Vec<f64>, Vec<f64>) {
         let steps = losses(&run.events, name).into_iter();
@@ -13,7 +11,7 @@ pub fn assert_same_training(name: &str, found: &TrainedRun, expected: &TrainedRu
     };
     let (steps, expected_steps) = (steps(found), steps(expected));
     let (adapter, expected_adapter) = (found.adapter(name), expected.adapter(name));
-    if device() == Device::flex() {
+    if keeps_bits() {
         assert_eq!(steps, expected_steps, "{name}");
         assert!(adapter == expected_adapter, "{name}: other weights");
         return;

@@ -14,7 +14,7 @@ mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
 pub use deeper::Deeper;
-pub use device::device;
+pub use device::{device, keeps_bits};
 pub use fixed_groups::FixedGroups;
 pub use fixture::{Fixture, Job};
 pub use random::Random;

@@ -132,13 +132,10 @@ fn staggered_layers_give_the_same_bits() {
             assert_eq!(json!(run.partitions()), partitions);
             assert_same(&run, &one);
 
-            // What is chosen is chosen by the host, whatever the device.
-            if device() == Device::flex() {
-                staggered["balance"] = json!("staggered");
-                let run = run_with(&staggered);
-                println!("{count} stages: {:?}", run.partitions());
-                assert_same(&run, &one);
-            }
+            staggered["balance"] = json!("staggered");
+            let run = run_with(&staggered);
+            println!("{count} stages: {:?}", run.partitions());
+            assert_same(&run, &one);
         }
     }
 }
