@@ -170,6 +170,8 @@ fn queue_exit(error: &QueueError) -> Exit {
         QueueError::NotAQueue { .. }
         | QueueError::Corrupt { .. }
         | QueueError::NewerSchema { .. } => Exit::Data,
+        // As with adapters that cannot be saved: with room again, what was accepted goes on.
+        QueueError::DiskFull { .. } => Exit::Lost,
         QueueError::Sqlite { .. } | QueueError::IllegalTransition { .. } => Exit::Internal,
         _ => Exit::Usage,
     }
@@ -272,6 +274,8 @@ mod tests {
     use anyhow::Context;
     use loraloom_data::DataError;
     use loraloom_model::ModelError;
+    use loraloom_queue::QueueError;
+    use loraloom_server::ServerError;
     use loraloom_trainer::TrainerError;
 
     use super::{Failure, exit, hint, is_broken_pipe, message};
@@ -298,6 +302,15 @@ mod tests {
             Exit::Memory
         );
         assert_eq!(exit("device lost"), Exit::Lost);
+    }
+
+    /// Whatever a full disk keeps a server from writing first.
+    #[test]
+    fn a_full_disk_is_not_wrong_usage() {
+        let path = "run/queue.sqlite".into();
+        let error = ServerError::Queue(QueueError::DiskFull { path });
+        let told = TrainerError::Source(Box::new(error));
+        assert_eq!(exit(&told.into()), Exit::Lost);
     }
 
     #[test]
