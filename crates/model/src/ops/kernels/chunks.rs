@@ -30,9 +30,9 @@ pub(super) struct Part {
 /// Chunks of sequences of these lengths, longest first, such that the scores of a part are at most
 /// `limit` elements, or those of [`PLACES`] queries.
 ///
-/// Sequences go into one chunk as long as the padding is below half of the work, and only with others
-/// of the same power of two: as many units take a row of scores as if the sequence were alone, and sum
-/// it in the same order.
+/// Sequences go into one chunk as long as the padding is below half of the work, longer ones only with
+/// others of the same power of two: as many units take a row of scores as if the sequence were alone,
+/// and sum it in the same order.
 pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limit: usize) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -79,7 +79,7 @@ fn parts(places: usize, shape: &AttentionShape, limit: usize) -> Vec<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sequences;
+    use crate::{Sequences, ops::kernels::softmax::row_layout};
 
     fn shape(window: Option<usize>) -> AttentionShape {
         AttentionShape {
@@ -109,6 +109,23 @@ mod tests {
         assert_eq!(ends(&[136, 128, 120]), [1, 3]);
         assert_eq!(ends(&[520, 513, 512, 500]), [2, 4]);
         assert!(ends(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_row_of_scores_has_the_units_that_it_has_alone() {
+        let lengths: Vec<usize> = (1..5000).rev().collect();
+        let mut shared = 0;
+        for chunk in chunks(&lengths, &shape(None), usize::MAX) {
+            for &length in &lengths[chunk.sequences.clone()] {
+                let alone = length.next_multiple_of(PLACES);
+                shared += usize::from(alone < chunk.places);
+                for size in [1, 4] {
+                    let [alone, padded] = [alone, chunk.places].map(|keys| row_layout(keys, size));
+                    assert_eq!(alone.lanes, padded.lanes, "{length} of {}", chunk.places);
+                }
+            }
+        }
+        assert!(shared > 1000, "{shared}");
     }
 
     /// Every key that a query sees is in the query's part, and parts cover the queries in order.

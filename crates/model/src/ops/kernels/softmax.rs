@@ -102,7 +102,7 @@ pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> Cub
 
 /// As many units on all rows that may lie in one block with shorter ones: what a block is padded to
 /// changes no sum's order.
-fn row_layout(keys: usize, size: usize) -> RowLayout {
+pub(super) fn row_layout(keys: usize, size: usize) -> RowLayout {
     RowLayout::new(keys.max(SHORT) / size)
 }
 
