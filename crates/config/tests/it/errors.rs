@@ -1,0 +1,320 @@
+//! Every mistake a configuration can have, in the words its author reads.
+
+use crate::support::{GOOD, load, load_named, plain, report};
+use loraloom_config::{ConfigError, Place};
+
+fn report_overrides(overrides: &[&str]) -> String {
+    let mut lines = Vec::new();
+    for text in overrides {
+        let error = load(GOOD, &[text]).expect_err(text);
+        lines.push(format!("error: {}", plain(&error)));
+        lines.extend(error.hint().map(|hint| format!("  hint: {hint}")));
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_base_of_these_tests_is_good() {
+    let loaded = load(GOOD, &[]).unwrap();
+    assert_eq!(loaded.warnings, ["dataset `more` is used by no adapter"]);
+}
+
+#[test]
+fn unknown_keys() {
+    let text = report(&[
+        ("model: base", "modle: base"),
+        ("    batch_size: 8", "    lerning_rate: 1e-4"),
+        ("    batch_size: 8", "    lr: 1e-4"),
+        ("    batch_size: 8", "    per_device_train_batch_size: 4"),
+        ("      r: 8", "      rank: 8"),
+        ("      r: 8", "      wibble: 8"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validaton: 0.1}"),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {promt: a, completion: b}}",
+        ),
+        ("  - name: a", "  - name: a\n    dropout: 0.1"),
+        ("model: base", "model: base\nscheduler: {max_adapter: 2}"),
+        ("model: base", "model: base\npipeline: {stage: [cpu]}"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn missing_keys() {
+    let text = report(&[
+        ("model: base\n", ""),
+        ("{path: rows.jsonl}", "{validation: 0.1}"),
+        ("- name: a", "- tenant: me"),
+        ("  dataset: rows\n", ""),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn wrong_types() {
+    let text = report(&[
+        ("batch_size: 8", "batch_size: many"),
+        ("batch_size: 8", "batch_size: -8"),
+        ("batch_size: 8", "batch_size: 8.5"),
+        ("batch_size: 8", "batch_size: '8'"),
+        ("batch_size: 8", "learning_rate: fast"),
+        ("batch_size: 8", "shuffle: yes"),
+        ("batch_size: 8", "lr_scheduler_type: cosin"),
+        ("batch_size: 8", "lr_scheduler_type: 3"),
+        ("batch_size: 8", "max_steps: 1e3"),
+        ("model: base", "model: 7"),
+        ("model: base", "model: base\nseed: -1"),
+        ("model: base", "model: base\nseed: 99999999999999999999"),
+        ("model: base", "model: base\ndevice: gpu"),
+        ("model: base", "model: base\ndevice: cuda:x"),
+        ("model: base", "model: base\ndtype: bf16"),
+        ("path: rows.jsonl", "path: {a: b}"),
+        ("path: rows.jsonl", "path: [rows.jsonl, 3]"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: [a]}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, columns: text}"),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {prompt: a}}",
+        ),
+        (
+            "{path: rows.jsonl}",
+            "{path: rows.jsonl, columns: {prompt: a, text: b}}",
+        ),
+        ("{path: rows.jsonl}", "rows.jsonl"),
+        ("- name: a", "- a"),
+        ("    lora:\n      r: 8", "    lora: 8"),
+        ("    lora:\n      r: 8", "    lora: [8, 16]"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn values_out_of_range() {
+    let text = report(&[
+        ("r: 8", "r: 0"),
+        ("r: 8", "lora_alpha: 0"),
+        ("r: 8", "lora_alpha: -1"),
+        ("r: 8", "lora_dropout: 1"),
+        ("r: 8", "lora_dropout: -0.1"),
+        ("r: 8", "lora_dropout: .nan"),
+        ("r: 8", "target_modules: []"),
+        ("r: 8", "target_modules: q_prj"),
+        ("r: 8", "target_modules: [q_proj, lm_head]"),
+        ("r: 8", "target_modules: [q_proj, q_proj]"),
+        ("r: 8", "target_modules: [all-linear, q_proj]"),
+        ("batch_size: 8", "batch_size: 0"),
+        ("batch_size: 8", "gradient_accumulation_steps: 0"),
+        ("batch_size: 8", "max_seq_len: 1"),
+        ("batch_size: 8", "num_epochs: 0"),
+        ("batch_size: 8", "max_steps: 0"),
+        ("batch_size: 8", "learning_rate: -1e-4"),
+        ("batch_size: 8", "learning_rate: .inf"),
+        ("batch_size: 8", "learning_rate: 1e999"),
+        ("batch_size: 8", "warmup_ratio: 1.5"),
+        ("batch_size: 8", "weight_decay: -0.1"),
+        ("batch_size: 8", "adam_beta1: 1"),
+        ("batch_size: 8", "adam_beta2: -0.5"),
+        ("batch_size: 8", "adam_epsilon: -1e-8"),
+        ("batch_size: 8", "max_grad_norm: -1"),
+        ("  - name: b", "  - name: b\n    eval: {steps: 0}"),
+        ("  - name: b", "  - name: b\n    eval: {patience: 0}"),
+        ("  - name: b", "  - name: b\n    save: {steps: 0}"),
+        ("  - name: b", "  - name: b\n    save: {keep: 0}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: 1}"),
+        ("{path: rows.jsonl}", "{path: rows.jsonl, validation: -0.1}"),
+        ("{path: rows.jsonl}", "{path: []}"),
+        ("{path: rows.jsonl}", "{path: ''}"),
+        ("model: base", "model: ''"),
+        ("model: base", "model: base\noutput_dir: ''"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn names() {
+    let text = report(&[
+        ("- name: b", "- name: a"),
+        ("- name: b", "- name: A"),
+        ("- name: b", "- name: ../b"),
+        ("- name: b", "- name: ..b"),
+        ("- name: b", "- name: ''"),
+        ("- name: b", "- name: two words"),
+        ("- name: b", "- name: b\n    dataset: row"),
+        ("dataset: rows", "dataset: wibble"),
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn nothing_to_train() {
+    let text = "model: base\ndatasets: {d: {path: p}}\nadapters: []\n";
+    insta::assert_snapshot!(plain(&load(text, &[]).unwrap_err()), @"run.yaml:3:11: `adapters`: must not be empty");
+    let text = "model: base\ndatasets: {}\nadapters: [{name: a, dataset: d}]\n";
+    let error = load(text, &[]).unwrap_err();
+    insta::assert_snapshot!(plain(&error), @"run.yaml:3:31: `adapters[0].dataset`: unknown dataset `d`");
+    assert_eq!(error.hint().as_deref(), Some("no dataset is defined"));
+}
+
+#[test]
+fn pipelines_that_cannot_be() {
+    let lines = [
+        "pipeline: [cpu]",
+        "pipeline: {stages: []}",
+        "pipeline: {stages: cpu}",
+        "pipeline: {stages: [gpu]}",
+        "pipeline: {stages: [cpu, 3]}",
+        "pipeline: {stages: [cpu, auto]}",
+        "device: cpu\npipeline: {stages: ['cuda:0']}",
+        "device: cpu\npipeline: {stages: ['cuda:0', cpu]}",
+        "device: cuda\npipeline: {stages: ['REMOTE@y:1'], token_file: t}",
+        "device: REMOTE@y:1",
+        "pipeline: {stages: [cpu, 'remote:']}",
+        "pipeline: {stages: [cpu, 'REMOTE']}",
+        "pipeline: {stages: [cpu, 'REMOTE@y']}",
+        "pipeline: {stages: [cpu, 'REMOTE0@y:1']}",
+        "pipeline: {stages: [cpu, 'REMOTE@two words:1']}",
+        "pipeline: {stages: [cpu, 'REMOTE@fe80::1:80']}",
+        "pipeline: {stages: [cpu, 'REMOTE@y:0']}",
+        "pipeline: {stages: ['REMOTE@y:1', cpu, 'REMOTE@y:1'], token_file: t}",
+        "pipeline: {stages: [cpu, 'REMOTE@y:1']}",
+        "pipeline: {stages: ['REMOTE@y:1'], token_file: ''}",
+        "pipeline: {balance: [11, 11]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22, 0]}",
+        "pipeline: {stages: [cpu, cpu], balance: [22, -1]}",
+        "pipeline: {stages: [cpu, cpu], balance: [[11, 11], [22]]}",
+        "pipeline: {stages: [cpu, cpu], balance: [[11, 11], [22, 0]]}",
+        "pipeline: {stages: [cpu, cpu], balance: [11, [11, 11]]}",
+        "pipeline: {stages: [cpu, cpu], balance: [[11, 11], []]}",
+        "pipeline: {balance: atuo}",
+        "pipeline: {balance: 11}",
+        "pipeline: {schedule: gpip}",
+        "pipeline: {schedule: 1f1b}",
+        "pipeline: {schedule: [gpipe]}",
+        "pipeline: {microbatches: 0}",
+        "pipeline: {microbatches: many}",
+        "pipeline: {extra_warmup: 17}",
+        "pipeline: {extra_warmup: -1}",
+        "pipeline: {step_deadline: 0}",
+        "pipeline: {step_deadline: .inf}",
+        "pipeline: {stage: [cpu]}",
+        "pipeline: {micro_batches: 2}",
+    ]
+    .map(|line| format!("model: base\n{line}"))
+    .map(|text| text.replace("REMOTE", &format!("remote:{}", "0a".repeat(32))));
+    let edits: Vec<_> = lines
+        .iter()
+        .map(|text| ("model: base", text.as_str()))
+        .collect();
+    let text = report(&edits).replace(&"0a".repeat(32), "[ID]");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn schedulers_that_cannot_be() {
+    let lines = [
+        "policy: fifo",
+        "policy: best_effort",
+        "policy: 3",
+        "memory_limit: 0",
+        "memory_limit: 1.5",
+        "memory_limit: 20",
+        "memory_limit: .nan",
+        "memory_limit: 20GiBs",
+        "memory_limit: 0GiB",
+        "memory_limit: [1]",
+        "max_slowdown: 0.9",
+        "max_slowdown: .inf",
+        "max_adapters: 0",
+        "aging: 0",
+        "aging: soon",
+    ]
+    .map(|line| format!("model: base\nscheduler: {{{line}}}"));
+    let edits: Vec<_> = lines
+        .iter()
+        .map(|text| ("model: base", text.as_str()))
+        .collect();
+    insta::assert_snapshot!(report(&edits));
+}
+
+#[test]
+fn overrides() {
+    let text = report_overrides(&[
+        "defaults.train.lerning_rate=1e-4",
+        "defaults.train.batch_size=0",
+        "defaults.train.batch_size=x",
+        "defautls.train.batch_size=4",
+        "adapters.c.lora.r=8",
+        "adapters.7.lora.r=8",
+        "adapters.b.lora.r=0",
+        "datasets.row.path=x",
+        "model.path=x",
+        "defaults.train.batch_size.size=3",
+        "output_dir",
+        "=3",
+        "defaults..train=3",
+        "adapters.b.name=a",
+        "output_dir=[a",
+        "pipeline.stages=[auto, cpu]",
+        "pipeline.balance=[2, 2]",
+        "pipeline.stage=[cpu]",
+        "sweep.lr.grid.lora.r=[8]",
+        "sweep=[{name: lr, grid: {lora.rank: [8]}}]",
+        "scheduler.policy=fiar",
+    ]);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn malformed_files() {
+    let report = [
+        ("run.yaml", "model: [base\n"),
+        ("run.yaml", "model: base\nmodel: other\n"),
+        ("run.yaml", "model: base\n---\nmodel: other\n"),
+        ("run.yaml", ""),
+        ("run.yaml", "just text"),
+        ("run.json", "{\"model\": \"base\",}"),
+        ("run.json", "{model: base}"),
+        ("run.json", "{\"model\": \"base\",\n \"modle\": 1}"),
+        ("run.toml", "model = base\n"),
+        (
+            "run.toml",
+            "model = \"base\"\n\n[defaults.train]\nlerning_rate = 1\n",
+        ),
+        ("run.toml", "model = \"base\"\nseed = 2020-01-01\n"),
+        ("run.txt", "model: base\n"),
+    ]
+    .map(|(name, text)| {
+        let error = load_named(name, text, &[]).expect_err(text);
+        format!("{text:?}\n  error: {}", plain(&error))
+    });
+    let text = report.join("\n");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn an_absent_file_is_named() {
+    let error = loraloom_config::RunConfig::load("absent.yaml".as_ref(), &[]).unwrap_err();
+    assert!(
+        error.to_string().starts_with("cannot read absent.yaml: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_mistake_in_defaults_is_reported_where_it_is_written() {
+    let text = GOOD.replace("batch_size: 8", "batch_size: 0");
+    let Err(ConfigError::Invalid {
+        place: Place::At { line, column, .. },
+        key,
+        ..
+    }) = load(&text, &[])
+    else {
+        panic!("accepted")
+    };
+    assert_eq!(
+        (line, column, key.as_str()),
+        (8, 17, "defaults.train.batch_size")
+    );
+}

@@ -1,0 +1,349 @@
+//! Formats, defaults, layering, overrides, and the way back to a file.
+#![expect(clippy::float_cmp, reason = "what is read is exactly what is written")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::support::{fixture, load};
+use loraloom_config::{
+    AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
+    EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
+    PolicyChoice, RunConfig, SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice,
+    TARGET_MODULES, TrainSettings, Validation, WorkerAddress,
+};
+
+fn full(name: &str) -> RunConfig {
+    let loaded = RunConfig::load(&fixture(name), &[]).unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    loaded.config
+}
+
+#[test]
+fn defaults_are_those_of_the_interface() {
+    let config = RunConfig::load(&fixture("minimal.yaml"), &[])
+        .unwrap()
+        .config;
+    let modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
+    let expected = RunConfig {
+        model: "models/base".into(),
+        output_dir: "runs/minimal".into(),
+        device: DeviceChoice::Auto,
+        dtype: DtypeChoice::Auto,
+        seed: 0,
+        gradient_checkpointing: false,
+        pipeline: PipelineConfig {
+            stages: vec![StageChoice::Device(DeviceChoice::Auto)],
+            balance: BalanceChoice::Auto,
+            schedule: ScheduleChoice::Lorapp,
+            microbatches: 1,
+            extra_warmup: 0,
+            token_file: None,
+            step_deadline: 600.0,
+        },
+        scheduler: SchedulerConfig {
+            policy: PolicyChoice::BestEffortFifo,
+            memory_limit: MemoryLimit::Fraction(0.9),
+            max_slowdown: 1.2,
+            max_adapters: None,
+            aging: None,
+        },
+        datasets: [(
+            "rows".to_owned(),
+            DatasetConfig {
+                path: vec!["rows.jsonl".into()],
+                columns: None,
+                template: None,
+                validation: Validation::Fraction(0.0),
+            },
+        )]
+        .into(),
+        adapters: vec![AdapterConfig {
+            name: "only".to_owned(),
+            dataset: "rows".to_owned(),
+            priority: 0,
+            tenant: "default".to_owned(),
+            init_from: None,
+            seed: 0,
+            lora: LoraSettings {
+                r: 16,
+                lora_alpha: 32.0,
+                lora_dropout: 0.05,
+                target_modules: modules.map(str::to_owned).to_vec(),
+                use_rslora: false,
+            },
+            train: TrainSettings {
+                batch_size: 8,
+                gradient_accumulation_steps: 1,
+                max_seq_len: 512,
+                num_epochs: 10.0,
+                max_steps: None,
+                learning_rate: 3.0e-4,
+                lr_scheduler_type: LrSchedulerType::Cosine,
+                warmup_steps: 0,
+                warmup_ratio: 0.0,
+                weight_decay: 0.0,
+                adam_beta1: 0.9,
+                adam_beta2: 0.999,
+                adam_epsilon: 1.0e-8,
+                max_grad_norm: 1.0,
+                shuffle: true,
+                train_on_prompt: false,
+            },
+            eval: EvalSettings {
+                steps: 200,
+                patience: None,
+            },
+            save: SaveSettings {
+                steps: 500,
+                keep: 2,
+            },
+        }],
+        sweep: Vec::new(),
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn every_field_of_a_full_file_arrives() {
+    let config = full("full.yaml");
+    assert_eq!(config.device, DeviceChoice::Cuda(Some(1)));
+    assert_eq!(config.dtype, DtypeChoice::Bfloat16);
+    assert_eq!((config.seed, config.gradient_checkpointing), (7, true));
+    let scheduler = SchedulerConfig {
+        policy: PolicyChoice::Fair,
+        memory_limit: MemoryLimit::Bytes(20 << 30),
+        max_slowdown: 1.5,
+        max_adapters: Some(2),
+        aging: Some(60.0),
+    };
+    assert_eq!(config.scheduler, scheduler);
+    let worker = WorkerAddress {
+        id: "0123456789abcdef".repeat(4),
+        host: "10.0.0.7".to_owned(),
+        port: 4433,
+    };
+    let pipeline = PipelineConfig {
+        stages: vec![
+            StageChoice::Device(DeviceChoice::Cuda(Some(1))),
+            StageChoice::Remote(worker),
+        ],
+        balance: BalanceChoice::Layers(vec![10, 12]),
+        schedule: ScheduleChoice::OneFOneB,
+        microbatches: 2,
+        extra_warmup: 3,
+        token_file: Some("token.txt".into()),
+        step_deadline: 90.5,
+    };
+    assert_eq!(config.pipeline, pipeline);
+    assert!(config.pipeline.has_workers());
+    assert_eq!(config.pipeline.groups(), 5);
+    let gsm8k = &config.datasets["gsm8k"];
+    assert_eq!(
+        gsm8k.path,
+        [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]
+    );
+    assert_eq!(gsm8k.validation, Validation::Fraction(0.02));
+    let chat = &config.datasets["chat"];
+    assert_eq!(chat.validation, Validation::File("held.jsonl".into()));
+    assert_eq!(chat.template.as_deref(), Some("{{ q }}\n{{ a }}"));
+    let columns = ColumnMap::Instruction {
+        instruction: "q".to_owned(),
+        input: Some("i".to_owned()),
+        output: "a".to_owned(),
+    };
+    assert_eq!(chat.columns, Some(columns));
+
+    let [a, _] = config.adapters.as_slice() else {
+        panic!("two adapters")
+    };
+    assert_eq!(
+        (a.dataset.as_str(), a.priority, a.tenant.as_str(), a.seed),
+        ("gsm8k", -1, "lab", 7)
+    );
+    assert_eq!(a.lora.target_modules, TARGET_MODULES);
+    assert!(a.lora.use_rslora && a.lora.r == 8 && a.lora.lora_dropout == 0.0);
+    assert_eq!(a.train.max_steps, Some(100));
+    assert_eq!(a.train.learning_rate, 1e-4);
+    assert_eq!(a.train.adam_epsilon, 1e-6);
+    assert_eq!(
+        a.train.lr_scheduler_type,
+        LrSchedulerType::ConstantWithWarmup
+    );
+    assert_eq!(
+        a.eval,
+        EvalSettings {
+            steps: 10,
+            patience: Some(3)
+        }
+    );
+    assert_eq!(a.save, SaveSettings { steps: 20, keep: 3 });
+}
+
+#[test]
+fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
+    let config = full("full.yaml");
+    let b = &config.adapters[1];
+    assert_eq!(
+        (b.dataset.as_str(), b.priority, b.tenant.as_str()),
+        ("chat", 5, "me")
+    );
+    assert_eq!(b.seed, u64::MAX);
+    assert_eq!(b.init_from, Some("some/adapter".into()));
+    assert_eq!(b.lora.r, 64);
+    assert_eq!(b.lora.lora_alpha, 16.0, "of the defaults");
+    assert_eq!(b.lora.target_modules, ["q_proj", "down_proj"]);
+    assert_eq!(b.train.max_steps, None);
+    assert_eq!(b.train.batch_size, 4, "of the defaults");
+    assert_eq!(b.train.learning_rate, 1e9, "absurd, but a number");
+    assert_eq!(
+        b.eval,
+        EvalSettings {
+            steps: 10,
+            patience: None
+        }
+    );
+}
+
+#[test]
+fn toml_and_json_say_the_same_as_yaml() {
+    assert_eq!(full("sweep.toml"), full("sweep.yaml"));
+    assert_eq!(full("sweep.json"), full("sweep.yaml"));
+    assert_eq!(full("full.toml"), full("full.yaml"));
+    assert_eq!(full("full.json"), full("full.yaml"));
+}
+
+#[test]
+fn a_written_configuration_loads_back_equal() {
+    for name in ["full.yaml", "minimal.yaml", "sweep.yaml"] {
+        let config = RunConfig::load(&fixture(name), &[]).unwrap().config;
+        let yaml = config.to_yaml().unwrap();
+        let back = load(&yaml, &[])
+            .unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+            .config;
+        assert_eq!(back, config, "{yaml}");
+    }
+}
+
+#[test]
+fn odd_strings_and_numbers_survive_the_round_trip() {
+    let mut config = full("full.yaml");
+    config.model = "a: b #c".into();
+    config.adapters[0].name = "1e3".to_owned();
+    config.adapters[1].name = "no".to_owned();
+    config.adapters[0].tenant = "null".to_owned();
+    config.adapters[0].train.learning_rate = 0.1 + 0.2;
+    config.adapters[0].train.num_epochs = 1e300;
+    let odd = "{% if x %}\n  - y: 'z'\n{% endif %}\n\n  \ttail \n".to_owned();
+    config.datasets.get_mut("chat").unwrap().template = Some(odd);
+    let yaml = config.to_yaml().unwrap();
+    let back = load(&yaml, &[])
+        .unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+        .config;
+    assert_eq!(back, config, "{yaml}");
+}
+
+#[test]
+fn overrides_reach_every_part_of_a_file() {
+    let overrides = [
+        "output_dir=elsewhere",
+        "defaults.train.learning_rate=2e-5",
+        "adapters.a.lora.r=4",
+        "adapters.1.train={max_steps: 9}",
+        "datasets.gsm8k.path=[x.jsonl, y.jsonl]",
+        "scheduler.max_adapters=null",
+        "scheduler.memory_limit=0.5",
+        "scheduler.policy=strict_fifo",
+        "defaults.save.keep=1",
+        "adapters.b.lora.target_modules=all-linear",
+    ]
+    .map(str::to_owned);
+    let config = RunConfig::load(&fixture("full.yaml"), &overrides)
+        .unwrap()
+        .config;
+    assert_eq!(config.output_dir, PathBuf::from("elsewhere"));
+    assert_eq!(config.adapters[0].train.learning_rate, 2e-5);
+    assert_eq!(config.adapters[0].lora.r, 4);
+    assert_eq!(config.adapters[1].train.max_steps, Some(9));
+    assert_eq!(
+        config.adapters[1].train.learning_rate, 2e-5,
+        "its own went with the mapping"
+    );
+    assert_eq!(config.datasets["gsm8k"].path.len(), 2);
+    assert_eq!(config.scheduler.max_adapters, None);
+    assert_eq!(config.scheduler.memory_limit, MemoryLimit::Fraction(0.5));
+    assert_eq!(config.scheduler.policy, PolicyChoice::StrictFifo);
+    assert_eq!(config.adapters[1].save.keep, 1);
+    assert_eq!(config.adapters[1].lora.target_modules, TARGET_MODULES);
+}
+
+#[test]
+fn an_override_makes_the_mappings_it_needs_and_finds_names_with_dots() {
+    let text =
+        "model: m\ndatasets: {d: {path: p}}\nadapters: [{name: llama3.1-r8}, {name: llama3}]";
+    let overrides = [
+        "defaults.train.batch_size=3",
+        "adapters.llama3.1-r8.lora.r=2",
+    ];
+    let config = load(text, &overrides).unwrap().config;
+    assert_eq!(config.adapters[0].train.batch_size, 3);
+    assert_eq!(
+        (config.adapters[0].lora.r, config.adapters[1].lora.r),
+        (2, 16)
+    );
+}
+
+#[test]
+fn a_resolved_configuration_is_the_same_from_text() {
+    let config = RunConfig::load(&fixture("full.yaml"), &[]).unwrap().config;
+    let text = config.to_yaml().unwrap();
+    let again = RunConfig::load_yaml(&text, Path::new("again"), &LoadOptions::default());
+    assert_eq!(again.unwrap().config, config);
+}
+
+#[test]
+fn input_paths_fall_back_to_the_files_directory_and_outputs_do_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.yaml");
+    fs::write(directory.path().join("rows.jsonl"), "").unwrap();
+    fs::write(
+        &path,
+        "model: Cargo.toml\noutput_dir: out\n\
+         datasets: {d: {path: [rows.jsonl, none.jsonl], validation: rows.jsonl}}\n\
+         adapters: [{name: a}]\n",
+    )
+    .unwrap();
+    let config = RunConfig::load(&path, &[]).unwrap().config;
+    let rows = directory.path().join("rows.jsonl");
+    assert_eq!(
+        config.model,
+        PathBuf::from("Cargo.toml"),
+        "exists in the working directory"
+    );
+    assert_eq!(config.output_dir, PathBuf::from("out"));
+    assert_eq!(
+        config.datasets["d"].path,
+        [rows.clone(), PathBuf::from("none.jsonl")]
+    );
+    assert_eq!(config.datasets["d"].validation, Validation::File(rows));
+}
+
+#[test]
+fn legal_but_odd_settings_are_warned_of() {
+    let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\n\
+                pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t}\nadapters:\n\
+                - {name: a, dataset: d, lora: {r: 5000}, train: {lr_scheduler_type: constant, warmup_steps: 3, warmup_ratio: 0.1}}\n\
+                - {name: b, dataset: d, train: {max_steps: 5, warmup_steps: 5, learning_rate: 0}}\n";
+    let warnings = load(text, &[]).unwrap().warnings;
+    insta::assert_snapshot!(warnings.join("\n"), @r"
+    stages 1 and 4 of the pipeline are both `cuda`: they take turns on it
+    `pipeline.token_file` is not used: no stage is a worker
+    adapter `a`: the `constant` schedule has no warm-up, as in transformers; `constant_with_warmup` has
+    adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
+    adapter `a`: rank 5000 is above 4096, the adapter is not low-rank
+    adapter `b`: warm-up takes 5 of 5 steps, the learning rate never reaches its peak
+    adapter `b`: the learning rate is 0, nothing is learned
+    dataset `spare` is used by no adapter
+    ");
+}

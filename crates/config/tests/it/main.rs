@@ -1,0 +1,12 @@
+//! Configurations: what loads, with which defaults, and what is refused in which words.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod errors;
+mod load;
+mod load_options;
+mod mlora;
+mod schema;
+mod stages;
+mod support;
+mod sweep;
+mod sweep_errors;

@@ -1,0 +1,262 @@
+//! Rows of every format to samples: text, mask, truncation, BOS and EOS.
+
+use crate::common::{BOS, CHATML, EOS, load, load_with, masked, model, pair};
+use loraloom_config::{ColumnMap, Validation};
+use loraloom_data::{DataError, Dataset};
+
+#[test]
+fn each_format_is_detected_and_rendered() {
+    let (_directory, tokenizer) = model(Some(CHATML));
+    for (row, format, text) in [
+        (
+            r#"{"prompt":"2+2=","completion":"4"}"#,
+            "prompt/completion (prompt, completion)",
+            "<s>2+2=⟦4</s>⟧",
+        ),
+        (
+            r#"{"instruction":"Add","input":"2 2","output":"4"}"#,
+            "instruction (instruction, input, output)",
+            "<s>Add\n\n2 2\n⟦4</s>⟧",
+        ),
+        (
+            r#"{"instruction":"Add","input":"","output":"4"}"#,
+            "instruction (instruction, input, output)",
+            "<s>Add\n⟦4</s>⟧",
+        ),
+        (
+            r#"{"instruction":"Add","input":null,"output":"4"}"#,
+            "instruction (instruction, input, output)",
+            "<s>Add\n⟦4</s>⟧",
+        ),
+        (r#"{"text":"hello"}"#, "text (text)", "<s>⟦hello</s>⟧"),
+        (
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#,
+            "messages (messages)",
+            "<s><|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n⟦b<|im_end|>\n⟧",
+        ),
+        (
+            r#"{"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]}"#,
+            "conversations (conversations)",
+            "<s><|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n⟦b<|im_end|>\n⟧",
+        ),
+    ] {
+        let dataset = load("rows.jsonl", row).unwrap();
+        assert_eq!(dataset.format().to_string(), format);
+        assert!(dataset.format().detected);
+        assert_eq!(masked(&dataset, &tokenizer, false), [text], "{row}");
+        let whole = text.replace(['⟦', '⟧'], "").replacen("<s>", "<s>⟦", 1) + "⟧";
+        assert_eq!(masked(&dataset, &tokenizer, true), [whole], "{row}");
+    }
+}
+
+#[test]
+fn question_and_answer_need_columns() {
+    let row = r#"{"question":"q ","answer":"a"}"#;
+    let error = load("rows.jsonl", row).unwrap_err();
+    assert_eq!(
+        crate::common::message(&error),
+        "cannot tell the format of rows.jsonl: its columns are `question`, `answer`"
+    );
+    assert!(
+        error
+            .hint()
+            .unwrap()
+            .contains("columns: {prompt: question, completion: answer}")
+    );
+    let dataset = load_with("rows.jsonl", row, |config| {
+        config.columns = Some(pair("question", "answer"));
+    })
+    .unwrap();
+    assert_eq!(
+        dataset.format().to_string(),
+        "prompt/completion (question, answer)"
+    );
+    let (_directory, tokenizer) = model(None);
+    assert_eq!(masked(&dataset, &tokenizer, false), ["<s>q ⟦a</s>⟧"]);
+}
+
+#[test]
+fn templates_render_the_prompt_or_the_whole_row() {
+    let (_directory, tokenizer) = model(None);
+    let row = r#"{"q":"1 < 2?","a":"yes","n":3}"#;
+    let template = |template: &str, columns: Option<ColumnMap>| {
+        load_with("rows.jsonl", row, |config| {
+            config.template = Some(template.to_owned());
+            config.columns = columns;
+        })
+        .unwrap()
+    };
+    let prompt = template("Q{{ n }}: {{ q }}\nA: ", Some(pair("q", "a")));
+    assert_eq!(
+        prompt.format().to_string(),
+        "prompt/completion (a, template)"
+    );
+    assert_eq!(
+        masked(&prompt, &tokenizer, false),
+        ["<s>Q3: 1 < 2?\nA: ⟦yes</s>⟧"]
+    );
+    let whole = template(
+        "{{ data_point['q'] }}{% if 'b' in data_point %}!{% endif %} {{ a }}",
+        None,
+    );
+    assert_eq!(whole.format().to_string(), "text (template)");
+    assert_eq!(masked(&whole, &tokenizer, false), ["<s>⟦1 < 2? yes</s>⟧"]);
+    let missing = load_with("rows.jsonl", row, |config| {
+        config.template = Some("{{ z }}".into());
+    });
+    assert!(
+        crate::common::message(&missing.unwrap_err()).starts_with("rows.jsonl:1: template: undefined")
+    );
+    let syntax = load_with("rows.jsonl", row, |config| {
+        config.template = Some("{{ z".into());
+    });
+    assert!(
+        syntax
+            .unwrap_err()
+            .to_string()
+            .starts_with("datasets.test.template: syntax: ")
+    );
+}
+
+#[test]
+fn bos_is_there_once_and_eos_ends_the_row() {
+    let (_directory, tokenizer) = model(None);
+    let dataset = load("rows.jsonl", r#"{"prompt":"<s><s>a","completion":"b</s>"}"#).unwrap();
+    let encoded = dataset.encode(&tokenizer, 10, false).unwrap();
+    let sample = &encoded.train.samples[0];
+    assert_eq!(sample.ids.iter().filter(|id| **id == BOS).count(), 1);
+    assert_eq!(sample.ids.iter().filter(|id| **id == EOS).count(), 1);
+    assert_eq!((sample.ids[0], sample.ids.len()), (BOS, 4));
+    assert_eq!(sample.is_target, [false, false, true, true]);
+    assert_eq!(tokenizer.encode_prompt("<s>a").unwrap(), sample.ids[..2]);
+    assert_eq!(tokenizer.encode_prompt("a").unwrap(), sample.ids[..2]);
+}
+
+#[test]
+fn without_bos_the_first_token_is_no_target() {
+    let directory = crate::common::bare_model();
+    crate::common::write(
+        directory.path(),
+        "tokenizer_config.json",
+        r#"{"bos_token":null,"eos_token":"</s>"}"#,
+    );
+    let tokenizer = loraloom_data::Tokenizer::load(directory.path()).unwrap();
+    let dataset = load("rows.jsonl", r#"{"text":"ab"}"#).unwrap();
+    assert_eq!(masked(&dataset, &tokenizer, false), ["a⟦b</s>⟧"]);
+}
+
+#[test]
+fn long_rows_are_cut_and_rows_without_target_dropped_and_counted() {
+    let (_directory, tokenizer) = model(None);
+    let rows = "{\"prompt\":\"abcdef\",\"completion\":\"x\"}\n\
+                {\"prompt\":\"a\",\"completion\":\"xyz\"}\n\
+                {\"prompt\":\"a\",\"completion\":\"\"}\n";
+    let dataset = load("rows.jsonl", rows).unwrap();
+    let train = dataset.encode(&tokenizer, 4, false).unwrap().train;
+    assert_eq!(train.samples.len(), 2);
+    assert_eq!(train.samples[0].ids.len(), 4);
+    assert_eq!(train.samples[0].is_target, [false, false, true, true]);
+    let report = serde_json::to_value(&train.report).unwrap();
+    assert_eq!(
+        report,
+        serde_json::json!({
+            "rows": 3, "kept": 2, "dropped_without_target": 1, "truncated": 2,
+            "with_eos_target": 1, "tokens": 7, "target_tokens": 3, "longest": 9,
+            "format": "prompt/completion (prompt, completion)",
+        })
+    );
+    let previews = dataset.preview(&tokenizer, 4, false, 2).unwrap();
+    assert_eq!(previews[0].text, "<s>abc");
+    assert!(previews[0].dropped && previews[0].truncated);
+    assert_eq!(previews[1].text, "<s>a⟦xy⟧");
+
+    let error = dataset.encode(&tokenizer, 1, false).unwrap_err();
+    assert!(matches!(
+        error,
+        DataError::NoTargets {
+            rows: 3,
+            max_seq_len: 1,
+            longest: 9,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("max_seq_len = 1"), "{error}");
+    assert!(error.hint().unwrap().contains("max_seq_len"));
+    assert!(dataset.encode(&tokenizer, 0, false).is_err());
+}
+
+#[test]
+fn several_files_are_one_table() {
+    let (_directory, tokenizer) = model(None);
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = crate::common::config(crate::common::write(
+        directory.path(),
+        "a.csv",
+        "prompt,completion\n1,\"x,\ny\"\n",
+    ));
+    config.path.push(crate::common::write(
+        directory.path(),
+        "b.json",
+        r#"[{"completion":"b","prompt":"2"},{"prompt":"3","completion":"c"}]"#,
+    ));
+    let dataset = Dataset::load("both", &config, 0).unwrap();
+    assert_eq!(
+        masked(&dataset, &tokenizer, false),
+        ["<s>1⟦x,\ny</s>⟧", "<s>2⟦b</s>⟧", "<s>3⟦c</s>⟧"]
+    );
+    config.path.push(crate::common::write(
+        directory.path(),
+        "c.jsonl",
+        r#"{"text":"t"}"#,
+    ));
+    let error = Dataset::load("both", &config, 0).unwrap_err();
+    assert!(matches!(error, DataError::MixedFormats { .. }), "{error}");
+}
+
+#[test]
+fn validation_rows_are_held_out_or_read_from_a_file() {
+    let (_directory, tokenizer) = model(None);
+    let rows = (0..50)
+        .map(|row| format!("{{\"text\":\"row {row}\"}}\n"))
+        .collect::<Vec<_>>()
+        .concat();
+    let split = |name, seed| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
+        config.validation = Validation::Fraction(0.2);
+        Dataset::load(name, &config, seed)
+            .unwrap()
+            .encode(&tokenizer, 100, false)
+            .unwrap()
+    };
+    let encoded = split("a", 1);
+    let validation = encoded.validation.clone().unwrap();
+    assert_eq!(
+        (encoded.train.samples.len(), validation.samples.len()),
+        (40, 10)
+    );
+    assert!(
+        validation
+            .samples
+            .iter()
+            .all(|sample| !encoded.train.samples.contains(sample))
+    );
+    assert_eq!(encoded, split("a", 1));
+    assert_ne!(encoded, split("a", 2));
+
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
+    let held_out = crate::common::write(directory.path(), "b.json", r#"[{"text":"v"}]"#);
+    config.validation = Validation::File(held_out.clone());
+    let dataset = Dataset::load("a", &config, 0).unwrap();
+    assert_eq!(
+        (dataset.num_train_rows(), dataset.num_validation_rows()),
+        (50, 1)
+    );
+    crate::common::write(directory.path(), "b.json", r#"[{"words":"v"}]"#);
+    let error = Dataset::load("a", &config, 0).unwrap_err();
+    assert_eq!(
+        crate::common::message(&error),
+        "b.json: row 1: no column `text`; the row has `words`"
+    );
+}

@@ -1,0 +1,9 @@
+//! Rows to samples: readers, formats, chat templates, tokenizers.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod chats;
+mod common;
+mod formats;
+mod readers;
+mod tokenizer;
+mod transformers;

@@ -1,0 +1,216 @@
+//! Files that are well formed, badly formed, or not data at all.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{load, load_with, message, pair};
+use loraloom_data::DataError;
+use proptest::prelude::*;
+
+fn error(name: &str, text: impl AsRef<[u8]>) -> String {
+    message(&load(name, text).unwrap_err())
+}
+
+#[test]
+fn json_is_read_in_all_its_shapes() {
+    let row = r#"{"text":"a"}"#;
+    for (name, text, rows) in [
+        (
+            "a.jsonl",
+            format!("\u{feff}{row}\n\n  \r\n{row}\r\n{row}"),
+            3,
+        ),
+        ("a.ndjson", row.to_owned(), 1),
+        ("a.jsonl", format!(" [{row},{row}]"), 2),
+        ("a.json", format!("\u{feff}[\n{row},\n{row}\n]\n"), 2),
+        ("a.json", format!("{row}\n{row}\n"), 2),
+        ("a.json", row.to_owned(), 1),
+        ("a.json", "{\n\"text\":\n\"a\"}".to_owned(), 1),
+        (
+            "a.json",
+            format!("{{\"version\":1,\"data\":[{row},{row}]}}"),
+            2,
+        ),
+        ("a.json", format!("{{\n\"data\":[{row},{row}]\n}}"), 2),
+        ("a.JSON", format!("[{row}]"), 1),
+        ("a.csv", "\u{feff}id,text\n1,a\n2,\"b\nc\"\n".to_owned(), 2),
+        ("a.tsv", "id\ttext\n1\ta,b\n".to_owned(), 1),
+    ] {
+        let dataset = load(name, &text).unwrap_or_else(|error| panic!("{name} {text:?}: {error}"));
+        assert_eq!(dataset.num_train_rows(), rows, "{name} {text:?}");
+        assert_eq!(
+            dataset.format().to_string(),
+            "text (text)",
+            "{name} {text:?}"
+        );
+    }
+    let chat = r#"{"messages":[{"role":"user","content":"a"}]}"#;
+    assert_eq!(load("a.json", chat).unwrap().num_train_rows(), 1);
+}
+
+#[test]
+fn errors_name_file_line_and_column() {
+    assert_eq!(
+        error("a.jsonl", "{\"text\":\"a\"}\n\n{\"text\": b}\n"),
+        "a.jsonl:3:10: expected value"
+    );
+    assert_eq!(
+        error("a.jsonl", "{\"text\":\"a\"\n"),
+        "a.jsonl:1:11: EOF while parsing an object"
+    );
+    assert_eq!(
+        error("a.json", "[{\"text\":\"a\"},\n{\"text\" 1}]"),
+        "a.json:2:9: expected `:`"
+    );
+    assert_eq!(
+        error("a.jsonl", "{\"text\":\"a\"}\n[1]\n"),
+        "a.jsonl:2: expected an object, found a list"
+    );
+    assert_eq!(
+        error("a.json", "[{\"text\":\"a\"}, 3]"),
+        "a.json: row 2: expected an object, found a number"
+    );
+    assert_eq!(
+        error(
+            "a.jsonl",
+            "{\"text\":\"a\"}\n".repeat(16) + "{\"words\":1,\"more\":2}"
+        ),
+        "a.jsonl:17: no column `text`; the row has `words`, `more`"
+    );
+    assert_eq!(
+        error("a.jsonl", "{\"text\":\"a\"}\n".repeat(16) + "{\"text\":17}"),
+        "a.jsonl:17: column `text` is a number, expected a string"
+    );
+    assert_eq!(
+        error("a.csv", "text,id\na,1\nb\n"),
+        "a.csv:3: 1 fields where the header has 2"
+    );
+    assert_eq!(
+        error("a.csv", "text,text\na,1\n"),
+        "a.csv:1: the header names column `text` twice"
+    );
+    assert_eq!(
+        error("a.jsonl", b"{\"text\":\"a\"}\n{\"text\":\"\xff\"}\n"),
+        "a.jsonl:2: invalid UTF-8 at byte 10 of the line"
+    );
+    assert_eq!(
+        error("a.json", b"[{\"text\":\"a\"},\n{\"text\":\"\xff\"}]"),
+        "a.json:2: invalid UTF-8 at byte 10 of the line"
+    );
+    assert!(error("a.csv", b"text\na\n\xff\n").starts_with("a.csv:3: invalid UTF-8 at byte 1"));
+}
+
+#[test]
+fn chats_are_checked_when_they_are_read() {
+    let chat = |messages: &str| error("a.jsonl", format!("{{\"messages\":{messages}}}"));
+    assert_eq!(
+        chat("[]"),
+        "a.jsonl:1: column `messages` is an empty list, expected a list of messages"
+    );
+    assert_eq!(
+        chat("[3]"),
+        "a.jsonl:1: message 1 of column `messages`: expected an object, found a number"
+    );
+    assert_eq!(
+        chat(r#"[{"content":"a"}]"#),
+        "a.jsonl:1: message 1 of column `messages`: has neither `role` nor `from`"
+    );
+    assert!(chat(r#"[{"from":"alien","value":"a"}]"#).contains("unknown speaker `alien`"));
+    assert!(chat(r#"[{"from":"gpt","value":1}]"#).contains("`value` is a number"));
+}
+
+#[test]
+fn empty_and_foreign_files_are_refused() {
+    for (name, text) in [
+        ("a.jsonl", ""),
+        ("a.jsonl", "\n \n"),
+        ("a.json", "[]"),
+        ("a.csv", ""),
+        ("a.csv", "text\n"),
+    ] {
+        assert!(
+            matches!(load(name, text), Err(DataError::Empty { .. })),
+            "{name} {text:?}"
+        );
+    }
+    let parquet = load("a.parquet", "PAR1").unwrap_err();
+    assert!(message(&parquet).starts_with("parquet is not supported in this build"));
+    assert!(parquet.hint().is_some());
+    assert!(matches!(
+        load("a.txt", "a"),
+        Err(DataError::UnknownExtension { .. })
+    ));
+    let missing = load_with("a.jsonl", "", |config| {
+        config.path[0].set_extension("json");
+    });
+    assert!(matches!(missing, Err(DataError::Io { .. })));
+    let none = load_with("a.jsonl", "", |config| config.path.clear());
+    assert!(matches!(none, Err(DataError::NoPath { .. })));
+}
+
+#[test]
+fn a_mistyped_optional_column_is_found() {
+    let columns = |input: &str| loraloom_config::ColumnMap::Instruction {
+        instruction: "q".into(),
+        input: Some(input.into()),
+        output: "a".into(),
+    };
+    let rows = "{\"q\":\"1\",\"a\":\"2\"}\n{\"q\":\"1\",\"x\":\"y\",\"a\":\"2\"}\n";
+    let load = |input| {
+        load_with("a.jsonl", rows, |config| {
+            config.columns = Some(columns(input));
+        })
+    };
+    assert!(load("x").is_ok());
+    assert_eq!(
+        message(&load("z").unwrap_err()),
+        "a.jsonl:1: no column `z`; the row has `q`, `a`"
+    );
+}
+
+#[test]
+fn a_line_of_ten_megabytes_is_a_row() {
+    let (_directory, tokenizer) = crate::common::model(None);
+    let line = format!(
+        r#"{{"q":"short","a":"{}"}}"#,
+        "many words ".repeat(1_000_000)
+    );
+    let started = Instant::now();
+    let dataset = load_with("a.jsonl", line, |config| {
+        config.columns = Some(pair("q", "a"));
+    })
+    .unwrap();
+    let train = dataset.encode(&tokenizer, 64, false).unwrap().train;
+    assert_eq!(train.samples[0].ids.len(), 64);
+    assert_eq!(train.report.longest, 11_000_007);
+    // Unoptimised and on a busy machine it takes seconds; anything quadratic would take days.
+    assert!(
+        started.elapsed() < Duration::from_mins(5),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+fn nested_json_does_not_overflow_the_stack() {
+    let deep = format!("{{\"text\":{}", "[".repeat(100_000));
+    assert!(matches!(
+        load("a.jsonl", deep),
+        Err(DataError::Malformed { .. })
+    ));
+}
+
+proptest! {
+    /// Whatever a file holds, reading it ends in rows or in an error.
+    #[test]
+    fn no_file_panics(bytes: Vec<u8>, name in "a\\.(jsonl|json|csv|tsv)") {
+        let _ = load(&name, bytes);
+    }
+
+    #[test]
+    fn no_nearly_valid_file_panics(
+        text in r#"(\[|\{|\}|\]|"text"|"messages"|"role"|:|,|1|null|"a"|\n|\\|"|\u{feff}){0,24}"#,
+        name in "a\\.(jsonl|json|csv|tsv)",
+    ) {
+        let _ = load(&name, text);
+    }
+}

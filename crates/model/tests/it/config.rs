@@ -1,0 +1,235 @@
+//! `config.json` against what transformers makes of it.
+
+use std::path::PathBuf;
+
+use loraloom_model::{
+    Architecture, LlamaConfig, ModelError, RopeScaling, TensorDtype, parameter_shapes,
+};
+use serde_json::{Value, json};
+
+fn base() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 64,
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4
+    })
+}
+
+fn with(keys: &Value) -> String {
+    let mut config = base();
+    for (key, value) in keys.as_object().expect("an object") {
+        config[key] = value.clone();
+    }
+    config.to_string()
+}
+
+#[test]
+fn resolves_as_transformers_does() {
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../fixtures/configs.json")).unwrap();
+    assert!(cases.len() > 10);
+    for case in &cases {
+        // Written by hand, and as transformers 5 writes the same configuration.
+        for written in ["config", "saved"] {
+            let name = format!("{} ({written})", case["name"]);
+            let config = LlamaConfig::from_json(&case[written].to_string()).unwrap();
+            assert_eq!(
+                config.num_key_value_heads, case["num_key_value_heads"],
+                "{name}"
+            );
+            assert_eq!(config.head_dim, case["head_dim"], "{name}");
+            assert_eq!(
+                config.max_position_embeddings, case["max_position_embeddings"],
+                "{name}"
+            );
+            assert_eq!(
+                config.tie_word_embeddings, case["tie_word_embeddings"],
+                "{name}"
+            );
+            assert_eq!(json!(config.rms_norm_eps), case["rms_norm_eps"], "{name}");
+            assert_eq!(json!(config.rope.theta), case["rope_theta"], "{name}");
+            assert_eq!(config.rope.scaling, RopeScaling::Default, "{name}");
+            assert_eq!(
+                json!(config.sliding_window),
+                case["sliding_window"],
+                "{name}"
+            );
+            assert_eq!(json!(config.bos_token_id), case["bos_token_id"], "{name}");
+            assert_eq!(json!(config.eos_token_ids), case["eos_token_ids"], "{name}");
+            let dtype = config.dtype.map(|dtype| dtype.to_string());
+            assert_eq!(json!(dtype), case["dtype"], "{name}");
+            let shapes: serde_json::Map<String, Value> = parameter_shapes(&config)
+                .into_iter()
+                .map(|(name, shape)| (name, json!(shape)))
+                .collect();
+            assert_eq!(Value::Object(shapes), case["shapes"], "{name}");
+        }
+    }
+}
+
+#[test]
+fn older_rope_keys_and_dtype_are_read() {
+    let config = with(&json!({
+        "torch_dtype": "bfloat16", "rope_theta": 500_000.0, "max_position_embeddings": 131_072,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    }));
+    let config = LlamaConfig::from_json(&config).unwrap();
+    assert_eq!(config.architecture, Architecture::Llama);
+    assert_eq!(config.dtype, Some(TensorDtype::Bfloat16));
+    assert_eq!(
+        config.rope.scaling,
+        RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192
+        }
+    );
+}
+
+#[test]
+fn what_would_be_computed_wrongly_is_refused_by_name() {
+    let heads = json!({"num_attention_heads": 3});
+    for (keys, needed) in [
+        (
+            json!({"architectures": ["GemmaForCausalLM"]}),
+            "GemmaForCausalLM",
+        ),
+        (
+            json!({"architectures": ["LlamaForSequenceClassification"]}),
+            "SequenceClassification",
+        ),
+        (
+            json!({"architectures": [], "model_type": "mixtral"}),
+            "mixtral",
+        ),
+        (
+            json!({"model_type": "mistral"}),
+            "`model_type` says `mistral`",
+        ),
+        (json!({"hidden_act": "gelu"}), "gelu"),
+        (
+            json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+            "gptq",
+        ),
+        (
+            json!({"partial_rotary_factor": 0.5}),
+            "partial_rotary_factor",
+        ),
+        (
+            json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
+            "partial_rotary_factor",
+        ),
+        (json!({"rope_scaling": {"type": "longrope"}}), "longrope"),
+        (json!({"rope_scaling": {"rope_type": "su"}}), "`su`"),
+        (
+            json!({"rope_scaling": {"type": "linear"}}),
+            "`factor` is missing",
+        ),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": 0.0}}),
+            "`factor` is 0",
+        ),
+        (
+            json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
+            "layer type",
+        ),
+        (json!({"dtype": "int8"}), "int8"),
+        (heads, "is 64, not a multiple of num_attention_heads 3"),
+        (
+            json!({"num_key_value_heads": 3}),
+            "is 4, not a multiple of num_key_value_heads 3",
+        ),
+        (json!({"head_dim": 15}), "is 15"),
+        (json!({"hidden_size": 0}), "`hidden_size` is 0"),
+        (json!({"hidden_size": null}), "`hidden_size` is missing"),
+        (
+            json!({"num_hidden_layers": 1_000_000_000}),
+            "more than 4096",
+        ),
+        (
+            json!({"vocab_size": u64::MAX}),
+            "`vocab_size` is 18446744073709551615",
+        ),
+        (json!({"vocab_size": "many"}), "line 1 column"),
+        (json!({"rms_norm_eps": -1.0}), "rms_norm_eps"),
+        (json!({"rope_theta": 0.0}), "rope_theta"),
+        (
+            json!({"eos_token_id": "</s>"}),
+            "a token id or a list of token ids",
+        ),
+    ] {
+        let message = LlamaConfig::from_json(&with(&keys))
+            .expect_err("accepted")
+            .to_string();
+        assert!(message.contains(needed), "{keys}: {message}");
+    }
+    let unsupported = LlamaConfig::from_json(&with(&json!({"architectures": ["X"]}))).unwrap_err();
+    assert!(unsupported.hint().unwrap().contains("Qwen3ForCausalLM"));
+}
+
+#[test]
+fn windows_that_contradict_the_layers_are_refused() {
+    let qwen = json!({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+        "num_key_value_heads": 2});
+    for (keys, needed) in [
+        (
+            json!({"layer_types": ["full_attention"]}),
+            "has 1 entries for 2 layers",
+        ),
+        (
+            json!({"layer_types": ["full_attention", "sliding_attention"]}),
+            "layer 1",
+        ),
+        (
+            json!({"layer_types": ["full_attention", "linear_attention"]}),
+            "linear_attention",
+        ),
+        (
+            json!({"use_sliding_window": true, "sliding_window": 0}),
+            "`sliding_window` is 0",
+        ),
+    ] {
+        let mut all = qwen.clone();
+        all.as_object_mut()
+            .unwrap()
+            .append(&mut keys.as_object().unwrap().clone());
+        let message = LlamaConfig::from_json(&with(&all))
+            .expect_err("accepted")
+            .to_string();
+        assert!(message.contains(needed), "{keys}: {message}");
+    }
+    let alternating = json!({"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+        "num_key_value_heads": 4, "sliding_window": 8,
+        "layer_types": ["full_attention", "sliding_attention"]});
+    let error = LlamaConfig::from_json(&with(&alternating)).unwrap_err();
+    assert!(error.to_string().contains("full_attention"), "{error}");
+}
+
+#[test]
+fn a_directory_says_which_file_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config.json");
+    let error = LlamaConfig::from_directory(directory.path()).unwrap_err();
+    assert!(matches!(error, ModelError::Read { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("config.json"));
+
+    std::fs::write(&path, "{").unwrap();
+    let error = LlamaConfig::from_directory(directory.path()).unwrap_err();
+    assert!(
+        error.to_string().contains("config.json: invalid JSON"),
+        "{error}"
+    );
+
+    std::fs::write(
+        &path,
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    )
+    .unwrap();
+    let error = LlamaConfig::from_directory(directory.path()).unwrap_err();
+    assert!(matches!(error, ModelError::LfsPointer { .. }), "{error}");
+
+    let adapter = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters/plain");
+    let error = LlamaConfig::from_directory(&adapter).unwrap_err();
+    assert!(matches!(error, ModelError::AdapterAsBase { .. }), "{error}");
+}

@@ -1,0 +1,203 @@
+//! Attention against the naive form: all scores of a head at once.
+
+use batchlora::seed_gradient;
+use burn::tensor::{Bool, Device, Tensor, TensorData, activation};
+use loraloom_model::{AttentionShape, Sequences, self_attention};
+
+use crate::decoder::{
+    ops::compare,
+    support::{Random, assert_close_values, device, host},
+};
+
+/// Every sequence and head for itself, with all scores.
+pub(crate) fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionShape) -> Tensor<2> {
+    let (width, group) = (shape.head_dim, shape.num_heads / shape.num_kv_heads);
+    let device = q.device();
+    let sequence = |rows: std::ops::Range<usize>| {
+        let length = rows.len();
+        let hidden = (0..length * length).map(|at| {
+            let (query, key) = (at / length, at % length);
+            key > query || shape.window.is_some_and(|window| query - key >= window)
+        });
+        let hidden = TensorData::new(hidden.collect::<Vec<_>>(), [length, length]);
+        let hidden = Tensor::<2, Bool>::from_data(hidden, &device);
+        let head = |head: usize| {
+            let part = |x: &Tensor<2>, head: usize| {
+                x.clone()
+                    .slice([rows.clone(), head * width..(head + 1) * width])
+            };
+            let scores = part(&q, head).matmul(part(&k, head / group).transpose());
+            let scores = scores.div_scalar((width as f64).sqrt());
+            let scores = scores.mask_fill(hidden.clone(), f32::NEG_INFINITY);
+            activation::softmax(scores, 1).matmul(part(&v, head / group))
+        };
+        Tensor::cat((0..shape.num_heads).map(head).collect(), 1)
+    };
+    let sequences = shape.sequences.iter().filter(|rows| !rows.is_empty());
+    Tensor::cat(sequences.map(sequence).collect(), 0)
+}
+
+#[track_caller]
+fn compare_attention(lengths: &[usize], [heads, kv_heads, head_dim]: [usize; 3], spread: f32) {
+    for window in [None, Some(1), Some(3), Some(16), Some(1000)] {
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths(lengths.iter().copied()),
+            num_heads: heads,
+            num_kv_heads: kv_heads,
+            head_dim,
+            window,
+        };
+        let rows = shape.sequences.rows();
+        compare(
+            &format!("attention {lengths:?} {heads}/{kv_heads}·{head_dim} window {window:?}"),
+            [
+                [rows, heads * head_dim],
+                [rows, kv_heads * head_dim],
+                [rows, kv_heads * head_dim],
+            ],
+            spread,
+            |[q, k, v]| self_attention(q, k, v, &shape),
+            |inputs| composed_attention(inputs, &shape),
+        );
+    }
+}
+
+#[test]
+fn attention_of_single_sequences() {
+    for length in [1, 2, 7, 33, 130] {
+        compare_attention(&[length], [2, 2, 8], 1.5);
+    }
+}
+
+#[test]
+fn attention_with_grouped_queries() {
+    for heads in [
+        [4, 2, 12],
+        [8, 1, 4],
+        [6, 3, 16],
+        [1, 1, 2],
+        [4, 4, 64],
+        [9, 3, 10],
+    ] {
+        compare_attention(&[19], heads, 1.5);
+    }
+}
+
+#[test]
+fn attention_of_sequences_of_mixed_lengths() {
+    for lengths in [
+        &[1, 1, 1][..],
+        &[5, 1, 17],
+        &[64, 3, 1, 40],
+        &[2, 70],
+        &[9, 9, 9, 9],
+    ] {
+        compare_attention(lengths, [4, 2, 12], 1.5);
+    }
+}
+
+/// On a GPU these are several chunks, and blocks of queries whose gradients of keys add up.
+#[test]
+fn attention_of_long_sequences() {
+    compare_attention(&[210, 5, 150], [8, 4, 8], 1.5);
+}
+
+/// Random shapes, with the widths of heads that models have.
+#[test]
+fn attention_of_random_shapes() {
+    for seed in 0..8 {
+        let mut random = Random::new(seed);
+        let head_dim = [64, 80, 128, 6][random.below(4)];
+        let kv_heads = 1 + random.below(3);
+        let heads = kv_heads * (1 + random.below(3));
+        let count = 1 + random.below(5);
+        let lengths: Vec<_> = (0..count).map(|_| random.below(40)).chain([1]).collect();
+        println!("seed {seed}: {lengths:?} {heads}/{kv_heads}·{head_dim}");
+        compare_attention(&lengths, [heads, kv_heads, head_dim], 1.0);
+    }
+}
+
+/// Scores of several hundred: the softmax must not overflow.
+#[test]
+fn attention_with_large_scores() {
+    compare_attention(&[12, 30], [4, 2, 16], 12.0);
+}
+
+#[test]
+fn a_sequence_without_tokens_changes_nothing() {
+    for lengths in [&[0, 5, 3][..], &[5, 0, 3], &[5, 3, 0], &[0, 0, 7, 0]] {
+        compare_attention(lengths, [4, 2, 8], 1.5);
+    }
+}
+
+#[test]
+fn nothing_at_all_is_nothing() {
+    let shape = AttentionShape {
+        sequences: Sequences::from_lengths([]),
+        num_heads: 2,
+        num_kv_heads: 1,
+        head_dim: 4,
+        window: None,
+    };
+    let empty = |width: usize| Tensor::<2>::zeros([0, width], &device());
+    let out = self_attention(empty(8), empty(4), empty(4), &shape);
+    assert_eq!(out.dims(), [0, 8]);
+}
+
+/// A sequence's rows do not feel their neighbours' values or lengths; on Flex not even in the last
+/// digit.
+#[test]
+fn attention_stays_within_the_sequence() {
+    let run = |lengths: &[usize], own: usize| {
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths(lengths.iter().copied()),
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim: 12,
+            window: Some(9),
+        };
+        let device = device().autodiff();
+        let (mut inside, mut outside) = (Random::new(1), Random::new(2));
+        let mut values = |width: usize| {
+            let parts = shape.sequences.iter().enumerate().map(|(index, rows)| {
+                let random = if index == own {
+                    &mut inside
+                } else {
+                    &mut outside
+                };
+                random.tensor([rows.len(), width], &device)
+            });
+            Tensor::<2>::cat(parts.collect(), 0).detach().require_grad()
+        };
+        let leaves = [values(48), values(24), values(24)];
+        let [q, k, v] = leaves.clone();
+        let out = self_attention(q, k, v, &shape);
+        let mut inside = Random::new(3);
+        let seeds = shape.sequences.iter().enumerate().map(|(index, rows)| {
+            let random = if index == own {
+                &mut inside
+            } else {
+                &mut outside
+            };
+            random.tensor([rows.len(), 48], &device)
+        });
+        let seeds = Tensor::<2>::cat(seeds.collect(), 0);
+        let gradients = seed_gradient(out.clone(), seeds).backward();
+        let rows = shape.sequences.iter().nth(own).expect("the sequence");
+        let own = |t: Tensor<2>| host(t.clone().slice([rows.clone(), 0..t.dims()[1]]));
+        let [dq, dk, dv] = leaves.map(|leaf| own(leaf.grad(&gradients).expect("a gradient")));
+        [own(out.inner()), dq, dk, dv]
+    };
+    let alone = run(&[23], 0);
+    let tolerance = if device() == Device::flex() {
+        0.0
+    } else {
+        1e-6
+    };
+    for (lengths, own) in [(&[23, 23][..], 1), (&[5, 23, 1], 1), (&[23, 60], 0)] {
+        for (index, (found, expected)) in run(lengths, own).iter().zip(&alone).enumerate() {
+            let what = format!("part {index} among {lengths:?}");
+            assert_close_values(&what, found, expected, tolerance);
+        }
+    }
+}

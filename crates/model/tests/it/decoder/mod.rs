@@ -1,0 +1,10 @@
+//! The decoder against transformers' logits, and its operations against slow references.
+
+mod adapters;
+mod attention;
+mod cross_entropy;
+mod head;
+mod layer;
+mod logits;
+mod ops;
+mod support;

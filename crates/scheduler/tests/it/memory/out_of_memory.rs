@@ -1,0 +1,155 @@
+use loraloom_scheduler::Load;
+use proptest::prelude::*;
+
+use crate::memory::simulated::{GIB, MIB, Random, Truth, peak, seven_b, tiny_llama};
+
+fn times(load: Load, factor: f64) -> Load {
+    Load {
+        tokens: (load.tokens as f64 * factor) as u64,
+        squared_tokens: (load.squared_tokens as f64 * factor) as u64,
+        adapter_bytes: load.adapter_bytes,
+    }
+}
+
+/// A device, and what was learned of it.
+fn learned(seed: u64, points: usize) -> (Truth, Random, loraloom_scheduler::DeviceMemory) {
+    let truth = seven_b();
+    let mut random = Random(seed);
+    let mut memory = truth.memory([1.3; 3]);
+    for _ in 0..points {
+        let load = truth.load(&mut random);
+        let bytes = truth.peak(load, &mut random);
+        memory.observe(load, peak(bytes));
+    }
+    (truth, random, memory)
+}
+
+proptest! {
+    #[test]
+    fn what_ran_out_is_never_admitted_again(
+        seed: u64, points in 0_usize..60, more in prop::array::uniform3(0.0..0.5_f64), later in 0_usize..60,
+    ) {
+        let (truth, mut random, mut memory) = learned(seed, points);
+        let failed = truth.load(&mut random);
+        let larger = Load {
+            tokens: (failed.tokens as f64 * (1.0 + more[0])) as u64,
+            squared_tokens: (failed.squared_tokens as f64 * (1.0 + more[1])) as u64,
+            adapter_bytes: (failed.adapter_bytes as f64 * (1.0 + more[2])) as u64,
+        };
+        let smaller = times(failed, 0.9);
+        let before = memory.estimate(smaller);
+        let too_low = memory.forecasts().under_predictions();
+        let admitted = memory.fits(failed).is_ok();
+        memory.out_of_memory(failed);
+        prop_assert_eq!(memory.forecasts().under_predictions() - too_low, u64::from(admitted));
+        for load in [failed, larger] {
+            let shortage = memory.fits(load).unwrap_err();
+            prop_assert!(shortage.estimate.bound_bytes > truth.limit_bytes);
+            prop_assert!(shortage.is_certain());
+        }
+        // Somewhat smaller loads are not trusted as before, either.
+        let after = memory.estimate(smaller);
+        prop_assert!(after.bound_bytes >= before.bound_bytes);
+        let share = (smaller.tokens as f64 / failed.tokens as f64)
+            .min(smaller.squared_tokens as f64 / failed.squared_tokens as f64);
+        let exact = truth.fixed_bytes + failed.adapter_bytes;
+        let least = exact as f64 + share * (truth.limit_bytes - exact) as f64;
+        prop_assert!(after.least_bytes as f64 >= least);
+        prop_assert!(after.expected_bytes >= after.least_bytes);
+        // Nothing that is measured later takes it back.
+        for _ in 0..later {
+            let load = truth.load(&mut random);
+            memory.observe(load, peak(truth.peak(load, &mut random)));
+        }
+        memory.observe(failed, peak(truth.fixed_bytes));
+        prop_assert!(memory.fits(failed).is_err());
+        prop_assert!(memory.fits(larger).is_err());
+    }
+}
+
+#[test]
+fn small_loads_go_on() {
+    let (_, _, mut memory) = learned(1, 40);
+    let load = Load {
+        tokens: 8192,
+        squared_tokens: 8192 * 512,
+        adapter_bytes: 800_000_000,
+    };
+    let fit = memory.fits(load).unwrap();
+    assert!(fit.probe().is_none());
+    memory.out_of_memory(load);
+    assert!(memory.fits(times(load, 0.95)).is_err());
+    assert!(memory.fits(times(load, 0.5)).is_ok());
+    let fewer_adapters = Load {
+        adapter_bytes: 0,
+        ..load
+    };
+    // The same activations were too many for what 800 MB of adapters left, not for more than that.
+    let estimate = memory.estimate(fewer_adapters);
+    assert_eq!(
+        estimate.expected_bytes,
+        memory.limit_bytes() - 800_000_000 + 1
+    );
+}
+
+#[test]
+fn a_shortage_says_what_is_missing() {
+    let mut memory = tiny_llama().memory([1.0; 3]);
+    let load = Load {
+        tokens: 50_000,
+        squared_tokens: 50_000 * 1024,
+        adapter_bytes: GIB,
+    };
+    let shortage = memory.fits(load).unwrap_err();
+    let estimate = shortage.estimate;
+    let message = shortage.to_string();
+    assert_eq!(
+        message,
+        "TinyLlama on 24 GB needs 29.3 GiB (23.8 GiB expected + 5.5 GiB margin) of 22.4 GiB"
+    );
+    assert_eq!(
+        shortage.missing_bytes(),
+        estimate.bound_bytes - memory.limit_bytes()
+    );
+    // Nothing was measured; a smaller step may show that it is not so bad.
+    assert!(!shortage.is_certain());
+    assert!(estimate.probe.is_some());
+    let huge = Load {
+        adapter_bytes: 24 * GIB,
+        ..Load::default()
+    };
+    assert!(memory.fits(huge).unwrap_err().is_certain());
+    memory.observe(times(load, 0.5), peak(11 * GIB));
+    let text = memory.explain(load);
+    for part in [
+        "fixed",
+        "adapters",
+        "50000 tokens",
+        "a smaller step",
+        "22.4 GiB",
+        "shape",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    println!("{text}");
+}
+
+#[test]
+fn loads_beyond_what_was_measured_ask_for_a_probe() {
+    let mut memory = tiny_llama().memory([1.0; 3]);
+    let load = |tokens, squared_tokens| Load {
+        tokens,
+        squared_tokens,
+        adapter_bytes: 64 * MIB,
+    };
+    let first = memory.fits(load(100, 10_000)).unwrap().probe().unwrap();
+    assert_eq!((first.tokens, first.squared_tokens), (0, 0));
+    memory.observe(load(1000, 10_000), peak(3 * GIB));
+    memory.observe(load(100, 100_000), peak(3 * GIB));
+    let probe = |tokens, squared| memory.fits(load(tokens, squared)).unwrap().probe();
+    assert_eq!(probe(1500, 150_000), None);
+    for (tokens, squared) in [(1501, 1), (1, 150_001)] {
+        let probe = probe(tokens, squared).unwrap();
+        assert_eq!((probe.tokens, probe.squared_tokens), (1500, 150_000));
+    }
+}

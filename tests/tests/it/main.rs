@@ -1,0 +1,16 @@
+//! Promises that cross crates.
+//!
+//! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
+
+mod checkpoints;
+mod fair_shares;
+mod half_precision;
+mod isolation;
+mod late_reading;
+mod liveness;
+mod nano_batches;
+mod parity;
+mod parking;
+mod peft_files;
+mod pipeline;
+mod run_directory;
