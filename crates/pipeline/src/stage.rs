@@ -95,8 +95,8 @@ impl Stage {
         &self.device
     }
 
-    /// What this stage computes in.
-    pub(crate) fn dtype(&self) -> FloatDType {
+    /// The type this stage computes in.
+    pub fn dtype(&self) -> FloatDType {
         self.dtype
     }
 

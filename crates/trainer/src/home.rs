@@ -7,10 +7,9 @@ use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_pipeline::remote::{Controller, Reached, StageOrder, WorkerAddress};
 use loraloom_pipeline::{AnyStage, Partitions, PipelineError, Stage};
 
-use crate::{
-    TrainerError,
-    dtype::{resolve_for, resolve_stored},
-};
+#[cfg(feature = "remote")]
+use crate::dtype::resolve_for;
+use crate::{TrainerError, dtype::resolve_stored};
 
 /// What a stage is to be on.
 #[derive(Debug, Clone)]
@@ -111,6 +110,8 @@ impl Household<'_> {
     ) -> Result<Vec<AnyStage>, TrainerError> {
         let mut stages = BTreeMap::new();
         let loaded = thread::scope(|scope| {
+            #[cfg(not(feature = "remote"))]
+            let _ = scope;
             #[cfg_attr(not(feature = "remote"), expect(unused_mut, reason = "no worker"))]
             let mut workers: Vec<(usize, Loading<'_>)> = Vec::new();
             let mut devices = Vec::new();

@@ -1,6 +1,5 @@
 use std::{collections::BTreeMap, sync::atomic::AtomicBool, thread};
 
-use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_data::{EncodeReport, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig};
@@ -85,7 +84,7 @@ impl Run {
         let device = match places.first().ok_or(TrainerError::NoStage)? {
             StagePlace::Device(device) => device.clone(),
             #[cfg(feature = "remote")]
-            StagePlace::Worker(_) => Device::flex(),
+            StagePlace::Worker(_) => burn::tensor::Device::flex(),
         };
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;

@@ -83,7 +83,7 @@ impl Stage {
     ///
     /// # Errors
     /// If there is no such group.
-    pub(crate) fn layers_of(&self, group: usize) -> Result<Range<usize>, PipelineError> {
+    pub fn layers_of(&self, group: usize) -> Result<Range<usize>, PipelineError> {
         Ok(self.group(group)?.layers())
     }
 

@@ -68,10 +68,19 @@ fn a_value_that_is_no_number_never_passes_and_is_behind_all_others() {
 #[test]
 fn what_is_passed_once_is_passed() {
     let mut asha = asha(3);
-    assert_eq!(stopped(&mut asha, 4, &[(0, 9.0), (1, 2.0), (2, 1.0)]), [] as [u64; 0]);
+    assert_eq!(
+        stopped(&mut asha, 4, &[(0, 9.0), (1, 2.0), (2, 1.0)]),
+        [] as [u64; 0]
+    );
     // Worse than before, but between rungs; late reports of an earlier step.
-    assert_eq!(stopped(&mut asha, 5, &[(0, 99.0), (1, 99.0)]), [] as [u64; 0]);
-    assert_eq!(stopped(&mut asha, 4, &[(0, 99.0), (2, 0.0)]), [] as [u64; 0]);
+    assert_eq!(
+        stopped(&mut asha, 5, &[(0, 99.0), (1, 99.0)]),
+        [] as [u64; 0]
+    );
+    assert_eq!(
+        stopped(&mut asha, 4, &[(0, 99.0), (2, 0.0)]),
+        [] as [u64; 0]
+    );
 }
 
 #[test]
