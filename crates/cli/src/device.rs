@@ -1,6 +1,6 @@
 //! From the name of a device to a device that works, or the reason why there is none.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
@@ -19,6 +19,40 @@ pub(crate) const BACKENDS: &[&str] = &[
     "wgpu",
     "cpu",
 ];
+
+/// The backends this build lacks.
+pub(crate) fn left_out() -> Vec<&'static str> {
+    let mut backends = vec!["cuda", "wgpu"];
+    backends.retain(|backend| !BACKENDS.contains(backend));
+    backends
+}
+
+/// The command that builds with a backend.
+pub(crate) fn build_with(backend: &str) -> String {
+    format!("cargo build --release --features {backend}")
+}
+
+/// A GPU of this machine that this build has no backend for, and the backend.
+pub(crate) fn unused_gpu() -> Option<(&'static str, &'static str)> {
+    unused_gpu_in(Path::new("/"), BACKENDS)
+}
+
+/// As [`unused_gpu`], for a build with `backends` and the files below `root`. Drivers cannot be asked:
+/// asking them is what the build lacks.
+fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'static str)> {
+    let lacks = |backend| !backends.contains(&backend);
+    let has = |file| root.join(file).exists();
+    if lacks("cuda") && has("proc/driver/nvidia/version") {
+        Some(("an NVIDIA GPU", "cuda"))
+    } else if lacks("wgpu")
+        && lacks("cuda")
+        && (cfg!(target_os = "macos") || has("dev/dri/renderD128"))
+    {
+        Some(("a GPU", "wgpu"))
+    } else {
+        None
+    }
+}
 
 /// A device of this machine, not opened yet.
 #[derive(Debug, Clone)]
@@ -117,7 +151,13 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
         DeviceChoice::Cuda(index) => open_listed(&pick("cuda", cuda(), index)?),
         DeviceChoice::Wgpu(index) => open_listed(&pick("wgpu", wgpu(), index)?),
         DeviceChoice::Auto => {
-            let mut warnings = Vec::new();
+            let mut warnings: Vec<String> = unused_gpu()
+                .map(|(gpu, backend)| {
+                    let build = build_with(backend);
+                    format!("{gpu} is not used: this build has no {backend} backend (`{build}`)")
+                })
+                .into_iter()
+                .collect();
             let hardware = |listed: &Listed| !listed.software;
             for listed in cuda().into_iter().chain(wgpu()).filter(hardware) {
                 match open_listed(&listed) {
@@ -171,7 +211,8 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
         return missing(
             format!("this build has no {backend} backend"),
             format!(
-                "build with `--features {backend}`, or use one of: {}",
+                "build with `{}`, or use one of: {}",
+                build_with(backend),
                 BACKENDS.join(", ")
             ),
         );
@@ -262,7 +303,7 @@ mod tests {
 
     use loraloom_config::{DeviceChoice, RunConfig};
 
-    use super::{Listed, OpenedStage, cpu, open, open_stages, pick, replace};
+    use super::{Listed, OpenedStage, cpu, open, open_stages, pick, replace, unused_gpu_in};
 
     /// A configuration with these stages.
     fn config(stages: &str) -> RunConfig {
@@ -298,6 +339,28 @@ mod tests {
         assert!(name(&[false], Some(1)).unwrap_err().contains("cpu:1"));
         assert!(name(&[], None).is_err());
         assert!(pick("abacus", listed(&[false]), None).is_err());
+    }
+
+    #[test]
+    fn a_gpu_without_its_backend_is_noticed() {
+        let root = tempfile::tempdir().unwrap();
+        let found = |backends: &[&str]| unused_gpu_in(root.path(), backends);
+        let touch = |file: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        if !cfg!(target_os = "macos") {
+            assert_eq!(found(&["cpu"]), None);
+        }
+        touch("dev/dri/renderD128");
+        assert_eq!(found(&["cpu"]), Some(("a GPU", "wgpu")));
+        assert_eq!(found(&["wgpu", "cpu"]), None);
+        assert_eq!(found(&["cuda", "cpu"]), None);
+        touch("proc/driver/nvidia/version");
+        assert_eq!(found(&["cpu"]), Some(("an NVIDIA GPU", "cuda")));
+        assert_eq!(found(&["wgpu", "cpu"]), Some(("an NVIDIA GPU", "cuda")));
+        assert_eq!(found(&["cuda", "wgpu", "cpu"]), None);
     }
 
     #[test]

@@ -33,10 +33,20 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
     );
     report.pass("version", version)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let backends = device::BACKENDS.join(", ");
+    let without = match device::left_out()[..] {
+        [] => String::new(),
+        ref left_out => format!(", built without {}", left_out.join(" and ")),
+    };
     report.pass(
         "backends",
-        format!("{}; {threads} threads", device::BACKENDS.join(", ")),
+        format!("{backends}{without}; {threads} threads"),
     )?;
+    if let Some((gpu, backend)) = device::unused_gpu() {
+        let found = format!("this machine has {gpu}, and this build no {backend} backend");
+        let hint = format!("build with `{}`", device::build_with(backend));
+        report.warn("gpu", found, Some(&hint))?;
+    }
 
     compute(&device::cpu(), &mut report)?;
     for (backend, listed) in [("cuda", device::cuda()), ("wgpu", device::wgpu())] {

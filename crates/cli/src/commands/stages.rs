@@ -52,5 +52,7 @@ fn worker(address: &WorkerAddress) -> anyhow::Result<StagePlace> {
 #[cfg(not(feature = "remote"))]
 fn worker(_: &WorkerAddress) -> anyhow::Result<StagePlace> {
     let failure = Failure::new(Exit::Device, "this build reaches no workers");
-    Err(failure.hint("build with `--features remote`").into())
+    Err(failure
+        .hint("build with `cargo build --release --features remote`")
+        .into())
 }

@@ -69,5 +69,7 @@ pub(super) fn run(_: &WorkerArguments, _: &Printer) -> anyhow::Result<Exit> {
     use crate::failure::Failure;
 
     let failure = Failure::new(Exit::Usage, "this build has no workers");
-    Err(failure.hint("build with `--features remote`").into())
+    Err(failure
+        .hint("build with `cargo build --release --features remote`")
+        .into())
 }

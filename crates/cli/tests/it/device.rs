@@ -15,6 +15,28 @@ fn a_device_that_is_not_there_exits_with_5() {
 }
 
 #[test]
+fn a_backend_the_build_lacks_is_named_with_the_command_that_builds_it() {
+    let here = Workspace::new();
+    let backends = here.run(&["doctor"]).stdout;
+    let built = [
+        ("cuda", cfg!(feature = "cuda")),
+        ("wgpu", cfg!(feature = "wgpu")),
+    ];
+    for (backend, built) in built {
+        let left_out = backends
+            .lines()
+            .find_map(|line| line.split_once("built without "))
+            .is_some_and(|(_, names)| names.contains(backend));
+        assert_eq!(left_out, !built, "{backend}: {backends}");
+        if !built {
+            let run = here.run(&["train", "loraloom.yaml", "--device", backend]);
+            let command = format!("cargo build --release --features {backend}");
+            assert!(run.stderr.contains(&command), "{}", run.stderr);
+        }
+    }
+}
+
+#[test]
 fn doctor_finds_the_cpu_and_looks_at_models() {
     let here = Workspace::new();
     let run = here.run(&["doctor", "--json", "--model", "tiny-llama"]);
