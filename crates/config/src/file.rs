@@ -97,8 +97,8 @@ pub(crate) struct SchedulerFile {
     pub(crate) policy: Option<PolicyChoice>,
     /// How much of a device's memory may be used: a fraction, or a size such as 20GiB; default 0.9.
     pub(crate) memory_limit: Option<MemoryLimit>,
-    /// Largest step time of an adapter in its group, divided by the step time that it has alone;
-    /// default 1.2.
+    /// How much neighbours may slow an adapter down: its step time among k adapters of a device,
+    /// divided by the step time it has with 1/k of the device to itself; default 1.2.
     #[schemars(range(min = 1.0))]
     pub(crate) max_slowdown: Option<f64>,
     /// At most this many adapters train at the same time; default no cap.

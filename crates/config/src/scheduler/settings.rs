@@ -10,8 +10,9 @@ pub struct SchedulerConfig {
     pub policy: PolicyChoice,
     /// How much of a device's memory may be used.
     pub memory_limit: MemoryLimit,
-    /// Largest step time of an adapter in its group, divided by the step time that it has alone; at
-    /// least 1 (tLoRA's bound).
+    /// How much neighbours may slow an adapter down, at least 1: its step time among k adapters of a
+    /// device, divided by the step time it has with 1/k of the device to itself. tLoRA's bound, whose
+    /// jobs each bring their share of the devices.
     pub max_slowdown: f64,
     /// At most this many adapters train at the same time; `None` is no cap.
     pub max_adapters: Option<usize>,

@@ -37,6 +37,27 @@ fn nano_batches_keep_a_short_task_from_waiting_for_a_long_one() {
     }
 }
 
+/// A step of one of k tasks may take k · `max_slowdown` times its seconds alone: k · 1 is its share.
+#[test]
+fn the_bound_is_on_what_neighbours_cost_beyond_a_tasks_share() {
+    let mut room = devices(1, GroupingOptions::default());
+    room.use_step_times(MODEL);
+    let task = |id| task(id, 8, 8, 512);
+    room.place(&task(0), None).expect("an empty room");
+    let alone = room.seconds_per_step(TaskId(0)).expect("known");
+    for id in 1..8 {
+        room.place(&task(id), None).expect("no task is slowed down");
+    }
+    let seconds = room.seconds_per_step(TaskId(0)).expect("known");
+    assert!(seconds > 6.0 * alone, "{seconds} {alone}");
+    let slowdown = room.slowdown(TaskId(0)).expect("known");
+    assert!(
+        (slowdown - seconds / (8.0 * alone)).abs() < 1e-9,
+        "{slowdown}"
+    );
+    assert!(slowdown < 1.0, "{slowdown}");
+}
+
 #[test]
 fn a_long_step_of_one_row_is_refused_beside_a_short_one() {
     let mut room = devices(1, GroupingOptions::default());
