@@ -47,13 +47,13 @@ const MICROBATCH: usize = 6 * TIME;
 
 impl StepTimes {
     /// Length of [`to_values`](Self::to_values).
-    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "of workers only"))]
+    #[cfg(any(feature = "remote", test))]
     pub(crate) fn length(microbatches: usize) -> usize {
         1 + microbatches * MICROBATCH
     }
 
     /// All numbers in a row, to be sent as a tensor.
-    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "of workers only"))]
+    #[cfg(any(feature = "remote", test))]
     pub(crate) fn to_values(&self) -> Vec<f32> {
         // A time is never negative.
         let pair = |time: Option<f64>| {

@@ -25,7 +25,7 @@ pub struct StageClock {
 
 impl StageClock {
     /// Notes that the other said `said` to a question asked and answered at those times of ours.
-    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "of workers only"))]
+    #[cfg(any(feature = "remote", test))]
     pub(crate) fn observe(&self, asked: f64, answered: f64, said: f64) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if answers.len() == REMEMBERED {

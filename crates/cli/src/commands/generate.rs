@@ -69,16 +69,27 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
             prompt: &prompt,
             completions,
         })?;
-    } else if let [text] = texts.as_slice() {
-        printer.data(text)?;
     } else {
-        for (position, (who, text)) in who.iter().zip(&texts).enumerate() {
-            let name = who.map_or(BASE, |index| adapters[index].0.as_str());
-            let gap = if position == 0 { "" } else { "\n" };
-            printer.data(&format!("{gap}== {name} ==\n{text}"))?;
-        }
+        let name = |who: &Option<usize>| who.map_or(BASE, |index| adapters[index].0.as_str());
+        let names: Vec<&str> = who.iter().map(name).collect();
+        printer.data(&side_by_side(&names, &texts))?;
     }
     Ok(Exit::Success)
+}
+
+/// Completions for people to read: under their names, if there are several, with one empty line
+/// between them whatever line ends they end in.
+fn side_by_side(names: &[&str], texts: &[String]) -> String {
+    if let [text] = texts {
+        return trimmed(text).to_owned();
+    }
+    let entries = names.iter().zip(texts);
+    let entries = entries.map(|(name, text)| format!("== {name} ==\n{}", trimmed(text)));
+    entries.collect::<Vec<_>>().join("\n\n")
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_end_matches(['\n', '\r'])
 }
 
 fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
@@ -150,7 +161,22 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
         )
     })?;
     // The line's end is the shell's, not the prompt's.
-    let length = text.trim_end_matches(['\n', '\r']).len();
-    text.truncate(length);
+    text.truncate(trimmed(&text).len());
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::side_by_side;
+
+    #[test]
+    fn line_ends_of_a_completion_do_not_show() {
+        let names = ["base", "a", "b"];
+        let expected = "== base ==\none\n\n== a ==\ntwo\nlines\n\n== b ==\n";
+        for end in ["", "\n", "\n\n", "\r\n"] {
+            let texts = ["one", "two\nlines", ""].map(|text| format!("{text}{end}"));
+            assert_eq!(side_by_side(&names, &texts), expected, "{end:?}");
+            assert_eq!(side_by_side(&names[..1], &texts[..1]), "one", "{end:?}");
+        }
+    }
 }

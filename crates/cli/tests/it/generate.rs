@@ -65,9 +65,9 @@ fn adapters_are_asked_by_name_or_directory_beside_the_base() {
         prompt,
     ]);
     let expected = format!(
-        "== shout-r2 ==\n{}\n\n== number-r4@last ==\n{}\n",
-        text(2),
-        text(1)
+        "== shout-r2 ==\n{}\n== number-r4@last ==\n{}",
+        line(2),
+        line(1)
     );
     assert_eq!(both.stdout, expected);
 
