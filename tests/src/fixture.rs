@@ -37,17 +37,18 @@ impl Fixture {
         Self { directory }
     }
 
-    /// All fixtures that have jobs.
+    /// All fixtures that have jobs, by name.
     pub fn with_jobs() -> Vec<Self> {
-        [
-            "llama-gqa",
-            "llama-tied-rope-llama3",
-            "qwen2-sharded",
-            "qwen3",
-            "mistral-sliding",
-        ]
-        .map(Self::open)
-        .to_vec()
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+        let entries = fs::read_dir(&fixtures).expect("fixtures");
+        let mut found: Vec<Self> = entries
+            .map(|entry| Self {
+                directory: entry.expect("an entry").path(),
+            })
+            .filter(|fixture| fixture.directory.join("jobs.json").exists())
+            .collect();
+        found.sort_by(|a, b| a.directory.cmp(&b.directory));
+        found
     }
 
     /// The jobs that PEFT trained on this model.

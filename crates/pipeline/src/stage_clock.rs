@@ -5,6 +5,7 @@ use std::{
 };
 
 /// How many answers are remembered.
+#[cfg(any(feature = "remote", test))]
 const REMEMBERED: usize = 8;
 
 /// Seconds of this process's clock, which begins with its first use.
