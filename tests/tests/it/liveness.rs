@@ -4,9 +4,14 @@ use std::{collections::BTreeSet, fs};
 
 use loraloom_model::{PeftAdapter, Projection};
 use loraloom_tests::{Fixture, train};
+use loraloom_trainer::Outcome;
+use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::json;
 
 /// After two steps every targeted A and B of every layer has moved, and no other module has any.
+///
+/// That the base does not move in memory either is seen in `isolation`: an adapter that waited for a place
+/// has the bits of the adapter alone.
 #[test]
 fn two_steps_move_every_target_and_nothing_else() {
     for fixture in Fixture::with_jobs() {
@@ -33,6 +38,88 @@ fn two_steps_move_every_target_and_nothing_else() {
             base,
             "the base is never written"
         );
+    }
+}
+
+/// Behind an output projection of zeros nothing reaches q and v: the run says so and fails the task.
+/// The adapter of the MLP beside it is trained.
+#[test]
+fn an_adapter_that_no_training_reaches_fails() {
+    let fixture = Fixture::open("llama-gqa");
+    let model = tempfile::tempdir().expect("a temporary directory");
+    for entry in fs::read_dir(&fixture.directory).expect("a fixture") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() {
+            let name = path.file_name().expect("a name");
+            fs::copy(&path, model.path().join(name)).expect("a copy");
+        }
+    }
+    let path = model.path().join("model.safetensors");
+    let bytes = fs::read(&path).expect("weights");
+    let weights = SafeTensors::deserialize(&bytes).expect("weights");
+    let zeros = vec![0; bytes.len()];
+    let tensors: Vec<(String, TensorView<'_>)> = weights
+        .tensors()
+        .into_iter()
+        .map(|(name, tensor)| {
+            let data = tensor.data();
+            let data = if name.contains("o_proj") {
+                &zeros[..data.len()]
+            } else {
+                data
+            };
+            let tensor = TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data);
+            (name, tensor.expect("a tensor"))
+        })
+        .collect();
+    serialize_to_file(tensors, None, &path).expect("weights are written");
+
+    let adapter = |name: &str, targets: &[&str]| {
+        json!({
+            "name": name, "dataset": "data",
+            "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
+            "train": {"batch_size": 2, "max_seq_len": 32, "max_steps": 8, "learning_rate": 1e-3},
+        })
+    };
+    let adapters = [
+        adapter("attention", &["q_proj", "v_proj"]),
+        adapter("mlp", &["down_proj"]),
+    ];
+    let run = train(|output_dir| {
+        let mut config = fixture.config(&adapters, output_dir);
+        config["model"] = json!(model.path());
+        config
+    });
+    let [attention, mlp] = &run.report.adapters[..] else {
+        panic!("{:?}", run.report.adapters);
+    };
+    let Outcome::Failed { reason } = &attention.outcome else {
+        panic!("{:?}", attention.outcome);
+    };
+    assert!(reason.contains("no training reaches"), "{reason}");
+    assert!(reason.contains("q_proj"), "{reason}");
+    assert_eq!(attention.steps, 2);
+    assert!(matches!(mlp.outcome, Outcome::Done), "{:?}", mlp.outcome);
+}
+
+/// B begins as zeros, so that A keeps its first values in the first step: those of the task's seed.
+#[test]
+fn an_adapter_begins_with_the_values_of_its_seed() {
+    let fixture = Fixture::open("llama-gqa");
+    let adapter = |name: &str, seed: u64| {
+        json!({
+            "name": name, "dataset": "data", "seed": seed,
+            "lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
+            "train": {"batch_size": 2, "max_seq_len": 32, "max_steps": 1, "learning_rate": 1e-3,
+                      "weight_decay": 0.0},
+        })
+    };
+    let adapters = [adapter("one", 1), adapter("again", 1), adapter("two", 2)];
+    let run = train(|output_dir| fixture.config(&adapters, output_dir));
+    let [one, again, two] = ["one", "again", "two"].map(|name| run.adapter(name));
+    for (module, weights) in &one.modules {
+        assert_eq!(weights.a, again.modules[module].a, "{module}");
+        assert_ne!(weights.a, two.modules[module].a, "{module}");
     }
 }
 

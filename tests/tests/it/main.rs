@@ -3,7 +3,9 @@
 //! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
 
 mod checkpoints;
+mod evaluation;
 mod fair_shares;
+mod generation;
 mod half_precision;
 mod isolation;
 mod late_reading;

@@ -1,0 +1,83 @@
+//! Validation loss against the logits of every row.
+
+use std::fs;
+
+use loraloom_config::DtypeChoice;
+use loraloom_data::Tokenizer;
+use loraloom_tests::{Fixture, assert_close, device, train};
+use loraloom_trainer::{Event, Generator};
+use serde_json::json;
+
+/// Validation rows, of unequal lengths and numbers of targets; three batches of two.
+const ROWS: [[&str; 2]; 5] = [
+    ["Spell Tom.", "T-O-M"],
+    [
+        "Mira has 12 apples and finds 7 more. How many now?",
+        "12 + 7 = 19, so 19.",
+    ],
+    ["Where are the maps?", "At the old mill."],
+    [
+        "Sort: coats, kettles, apples, maps",
+        "apples, coats, kettles, maps",
+    ],
+    ["Spell Li.", "L-I"],
+];
+
+/// The sum of the targets' cross-entropies over their number, over all rows.
+#[test]
+fn validation_loss_is_the_mean_over_all_targets() {
+    let fixture = Fixture::open("llama-gqa");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("validation.jsonl");
+    let row = |[question, answer]: &[&str; 2]| json!({"question": question, "answer": answer});
+    let lines: Vec<String> = ROWS.iter().map(|pair| row(pair).to_string()).collect();
+    fs::write(&path, lines.join("\n")).expect("the rows are written");
+
+    let adapter = json!({
+        "name": "a", "dataset": "data",
+        "lora": {"r": 8, "lora_alpha": 16, "lora_dropout": 0.5, "target_modules": "all-linear"},
+        "train": {"batch_size": 2, "max_seq_len": 64, "max_steps": 6, "learning_rate": 1e-2},
+        "eval": {"steps": 3},
+    });
+    let run = train(|output_dir| {
+        let mut config = fixture.config(&[adapter], output_dir);
+        config["datasets"]["data"]["validation"] = json!(path);
+        config
+    });
+    let found: Vec<(usize, f64)> = run
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Eval { step, loss, .. } => Some((*step, loss.expect("a finite loss"))),
+            _ => None,
+        })
+        .collect();
+    let steps: Vec<usize> = found.iter().map(|&(step, _)| step).collect();
+    assert_eq!(steps, [3, 6]);
+
+    let tokenizer = Tokenizer::load(&fixture.directory).expect("a tokenizer");
+    let last = run.directory.path().join("run/adapters/a/last");
+    let generator = Generator::load(&fixture.directory, DtypeChoice::Float32, &[last], &device());
+    let generator = generator.expect("a model and its adapter");
+    let (mut sum, mut count) = (0.0, 0);
+    for [question, answer] in ROWS {
+        let prompt = tokenizer.encode_prompt(question).expect("a prompt");
+        let mut ids = prompt.clone();
+        ids.extend(tokenizer.encode(answer).expect("an answer"));
+        ids.push(tokenizer.eos().expect("an end of sequence"));
+        let logits = generator.logits(&ids, Some(0)).expect("logits");
+        let vocabulary = logits.len() / ids.len();
+        for position in prompt.len()..ids.len() {
+            let logits = &logits[(position - 1) * vocabulary..position * vocabulary];
+            let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+            sum += total.ln() - f64::from(logits[ids[position] as usize]);
+            count += 1;
+        }
+    }
+    assert_close(
+        "validation loss",
+        &[found[1].1],
+        &[sum / f64::from(count)],
+        1e-6,
+    );
+}
