@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Breaks the source one line at a time and expects a test to fail. Prints a table; ends with 1 if a
+# mutation survives. Arguments choose mutations by name. Needs a clean checkout: every file is restored
+# by git.
+#
+#     tests/mutations.sh [NAME...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! git diff --quiet; then
+    printf 'commit or stash your changes first\n' >&2
+    exit 2
+fi
+trap 'git checkout -q -- crates' EXIT
+
+wanted=("$@")
+survived=0
+log=$(mktemp)
+
+# NAME FILE FROM TO FILTER...: replaces FROM, which must stand in FILE exactly once, and runs the tests
+# that match a filter.
+mutation() {
+    local name=$1 file=$2 from=$3 to=$4
+    shift 4
+    if ((${#wanted[@]} > 0)) && [[ ! " ${wanted[*]} " == *" $name "* ]]; then
+        return
+    fi
+    python3 - "$file" "$from" "$to" <<'PYTHON'
+import sys
+
+path, old, new = sys.argv[1:]
+text = open(path).read()
+if text.count(old) != 1:
+    sys.exit(f"{path}: found {text.count(old)} times: {old}")
+open(path, "w").write(text.replace(old, new))
+PYTHON
+    local verdict=caught by=
+    if ! cargo test --release --workspace --no-run >"$log" 2>&1; then
+        verdict='does not compile'
+        survived=$((survived + 1))
+        tail -n 20 "$log" >&2
+    elif cargo test --release --workspace --no-fail-fast -- "$@" >"$log" 2>&1; then
+        verdict=SURVIVED
+        survived=$((survived + 1))
+    fi
+    by=$(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$log" | sort -u | head -n 3 | paste -sd ' ')
+    printf '| %s | %s | %s |\n' "$name" "$verdict" "$by"
+    git checkout -q -- "$file"
+}
+
+trainer=crates/trainer/src
+scheduler=crates/scheduler/src
+
+printf '| mutation | verdict | first tests that fail |\n|---|---|---|\n'
+mutation dropout-off $trainer/step.rs \
+    'assemble(&parts, Some(draws.clone()))?' 'assemble(&parts, Some(draws.clone()).filter(|_| false))?' parity::
+mutation same-mask-every-step $trainer/step.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
+mutation seed-ignored $trainer/adapter.rs \
+    'AdapterState::init(spec, shape, config.seed, module, device)?' \
+    'AdapterState::init(spec, shape, 0, module, device)?' liveness::
+mutation beta1-ignored $trainer/step.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
+mutation beta2-ignored $trainer/step.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
+mutation epsilon-ignored $trainer/step.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
+mutation cache-one-short $trainer/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
+mutation validation-per-row $trainer/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
+mutation liveness-off $trainer/session.rs 'Ok((!unmoved.is_empty()).then(|| {' 'Ok(false.then(|| {' liveness::
+mutation rope-by-row $trainer/assemble.rs 'rope_lengths.push(longest);' 'rope_lengths.push(length);' parity::
+mutation dropout-by-micro-batch $trainer/assemble.rs \
+    '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
+mutation weight-by-micro-batch $trainer/step.rs 'rows.step_target_tokens as f64' \
+    'samples.iter().map(|s| s.num_targets()).sum::<usize>() as f64' parity::
+mutation share-not-counted $scheduler/grouping/group.rs \
+    'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
+mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' ledger
+
+rm -f "$log"
+exit $((survived > 0))
