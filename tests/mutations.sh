@@ -72,6 +72,8 @@ mutation weight-by-micro-batch $trainer/step.rs 'rows.step_target_tokens as f64'
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
 mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' ledger
+mutation machine-for-container crates/pipeline/src/host_memory.rs \
+    'limits.chain(kibibytes.checked_mul(1024)).min()' 'limits.chain(kibibytes.checked_mul(1024)).last()' host_memory
 
 rm -f "$log"
 exit $((survived > 0))
