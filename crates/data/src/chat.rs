@@ -7,7 +7,7 @@ use minijinja::{Environment, Value, context};
 use crate::{
     error::TemplateError,
     generation,
-    jinja::{chat_environment, render_error, syntax_error},
+    jinja::{self, add_template, chat_environment, syntax_error},
     message::{Conversation, Message},
 };
 
@@ -39,9 +39,7 @@ impl ChatTemplate {
         let sources = [(PLAIN, Some(rewritten.plain)), (MARKED, rewritten.marked)];
         for (name, source) in sources {
             if let Some(source) = source {
-                environment
-                    .add_template_owned(name, source)
-                    .map_err(|error| syntax_error(&error))?;
+                add_template(&mut environment, name, &source)?;
             }
         }
         Ok(Self {
@@ -145,8 +143,6 @@ impl ChatTemplate {
             add_generation_prompt,
             ..special_tokens
         };
-        template
-            .render(context)
-            .map_err(|error| render_error(&error))
+        jinja::render(&template, context)
     }
 }

@@ -253,6 +253,18 @@ pub enum TemplateError {
         /// What the engine said, with the template's line.
         reason: String,
     },
+    /// It does not come to an end.
+    #[error("the template took more than {limit} steps")]
+    TooManySteps {
+        /// Steps that a rendering may take.
+        limit: u64,
+    },
+    /// It makes too much text.
+    #[error("the template made more than {limit} bytes of text")]
+    TooLong {
+        /// Bytes that a rendering may make.
+        limit: usize,
+    },
     /// The rendering of the first messages is not the beginning of the whole rendering.
     #[error(
         "the rendering up to message {message} is not a prefix of the whole, so its tokens cannot be masked"
@@ -312,6 +324,9 @@ impl RowError {
             Self::Template(TemplateError::NotAPrefix { .. }) => {
                 "mark the assistant's text in the chat template with \
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
+            }
+            Self::Template(TemplateError::TooManySteps { .. } | TemplateError::TooLong { .. }) => {
+                "look for loops over ranges and for text that grows from loop to loop, or split the row"
             }
             _ => return None,
         };

@@ -105,7 +105,8 @@ fn templates_render_the_prompt_or_the_whole_row() {
         config.template = Some("{{ z }}".into());
     });
     assert!(
-        crate::common::message(&missing.unwrap_err()).starts_with("rows.jsonl:1: template: undefined")
+        crate::common::message(&missing.unwrap_err())
+            .starts_with("rows.jsonl:1: template: undefined")
     );
     let syntax = load_with("rows.jsonl", row, |config| {
         config.template = Some("{{ z".into());
@@ -222,7 +223,8 @@ fn validation_rows_are_held_out_or_read_from_a_file() {
         .concat();
     let split = |name, seed| {
         let directory = tempfile::tempdir().unwrap();
-        let mut config = crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
+        let mut config =
+            crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
         config.validation = Validation::Fraction(0.2);
         Dataset::load(name, &config, seed)
             .unwrap()
@@ -245,7 +247,8 @@ fn validation_rows_are_held_out_or_read_from_a_file() {
     assert_ne!(encoded, split("a", 2));
 
     let directory = tempfile::tempdir().unwrap();
-    let mut config = crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
+    let mut config =
+        crate::common::config(crate::common::write(directory.path(), "a.jsonl", &rows));
     let held_out = crate::common::write(directory.path(), "b.json", r#"[{"text":"v"}]"#);
     config.validation = Validation::File(held_out.clone());
     let dataset = Dataset::load("a", &config, 0).unwrap();
