@@ -265,13 +265,13 @@ pub enum TemplateError {
         /// Bytes that a rendering may make.
         limit: usize,
     },
-    /// The rendering of the first messages is not the beginning of the whole rendering.
-    #[error(
-        "the rendering up to message {message} is not a prefix of the whole, so its tokens cannot be masked"
-    )]
-    NotAPrefix {
+    /// It cannot be told which text of the rendering is a message's.
+    #[error("cannot tell which text is that of message {message}: {reason}")]
+    Ambiguous {
         /// Index of the message, from 1.
         message: usize,
+        /// What leaves it open.
+        reason: String,
     },
     /// There is none.
     #[error("there is no chat template")]
@@ -321,7 +321,7 @@ impl RowError {
                 expected: "a string",
                 ..
             } => "only text can be trained on; a `template` can render other types",
-            Self::Template(TemplateError::NotAPrefix { .. }) => {
+            Self::Template(TemplateError::Ambiguous { .. }) => {
                 "mark the assistant's text in the chat template with \
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
             }

@@ -6,9 +6,8 @@ use jiff::civil::{Date, Time};
 use minijinja::{
     Environment, Error, ErrorKind, Template, UndefinedBehavior, Value, syntax::SyntaxConfig,
 };
-use minijinja_contrib::pycompat::unknown_method_callback;
 
-use crate::{error::TemplateError, python_json};
+use crate::{error::TemplateError, python_json, python_text};
 
 /// What `strftime_now` says today is: renderings must not depend on the day they are made.
 /// Llama 3's own templates fall back to this date.
@@ -42,11 +41,25 @@ pub(crate) fn row_environment() -> Environment<'static> {
 fn python_environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(MAX_STEPS));
-    environment.set_unknown_method_callback(unknown_method_callback);
+    minijinja_contrib::add_to_environment(&mut environment);
+    environment.set_unknown_method_callback(python_text::method);
     environment.add_filter("tojson", python_json::tojson);
+    environment.add_filter("indent", python_text::indent);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
+}
+
+/// As in Python, where none is not.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// As in Jinja, where everything with a length is: strings and mappings as well.
+fn is_sequence(value: &Value) -> bool {
+    value.is_undefined() || value.len().is_some()
 }
 
 fn raise_exception(message: String) -> Result<String, Error> {
