@@ -7,8 +7,9 @@ use minijinja::{Environment, Value, context};
 use crate::{
     error::TemplateError,
     generation,
-    jinja::{chat_environment, render_error, syntax_error},
+    jinja::{self, add_template, chat_environment, syntax_error},
     message::{Conversation, Message},
+    turns::Turns,
 };
 
 const PLAIN: &str = "chat_template";
@@ -39,9 +40,7 @@ impl ChatTemplate {
         let sources = [(PLAIN, Some(rewritten.plain)), (MARKED, rewritten.marked)];
         for (name, source) in sources {
             if let Some(source) = source {
-                environment
-                    .add_template_owned(name, source)
-                    .map_err(|error| syntax_error(&error))?;
+                add_template(&mut environment, name, &source)?;
             }
         }
         Ok(Self {
@@ -81,13 +80,13 @@ impl ChatTemplate {
     /// Byte ranges of `whole`, the conversation's rendering, that are trained on.
     ///
     /// These are the template's generation blocks if it has any and no message says itself whether
-    /// it is trained on; otherwise what each trained message adds to the rendering of those before
-    /// it. Messages that begin at or after byte `limit` are not looked at.
+    /// it is trained on; otherwise what each trained message adds. Messages that begin at or after
+    /// byte `limit` are not looked at.
     ///
     /// # Errors
     ///
-    /// [`TemplateError::NotAPrefix`] if the template renders a message differently once others
-    /// follow; [`TemplateError::Generation`] and [`TemplateError::Render`].
+    /// [`TemplateError::Ambiguous`] if it cannot be told what a message adds;
+    /// [`TemplateError::Generation`] and what a rendering can fail with.
     pub(crate) fn target_spans(
         &self,
         conversation: &Conversation,
@@ -99,31 +98,32 @@ impl ChatTemplate {
             let marked = self.render_named(MARKED, messages, tools, false)?;
             return generation::spans(&marked, whole);
         }
-        let prefix = |count: usize, add_generation_prompt, message: usize| {
-            let text =
-                self.render_named(PLAIN, &messages[..count], tools, add_generation_prompt)?;
-            if whole.starts_with(&text) {
-                Ok(text.len())
-            } else {
-                Err(TemplateError::NotAPrefix { message })
-            }
+        let turns = Turns {
+            template: self,
+            conversation,
+            whole,
         };
         let mut spans = Vec::new();
         for (index, message) in messages.iter().enumerate() {
             if !message.is_trained() {
                 continue;
             }
-            let start = prefix(index, message.is_assistant(), index + 1)?;
-            if start >= limit {
-                break;
+            match turns.span(index, limit)? {
+                Some(span) => spans.push(span),
+                None => break,
             }
-            let end = prefix(index + 1, false, index + 1)?;
-            if end < start {
-                return Err(TemplateError::NotAPrefix { message: index + 1 });
-            }
-            spans.push(start..end);
         }
         Ok(spans)
+    }
+
+    /// The text of some messages, without generation marks.
+    pub(crate) fn render_plain(
+        &self,
+        messages: &[Message],
+        tools: &Value,
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        self.render_named(PLAIN, messages, tools, add_generation_prompt)
     }
 
     fn render_named(
@@ -145,8 +145,6 @@ impl ChatTemplate {
             add_generation_prompt,
             ..special_tokens
         };
-        template
-            .render(context)
-            .map_err(|error| render_error(&error))
+        jinja::render(&template, context)
     }
 }

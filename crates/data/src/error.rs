@@ -253,13 +253,25 @@ pub enum TemplateError {
         /// What the engine said, with the template's line.
         reason: String,
     },
-    /// The rendering of the first messages is not the beginning of the whole rendering.
-    #[error(
-        "the rendering up to message {message} is not a prefix of the whole, so its tokens cannot be masked"
-    )]
-    NotAPrefix {
+    /// It does not come to an end.
+    #[error("the template took more than {limit} steps")]
+    TooManySteps {
+        /// Steps that a rendering may take.
+        limit: u64,
+    },
+    /// It makes too much text.
+    #[error("the template made more than {limit} bytes of text")]
+    TooLong {
+        /// Bytes that a rendering may make.
+        limit: usize,
+    },
+    /// It cannot be told which text of the rendering is a message's.
+    #[error("cannot tell which text is that of message {message}: {reason}")]
+    Ambiguous {
         /// Index of the message, from 1.
         message: usize,
+        /// What leaves it open.
+        reason: String,
     },
     /// There is none.
     #[error("there is no chat template")]
@@ -309,9 +321,12 @@ impl RowError {
                 expected: "a string",
                 ..
             } => "only text can be trained on; a `template` can render other types",
-            Self::Template(TemplateError::NotAPrefix { .. }) => {
+            Self::Template(TemplateError::Ambiguous { .. }) => {
                 "mark the assistant's text in the chat template with \
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
+            }
+            Self::Template(TemplateError::TooManySteps { .. } | TemplateError::TooLong { .. }) => {
+                "look for loops over ranges and for text that grows from loop to loop, or split the row"
             }
             _ => return None,
         };

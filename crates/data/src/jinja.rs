@@ -1,14 +1,23 @@
 //! The template engine, set up once as transformers does it and once as plain Jinja.
 
-use jiff::civil::{Date, Time};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use std::io;
 
-use crate::{error::TemplateError, python_json};
+use jiff::civil::{Date, Time};
+use minijinja::{
+    Environment, Error, ErrorKind, Template, UndefinedBehavior, Value, syntax::SyntaxConfig,
+};
+
+use crate::{error::TemplateError, python_json, python_text};
 
 /// What `strftime_now` says today is: renderings must not depend on the day they are made.
 /// Llama 3's own templates fall back to this date.
 const TODAY: Date = jiff::civil::date(2024, 7, 26);
+
+/// Steps of the engine that one rendering may take: twenty times what 10,000 messages need, and less
+/// than a second.
+pub(crate) const MAX_STEPS: u64 = 10_000_000;
+/// Bytes of text that one rendering may give.
+pub(crate) const MAX_TEXT: usize = 64 << 20;
 
 /// For chat templates: transformers' white-space rules and lenient undefined values.
 pub(crate) fn chat_environment() -> Result<Environment<'static>, TemplateError> {
@@ -31,11 +40,26 @@ pub(crate) fn row_environment() -> Environment<'static> {
 
 fn python_environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_fuel(Some(MAX_STEPS));
+    minijinja_contrib::add_to_environment(&mut environment);
+    environment.set_unknown_method_callback(python_text::method);
     environment.add_filter("tojson", python_json::tojson);
+    environment.add_filter("indent", python_text::indent);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
+}
+
+/// As in Python, where none is not.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// As in Jinja, where everything with a length is: strings and mappings as well.
+fn is_sequence(value: &Value) -> bool {
+    value.is_undefined() || value.len().is_some()
 }
 
 fn raise_exception(message: String) -> Result<String, Error> {
@@ -47,13 +71,62 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
+/// Adds a template; Jinja takes `\r\n` and `\r` in a source as `\n`, in its strings as well.
+pub(crate) fn add_template(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    source: &str,
+) -> Result<(), TemplateError> {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    environment
+        .add_template_owned(name, source)
+        .map_err(|error| syntax_error(&error))
+}
+
+/// The text of a template, within the limits.
+pub(crate) fn render(template: &Template<'_, '_>, context: Value) -> Result<String, TemplateError> {
+    let mut text = LimitedText::default();
+    match template.render_captured_to(context, &mut text) {
+        Ok(_) => String::from_utf8(text.bytes).map_err(|error| TemplateError::Render {
+            reason: error.to_string(),
+        }),
+        Err(_) if text.is_full => Err(TemplateError::TooLong { limit: MAX_TEXT }),
+        Err(error) => Err(render_error(&error)),
+    }
+}
+
+/// Takes [`MAX_TEXT`] bytes and no more.
+#[derive(Default)]
+struct LimitedText {
+    bytes: Vec<u8>,
+    is_full: bool,
+}
+
+impl io::Write for LimitedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_TEXT {
+            self.is_full = true;
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 pub(crate) fn syntax_error(error: &Error) -> TemplateError {
     TemplateError::Syntax {
         reason: error.to_string(),
     }
 }
 
-pub(crate) fn render_error(error: &Error) -> TemplateError {
+fn render_error(error: &Error) -> TemplateError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TemplateError::TooManySteps { limit: MAX_STEPS };
+    }
     let mut reason = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -10,7 +10,8 @@
 //!   text, everything but BOS is.
 //! - A chat is one rendering of the chat template, tokenised at once. Its targets are what the
 //!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
-//!   token, found by rendering prefixes of the chat; a template whose prefixes differ is refused.
+//!   token, found by rendering prefixes of the chat, or the chat with a stand-in for the turn's text
+//!   where prefixes differ; a template that leaves it open which text is the turn's is refused.
 //! - Rows longer than `max_seq_len` keep their first tokens; rows left without a target are dropped
 //!   and counted.
 
@@ -26,6 +27,7 @@ mod order;
 mod permutation;
 mod preview;
 mod python_json;
+mod python_text;
 mod reader;
 mod render;
 mod row;
@@ -34,6 +36,7 @@ mod special_tokens;
 mod split;
 mod template;
 mod tokenizer;
+mod turns;
 
 pub use chat::ChatTemplate;
 pub use dataset::{Dataset, Encoded};

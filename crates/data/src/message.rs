@@ -63,6 +63,32 @@ impl Message {
         self.fields.clone()
     }
 
+    /// The same message with this text as its content, in the shape the content has.
+    pub(crate) fn with_content(&self, text: &str) -> Self {
+        let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
+        let content = match field("content").kind() {
+            ValueKind::Seq => {
+                Value::from(vec![Value::from_pairs([("type", "text"), ("text", text)])])
+            }
+            _ => text.into(),
+        };
+        let others = self.fields.try_iter().into_iter().flatten();
+        let others = others.filter(|name| name.as_str() != Some("content"));
+        let fields = others
+            .map(|name| {
+                (
+                    name.clone(),
+                    self.fields.get_item(&name).unwrap_or_default(),
+                )
+            })
+            .chain([("content".into(), content)])
+            .collect::<Vec<_>>();
+        Self {
+            fields: Value::from_pairs(fields),
+            ..self.clone()
+        }
+    }
+
     fn parse(message: Value) -> Result<Self, String> {
         if message.kind() != ValueKind::Map {
             return Err(format!("expected an object, found {}", type_name(&message)));
@@ -73,7 +99,7 @@ impl Message {
             return Ok(Self {
                 role: role.to_owned(),
                 train,
-                fields: message.clone(),
+                fields: as_templates_see(&message),
             });
         }
         let from = field("from");
@@ -123,6 +149,29 @@ impl Conversation {
         }
         Ok(Self { messages, tools })
     }
+}
+
+/// The fields as transformers gives them to templates: without nulls, and with an assistant's
+/// reasoning, which rows have under one of three names, under the names that templates read.
+fn as_templates_see(message: &Value) -> Value {
+    let fields: Vec<_> = message
+        .try_iter()
+        .into_iter()
+        .flatten()
+        .map(|name| (name.clone(), message.get_item(&name).unwrap_or_default()))
+        .filter(|(_, value)| !value.is_none())
+        .collect();
+    let reasoning = ["reasoning_content", "thinking", "reasoning"]
+        .iter()
+        .find_map(|wanted| {
+            fields
+                .iter()
+                .find(|(name, _)| name.as_str() == Some(*wanted))
+        })
+        .map(|(_, value)| value.clone());
+    let under = |name: &str| reasoning.clone().map(|value| (Value::from(name), value));
+    let (first, last) = (under("thinking"), under("reasoning_content"));
+    Value::from_pairs(first.into_iter().chain(fields).chain(last))
 }
 
 fn wrong_type_empty(column: &str) -> RowError {

@@ -4,7 +4,7 @@ use minijinja::{Environment, context};
 
 use crate::{
     error::TemplateError,
-    jinja::{render_error, row_environment, syntax_error},
+    jinja::{self, add_template, row_environment, syntax_error},
     row::Row,
 };
 
@@ -19,9 +19,7 @@ pub(crate) struct RowTemplate {
 impl RowTemplate {
     pub(crate) fn new(source: &str) -> Result<Self, TemplateError> {
         let mut environment = row_environment();
-        environment
-            .add_template_owned(NAME, source.to_owned())
-            .map_err(|error| syntax_error(&error))?;
+        add_template(&mut environment, NAME, source)?;
         Ok(Self { environment })
     }
 
@@ -32,8 +30,6 @@ impl RowTemplate {
             .map_err(|error| syntax_error(&error))?;
         let columns = row.columns.clone();
         let context = context! { data_point => columns.clone(), ..columns };
-        template
-            .render(context)
-            .map_err(|error| render_error(&error))
+        jinja::render(&template, context)
     }
 }

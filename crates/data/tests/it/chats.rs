@@ -68,7 +68,7 @@ fn templates_that_rewrite_earlier_turns_are_refused() {
     let dataset = load("rows.jsonl", row).unwrap();
     let error = dataset.encode(&tokenizer, 100, false).unwrap_err();
     let DataError::Row {
-        problem: RowError::Template(TemplateError::NotAPrefix { message: 2 }),
+        problem: RowError::Template(TemplateError::Ambiguous { message: 2, .. }),
         ..
     } = &error
     else {
@@ -79,6 +79,129 @@ fn templates_that_rewrite_earlier_turns_are_refused() {
         dataset.encode(&tokenizer, 100, true).is_ok(),
         "no mask is needed"
     );
+}
+
+/// The only row's text under this template, targets in brackets.
+fn masked_chat(template: &str, row: &serde_json::Value) -> String {
+    let (_directory, tokenizer) = model(Some(template));
+    let dataset = load("rows.jsonl", row.to_string()).unwrap();
+    masked(&dataset, &tokenizer, false).remove(0)
+}
+
+fn two_turns() -> serde_json::Value {
+    serde_json::json!({"messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"},
+    ]})
+}
+
+#[test]
+fn white_space_may_differ_once_messages_follow() {
+    let template = "{% for m in messages %}\n  {% if m.role == 'user' %}\n    {{ '[Q] ' + m.content }}\n\n  \
+                    {% else %}\n    {{ '[A] ' + m.content + eos_token }}\n  {% endif %}\n{% endfor %}\n\
+                    {% if add_generation_prompt %}\n  {{ '[A]' }}\n{% endif %}";
+    assert_eq!(
+        masked_chat(template, &two_turns()),
+        "<s>    [Q] a\n\n    [A]⟦ b</s>\n⟧    [Q] c\n\n    [A]⟦ d</s>\n⟧"
+    );
+}
+
+#[test]
+fn a_turn_ends_where_the_last_one_does() {
+    let template = "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '<|eot|>' }}{% endfor %}\
+                    {{ '<assistant>' if add_generation_prompt else eos_token }}";
+    assert_eq!(
+        masked_chat(template, &two_turns()),
+        "<s><user>a<|eot|><assistant>⟦b<|eot|>⟧<user>c<|eot|><assistant>⟦d<|eot|></s>⟧"
+    );
+}
+
+#[test]
+fn earlier_turns_may_be_rewritten_around_the_content() {
+    // What a user says last is marked, which changes with every message.
+    let marked = "{% for m in messages %}{% if m.role == 'user' %}[{{ '!' if loop.revindex <= 2 }}{{ m.content }}]\
+                  {% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}";
+    assert_eq!(
+        masked_chat(marked, &two_turns()),
+        "<s>[a] ⟦b</s>⟧[!c]⟦ d</s>⟧"
+    );
+    // Only the last turn shows its reasoning.
+    let reasoning = "{% for m in messages %}[{{ m.role }}]{{ '(' ~ m.reasoning_content ~ ')' if loop.last and m.reasoning_content }}\
+                     {{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}\
+                     {{ '[assistant]' if add_generation_prompt }}";
+    let mut row = two_turns();
+    for message in [1, 3] {
+        row["messages"][message]["reasoning"] = "r".into();
+    }
+    assert_eq!(
+        masked_chat(reasoning, &row),
+        "<s>[user]a[assistant]⟦b</s>⟧[user]c[assistant]⟦(r)d</s>⟧"
+    );
+    // A prompt that the answer does not take up.
+    let thinking = "{% for m in messages %}[{{ m.role }}]{{ '(' ~ (m.thinking or '') ~ ')' if m.role == 'assistant' }}\
+                    {{ m.content }}<|eot|>{% endfor %}{{ '[assistant]()' if add_generation_prompt }}";
+    assert_eq!(
+        masked_chat(thinking, &row),
+        "<s>[user]a<|eot|>[assistant](⟦r)b<|eot|>⟧[user]c<|eot|>[assistant](⟦r)d<|eot|>⟧"
+    );
+}
+
+#[test]
+fn tool_calls_are_found_without_their_content() {
+    let template = "{% for m in messages %}[{{ m.role }}{{ '!' if loop.last }}]\
+                    {% if m.tool_calls %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}";
+    let row = serde_json::json!({"messages": [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": null, "tool_calls": [1]},
+        {"role": "tool", "content": "b"},
+        {"role": "assistant", "content": [{"type": "text", "text": "c"}]},
+    ]});
+    let template = template.replace(
+        "{{ m.content }}",
+        "{{ m.content if m.content is string else m.content[0].text }}",
+    );
+    assert_eq!(
+        masked_chat(&template, &row),
+        "<s>[user]a<|eot|>[assistant]⟦[1]<|eot|>⟧[tool]b<|eot|>[assistant!]⟦c<|eot|>⟧"
+    );
+}
+
+#[test]
+fn what_stays_ambiguous_is_refused_and_said() {
+    // Every template tells whether a message is the last, so that no prefix fits.
+    for (content, reason) in [
+        ("{{ m.content }}/{{ m.content }}", "more than once"),
+        ("{{ m.content | length }}", "leaves its content out"),
+        (
+            "{{ m.content }}",
+            "what follows it changes with its content",
+        ),
+        (
+            "{{ [] | first.x if m.content == '\u{FDD2}' }}{{ m.content }}",
+            "fails when its content is another",
+        ),
+    ] {
+        let end = if reason.contains("follows") {
+            "{{ messages[1].content == 'b' }}"
+        } else {
+            ""
+        };
+        let template =
+            format!("{{% for m in messages %}}<{{{{ loop.last }}}}>{content}{{% endfor %}}{end}");
+        let (_directory, tokenizer) = model(Some(&template));
+        let dataset = load("rows.jsonl", two_turns().to_string()).unwrap();
+        let error = dataset.encode(&tokenizer, 100, false).unwrap_err();
+        let text = crate::common::message(&error);
+        assert!(
+            text.starts_with(
+                "rows.jsonl:1: template: cannot tell which text is that of message 2:"
+            ) && text.contains(reason),
+            "{text}"
+        );
+        assert!(error.hint().unwrap().contains("{% generation %}"));
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn dataset(case: &str) -> Dataset {
 }
 
 #[test]
-fn chats_render_and_mask_as_in_transformers() {
+fn chats_encode_and_mask_as_in_transformers() {
     let (directory, cases) = fixtures();
     let mut masks = 0;
     for case in cases["chats"].as_array().unwrap() {
@@ -54,20 +54,28 @@ fn chats_render_and_mask_as_in_transformers() {
         let Some(mask) = case.get("mask") else {
             continue;
         };
-        let expected: Vec<bool> = ids(mask).iter().map(|mask| *mask == 1).collect();
-        if !expected.contains(&true) {
-            continue;
-        }
-        masks += 1;
         let row = serde_json::json!({ "messages": case["messages"] }).to_string();
-        let encoded = dataset(&row).encode(&tokenizer, 1000, false).unwrap();
-        let sample = &encoded.train.samples[0];
+        let sample = |train_on_prompt| {
+            let previews = dataset(&row).preview(&tokenizer, 1000, train_on_prompt, 1);
+            previews.unwrap().remove(0).sample
+        };
         // transformers leaves BOS to the template; ours is there once in any case.
-        assert_eq!(sample.ids[0], tokenizer.bos().unwrap());
-        assert_eq!(sample.ids[1..], ids(&case["ids"]), "{name}");
-        assert_eq!(sample.is_target[1..], expected, "{name}");
+        let bos = tokenizer.bos().unwrap();
+        let expected = ids(&case["ids"]);
+        let written = expected.iter().take_while(|id| **id == bos).count();
+        let text = sample(true);
+        assert_eq!(text.ids[0], bos);
+        assert_eq!(text.ids[1..], expected[written..], "{name}");
+
+        let mask: Vec<bool> = ids(mask).iter().map(|mask| *mask == 1).collect();
+        if mask.contains(&true) {
+            masks += 1;
+            let sample = sample(false);
+            assert_eq!(sample.ids, text.ids, "{name}");
+            assert_eq!(sample.is_target[1..], mask[written..], "{name}");
+        }
     }
-    assert!(masks >= 4, "{masks} masks were compared");
+    assert!(masks >= 8, "{masks} masks were compared");
 }
 
 #[test]
@@ -94,6 +102,29 @@ fn generation_prompts_render_as_in_transformers() {
             .unwrap();
         assert_eq!(text, case["text"].as_str().unwrap(), "{}", case["name"]);
     }
+}
+
+#[test]
+fn expressions_print_as_in_transformers() {
+    let (directory, cases) = fixtures();
+    let messages = [
+        ("user", "What is the capital of France?"),
+        ("assistant", "The capital of France is Paris."),
+    ]
+    .map(|(role, content)| loraloom_data::Message::new(role, content));
+    let mut wrong = Vec::new();
+    for case in cases["expressions"].as_array().unwrap() {
+        let expression = case[0].as_str().unwrap();
+        let template = serde_json::json!(format!("{{{{ {expression} }}}}"));
+        let rendered = tokenizer(&directory, &template)
+            .chat_template()
+            .unwrap()
+            .render(&messages, false);
+        if !matches!(&rendered, Ok(text) if *text == case[1].as_str().unwrap()) {
+            wrong.push(format!("{expression} is {}: {rendered:?}", case[1]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
