@@ -17,6 +17,9 @@ pub(crate) struct TaskRows<'a> {
     pub(crate) first_sample: usize,
     /// No sample of the task is longer.
     pub(crate) max_seq_len: usize,
+    /// Tokens of the longest row of the batch that the samples are of, which dynamic rope goes by: a
+    /// batch that is cut into micro-batches computes what it would whole.
+    pub(crate) longest: usize,
     /// Weight of a target token in the loss.
     pub(crate) weight: f32,
 }
@@ -41,12 +44,6 @@ pub(crate) fn assemble(
     let mut targets = Targets::default();
     for task in tasks {
         let (first_row, first_target) = (ids.len(), targets.ids.len());
-        let longest = task
-            .samples
-            .iter()
-            .map(|sample| sample.len())
-            .max()
-            .unwrap_or(0);
         for (index, sample) in task.samples.iter().enumerate() {
             let row = ids.len();
             let length = predicting_length(sample);
@@ -61,7 +58,7 @@ pub(crate) fn assemble(
             dropout_rows.extend((counter..counter + length).map(|row| row as u32));
             ids.extend_from_slice(&sample.ids[..length]);
             lengths.push(length);
-            rope_lengths.push(longest);
+            rope_lengths.push(task.longest);
         }
         segments.push(Segment {
             rows: first_row..ids.len(),

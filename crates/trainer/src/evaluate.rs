@@ -16,10 +16,10 @@ pub(crate) fn evaluate(
 ) -> Result<f64, TrainerError> {
     let (mut sum, mut count) = (0.0, 0);
     for samples in rows.chunks(batch_size) {
-        let samples = samples.iter().collect();
         let part = TaskRows {
             slot: place.slot,
-            samples,
+            samples: samples.iter().collect(),
+            longest: samples.iter().map(Sample::len).max().unwrap_or(0),
             first_sample: 0,
             max_seq_len,
             weight: 1.0,

@@ -118,6 +118,7 @@ fn microbatches(
                 samples: samples.clone(),
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
+                longest: rows.longest[index],
                 weight: (1.0 / rows.step_target_tokens as f64) as f32,
             });
             first_samples[slot] += samples.len();

@@ -17,6 +17,8 @@ pub(crate) struct StepRows<'a> {
     pub(crate) part: Part,
     /// Samples of each micro-batch of the part.
     pub(crate) microbatches: Vec<Vec<&'a Sample>>,
+    /// Tokens of the longest row of the batch that each micro-batch is cut from.
+    pub(crate) longest: Vec<usize>,
     /// Samples of the step before those of the part.
     pub(crate) first_sample: usize,
     /// Tokens of the part.
@@ -168,20 +170,25 @@ impl TrainingTask {
             .into_iter()
             .map(|row| &self.data.rows.train.samples[row])
             .collect();
-        let all: Vec<&[&Sample]> = samples
+        let all: Vec<(usize, &[&Sample])> = samples
             .chunks(self.config.train.batch_size)
-            .flat_map(|batch| batch.chunks(self.microbatch_rows(split)))
+            .flat_map(|batch| {
+                let longest = batch.iter().map(|sample| sample.len()).max().unwrap_or(0);
+                let microbatches = batch.chunks(self.microbatch_rows(split));
+                microbatches.map(move |samples| (longest, samples))
+            })
             .collect();
         let part = self.submitted.next(all.len(), self.parts);
         let before = &all[..part.microbatches.start];
         let microbatches = &all[part.microbatches.clone()];
         StepRows {
-            first_sample: before.iter().map(|samples| samples.len()).sum(),
-            tokens: tokens_of(microbatches.iter().copied().flatten()),
+            first_sample: before.iter().map(|(_, samples)| samples.len()).sum(),
+            tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
             microbatches: microbatches
                 .iter()
-                .map(|samples| samples.to_vec())
+                .map(|(_, samples)| samples.to_vec())
                 .collect(),
+            longest: microbatches.iter().map(|(longest, _)| *longest).collect(),
             step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
             step_tokens: tokens_of(&samples),
             part,
