@@ -127,13 +127,11 @@ impl Turns<'_> {
             ));
         };
         let end = self.whole.len() - after.len() + end_of_turn(tail, after);
-        let start = match start.filter(|start| *start <= end) {
-            Some(start) => Some(start),
-            None => {
-                messages[index] = Message::new(role, STAND_IN);
-                self.start_by_stand_in(&messages, index)?
-            }
-        };
+        let mut start = start.filter(|start| *start <= end);
+        if start.is_none() {
+            messages[index] = Message::new(role, STAND_IN);
+            start = self.start_by_stand_in(&messages, index)?;
+        }
         start
             .filter(|start| *start <= end)
             .map(|start| start..end)

@@ -10,6 +10,7 @@ fn assert_parity(fixture: &str) {
 
 /// All jobs of a fixture, co-batched, with every batch in so many micro-batches: losses within 1e-6 at
 /// every step, A and B within 1e-4 after 50.
+#[expect(clippy::print_stdout, reason = "figures are printed")]
 fn assert_parity_in_parts(fixture: &str, microbatches: usize) {
     let fixture = Fixture::open(fixture);
     let jobs = fixture.jobs();
