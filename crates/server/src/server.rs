@@ -3,7 +3,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::atomic::AtomicBool,
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
@@ -116,16 +115,16 @@ impl Server {
         self.submitted
     }
 
-    /// Trains until `stop` is set, or there is nothing left if it drains. Tasks that still run then are
-    /// saved and parked.
+    /// Trains until a signal to stop is set, or there is nothing left if it drains. Tasks that still run
+    /// then are saved and parked. What a caller's signals say of news is not looked at.
     ///
     /// # Errors
     /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
-    pub fn run(
+    pub fn run<'s>(
         self,
         places: &[StagePlace],
         options: ServeOptions,
-        stop: &AtomicBool,
+        signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, ServerError> {
         let saved = match SavedRun::claim(&self.directory) {
@@ -140,7 +139,10 @@ impl Server {
         let watch = Watch::start(&self.directory)?;
         let news = watch.news();
         let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)));
-        let signals = Signals { stop, news: &news };
+        let signals = Signals {
+            news: &news,
+            ..signals.into()
+        };
         let mut source = Shared(Rc::clone(&desk));
         let trained = run.serve(&mut source, signals, &mut |event| {
             desk.borrow_mut().observe(event);

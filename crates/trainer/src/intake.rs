@@ -76,14 +76,38 @@ pub struct Signals<'a> {
     pub stop: &'a AtomicBool,
     /// The source has orders.
     pub news: &'a AtomicBool,
+    /// Everything is to be saved, and the run to go on; unset once that begins.
+    pub save: &'a AtomicBool,
+}
+
+/// A flag that nobody sets.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl<'a> From<&'a AtomicBool> for Signals<'a> {
+    /// Only a flag that ends the run.
+    fn from(stop: &'a AtomicBool) -> Self {
+        Self {
+            stop,
+            news: &NEVER,
+            save: &NEVER,
+        }
+    }
 }
 
 impl Signals<'_> {
     pub(crate) fn any(self) -> bool {
-        self.stop() || self.news.load(Ordering::Relaxed)
+        [self.stop, self.news, self.save]
+            .iter()
+            .any(|signal| signal.load(Ordering::Relaxed))
     }
 
     pub(crate) fn stop(self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything is to be saved; it is said once.
+    pub(crate) fn take_save(self) -> bool {
+        // Nothing is written to a flag that nobody sets.
+        self.save.load(Ordering::Relaxed) && self.save.swap(false, Ordering::Relaxed)
     }
 }

@@ -19,13 +19,18 @@ impl Session<'_> {
         }
     }
 
-    /// Has the scheduler decide, and takes steps until something follows from one; whether anybody
+    /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows from one; whether anybody
     /// has a place.
     pub(crate) fn train_some<S: Scheduler + ?Sized>(
         &mut self,
         scheduler: &mut S,
         signals: Signals<'_>,
     ) -> Result<bool, TrainerError> {
+        if signals.take_save() {
+            self.save_begun()?;
+            self.saving.ask();
+            self.settle()?;
+        }
         let decision = scheduler.decide();
         let most = decision.max_steps;
         self.carry_out(decision)?;

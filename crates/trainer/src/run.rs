@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, sync::atomic::AtomicBool, thread};
+use std::{collections::BTreeMap, thread};
 
 use loraloom_config::RunConfig;
 use loraloom_data::{EncodeReport, Tokenizer};
@@ -136,19 +136,19 @@ impl Run {
         &self.tasks.datasets
     }
 
-    /// Trains until every adapter has come to its end or `stop` is set, which saves all adapters
-    /// after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
+    /// Trains until every adapter has come to its end or a signal to stop is set (a flag alone is
+    /// one), which saves all adapters after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
     ///
     /// # Errors
     /// If the run directory cannot be written or holds a run already, or the device fails. An
     /// adapter that cannot go on is no error but an [`Outcome`](crate::Outcome) in the report.
-    pub fn train(
+    pub fn train<'s>(
         self,
-        stop: &AtomicBool,
+        signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
         let mut scheduler = self.overseer()?;
-        self.train_with(&mut scheduler, stop, observer)
+        self.train_with(&mut scheduler, signals, observer)
     }
 
     /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
@@ -158,10 +158,10 @@ impl Run {
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
     /// out.
-    pub fn train_with<S: Scheduler + ?Sized>(
+    pub fn train_with<'s, S: Scheduler + ?Sized>(
         mut self,
         scheduler: &mut S,
-        stop: &AtomicBool,
+        signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
         self.limit_memory()?;
@@ -179,11 +179,7 @@ impl Run {
         }
         let origin = Origin::Configuration;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
-        let signals = Signals {
-            stop,
-            news: &AtomicBool::new(false),
-        };
-        let trained = session.train_all(scheduler, signals);
+        let trained = session.train_all(scheduler, signals.into());
         session.saved_if_it_failed(trained)?;
         Ok(session.end(&scheduler.forecasts()))
     }

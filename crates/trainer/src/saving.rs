@@ -116,8 +116,19 @@ impl Session<'_> {
         Ok(self.ledger.directory.relative(&path))
     }
 
+    /// Writes every adapter that has moved on since it was last written.
+    pub(crate) fn save_begun(&mut self) -> Result<(), TrainerError> {
+        for index in 0..self.ledger.running.len() {
+            let task = &self.ledger.running[index];
+            if task.saved_steps != Some(task.steps) {
+                self.save(index, "last")?;
+            }
+        }
+        self.save_parked()
+    }
+
     /// Writes the adapters of parked tasks that have moved on since they were last written.
-    pub(crate) fn save_parked(&mut self) -> Result<(), TrainerError> {
+    fn save_parked(&mut self) -> Result<(), TrainerError> {
         let ids: Vec<TaskId> = self.waiting.keys().copied().collect();
         for id in ids {
             let Some(waiting) = self.waiting.get(&id) else {

@@ -284,13 +284,7 @@ impl Session<'_> {
 
     /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
-        for index in 0..self.ledger.running.len() {
-            let task = &self.ledger.running[index];
-            if task.saved_steps != Some(task.steps) {
-                self.save(index, "last")?;
-            }
-        }
-        self.save_parked()?;
+        self.save_begun()?;
         self.settle_all()?;
         for task in std::mem::take(&mut self.ledger.running) {
             self.conclude(task, Outcome::Interrupted);

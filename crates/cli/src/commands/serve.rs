@@ -2,6 +2,7 @@
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{ServeOptions, Server, configuration};
+use loraloom_trainer::Signals;
 
 use super::stages;
 use crate::{
@@ -9,6 +10,7 @@ use crate::{
 };
 
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let save = interrupt::save()?;
     let options = LoadOptions {
         overrides: arguments.overrides.clone(),
         ..LoadOptions::default()
@@ -34,13 +36,17 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         ));
     }
     let places = stages::open(server.config(), printer)?;
-    let stop = interrupt::flag(printer)?;
+    let stop = interrupt::stop(printer)?;
+    let signals = Signals {
+        save: &save,
+        ..Signals::from(&*stop)
+    };
     printer.note(&format!("serves {run}"));
     let mut progress = Progress::new(printer);
     let options = ServeOptions {
         drain: arguments.drain,
     };
-    let report = server.run(&places, options, &stop, &mut |event| progress.show(event))?;
+    let report = server.run(&places, options, signals, &mut |event| progress.show(event))?;
     progress.finish();
     Ok(if report.interrupted {
         Exit::Interrupted

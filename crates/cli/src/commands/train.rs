@@ -1,7 +1,7 @@
 //! `train CONFIG`: every adapter to its end.
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{Outcome, Run, RunReport, SavedRun};
+use loraloom_trainer::{Outcome, Run, RunReport, SavedRun, Signals};
 
 use super::{config, stages};
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
 };
 
 pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let save = interrupt::save()?;
     let config = configuration(&arguments, printer)?;
     let saved = if arguments.resume {
         let saved = SavedRun::claim(&config.output_dir)?;
@@ -39,9 +40,13 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     for dataset in run.datasets() {
         printer.note(&summary::dataset(dataset));
     }
-    let stop = interrupt::flag(printer)?;
+    let stop = interrupt::stop(printer)?;
+    let signals = Signals {
+        save: &save,
+        ..Signals::from(&*stop)
+    };
     let mut progress = Progress::new(printer);
-    let report = run.train(&stop, &mut |event| progress.show(event))?;
+    let report = run.train(signals, &mut |event| progress.show(event))?;
     progress.finish();
 
     print(&report, arguments.json, printer)?;

@@ -6,10 +6,9 @@ use crate::{arguments::WorkerArguments, exit::Exit, printer::Printer};
 pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Result<Exit> {
     use std::{fs, sync::mpsc};
 
-    use anyhow::Context;
     use loraloom_pipeline::remote::{Worker, WorkerOptions};
 
-    use crate::{device, failure::Failure};
+    use crate::{device, failure::Failure, interrupt};
 
     let token = fs::read_to_string(&arguments.token_file).map_err(|error| {
         let path = arguments.token_file.display();
@@ -19,11 +18,10 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
     let opened = device::open(arguments.device)?;
     printer.warnings(&opened.warnings);
     let (stop, stopped) = mpsc::channel();
-    ctrlc::set_handler(move || {
+    interrupt::on_stop(move || {
         // Nobody listens any more when it has been stopped already.
         let _ = stop.send(());
-    })
-    .context("no handler for Ctrl-C")?;
+    })?;
     let lines = printer.clone();
     let worker = Worker::start(WorkerOptions {
         listen: arguments.listen,

@@ -26,6 +26,8 @@ mod serve;
 mod serve_reads;
 #[cfg(unix)]
 mod server;
+#[cfg(unix)]
+mod signals;
 mod simulate;
 mod support;
 mod train;

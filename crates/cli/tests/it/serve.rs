@@ -54,7 +54,7 @@ fn what_is_submitted_is_trained_as_train_does() {
     assert_eq!(done["step"], 50);
     assert!(done["best_eval_loss"].as_f64().unwrap() > 0.0);
     // Ctrl-C with nobody at work.
-    server.interrupt();
+    server.signal("-INT");
     until("end of the server", || {
         ok(&here, &["status", "run", "--json"]).json()["served"] == false
     });

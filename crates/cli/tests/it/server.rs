@@ -67,11 +67,11 @@ impl Server {
         self.kill();
     }
 
-    /// Ctrl-C.
-    pub(crate) fn interrupt(&self) {
+    /// Sends a signal, such as `-INT`.
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
-        let signal = Command::new("kill").args(["-INT", &pid]).status();
-        assert!(signal.unwrap().success());
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success());
     }
 }
 

@@ -1,0 +1,191 @@
+//! What signals do to runs and servers.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::{
+    server::{Server, ok, served, step, until, wait_for_state, workspace},
+    support::Workspace,
+};
+
+/// Two adapters of which one waits, far from their ends and from any save.
+const CONFIG: &str = "\
+model: tiny-llama
+output_dir: run
+device: cpu
+scheduler: {max_adapters: 1}
+datasets: {number: {path: data/number.jsonl}}
+defaults:
+  train: {batch_size: 2, max_steps: 100000, max_seq_len: 48, learning_rate: 1.0e-3}
+  save: {steps: 100000}
+adapters:
+  - {name: first, dataset: number}
+  - {name: second, dataset: number}
+";
+
+/// A process that is killed when a test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+fn events(here: &Workspace, kind: &str) -> Vec<Value> {
+    let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
+    // The last line may not be whole yet.
+    let events = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    events
+        .filter(|event: &Value| event["event"] == kind)
+        .collect()
+}
+
+fn iterations(here: &Workspace) -> u64 {
+    let events = events(here, "iteration");
+    let last = events.last().map(|event| &event["iteration"]);
+    last.and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn more_iterations(here: &Workspace) {
+    let before = iterations(here);
+    until("iteration", || iterations(here) > before + 5);
+}
+
+fn saved(here: &Workspace, adapter: &str) -> bool {
+    let path = format!("run/adapters/{adapter}/last/adapter_model.safetensors");
+    here.path(&path).exists()
+}
+
+/// Whether these tests were started with SIGHUP ignored, as by nohup: so is whatever they start.
+fn hangups_are_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
+}
+
+#[test]
+fn a_hangup_stops_a_run_as_a_termination_does() {
+    for signal in ["-HUP", "-TERM"] {
+        if signal == "-HUP" && hangups_are_ignored() {
+            println!("skipped: SIGHUP is ignored here");
+            continue;
+        }
+        let here = Workspace::new();
+        here.write("config.yaml", CONFIG);
+        let mut run = Running::start(here.command(&["train", "config.yaml", "--no-progress"]));
+        more_iterations(&here);
+        run.signal(signal);
+        assert_eq!(run.0.wait().unwrap().code(), Some(130), "{signal}");
+        assert!(saved(&here, "first"), "{signal}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_under_nohup_outlives_its_terminal() {
+    let here = Workspace::new();
+    here.write("config.yaml", CONFIG);
+    let train = here.command(&["train", "config.yaml", "--no-progress"]);
+    // What nohup does.
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(train.get_program())
+        .args(train.get_args())
+        .current_dir(here.path("."));
+    let mut run = Running::start(command);
+    more_iterations(&here);
+    run.signal("-HUP");
+    more_iterations(&here);
+    assert!(run.0.try_wait().unwrap().is_none(), "it goes on");
+    run.signal("-TERM");
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_run_saves_when_it_is_asked_to_and_goes_on() {
+    let here = Workspace::new();
+    here.write("config.yaml", CONFIG);
+    let train =
+        |more: &[&str]| Running::start(here.command(&[&["train", "--no-progress"], more].concat()));
+    let mut run = train(&["config.yaml"]);
+    // The first is from before the first step.
+    let saves = || events(&here, "run_checkpoint").len() - 1;
+    for times in 1..=2 {
+        more_iterations(&here);
+        assert_eq!(saves(), times - 1, "nothing else saves here");
+        let before = iterations(&here);
+        run.signal("-USR1");
+        until("checkpoint", || saves() == times);
+        let checkpoint = events(&here, "run_checkpoint").pop().unwrap();
+        let path = here.path("run").join(checkpoint["path"].as_str().unwrap());
+        assert!(path.join("manifest.json").exists(), "{checkpoint}");
+        assert!(checkpoint["iteration"].as_u64() >= Some(before));
+        assert!(saved(&here, "first") && !saved(&here, "second"));
+        assert_eq!(events(&here, "checkpoint").len(), times);
+    }
+    more_iterations(&here);
+    run.0.kill().unwrap();
+    run.0.wait().unwrap();
+
+    let newest = events(&here, "run_checkpoint").pop().unwrap();
+    let _run = train(&["--resume", "run"]);
+    until("run that goes on", || !events(&here, "resume").is_empty());
+    assert_eq!(events(&here, "resume")[0]["iteration"], newest["iteration"]);
+}
+
+#[test]
+fn a_server_saves_running_and_parked_tasks_when_it_is_asked_to() {
+    let here = workspace();
+    here.write("config.yaml", CONFIG);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "config.yaml"]);
+    let pause = |name: &str| {
+        until("step", || step(&here, name) > 3);
+        ok(&here, &["pause", "run", name]);
+        wait_for_state(&here, name, "paused");
+    };
+    // The first is from before the first task.
+    let saves = || events(&here, "run_checkpoint").len() - 1;
+    pause("first");
+    until("step", || step(&here, "second") > 3);
+    assert_eq!(saves(), 0, "nothing else saves here");
+    server.signal("-USR1");
+    until("checkpoint", || saves() == 1);
+    assert!(saved(&here, "first") && saved(&here, "second"));
+
+    let running = step(&here, "second");
+    until("step", || step(&here, "second") > running);
+    pause("second");
+    server.signal("-USR1");
+    until("checkpoint of an idle server", || saves() == 2);
+    let checkpoints = events(&here, "checkpoint");
+    let last = checkpoints.last().unwrap();
+    assert_eq!(last["adapter"], "second");
+    assert_eq!(last["step"], step(&here, "second"));
+}
