@@ -79,5 +79,15 @@ mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'c
 mutation machine-for-container crates/pipeline/src/host_memory.rs \
     'limits.chain(kibibytes.checked_mul(1024)).min()' 'limits.chain(kibibytes.checked_mul(1024)).last()' host_memory
 
+mutation hangup-handled crates/cli/src/interrupt.rs 'if !is_ignored(SIGHUP)' 'if SIGHUP > 0' under_nohup
+mutation save-not-heard $trainer/intake.rs \
+    'self.save.load(Ordering::Relaxed) && self.save' 'false && self.save' when_it_is_asked
+mutation halvings-forgotten $trainer/task.rs 'self.halvings = record.halvings;' '' half_the_rows
+mutation memory-not-observed $trainer/scheduling/budget.rs \
+    'self.memory.observe(load, measured);' 'let _ = (load, measured);' what_iterations_take
+mutation step-times-unused $trainer/scheduling/overseer.rs \
+    'fit.mean_error <= USABLE_ERROR' 'fit.mean_error < 0.0' what_iterations_take
+mutation devices-forgotten $trainer/run.rs 'overseer.remember_devices(learnt);' 'let _ = learnt;' what_iterations_take
+
 rm -f "$log"
 exit $((survived > 0))

@@ -1,17 +1,19 @@
 //! Memory that runs out in the middle of a run: nobody is lost, and nobody's numbers change.
 
 use std::{
+    fs,
     path::Path,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use loraloom_config::RunConfig;
 use loraloom_pipeline::HostMemory;
 use loraloom_scheduler::Scheduler;
-use loraloom_tests::{FixedGroups, Fixture, TrainedRun, train, train_and_look};
-use loraloom_trainer::{Event, Outcome};
+use loraloom_tests::{FixedGroups, Fixture, TrainedRun, device, losses, train, train_and_look};
+use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use serde_json::{Value, json};
 
 /// What the allocator is said to hold: a stub that is set from outside.
@@ -140,5 +142,73 @@ fn memory_that_runs_out_in_the_middle_of_a_step_changes_nobody() {
         });
         assert_eq!(parked(&run), Some("a1"), "after part {last_part}");
         assert_nobody_changed(&run, &undisturbed);
+    }
+}
+
+/// A batch of four rows becomes two of two, and after another part of the run four of one: the sums
+/// are taken in another order then, and nothing else changes.
+#[test]
+fn a_task_alone_goes_on_with_half_the_rows_also_after_a_restart() {
+    let _turn = turn();
+    let alone = |output_dir: &Path| {
+        let mut config = config(output_dir);
+        config["adapters"] = json!([adapter(0)]);
+        config["adapters"][0]["train"]["batch_size"] = json!(4);
+        config
+    };
+    let undisturbed = train(alone);
+
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output_dir = directory.path().join("run");
+    let path = directory.path().join("config.json");
+    fs::write(&path, alone(&output_dir).to_string()).expect("the configuration is written");
+    let load = || {
+        RunConfig::load(&path, &[])
+            .expect("a valid configuration")
+            .config
+    };
+    let (mut halved, mut events) = (Vec::new(), Vec::new());
+    for (cut, end) in [(9, 20), (25, u64::MAX)] {
+        let run = match SavedRun::claim(&output_dir) {
+            Ok(saved) => Run::resume(load(), &[device()], saved),
+            Err(_) => Run::prepare(load(), &[device()]),
+        };
+        let (stop, mut ran_out) = (AtomicBool::new(false), false);
+        run.expect("the run is prepared")
+            .train(&stop, &mut |event| {
+                match event {
+                    Event::Iteration { iteration, .. } if *iteration >= cut && !ran_out => {
+                        HELD.store(LIMIT + 1, Ordering::Relaxed);
+                    }
+                    Event::Iteration { iteration, .. } if *iteration == end => {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    Event::OutOfMemory {
+                        parked,
+                        microbatch_rows,
+                        ..
+                    } => {
+                        assert_eq!(*parked, None);
+                        ran_out = true;
+                        halved.extend(*microbatch_rows);
+                        HELD.store(1_000, Ordering::Relaxed);
+                    }
+                    _ => {}
+                }
+                events.push(event.clone());
+            })
+            .expect("the run ends");
+    }
+    assert_eq!(halved, [2, 1]);
+
+    let done = |event: &Event| matches!(event, Event::AdapterDone { step: 40, .. });
+    assert_eq!(events.iter().filter(|event| done(event)).count(), 1);
+    let last = |events: &[Event]| losses(events, "a0").pop().expect("a last step");
+    let (found, expected) = (last(&events), last(&undisturbed.events));
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() < 1e-4 * expected,
+            "{found} {expected}"
+        );
     }
 }

@@ -32,11 +32,11 @@ pub use grouping::{
 };
 pub use measured::{MeasuredIteration, MeasuredTask};
 pub use memory::{
-    Basis, Coefficients, DeviceMemory, Estimate, Fit, Forecasts, Measurement, MemoryModel, Probe,
-    Shortage,
+    Basis, Coefficients, DeviceMemory, Estimate, Fit, Forecasts, LearntMemory, Measurement,
+    MemoryModel, Probe, Shortage,
 };
 pub use policy::{
-    Explanation, FairShares, History, Ledger, OutOfMemory, Past, Policy, SchedulerOptions,
+    Explanation, FairShares, History, Learnt, Ledger, OutOfMemory, Past, Policy, SchedulerOptions,
     TaskScheduler,
 };
 pub use room::{Member, Refusal, Room};

@@ -1,5 +1,7 @@
 use std::{fmt, iter::Sum};
 
+use serde::{Deserialize, Serialize};
+
 /// Identifies a task among all tasks ever given to one scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
@@ -38,7 +40,7 @@ pub struct Task {
 }
 
 /// What a task asks of a device's memory while it trains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Load {
     /// Upper bound on the tokens of one pass: B·L of the paper's memory model.
     pub tokens: u64,

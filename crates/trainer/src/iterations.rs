@@ -9,6 +9,7 @@ impl Session<'_> {
         scheduler: &mut S,
         signals: Signals<'_>,
     ) -> Result<(), TrainerError> {
+        self.history = scheduler.history();
         loop {
             if !self.train_some(scheduler, signals)? {
                 return self.give_up_waiting(scheduler);

@@ -259,6 +259,9 @@ impl Run {
         let mut overseer = Overseer::new(&config.scheduler, groups, self.budgets()?)?;
         if let Some(saved) = &self.ground.saved {
             overseer.remember(&saved.record().fair_shares);
+            if let Some(learnt) = saved.learnt() {
+                overseer.remember_devices(learnt);
+            }
         }
         Ok(overseer)
     }

@@ -8,8 +8,8 @@ use loraloom_scheduler::TaskId;
 use crate::{
     AdapterReport, TrainerError,
     checkpoint::{
-        BestRecord, Exact, FORMAT, LedgerRecord, RECORD, RunRecord, SavedRun, Staged, Standing,
-        TaskRecord, encode, prune, tensors_file,
+        BestRecord, Exact, FORMAT, LEARNT, LedgerRecord, RECORD, RunRecord, SavedRun, Staged,
+        Standing, TaskRecord, encode, prune, tensors_file,
     },
     session::Session,
     task::TrainingTask,
@@ -84,9 +84,12 @@ impl Session<'_> {
                 })
                 .collect(),
         };
-        let text = serde_json::to_vec_pretty(&record);
-        let text = text.map_err(|error| TrainerError::write(&parent, error.into()))?;
+        let failed = |error: serde_json::Error| TrainerError::write(&parent, error.into());
+        let text = serde_json::to_vec_pretty(&record).map_err(failed)?;
         staged.write(RECORD, &text)?;
+        if let Some(learnt) = &self.history.learnt {
+            staged.write(LEARNT, &serde_json::to_vec(learnt).map_err(failed)?)?;
+        }
         let path = staged.commit()?;
         prune(&parent, self.saving.keep)?;
         Ok(path)
@@ -168,6 +171,7 @@ fn without_steps(name: &str, total_steps: usize) -> TaskRecord {
         saved_steps: None,
         samples: Vec::new(),
         has_moved: false,
+        halvings: 0,
         peft_config: None,
         number: None,
         trial: Vec::new(),

@@ -131,6 +131,7 @@ impl TrainingTask {
         self.evaluations_without_best = record.evaluations_without_best;
         self.saved_steps = record.saved_steps;
         self.samples.clone_from(&record.samples);
+        self.halvings = record.halvings;
     }
 
     /// How far it is.
@@ -153,6 +154,7 @@ impl TrainingTask {
             saved_steps: self.saved_steps,
             samples: self.samples.clone(),
             has_moved: false,
+            halvings: self.halvings,
             peft_config: None,
             number: None,
             trial: Vec::new(),

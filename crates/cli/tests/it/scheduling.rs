@@ -97,3 +97,91 @@ fn more_adapters_than_fit_train_in_turn_and_as_if_alone() {
     assert!(latest(4..8) < earliest(8..12), "{first:?}");
     assert!(latest(8..12) < earliest(0..4), "{first:?}");
 }
+
+/// A long step of eight micro-batches beside a short one. The long one's dataset is such that every
+/// other step of it is much smaller: that tells what a pass costs from what its tokens cost. Neither
+/// comes to its end: on a busy machine it may take long until iterations are regular enough for a fit.
+const LONG_AND_SHORT: &str = "\
+model: tiny-llama
+output_dir: run
+device: cpu
+datasets: {few: {path: data/few.jsonl}, number: {path: data/number.jsonl}}
+defaults: {save: {steps: 8}, lora: {r: 4}, train: {batch_size: 4, max_seq_len: 48}}
+adapters:
+  - {name: long, dataset: few, train: {gradient_accumulation_steps: 8, max_steps: 100000}}
+  - {name: short, dataset: number, train: {max_steps: 100000}}
+";
+
+/// Waits for an event, and ends the run with SIGINT. The events of the run until then.
+#[cfg(unix)]
+fn interrupted_after(
+    here: &Workspace,
+    arguments: &[&str],
+    is_it: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    use std::process::{Command, Stdio};
+
+    use crate::server::until;
+
+    let before = fs::read_to_string(here.path("run/events.jsonl")).map_or(0, |text| text.len());
+    let seen = || {
+        let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
+        let lines = text.get(before..).unwrap_or_default().lines();
+        // The last line may not be whole yet.
+        let events = lines.filter_map(|line| serde_json::from_str(line).ok());
+        events.collect::<Vec<Value>>()
+    };
+    let mut command = here.command(&[&["train", "--no-progress"], arguments].concat());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    until("such event", || seen().iter().any(&is_it));
+    let pid = child.id().to_string();
+    let kill = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    seen()
+}
+
+#[cfg(unix)]
+#[test]
+fn what_iterations_take_is_learnt_used_and_kept() {
+    let here = Workspace::new();
+    here.write("config.yaml", LONG_AND_SHORT);
+    let rows = fs::read_to_string(here.path("data/shout.jsonl")).unwrap();
+    let few: Vec<&str> = rows.lines().take(36).collect();
+    here.write("data/few.jsonl", few.join("\n"));
+
+    let of = |events: &[Value], kind: &str| -> Vec<Value> {
+        let events = events.iter().filter(|event| event["event"] == kind);
+        events.cloned().collect()
+    };
+    let spread = |event: &Value| {
+        let part = &event["parts"]["long"];
+        event["event"] == "iteration" && part[1].as_u64() > Some(1)
+    };
+    let is_of = |event: &Value, number: u64| {
+        event["event"] == "iteration" && event["iteration"].as_u64() >= Some(number)
+    };
+    let first = interrupted_after(&here, &["config.yaml"], |event| {
+        is_of(event, 24) && spread(event)
+    });
+    assert!(
+        !spread(&of(&first, "iteration")[0]),
+        "nothing was known yet"
+    );
+    let end = &of(&first, "run_end")[0];
+    let iterations = of(&first, "iteration").len() as u64;
+    let predictions = end["memory_predictions"].as_u64().unwrap();
+    assert!((1..iterations).contains(&predictions), "{end}");
+    let error = end["memory_error_percent"].as_f64().unwrap();
+    assert!(error < 5.0, "{end}");
+    assert!(end["memory_unfitted_error_percent"].is_number(), "{end}");
+
+    // Far fewer iterations than either fit needs: a small step, which has one micro-batch, and the next.
+    let resumed = interrupted_after(&here, &["--resume", "run"], spread);
+    let iterations = of(&resumed, "iteration");
+    assert!(iterations.iter().take(2).any(spread), "{}", iterations[0]);
+    let end = &of(&resumed, "run_end")[0];
+    assert_eq!(end["memory_predictions"], iterations.len() as u64);
+    assert!(end["memory_unfitted_error_percent"].is_null(), "{end}");
+}

@@ -1,7 +1,9 @@
+use serde::{Deserialize, Serialize};
+
 use crate::{Load, SchedulerError};
 
 /// b of Mem = b₀ + b₁·ΣBL + b₂·ΣBL² (mLoRA, Eq. 5); each finite and not negative.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Coefficients {
     base: f64,
     per_token: f64,

@@ -2,6 +2,7 @@ use super::{
     bytes::{Scale, written},
     estimate::Estimate,
     forecasts::Forecasts,
+    learnt::LearntMemory,
     measurement::Measurement,
     model::MemoryModel,
     verdict::{Fit, Shortage},
@@ -87,6 +88,16 @@ impl DeviceMemory {
     pub fn out_of_memory(&mut self, load: Load) {
         let exact = self.exact_bytes(load);
         self.model.out_of_memory(load, exact, self.limit_bytes);
+    }
+
+    /// What was learnt of it, for another process.
+    pub fn learnt(&self) -> LearntMemory {
+        self.model.learnt()
+    }
+
+    /// Takes up what another process learnt; see [`MemoryModel::remember`].
+    pub fn remember(&mut self, learnt: LearntMemory) -> bool {
+        self.model.remember(learnt)
     }
 
     /// Says what the pools hold now, between iterations; see [`MemoryModel::pools_hold`].

@@ -1,15 +1,17 @@
+use serde::{Deserialize, Serialize};
+
 use super::proportion;
 use crate::Load;
 
 /// Loads for which memory ran out. None is ever forgotten unless another says more.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Failures {
     failures: Vec<Failure>,
 }
 
 /// A load, bytes beside the exact ones that were not enough for it, and by how much more than expected
 /// that was.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Failure {
     load: Load,
     too_few_bytes: u64,

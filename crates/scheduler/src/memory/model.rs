@@ -3,6 +3,7 @@ use super::{
     estimate::{Basis, Estimate, Probe},
     failures::Failures,
     forecasts::Forecasts,
+    learnt::LearntMemory,
     measurement::Measurement,
     pools::Pools,
     regression::Regression,
@@ -112,12 +113,42 @@ impl MemoryModel {
             }
             let bytes = bytes as f64 - exact_bytes as f64;
             self.window.push(Row { load, bytes });
-            let rows = self.window.rows();
-            let page_bytes = if self.peaks { 0 } else { self.page_bytes };
-            self.regression = (rows.len() >= ENOUGH)
-                .then(|| Regression::fit(rows, page_bytes))
-                .flatten();
+            self.fit();
         }
+    }
+
+    fn fit(&mut self) {
+        let rows = self.window.rows();
+        let page_bytes = if self.peaks { 0 } else { self.page_bytes };
+        self.regression = (rows.len() >= ENOUGH)
+            .then(|| Regression::fit(rows, page_bytes))
+            .flatten();
+    }
+
+    /// What was learnt, for another process.
+    pub fn learnt(&self) -> LearntMemory {
+        LearntMemory {
+            prior: self.prior,
+            page_bytes: self.page_bytes,
+            window: self.window.clone(),
+            failures: self.failures.clone(),
+            reach: self.reach,
+            peaks: self.peaks,
+        }
+    }
+
+    /// Takes up what another process learnt in place of what was learnt here; whether that was of the
+    /// same model, layers and pages. If not, it says nothing of these and is left.
+    pub fn remember(&mut self, learnt: LearntMemory) -> bool {
+        let same = learnt.prior == self.prior && learnt.page_bytes == self.page_bytes;
+        if same {
+            self.window = learnt.window;
+            self.failures = learnt.failures;
+            self.reach = learnt.reach;
+            self.peaks = learnt.peaks;
+            self.fit();
+        }
+        same
     }
 
     /// Learns that `load` did not fit into `limit_bytes`: neither it nor a larger one is predicted to

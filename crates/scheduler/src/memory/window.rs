@@ -1,10 +1,12 @@
+use serde::{Deserialize, Serialize};
+
 use crate::Load;
 
 /// Most measurements that are kept.
 pub(super) const CAPACITY: usize = 128;
 
 /// What a load took beside the exact bytes.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) load: Load,
     /// Below zero if what is known exactly was counted too high.
@@ -13,7 +15,7 @@ pub(super) struct Row {
 
 /// The measurements that a fit is made of. A run trains the same few loads over and over; so that they
 /// do not drive out all others, the older of the two most alike is forgotten, not the oldest.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Window {
     rows: Vec<Row>,
 }

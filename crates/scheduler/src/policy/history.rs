@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Ledger;
-use crate::TaskId;
+use crate::{LearntMemory, StepTimes, TaskId};
 
 /// What a scheduler has to remember from one run of the program to the next, besides how far tasks
 /// are.
@@ -11,4 +13,17 @@ pub struct History {
     pub ledgers: BTreeMap<i64, Ledger>,
     /// Seconds that each task which has not ended has waited for a place.
     pub waited: BTreeMap<TaskId, f64>,
+    /// What was learnt of the devices, if anything was.
+    pub learnt: Option<Learnt>,
+}
+
+/// What was learnt of a run's devices, so that a restart need not measure it again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Learnt {
+    /// How many stages the run had.
+    pub stages: usize,
+    /// What loads take of each device, by its name.
+    pub memory: BTreeMap<String, LearntMemory>,
+    /// How long iterations take.
+    pub step_times: StepTimes,
 }

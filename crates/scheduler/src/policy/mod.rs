@@ -19,7 +19,7 @@ mod walk;
 
 pub use entry::Past;
 pub use explain::Explanation;
-pub use history::History;
+pub use history::{History, Learnt};
 pub use ledger::Ledger;
 pub use memory::OutOfMemory;
 pub use options::{FairShares, Policy, SchedulerOptions};

@@ -191,6 +191,7 @@ impl<R: Room> TaskScheduler<R> {
             .iter()
             .filter(|(_, entry)| !entry.state().is_final());
         History {
+            learnt: None,
             ledgers: ledgers
                 .map(|(priority, ledger)| (priority, ledger.clone()))
                 .collect(),

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use nalgebra::{DMatrix, DVector};
+use serde::{Deserialize, Serialize};
 
 use super::{StepTimeModel, Work, identified::identified};
 use crate::nnls::nnls;
@@ -24,7 +25,7 @@ const PADDING: usize = 4;
 /// The fit makes relative errors small, Σ ((predicted − measured) / measured)², so that short
 /// iterations count as much as long ones, and one that took ten times as long as it should (the
 /// first one compiles kernels) pulls no harder than one predicted at nothing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
     measured: VecDeque<(Work, f64)>,
 }

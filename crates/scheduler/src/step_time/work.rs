@@ -1,5 +1,7 @@
 use std::ops::{Add, AddAssign};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Task;
 
 /// Whether the rows of a batch are made equally long.
@@ -13,7 +15,7 @@ pub enum Padding {
 }
 
 /// What a device has to do: the features of the step-time model. Works add up.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Work {
     /// Batches, each with one forward and one backward pass.
     pub passes: f64,

@@ -6,6 +6,7 @@
 //! ```text
 //! checkpoints/120/manifest.json             length and BLAKE3 of every other file
 //! checkpoints/120/run.json                  the run and its tasks, see RunRecord
+//! checkpoints/120/learnt.json              what was learnt of the devices, if anything was
 //! checkpoints/120/tasks/<name>.safetensors  adapter and moments of a task that has begun
 //! ```
 //!
@@ -36,6 +37,8 @@ pub(crate) const DIRECTORY: &str = "checkpoints";
 const MANIFEST: &str = "manifest.json";
 /// The run and its tasks.
 pub(crate) const RECORD: &str = "run.json";
+/// What was learnt of the devices.
+pub(crate) const LEARNT: &str = "learnt.json";
 
 /// Where a task's tensors are in a checkpoint.
 pub(crate) fn tensors_file(adapter: &str) -> String {

@@ -67,6 +67,9 @@ pub(crate) struct TaskRecord {
     /// Whether it was seen that training reaches all of it. If not, what it began from is among the
     /// tensors.
     pub(crate) has_moved: bool,
+    /// How often its micro-batches were halved because memory ran out.
+    #[serde(default)]
+    pub(crate) halvings: u32,
     /// `adapter_config.json` of the directory that it began from.
     pub(crate) peft_config: Option<String>,
     /// Its number in the queue that it came from.
@@ -111,4 +114,20 @@ pub(crate) struct ModuleRecord {
     pub(crate) lora_alpha: Exact,
     pub(crate) lora_dropout: Exact,
     pub(crate) use_rslora: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TaskRecord;
+
+    #[test]
+    fn a_task_of_an_older_checkpoint_is_read() {
+        let text = r#"{
+            "name": "a", "standing": "begun", "step": 3, "total_steps": 9, "data": "d",
+            "first_loss": "1.5", "last_loss": null, "best": null, "evaluations_without_best": 0,
+            "saved_steps": null, "samples": [], "has_moved": true, "peft_config": null, "modules": {}
+        }"#;
+        let record: TaskRecord = serde_json::from_str(text).expect("a record");
+        assert_eq!((record.step, record.halvings), (3, 0));
+    }
 }

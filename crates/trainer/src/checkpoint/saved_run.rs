@@ -5,9 +5,10 @@ use std::{
 
 use loraloom_config::RunConfig;
 use loraloom_model::{LayerAdapter, PeftLoraConfig};
+use loraloom_scheduler::Learnt;
 
 use super::{
-    DIRECTORY, RECORD,
+    DIRECTORY, LEARNT, RECORD,
     compare::{config_value, difference},
     generation::{Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
@@ -217,6 +218,13 @@ impl SavedRun {
         file.map(Some).map_err(|problem| TrainerError::Checkpoint {
             problem: format!("{}: {problem}", self.path.display()),
         })
+    }
+
+    /// What was learnt of the devices; `None` where nothing was, or in the words of another version:
+    /// it is measured again then.
+    pub(crate) fn learnt(&self) -> Option<Learnt> {
+        let text = self.manifest.read(&self.path, LEARNT).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     pub(crate) fn record(&self) -> &RunRecord {

@@ -4,7 +4,9 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
-use loraloom_scheduler::{Budget, DeviceMemory, Forecasts, Load, Measurement, Refusal};
+use loraloom_scheduler::{
+    Budget, DeviceMemory, Forecasts, LearntMemory, Load, Measurement, Refusal,
+};
 
 use super::DeviceRoom;
 use crate::{TrainerError, plan::kept_per_token};
@@ -117,6 +119,21 @@ impl DeviceBudget {
     /// Bytes that a load is expected to take.
     pub(crate) fn expected(&self, load: Load) -> u64 {
         self.memory.estimate(load).expected_bytes
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    /// What was learnt of it.
+    pub(crate) fn learnt(&self) -> LearntMemory {
+        self.memory.learnt()
+    }
+
+    /// Takes up what was learnt of it before a restart; whether it is the same still.
+    pub(crate) fn remember(&mut self, learnt: LearntMemory) -> bool {
+        self.memory.remember(learnt)
     }
 
     /// How good predictions were.

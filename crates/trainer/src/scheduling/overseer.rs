@@ -2,8 +2,9 @@ use std::{collections::BTreeMap, time::Instant};
 
 use loraloom_config::SchedulerConfig;
 use loraloom_scheduler::{
-    Decision, Forecasts, GroupedRoom, History, Ledger, Load, MeasuredIteration, OutOfMemory,
-    Outcome, Past, Scheduler, SchedulerError, StepTimes, Task, TaskId, TaskScheduler, TaskState,
+    Decision, Forecasts, GroupedRoom, History, Learnt, Ledger, Load, MeasuredIteration,
+    OutOfMemory, Outcome, Past, Scheduler, SchedulerError, StepTimes, Task, TaskId, TaskScheduler,
+    TaskState,
 };
 
 use super::{DeviceBudget, DeviceRoom, task_scheduler};
@@ -22,6 +23,7 @@ const PATIENCE: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Overseer {
     scheduler: TaskScheduler<GroupedRoom<DeviceBudget>>,
+    stages: usize,
     step_times: StepTimes,
     measured: usize,
     /// Of tasks that have not ended.
@@ -41,6 +43,7 @@ impl Overseer {
     ) -> Result<Self, SchedulerError> {
         Ok(Self {
             scheduler: task_scheduler(config, stages, devices)?,
+            stages,
             step_times: StepTimes::new(),
             measured: 0,
             loads: BTreeMap::new(),
@@ -79,6 +82,39 @@ impl Overseer {
                 counters: record.counters.clone(),
             };
             self.scheduler.set_ledger(record.priority, ledger);
+        }
+    }
+
+    /// Takes up what was learnt of the devices before a restart, as far as they are the same: where one
+    /// is not, neither is how long an iteration takes.
+    pub(crate) fn remember_devices(&mut self, mut learnt: Learnt) {
+        let mut same = learnt.stages == self.stages;
+        for budget in self.scheduler.room_mut().budgets_mut() {
+            let memory = learnt.memory.remove(budget.name());
+            same &= memory.is_some_and(|memory| budget.remember(memory));
+        }
+        if same && learnt.memory.is_empty() {
+            self.step_times = learnt.step_times;
+            self.fit_step_times();
+        }
+    }
+
+    fn learnt(&self) -> Learnt {
+        let budgets = self.scheduler.room().budgets().iter();
+        let memory = budgets.map(|budget| (budget.name().to_owned(), budget.learnt()));
+        Learnt {
+            stages: self.stages,
+            memory: memory.collect(),
+            step_times: self.step_times.clone(),
+        }
+    }
+
+    /// Goes by what iterations were measured to take, if that says how long they take.
+    fn fit_step_times(&mut self) {
+        if let Some(fit) = self.step_times.fit()
+            && fit.mean_error <= USABLE_ERROR
+        {
+            self.scheduler.room_mut().use_step_times(fit.model);
         }
     }
 
@@ -161,11 +197,8 @@ impl Scheduler for Overseer {
         if self.step_times.observe(iteration.work, iteration.seconds) {
             self.measured += 1;
         }
-        if self.measured.is_multiple_of(FITTED_EVERY)
-            && let Some(fit) = self.step_times.fit()
-            && fit.mean_error <= USABLE_ERROR
-        {
-            self.scheduler.room_mut().use_step_times(fit.model);
+        if self.measured.is_multiple_of(FITTED_EVERY) {
+            self.fit_step_times();
         }
         Ok(())
     }
@@ -189,7 +222,10 @@ impl Scheduler for Overseer {
     }
 
     fn history(&self) -> History {
-        self.scheduler.history(self.now())
+        History {
+            learnt: Some(self.learnt()),
+            ..self.scheduler.history(self.now())
+        }
     }
 
     fn forecasts(&self) -> Forecasts {

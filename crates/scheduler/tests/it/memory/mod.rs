@@ -4,5 +4,6 @@ mod accuracy;
 mod admission;
 mod degenerate;
 mod high_water;
+mod learnt;
 mod out_of_memory;
 mod simulated;
