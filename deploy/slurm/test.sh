@@ -78,6 +78,7 @@ start() {
     export CASE=$root/$name
     mkdir "$CASE"
     cd "$CASE"
+    [[ -z ${STUB_SAVED:-} ]] || mkdir -p "$STUB_SAVED"
     env PATH="$root/bin:$PATH" SLURM_JOB_NAME=job SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES="$2" \
         SLURMD_NODENAME=node1 SLURM_CPUS_PER_TASK=2 LORALOOM_START_TIMEOUT=3 "${@:3}" \
         bash "$script" config.yaml model --set seed=1 >"$CASE/log" 2>&1 &
@@ -124,10 +125,15 @@ start lost 2 STUB_TRAIN=75
 ends_with 0
 expect "queued again" "$(noted scontrol)" "requeue 7"
 
-start lost-again 2 STUB_TRAIN=75 SLURM_RESTART_COUNT=2
+STUB_SAVED=runs/job-7/checkpoints/12 start lost-again 2 STUB_TRAIN=75 SLURM_RESTART_COUNT=2
 ends_with 0
-expect "a directory of its own" "$(noted train | grep -o 'runs/job-7.2')" runs/job-7.2
+expect "goes on in the same directory" "$(noted train | grep -c -- '--output-dir runs/job-7 .*--resume ')" 1
 expect "queued again" "$(noted scontrol)" "requeue 7"
+
+STUB_SAVED=runs/job-7/checkpoints/.0.tmp-5 start lost-before-a-save 2 SLURM_RESTART_COUNT=1
+ends_with 0
+expect "begins anew" "$(noted train | grep -c -- '--resume')" 0
+expect "keeps what was there" "$(ls runs)" job-7.unsaved-1
 
 start lost-too-often 2 STUB_TRAIN=75 SLURM_RESTART_COUNT=3
 ends_with 75
