@@ -282,11 +282,12 @@ impl Desk {
                 Ok(())
             }
             Event::Iteration { .. } => self.flush(false),
-            Event::RunCheckpoint { .. } => {
+            Event::RunCheckpoint { steps, .. } => {
                 self.flush(true)?;
-                let live = self.live.values();
-                let steps = live.map(|live| (live.id, live.progress.step));
-                let steps: Vec<(TaskId, u64)> = steps.collect();
+                let saved = steps.iter();
+                let saved =
+                    saved.filter_map(|(name, &step)| Some((self.live.get(name)?.id, step as u64)));
+                let steps: Vec<(TaskId, u64)> = saved.collect();
                 self.queue.saved(&steps)
             }
             Event::AdapterDone {

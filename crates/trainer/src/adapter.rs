@@ -102,6 +102,16 @@ pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError>
     Ok(parked)
 }
 
+/// Bytes of an adapter with its moments.
+pub(crate) fn bytes_of(adapter: &[LayerAdapter]) -> u64 {
+    let states = adapter.iter().flatten().flatten();
+    let weights = states.flat_map(|state| [&state.weights.a, &state.weights.b]);
+    let values: usize = weights
+        .map(|tensor| tensor.dims().iter().product::<usize>())
+        .sum();
+    3 * (values * size_of::<f32>()) as u64
+}
+
 /// The adapter as PEFT stores it. `like` is the directory it began from, whose shape it keeps.
 pub(crate) fn to_peft(
     run: &RunConfig,

@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
         }
         if saved.is_none() {
             session.saving.ask();
-            session.settle()?;
+            session.settle_now()?;
         }
         Ok(session)
     }

@@ -176,10 +176,12 @@ pub enum Event {
     },
     /// Everything that `--resume` needs was written.
     RunCheckpoint {
-        /// Iteration of the run.
+        /// Iteration of the run after which it was taken.
         iteration: u64,
         /// Where, relative to the run directory.
         path: String,
+        /// Steps of the adapters that train or are parked, as it has them.
+        steps: BTreeMap<String, usize>,
     },
     /// An adapter came to its end.
     AdapterDone {

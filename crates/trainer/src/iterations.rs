@@ -12,7 +12,8 @@ impl Session<'_> {
         self.history = scheduler.history();
         loop {
             if !self.train_some(scheduler, signals)? {
-                return self.give_up_waiting(scheduler);
+                self.give_up_waiting(scheduler)?;
+                return self.settle_now();
             }
             if signals.stop() {
                 return self.interrupt();
@@ -20,8 +21,8 @@ impl Session<'_> {
         }
     }
 
-    /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows from one; whether anybody
-    /// has a place.
+    /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows
+    /// from one; whether anybody has a place.
     pub(crate) fn train_some<S: Scheduler + ?Sized>(
         &mut self,
         scheduler: &mut S,

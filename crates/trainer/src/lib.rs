@@ -49,6 +49,7 @@ mod task;
 mod trials;
 mod waiting;
 mod window;
+mod writer;
 
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,

@@ -164,7 +164,7 @@ impl Run {
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        self.limit_memory()?;
+        let limit = self.limit_memory()?;
         let claim = self.claim();
         let Self {
             ground,
@@ -179,6 +179,7 @@ impl Run {
         }
         let origin = Origin::Configuration;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
+        session.saving.limit = limit;
         let trained = session.train_all(scheduler, signals.into());
         session.saved_if_it_failed(trained)?;
         Ok(session.end(&scheduler.forecasts()))
@@ -196,7 +197,7 @@ impl Run {
         signals: Signals<'_>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        self.limit_memory()?;
+        let limit = self.limit_memory()?;
         let mut overseer = self.overseer()?;
         source
             .rooms(&overseer.rooms())
@@ -215,6 +216,7 @@ impl Run {
         };
         let origin = Origin::Queue;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
+        session.saving.limit = limit;
         let rows = RowCache::new(&ground.tokenizer, model.vocab_size);
         let served = thread::scope(|scope| {
             let mut serving = Serving {
@@ -243,13 +245,13 @@ impl Run {
         budgets(&self.pipeline, limit, config.gradient_checkpointing)
     }
 
-    /// Has stages in this process's memory keep to its limit.
-    fn limit_memory(&mut self) -> Result<(), TrainerError> {
+    /// Has stages in this process's memory keep to its limit, if they have one; the limit.
+    fn limit_memory(&mut self) -> Result<Option<u64>, TrainerError> {
         let budgets = self.budgets()?;
         let host = budgets.iter().find(|budget| budget.is_host());
-        self.pipeline
-            .limit_memory(host.and_then(DeviceBudget::limit));
-        Ok(())
+        let limit = host.and_then(DeviceBudget::limit);
+        self.pipeline.limit_memory(limit);
+        Ok(limit)
     }
 
     /// The scheduler of the configuration, for the pipeline's devices.

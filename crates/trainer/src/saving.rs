@@ -1,13 +1,21 @@
-//! What a run writes: adapters for PEFT, and checkpoints to go on from.
+//! What a run writes: adapters for PEFT, and checkpoints to go on from. The training stands still only
+//! while adapters are copied to the host's memory.
 
-use std::{fs, time::Instant};
+use std::time::Instant;
 
 use loraloom_model::LayerAdapter;
 use loraloom_scheduler::TaskId;
 use serde_json::Value;
 
 use crate::{
-    Event, TrainerError, adapter::to_peft, session::Session, snapshot::Running, task::TrainingTask,
+    Event, TrainerError,
+    adapter::{on_host, to_peft},
+    ledger::Ledger,
+    session::Session,
+    snapshot::Running,
+    task::TrainingTask,
+    waiting::WaitingTask,
+    writer::{AdapterFiles, Part, Writer},
 };
 
 /// A run ends when saves have failed at so many moments in a row.
@@ -28,10 +36,18 @@ pub(crate) struct Saving {
     pub(crate) keep: usize,
     /// Something has changed that a checkpoint should have.
     due: bool,
-    /// Something was saved at this moment.
+    /// Writes what was saved at this moment or the one before.
+    writer: Option<Writer>,
+    /// Bytes that this process may have, if a stage is in its memory and there is a limit.
+    pub(crate) limit: Option<u64>,
+    /// Tasks of which `last` could not be written, and the step that it has.
+    unsaved: Vec<(TaskId, Option<usize>)>,
+    /// Something was saved since the last moment.
     saved: bool,
-    /// What could not be saved at this moment, and why.
+    /// What could not be saved since then, and why.
     problems: Vec<String>,
+    /// What cannot be saved on any disk.
+    fatal: Option<TrainerError>,
     /// Moments in a row at which something could not be saved.
     failures: usize,
 }
@@ -45,8 +61,12 @@ impl Saving {
             started: Instant::now(),
             keep,
             due: false,
+            writer: None,
+            limit: None,
+            unsaved: Vec::new(),
             saved: false,
             problems: Vec::new(),
+            fatal: None,
             failures: 0,
         }
     }
@@ -61,125 +81,173 @@ impl Saving {
         self.due = true;
     }
 
-    /// What was saved, if it was; whoever saved goes on without it if it is the disk's fault.
-    fn attempt<T>(&mut self, saved: Result<T, TrainerError>) -> Result<Option<T>, TrainerError> {
+    /// Says what was written, if that has come to its end.
+    pub(crate) fn poll(&mut self, ledger: &mut Ledger<'_>) {
+        if self.writer.as_ref().is_some_and(Writer::is_finished) {
+            self.wait(ledger);
+        }
+    }
+
+    /// As [`poll`](Self::poll), once it has.
+    pub(crate) fn wait(&mut self, ledger: &mut Ledger<'_>) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        let written = writer.join();
+        for (files, result) in written.adapters {
+            if self.attempt(result).is_some() {
+                ledger.emit(Event::Checkpoint {
+                    adapter: files.name,
+                    step: files.step,
+                    path: ledger.directory.relative(&files.path),
+                });
+            } else if let Some(before) = files.replaces {
+                self.unsaved.push((files.task, before));
+            }
+        }
+        let Some(checkpoint) = written.checkpoint else {
+            return;
+        };
+        if let Some(path) = self.attempt(checkpoint.path) {
+            ledger.emit(Event::RunCheckpoint {
+                iteration: checkpoint.iteration,
+                path: ledger.directory.relative(&path),
+                steps: checkpoint.steps.into_iter().collect(),
+            });
+        }
+    }
+
+    /// The step that a task's `last` has, if it could not be replaced.
+    pub(crate) fn unsaved(&self, task: TaskId) -> Option<Option<usize>> {
+        let mut unsaved = self.unsaved.iter();
+        unsaved
+            .find(|(id, _)| *id == task)
+            .map(|(_, before)| *before)
+    }
+
+    /// What was saved, if it was. The run goes on without it if it is the disk's fault.
+    fn attempt<T>(&mut self, saved: Result<T, TrainerError>) -> Option<T> {
         match saved {
             Ok(saved) => {
                 self.saved = true;
-                Ok(Some(saved))
+                return Some(saved);
             }
-            Err(error) if error.is_of_storage() => {
-                self.problems.push(error.to_string());
-                Ok(None)
-            }
-            Err(error) => Err(error),
+            Err(error) if error.is_of_storage() => self.problems.push(error.to_string()),
+            Err(error) => self.fatal = Some(error),
         }
+        None
+    }
+}
+
+impl Drop for Saving {
+    /// A process that ends would cut off what is being written.
+    fn drop(&mut self) {
+        self.writer.take().map(Writer::join);
     }
 }
 
 impl Session<'_> {
-    /// Writes a running adapter as `last` or `best`; whether the disk took it.
-    pub(crate) fn save(&mut self, index: usize, which: &str) -> Result<bool, TrainerError> {
+    /// Has a running adapter written as `last` or `best`.
+    pub(crate) fn save(&mut self, index: usize, which: &str) -> Result<(), TrainerError> {
+        self.writer();
         let place = self.ledger.place(index);
-        let states = self.pipeline.extract(place.group, place.slot)?;
-        let task = &self.ledger.running[index];
-        let written = self.write_adapter(task, &states, which);
-        let (adapter, step) = (task.config.name.clone(), task.steps);
-        let Some(path) = self.saving.attempt(written)? else {
-            return Ok(false);
-        };
+        let states = on_host(self.pipeline.extract(place.group, place.slot)?)?;
+        let files = self.files(&self.ledger.running[index], &states, which)?;
         if which == "last" {
-            self.ledger.running[index].saved_steps = Some(step);
+            let task = &mut self.ledger.running[index];
+            task.saved_steps = Some(task.steps);
             self.saving.ask();
         }
-        self.ledger.emit(Event::Checkpoint {
-            adapter,
-            step,
-            path,
-        });
-        Ok(true)
+        let room = self.room_for_copies();
+        self.writer().send(Part::Adapter(files), room);
+        Ok(())
     }
 
-    /// Writes an adapter; where, relative to the run directory.
-    fn write_adapter(
+    /// Writes a running adapter as `last` at once; whether the disk took it.
+    pub(crate) fn save_now(&mut self, index: usize) -> Result<bool, TrainerError> {
+        self.save(index, "last")?;
+        self.wait_for_writer();
+        self.check()?;
+        let task = &self.ledger.running[index];
+        Ok(task.saved_steps == Some(task.steps))
+    }
+
+    /// An adapter as it is to be written.
+    fn files(
         &self,
         task: &TrainingTask,
         states: &[LayerAdapter],
         which: &str,
-    ) -> Result<String, TrainerError> {
-        let path = self.ledger.directory.adapter(&task.config.name, which);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| TrainerError::write(parent, error))?;
-        }
+    ) -> Result<AdapterFiles, TrainerError> {
         let shape = self.shapes.get(&task.id);
-        to_peft(self.ledger.config, &task.config, shape, states)?.save(&path)?;
-        Ok(self.ledger.directory.relative(&path))
+        Ok(AdapterFiles {
+            task: task.id,
+            name: task.config.name.clone(),
+            step: task.steps,
+            peft: to_peft(self.ledger.config, &task.config, shape, states)?,
+            path: self.ledger.directory.adapter(&task.config.name, which),
+            replaces: (which == "last").then_some(task.saved_steps),
+        })
     }
 
-    /// Writes every adapter that has moved on since it was last written.
+    /// Has every adapter written that has moved on since it was last written.
     pub(crate) fn save_begun(&mut self) -> Result<(), TrainerError> {
+        self.writer();
         for index in 0..self.ledger.running.len() {
             let task = &self.ledger.running[index];
             if task.saved_steps != Some(task.steps) {
                 self.save(index, "last")?;
             }
         }
-        self.save_parked()
-    }
-
-    /// Writes the adapters of parked tasks that have moved on since they were last written.
-    fn save_parked(&mut self) -> Result<(), TrainerError> {
-        let ids: Vec<TaskId> = self.waiting.keys().copied().collect();
-        for id in ids {
-            let Some(waiting) = self.waiting.get(&id) else {
+        let parked = self.waiting.values();
+        let parked: Vec<TaskId> = parked.map(|waiting| waiting.task.id).collect();
+        for id in parked {
+            let Some(WaitingTask { task, adapter }) = self.waiting.get(&id) else {
                 continue;
             };
-            let (task, step) = (&waiting.task, waiting.task.steps);
-            let Some(states) = waiting.adapter.as_deref().filter(|_| step > 0) else {
+            let unsaved = task.steps > 0 && task.saved_steps != Some(task.steps);
+            let Some(states) = adapter.as_deref().filter(|_| unsaved) else {
                 continue;
             };
-            if task.saved_steps == Some(step) {
-                continue;
+            let files = self.files(task, states, "last")?;
+            if let Some(WaitingTask { task, .. }) = self.waiting.get_mut(&id) {
+                task.saved_steps = Some(task.steps);
             }
-            let (adapter, written) = (
-                task.config.name.clone(),
-                self.write_adapter(task, states, "last"),
-            );
-            if let Some(path) = self.saving.attempt(written)? {
-                if let Some(waiting) = self.waiting.get_mut(&id) {
-                    waiting.task.saved_steps = Some(step);
-                }
-                self.ledger.emit(Event::Checkpoint {
-                    adapter,
-                    step,
-                    path,
-                });
-            }
+            let room = self.room_for_copies();
+            self.writer().send(Part::Adapter(files), room);
         }
         Ok(())
     }
 
-    /// Writes a checkpoint if one was asked for, and says what could not be saved at this moment.
+    /// Says what could not be saved, and begins to write what is to be written at this moment.
     ///
     /// # Errors
     /// [`TrainerError::SavesFailed`] if that has happened too often.
     pub(crate) fn settle(&mut self) -> Result<(), TrainerError> {
-        if std::mem::take(&mut self.saving.due) {
-            self.checkpoint(Running::There)?;
-        }
+        self.saving.poll(&mut self.ledger);
+        self.take_back();
+        self.check()?;
         let saved = std::mem::take(&mut self.saving.saved);
-        let Some(problem) = self.report_problems() else {
-            if saved {
-                self.saving.failures = 0;
+        if let Some(problem) = self.report_problems() {
+            self.saving.failures += 1;
+            let times = self.saving.failures;
+            if times >= MOST_FAILURES {
+                return Err(TrainerError::SavesFailed { times, problem });
             }
-            return Ok(());
-        };
-        self.saving.failures += 1;
-        let times = self.saving.failures;
-        if times < MOST_FAILURES {
-            return Ok(());
+        } else if saved {
+            self.saving.failures = 0;
         }
-        Err(TrainerError::SavesFailed { times, problem })
+        self.start_writing(Running::There)
+    }
+
+    /// As [`settle`](Self::settle), when everything is written.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub(crate) fn settle_now(&mut self) -> Result<(), TrainerError> {
+        self.settle()?;
+        self.wait_for_writer();
+        self.settle()
     }
 
     /// As [`settle`](Self::settle) at the end of a run, where a checkpoint is written in any case.
@@ -187,12 +255,73 @@ impl Session<'_> {
     /// # Errors
     /// [`TrainerError::SavesFailed`] if anything could not be saved.
     pub(crate) fn settle_all(&mut self) -> Result<(), TrainerError> {
-        self.saving.due = false;
-        self.checkpoint(Running::There)?;
+        self.saving.ask();
+        self.start_writing(Running::There)?;
+        self.wait_for_writer();
+        self.check()?;
         let times = self.saving.failures + 1;
         match self.report_problems() {
             Some(problem) => Err(TrainerError::SavesFailed { times, problem }),
             None => Ok(()),
+        }
+    }
+
+    /// What writes at this moment. What was saved before is written first, and what became of it known.
+    fn writer(&mut self) -> &mut Writer {
+        if self.saving.writer.as_ref().is_some_and(Writer::is_closed) {
+            self.saving.wait(&mut self.ledger);
+        }
+        self.take_back();
+        let ledger = &self.ledger;
+        let (iteration, keep) = (ledger.iteration, self.saving.keep);
+        let start = || Writer::start(ledger.directory.checkpoints(), iteration, keep);
+        self.saving.writer.get_or_insert_with(start)
+    }
+
+    /// Bytes that copies which are not yet written may take, beside what the running tasks are expected
+    /// to; `None` if no memory is limited that they are in.
+    pub(crate) fn room_for_copies(&self) -> Option<u64> {
+        let expected = self.ledger.bytes_predicted.unwrap_or(0);
+        self.saving
+            .limit
+            .map(|limit| limit.saturating_sub(expected))
+    }
+
+    /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
+    /// then.
+    fn start_writing(&mut self, running: Running) -> Result<(), TrainerError> {
+        if std::mem::take(&mut self.saving.due) {
+            self.writer();
+            if let Some(mut writer) = self.saving.writer.take() {
+                let sent = self.write_checkpoint(&mut writer, running);
+                self.saving.writer = Some(writer);
+                sent?;
+            }
+        }
+        if let Some(writer) = &mut self.saving.writer {
+            writer.close();
+        }
+        Ok(())
+    }
+
+    /// Waits for what is being written.
+    pub(crate) fn wait_for_writer(&mut self) {
+        self.saving.wait(&mut self.ledger);
+        self.take_back();
+    }
+
+    fn check(&mut self) -> Result<(), TrainerError> {
+        self.saving.fatal.take().map_or(Ok(()), Err)
+    }
+
+    /// Tasks know again what of them is on the disk.
+    fn take_back(&mut self) {
+        for (id, before) in std::mem::take(&mut self.saving.unsaved) {
+            let waiting = self.waiting.get_mut(&id).map(|waiting| &mut waiting.task);
+            let mut running = self.ledger.running.iter_mut();
+            if let Some(task) = waiting.or_else(|| running.find(|task| task.id == id)) {
+                task.saved_steps = before;
+            }
         }
     }
 
@@ -209,23 +338,15 @@ impl Session<'_> {
     /// Writes a checkpoint with what is left of a run that lost a stage: running tasks as the last
     /// checkpoint has them, parked ones as they are. Nothing is written if nothing is parked.
     pub(crate) fn rescue(&mut self) {
+        self.wait_for_writer();
         let parked = |task: &TrainingTask| task.steps > 0;
-        if !self.waiting.values().any(|waiting| parked(&waiting.task)) {
-            return;
-        }
-        if let Err(error) = self.checkpoint(Running::Lost) {
-            self.saving.problems.push(error.to_string());
+        if self.waiting.values().any(|waiting| parked(&waiting.task)) {
+            self.saving.ask();
+            if let Err(error) = self.start_writing(Running::Lost) {
+                self.saving.problems.push(error.to_string());
+            }
+            self.wait_for_writer();
         }
         self.report_problems();
-    }
-
-    fn checkpoint(&mut self, running: Running) -> Result<(), TrainerError> {
-        let written = self.write_checkpoint(running);
-        if let Some(path) = self.saving.attempt(written)? {
-            let iteration = self.ledger.iteration;
-            let path = self.ledger.directory.relative(&path);
-            self.ledger.emit(Event::RunCheckpoint { iteration, path });
-        }
-        Ok(())
     }
 }

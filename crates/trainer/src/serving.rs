@@ -73,6 +73,7 @@ impl Serving<'_, '_> {
             idle = !self.session.train_some(self.overseer, signals)?;
             if idle {
                 self.session.give_up_waiting(self.overseer)?;
+                self.session.settle_now()?;
             }
             self.tell(source)?;
         }

@@ -79,9 +79,12 @@ impl Session<'_> {
             .with_extra_warmup(self.ledger.config.pipeline.extra_warmup),
             driver: Driver::default(),
         };
-        let ledger = &mut self.ledger;
-        self.pipeline
-            .run(&passes, &mut Window { ledger, signals })?;
+        let mut window = Window {
+            ledger: &mut self.ledger,
+            saving: &mut self.saving,
+            signals,
+        };
+        self.pipeline.run(&passes, &mut window)?;
 
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {
@@ -140,12 +143,14 @@ impl Session<'_> {
         let compared = loss.and_then(|loss| self.trials.trained(id, step, loss));
         let early = early.or(compared);
         let ends = last || early.is_some();
-        let saves = ends || self.ledger.running[index].saves_after(step);
-        let saved = !saves || self.save(index, "last")?;
+        let saves = self.ledger.running[index].saves_after(step);
         if !ends {
+            if saves {
+                self.save(index, "last")?;
+            }
             return Ok(None);
         }
-        if !saved {
+        if !self.save_now(index)? {
             // Its steps since the last checkpoint are taken again when the run is resumed.
             self.held.insert(self.ledger.running[index].id);
             let reason = "what it has learnt could not be saved".to_owned();
@@ -299,7 +304,12 @@ impl Session<'_> {
         }
     }
 
-    pub(crate) fn conclude(&mut self, task: TrainingTask, outcome: Outcome) {
+    pub(crate) fn conclude(&mut self, mut task: TrainingTask, outcome: Outcome) {
+        // What is being written may be of this task.
+        self.saving.wait(&mut self.ledger);
+        if let Some(before) = self.saving.unsaved(task.id) {
+            task.saved_steps = before;
+        }
         let directory = task
             .saved_steps
             .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));

@@ -1,18 +1,19 @@
 //! A run in progress as a checkpoint has it.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
-use loraloom_model::{LayerAdapter, PeftLoraConfig};
+use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::TaskId;
 
 use crate::{
     AdapterReport, TrainerError,
+    adapter::{ModelAdapter, on_host},
     checkpoint::{
-        BestRecord, Exact, FORMAT, LEARNT, LedgerRecord, RECORD, RunRecord, SavedRun, Staged,
-        Standing, TaskRecord, encode, prune, tensors_file,
+        BestRecord, Exact, FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors,
     },
     session::Session,
     task::TrainingTask,
+    writer::{Part, Writer},
 };
 
 /// Where running tasks' adapters are.
@@ -25,21 +26,23 @@ pub(crate) enum Running {
 }
 
 impl Session<'_> {
-    /// Writes a checkpoint; where.
-    pub(crate) fn write_checkpoint(&self, running: Running) -> Result<PathBuf, TrainerError> {
-        let parent = self.ledger.directory.checkpoints();
+    /// Has a checkpoint of the run as it is written.
+    pub(crate) fn write_checkpoint(
+        &self,
+        writer: &mut Writer,
+        running: Running,
+    ) -> Result<(), TrainerError> {
         let before = if running == Running::Lost || !self.held.is_empty() {
             SavedRun::newest(self.ledger.directory.path()).ok()
         } else {
             None
         };
-        let mut staged = Staged::create(&parent, self.ledger.iteration)?;
         let mut tasks: BTreeMap<TaskId, TaskRecord> = BTreeMap::new();
         // Of tasks that came from a queue it knows itself which have ended.
         let reports = self.ended.iter().filter(|_| !self.numbered);
         for (id, report) in reports {
             let record = if self.held.contains(id) {
-                as_before(&mut staged, before.as_ref(), queued(report))?
+                self.as_before(writer, before.as_ref(), queued(report))?
             } else {
                 ended(report)
             };
@@ -47,19 +50,18 @@ impl Session<'_> {
         }
         for (index, task) in self.ledger.running.iter().enumerate() {
             let record = if running == Running::Lost {
-                let queued = queued_task(task);
-                as_before(&mut staged, before.as_ref(), queued)?
+                self.as_before(writer, before.as_ref(), queued_task(task))?
             } else {
                 let place = self.ledger.place(index);
                 let states = self.pipeline.extract(place.group, place.slot)?;
-                self.begun(&mut staged, task, &states)?
+                self.begun(writer, task, states)?
             };
             tasks.insert(task.id, record);
         }
         for waiting in self.waiting.values() {
             let task = &waiting.task;
             let record = match &waiting.adapter {
-                Some(states) => self.begun(&mut staged, task, states)?,
+                Some(states) => self.begun(writer, task, states.clone())?,
                 None => queued_task(task),
             };
             tasks.insert(task.id, record);
@@ -84,15 +86,9 @@ impl Session<'_> {
                 })
                 .collect(),
         };
-        let failed = |error: serde_json::Error| TrainerError::write(&parent, error.into());
-        let text = serde_json::to_vec_pretty(&record).map_err(failed)?;
-        staged.write(RECORD, &text)?;
-        if let Some(learnt) = &self.history.learnt {
-            staged.write(LEARNT, &serde_json::to_vec(learnt).map_err(failed)?)?;
-        }
-        let path = staged.commit()?;
-        prune(&parent, self.saving.keep)?;
-        Ok(path)
+        let learnt = self.history.learnt.clone();
+        writer.send(Part::Checkpoint(Box::new(record), learnt), None);
+        Ok(())
     }
 
     fn fair_shares(&self) -> Vec<LedgerRecord> {
@@ -106,43 +102,46 @@ impl Session<'_> {
             .collect()
     }
 
-    /// Writes the tensors of a task that has begun.
+    /// A task that has begun. Its adapter is copied: the optimizer changes weights where they are.
     fn begun(
         &self,
-        staged: &mut Staged,
+        writer: &mut Writer,
         task: &TrainingTask,
-        states: &[LayerAdapter],
+        states: ModelAdapter,
     ) -> Result<TaskRecord, TrainerError> {
-        let initial = self.initial.get(&task.id);
-        let (modules, file) = encode(states, initial.map(Vec::as_slice))?;
-        staged.write(&tensors_file(&task.config.name), &file)?;
+        let initial = self.initial.get(&task.id).cloned();
+        let has_moved = initial.is_none();
+        let tensors = Tensors::Adapter(on_host(states)?, initial.map(on_host).transpose()?);
+        let name = task.config.name.clone();
+        writer.send(Part::Tensors(name, tensors), self.room_for_copies());
         let shape = self.shapes.get(&task.id);
         Ok(TaskRecord {
-            has_moved: initial.is_none(),
+            has_moved,
             peft_config: shape.map(PeftLoraConfig::to_json).transpose()?,
-            modules,
             ..task.record()
         })
     }
-}
 
-/// A task as the checkpoint before has it, with its tensors, or else without a step.
-fn as_before(
-    staged: &mut Staged,
-    before: Option<&SavedRun>,
-    queued: TaskRecord,
-) -> Result<TaskRecord, TrainerError> {
-    let found = before.and_then(|before| {
-        let mut tasks = before.record().tasks.iter();
-        Some((before, tasks.find(|task| task.name == queued.name)?))
-    });
-    let Some((before, record)) = found else {
-        return Ok(queued);
-    };
-    if let Some(file) = before.tensors_of(record)? {
-        staged.write(&tensors_file(&record.name), &file)?;
+    /// A task as the checkpoint before has it, with its tensors, or else without a step.
+    fn as_before(
+        &self,
+        writer: &mut Writer,
+        before: Option<&SavedRun>,
+        queued: TaskRecord,
+    ) -> Result<TaskRecord, TrainerError> {
+        let found = before.and_then(|before| {
+            let mut tasks = before.record().tasks.iter();
+            Some((before, tasks.find(|task| task.name == queued.name)?))
+        });
+        let Some((before, record)) = found else {
+            return Ok(queued);
+        };
+        if let Some(file) = before.tensors_of(record)? {
+            let part = Part::Tensors(record.name.clone(), Tensors::File(file));
+            writer.send(part, self.room_for_copies());
+        }
+        Ok(record.clone())
     }
-    Ok(record.clone())
 }
 
 fn queued_task(task: &TrainingTask) -> TaskRecord {

@@ -9,11 +9,13 @@ use crate::{
     Event, Signals, TrainerError,
     ledger::Ledger,
     pending::{StepResult, SubmittedIteration, SubmittedStep},
+    saving::Saving,
 };
 
 /// The ledger while the stages work: it plans steps ahead and books them as they end.
 pub(crate) struct Window<'s, 'a> {
     pub(crate) ledger: &'s mut Ledger<'a>,
+    pub(crate) saving: &'s mut Saving,
     pub(crate) signals: Signals<'s>,
 }
 
@@ -43,6 +45,7 @@ impl Steps for Window<'_, '_> {
 
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
         self.ledger.book(&outcome);
+        self.saving.poll(self.ledger);
         Ok(self.ledger.failures.is_empty())
     }
 }

@@ -38,12 +38,16 @@ fn run(begin: Run, mut look: impl FnMut(&Event)) -> (Result<RunReport, TrainerEr
     (report, events)
 }
 
-fn warnings(events: &[Event]) -> Vec<&str> {
-    let warnings = events.iter().filter_map(|event| match event {
-        Event::Warning { message } => Some(message.as_str()),
+/// What could not be saved.
+fn problems(events: &[Event]) -> Vec<&str> {
+    events.iter().filter_map(problem).collect()
+}
+
+fn problem(event: &Event) -> Option<&str> {
+    match event {
+        Event::Warning { message } if message.starts_with("not saved: ") => Some(message),
         _ => None,
-    });
-    warnings.collect()
+    }
 }
 
 /// Makes a directory one that nothing can be written to, whoever asks; and back.
@@ -71,18 +75,24 @@ fn a_run_goes_on_when_saves_fail_for_a_while() {
     let begin = Run::prepare(config(&adapters, directory.path()), &[device()]);
     let run_directory = directory.path().join("run");
     let checkpoints = run_directory.join("checkpoints");
+    let mut failures = 0;
     let (report, events) = run(begin.expect("the run is prepared"), |event| match event {
-        Event::Step { step: 3, .. } => block(&checkpoints),
-        Event::Step { step: 7, .. } => unblock(&checkpoints),
+        Event::RunCheckpoint { steps, .. } if steps.get("a") == Some(&2) => block(&checkpoints),
+        event if problem(event).is_some() => {
+            failures += 1;
+            if failures == 2 {
+                unblock(&checkpoints);
+            }
+        }
         _ => {}
     });
     let report = report.expect("the run ends");
     assert_eq!(report.adapters[0].outcome, Outcome::Done);
-    let warnings = warnings(&events);
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    let problems = problems(&events);
+    assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(
-        warnings[0].starts_with("not saved: cannot write"),
-        "{warnings:?}"
+        problems[0].starts_with("not saved: cannot write"),
+        "{problems:?}"
     );
     let found = TrainedRun {
         directory,
@@ -104,7 +114,7 @@ fn a_run_ends_when_saves_keep_failing() {
     let run_directory = directory.path().join("run");
     let checkpoints = run_directory.join("checkpoints");
     let (report, events) = run(begin.expect("the run is prepared"), |event| {
-        if matches!(event, Event::Step { step: 5, .. }) {
+        if matches!(event, Event::RunCheckpoint { iteration: 4, .. }) {
             block(&checkpoints);
         }
     });
@@ -113,11 +123,12 @@ fn a_run_ends_when_saves_keep_failing() {
         matches!(error, TrainerError::SavesFailed { times: 3, .. }),
         "{error}"
     );
-    assert_eq!(warnings(&events).len(), 3);
+    assert_eq!(problems(&events).len(), 3);
     let steps = events
         .iter()
         .filter(|event| matches!(event, Event::Step { .. }));
-    assert_eq!(steps.count(), 10);
+    // What became of a save is known at the next one.
+    assert_eq!(steps.count(), 12);
     unblock(&checkpoints);
 
     let config = config(&adapters, directory.path());
@@ -147,8 +158,8 @@ fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
     let run_directory = directory.path().join("run");
     let place = run_directory.join("adapters/a");
     let (report, _) = run(begin.expect("the run is prepared"), |event| match event {
-        Event::Step {
-            step: 5, adapter, ..
+        Event::Checkpoint {
+            step: 4, adapter, ..
         } if adapter == "a" => block(&place),
         _ => {}
     });
@@ -182,6 +193,70 @@ fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
         };
         assert_eq!(told(found), told(expected));
     }
+}
+
+/// A checkpoint says of an adapter that could not be written what is there instead.
+#[test]
+fn a_checkpoint_knows_which_adapters_were_written() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = config(&[adapter("a", 8)], directory.path());
+    let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
+    let run_directory = directory.path().join("run");
+    let place = run_directory.join("adapters/a");
+    let mut recorded = Vec::new();
+    let (report, _) = run(begin, |event| match event {
+        Event::Checkpoint { step: 2, .. } => block(&place),
+        Event::RunCheckpoint { path, steps, .. } if steps.contains_key("a") => {
+            if steps["a"] == 4 {
+                unblock(&place);
+            }
+            let record = fs::read(run_directory.join(path).join("run.json")).expect("a record");
+            let record: Value = serde_json::from_slice(&record).expect("JSON");
+            let task = &record["tasks"][0];
+            recorded.push([task["step"].clone(), task["saved_steps"].clone()]);
+        }
+        _ => {}
+    });
+    report.expect("the run ends");
+    assert_eq!(json!(recorded), json!([[2, 2], [4, 2], [6, 6]]));
+}
+
+/// The iteration after a save does not wait for it.
+#[test]
+fn training_goes_on_while_a_checkpoint_is_written() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = config(&[adapter("a", 8)], directory.path());
+    let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
+    let (report, events) = run(begin, |_| {});
+    report.expect("the run ends");
+    let mut trained = 0;
+    let mut written = Vec::new();
+    for event in &events {
+        match event {
+            Event::Iteration { iteration, .. } => trained = *iteration,
+            Event::RunCheckpoint {
+                iteration, steps, ..
+            } => written.push((*iteration, trained, steps.get("a").copied())),
+            _ => {}
+        }
+    }
+    let expected = [
+        (0, 0, None),
+        (2, 3, Some(2)),
+        (4, 5, Some(4)),
+        (6, 7, Some(6)),
+        (8, 8, None),
+    ];
+    let late = written.iter().zip(&expected);
+    let late = late.filter(|((_, trained, _), (_, least, _))| trained >= least);
+    assert_eq!(late.count(), expected.len(), "{written:?}");
+    let told = |found: &[(u64, u64, Option<usize>)]| -> Vec<_> {
+        found
+            .iter()
+            .map(|&(iteration, _, steps)| (iteration, steps))
+            .collect()
+    };
+    assert_eq!(told(&written), told(&expected));
 }
 
 /// The state of one task, by its name, without a run.

@@ -95,3 +95,39 @@ fn a_resumed_run_remembers_who_was_served_and_who_waited() {
         after["tokens"].as_f64().expect("tokens").to_bits()
     );
 }
+
+/// With the lead that a user gets, which is not a setting: 65,536 tokens.
+#[test]
+fn tenants_take_turns() {
+    const LEAD: i64 = 65_536;
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut config = config(place.path());
+    for adapter in &mut config.adapters {
+        let train = &mut adapter.train;
+        (train.batch_size, train.max_seq_len, train.max_steps) = (53, 256, Some(50));
+        adapter.save.steps = 1000;
+    }
+    let (mut admitted, mut ahead, mut most) = (Vec::new(), 0, 0);
+    let run = Run::prepare(config, &[device()]).expect("the run is prepared");
+    let never = AtomicBool::new(false);
+    let report = run.train(&never, &mut |event| match event {
+        Event::Admit { adapter, .. } => admitted.push(adapter.clone()),
+        Event::Step {
+            adapter,
+            tokens,
+            step,
+            ..
+        } => {
+            let tokens = *tokens as i64;
+            ahead += if adapter == "first" { tokens } else { -tokens };
+            // The last one has nobody to wait for it.
+            if *step < 50 {
+                most = most.max(ahead.abs() - tokens);
+            }
+        }
+        _ => {}
+    });
+    report.expect("the run ends");
+    assert_eq!(admitted, ["first", "second", "first", "second"]);
+    assert!((LEAD / 2..=LEAD).contains(&most), "{most} tokens ahead");
+}

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::atomic::AtomicBool};
 
+use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_scheduler::{
     Admission, Decision, Member, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, Task,
@@ -13,7 +14,16 @@ use loraloom_tests::{
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
 
-const STEPS: [usize; 4] = [220, 240, 60, 300];
+/// Steps of each adapter, and how often the first one is parked at least. On a GPU, which may be a
+/// software device, a tenth.
+fn steps(index: usize) -> usize {
+    [220, 240, 60, 300][index] / scale()
+}
+
+fn scale() -> usize {
+    if device() == Device::flex() { 1 } else { 10 }
+}
+
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// An adapter that differs from the others, with dropout, and two batches in a step.
@@ -29,7 +39,7 @@ fn adapter(index: usize) -> Value {
         "lora": {"r": rank, "lora_alpha": 8, "lora_dropout": 0.2,
                  "target_modules": targets},
         "train": {"batch_size": 1 + index % 2, "gradient_accumulation_steps": 2, "max_seq_len": 32,
-                  "max_steps": STEPS[index], "learning_rate": 2e-3, "warmup_steps": 5},
+                  "max_steps": steps(index), "learning_rate": 2e-3, "warmup_steps": 5},
         "save": {"steps": 1000},
     })
 }
@@ -161,7 +171,7 @@ fn assert_undisturbed(
         assert_same_training(name, run, &alone);
     }
     let times = NAMES.map(|name| parked(run, name));
-    assert!(times[0] >= 100, "parked {times:?} times");
+    assert!(times[0] >= 100 / scale(), "parked {times:?} times");
 }
 
 /// The bits of a run that nobody disturbed, on one stage.

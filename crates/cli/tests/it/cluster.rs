@@ -42,7 +42,7 @@ impl Worker {
             "--device",
             &device(),
         ];
-        let mut command = workspace.command_in(namespace, &arguments);
+        let mut command = command(workspace, namespace, &arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
         let mut address = String::new();
@@ -131,7 +131,15 @@ pub(crate) fn train_in(
         "--set",
         "defaults.save.steps=5",
     ];
-    workspace.command_in(namespace, &arguments)
+    command(workspace, namespace, &arguments)
+}
+
+/// The command, ready to be run in a network namespace.
+fn command(workspace: &Workspace, namespace: Option<&str>, arguments: &[&str]) -> Command {
+    match namespace {
+        None => workspace.command(arguments),
+        Some(namespace) => workspace.command_under(&["ip", "netns", "exec", namespace], arguments),
+    }
 }
 
 pub(crate) fn ended(mut command: Command) -> (i32, String) {

@@ -11,6 +11,8 @@ mod cluster;
 mod config;
 mod device;
 #[cfg(target_os = "linux")]
+mod durable;
+#[cfg(target_os = "linux")]
 mod full_disk;
 mod generate;
 mod init;

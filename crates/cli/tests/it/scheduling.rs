@@ -112,39 +112,11 @@ adapters:
   - {name: short, dataset: number, train: {max_steps: 100000}}
 ";
 
-/// Waits for an event, and ends the run with SIGINT. The events of the run until then.
-#[cfg(unix)]
-fn interrupted_after(
-    here: &Workspace,
-    arguments: &[&str],
-    is_it: impl Fn(&Value) -> bool,
-) -> Vec<Value> {
-    use std::process::{Command, Stdio};
-
-    use crate::server::until;
-
-    let before = fs::read_to_string(here.path("run/events.jsonl")).map_or(0, |text| text.len());
-    let seen = || {
-        let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
-        let lines = text.get(before..).unwrap_or_default().lines();
-        // The last line may not be whole yet.
-        let events = lines.filter_map(|line| serde_json::from_str(line).ok());
-        events.collect::<Vec<Value>>()
-    };
-    let mut command = here.command(&[&["train", "--no-progress"], arguments].concat());
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    until("such event", || seen().iter().any(&is_it));
-    let pid = child.id().to_string();
-    let kill = Command::new("kill").args(["-INT", &pid]).status();
-    assert!(kill.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    seen()
-}
-
 #[cfg(unix)]
 #[test]
 fn what_iterations_take_is_learnt_used_and_kept() {
+    use crate::server::interrupted_after;
+
     let here = Workspace::new();
     here.write("config.yaml", LONG_AND_SHORT);
     let rows = fs::read_to_string(here.path("data/shout.jsonl")).unwrap();

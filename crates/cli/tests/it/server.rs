@@ -99,9 +99,34 @@ pub(crate) fn served(here: &Workspace) {
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_mins(2), "no {what}");
+        assert!(began.elapsed() < Duration::from_mins(5), "no {what}");
         sleep(Duration::from_millis(30));
     }
+}
+
+/// Trains into `run`, and ends that with SIGINT once an event has come; all events.
+pub(crate) fn interrupted_after(
+    here: &Workspace,
+    arguments: &[&str],
+    is_it: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
+    let before = fs::read_to_string(here.path("run/events.jsonl")).map_or(0, |text| text.len());
+    let seen = || {
+        let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
+        let lines = text.get(before..).unwrap_or_default().lines();
+        // The last line may not be whole yet.
+        let events = lines.filter_map(|line| serde_json::from_str(line).ok());
+        events.collect::<Vec<Value>>()
+    };
+    let mut command = here.command(&[&["train", "--no-progress"], arguments].concat());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    until("such event", || seen().iter().any(&is_it));
+    let pid = child.id().to_string();
+    let kill = Command::new("kill").args(["-INT", &pid]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    seen()
 }
 
 pub(crate) fn task(here: &Workspace, name: &str) -> Value {

@@ -43,17 +43,17 @@ impl Workspace {
 
     /// The command, ready to be run here.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        self.command_in(None, arguments)
+        self.command_under(&[], arguments)
     }
 
-    /// The command, ready to be run here in a network namespace.
-    pub(crate) fn command_in(&self, namespace: Option<&str>, arguments: &[&str]) -> Command {
-        let program = assert_cmd::cargo::cargo_bin!("loraloom");
-        let mut command = match namespace {
-            None => Command::new(program),
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(program);
+    /// The command, ready to be run here by another program.
+    pub(crate) fn command_under(&self, program: &[&str], arguments: &[&str]) -> Command {
+        let loraloom = assert_cmd::cargo::cargo_bin!("loraloom");
+        let mut command = match program {
+            [] => Command::new(loraloom),
+            [program, options @ ..] => {
+                let mut command = Command::new(program);
+                command.args(options).arg(loraloom);
                 command
             }
         };

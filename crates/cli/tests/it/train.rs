@@ -187,20 +187,24 @@ fn an_interrupt_saves_everything_and_exits_with_130() {
     assert_eq!(events(&here).last().unwrap()["interrupted"], true);
 }
 
-/// Eight trials of which two in three have no chance, stopped early and the best kept; and the same
-/// again where the run was interrupted in between.
+/// Eight trials of which two in three have no chance.
+const SWEEP: &str = "\
+model: tiny-llama
+device: cpu
+datasets: {shout: {path: data/shout.jsonl, validation: 0.1}}
+defaults: {eval: {steps: 9}, save: {steps: 4}}
+adapters: [{name: base, train: {batch_size: 2, max_steps: 36, max_seq_len: 48}}]
+sweep:
+  - name: rates
+    base: base
+    grid: {lora.r: [2, 4], train.learning_rate: [1.0e-6, 1.0e-2, 5.0e-6, 2.0e-6]}
+    early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}
+";
+
 #[test]
 fn a_sweep_stops_its_worst_trials_and_ranks_all() {
     let here = Workspace::new();
-    here.write(
-        "sweep.yaml",
-        "model: tiny-llama\ndevice: cpu\ndatasets: {shout: {path: data/shout.jsonl, validation: 0.1}}\n\
-         defaults: {eval: {steps: 9}, save: {steps: 4}}\n\
-         adapters: [{name: base, train: {batch_size: 2, max_steps: 36, max_seq_len: 48}}]\n\
-         sweep:\n  - name: rates\n    base: base\n    \
-         grid: {lora.r: [2, 4], train.learning_rate: [1.0e-6, 1.0e-2, 5.0e-6, 2.0e-6]}\n    \
-         early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}\n",
-    );
+    here.write("sweep.yaml", SWEEP);
     let train = |more: &[&str]| here.run(&[&["train", "sweep.yaml", "--json"], more].concat());
     let whole = train(&["--output-dir", "whole"]);
     assert_eq!(whole.code, 0, "{}", whole.stderr);
@@ -236,4 +240,38 @@ fn a_sweep_stops_its_worst_trials_and_ranks_all() {
 
     let tables = here.run(&["train", "sweep.yaml", "--output-dir", "whole", "--resume"]);
     assert!(tables.stdout.contains("sweep rates"), "{}", tables.stdout);
+}
+
+/// Three trials at a time, so that later ones are compared with what earlier ones came to before the
+/// interruption.
+#[cfg(unix)]
+#[test]
+fn a_sweep_that_is_interrupted_ends_as_if_it_had_not_been() {
+    let here = Workspace::new();
+    let three = "scheduler: {max_adapters: 3}\n";
+    here.write("sweep.yaml", format!("output_dir: run\n{three}{SWEEP}"));
+    let whole = here.run(&["train", "sweep.yaml", "--json", "--output-dir", "whole"]);
+    assert_eq!(whole.code, 0, "{}", whole.stderr);
+
+    let mut stopped = 0;
+    for more in [&["sweep.yaml"][..], &["--resume", "run"]] {
+        let events =
+            crate::server::interrupted_after(&here, more, |event| event["event"] == "adapter_done");
+        stopped += events
+            .iter()
+            .filter(|event| event["event"] == "adapter_done")
+            .count();
+    }
+    assert!(stopped < 8, "all trials had ended before the interruption");
+    let resumed = here.run(&["train", "--resume", "run", "--json"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    assert_eq!(resumed.json()["sweeps"], whole.json()["sweeps"]);
+    for name in fs::read_dir(here.path("whole/adapters")).unwrap() {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        let weights = |run: &str| {
+            let file = format!("{run}/adapters/{name}/last/adapter_model.safetensors");
+            fs::read(here.path(&file)).unwrap()
+        };
+        assert!(weights("run") == weights("whole"), "{name}");
+    }
 }

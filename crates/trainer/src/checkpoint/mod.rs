@@ -15,6 +15,7 @@
 
 mod compare;
 mod digest;
+mod draft;
 mod exact;
 mod generation;
 mod record;
@@ -24,23 +25,23 @@ mod tensors;
 
 pub(crate) use compare::config_value;
 pub(crate) use digest::{data_digest, model_digest};
+pub(crate) use draft::{Draft, Tensors};
 pub(crate) use exact::Exact;
 pub(crate) use record::{
     BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
 };
 pub use saved_run::{SavedRun, SavedTask};
-pub(crate) use staged::{Staged, prune, remove_stale};
-pub(crate) use tensors::encode;
+pub(crate) use staged::remove_stale;
 
 /// Name of the directory in a run directory.
 pub(crate) const DIRECTORY: &str = "checkpoints";
 const MANIFEST: &str = "manifest.json";
 /// The run and its tasks.
-pub(crate) const RECORD: &str = "run.json";
+const RECORD: &str = "run.json";
 /// What was learnt of the devices.
-pub(crate) const LEARNT: &str = "learnt.json";
+const LEARNT: &str = "learnt.json";
 
 /// Where a task's tensors are in a checkpoint.
-pub(crate) fn tensors_file(adapter: &str) -> String {
+fn tensors_file(adapter: &str) -> String {
     format!("tasks/{adapter}.safetensors")
 }

@@ -34,6 +34,15 @@ pub(crate) struct RunRecord {
     pub(crate) tasks: Vec<TaskRecord>,
 }
 
+impl RunRecord {
+    /// Names and steps of the tasks that have begun.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = (String, usize)> {
+        let tasks = self.tasks.iter();
+        let begun = tasks.filter(|task| task.standing == Standing::Begun);
+        begun.map(|task| (task.name.clone(), task.step))
+    }
+}
+
 /// What the tenants of a priority have been served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LedgerRecord {
@@ -79,8 +88,11 @@ pub(crate) struct TaskRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) trial: Vec<TrialResult>,
     /// Adapted modules by their path; none before it has begun and after it has ended.
-    pub(crate) modules: BTreeMap<String, ModuleRecord>,
+    pub(crate) modules: Modules,
 }
+
+/// Adapted modules by their path.
+pub(crate) type Modules = BTreeMap<String, ModuleRecord>;
 
 /// Where a task stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,6 +44,11 @@ impl Staged {
         })
     }
 
+    /// Where checkpoints are.
+    pub(crate) fn parent(&self) -> &Path {
+        &self.parent
+    }
+
     /// Writes a file, `name` relative to the checkpoint, and waits until it is on the disk.
     ///
     /// # Errors

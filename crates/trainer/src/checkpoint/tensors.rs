@@ -1,13 +1,14 @@
 //! An adapter with its optimizer's state as a safetensors file, bit for bit.
 
-use std::collections::BTreeMap;
-
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_model::{LayerAdapter, Projection, to_host};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use super::{Exact, record::ModuleRecord};
+use super::{
+    Exact,
+    record::{ModuleRecord, Modules},
+};
 use crate::{TrainerError, adapter::ModelAdapter};
 
 /// Before a module's path: its weights, its moments under torch's names, and what it began from.
@@ -16,7 +17,6 @@ const FIRST_MOMENT: &str = "exp_avg.";
 const SECOND_MOMENT: &str = "exp_avg_sq.";
 const INITIAL: &str = "initial.";
 
-type Modules = BTreeMap<String, ModuleRecord>;
 type NamedTensor = (String, [usize; 2], Vec<u8>);
 
 /// The file of an adapter, and what is not in it. `initial` is the adapter that it began from, of

@@ -1,0 +1,184 @@
+//! Writes what a run saves, beside the training.
+
+use std::{
+    panic::resume_unwind,
+    path::PathBuf,
+    sync::mpsc::{self, Receiver, Sender},
+    thread::{self, JoinHandle},
+};
+
+use loraloom_model::PeftAdapter;
+use loraloom_scheduler::{Learnt, TaskId};
+
+use crate::{
+    TrainerError,
+    checkpoint::{Draft, RunRecord, Tensors},
+};
+
+/// A part of what is saved; nothing in it is on a device or changes any more.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// An adapter for PEFT.
+    Adapter(AdapterFiles),
+    /// What the task of this name has learnt, for the checkpoint.
+    Tensors(String, Tensors),
+    /// The rest of the checkpoint.
+    Checkpoint(Box<RunRecord>, Option<Learnt>),
+}
+
+/// An adapter that is to be written as PEFT stores it.
+#[derive(Debug)]
+pub(crate) struct AdapterFiles {
+    pub(crate) task: TaskId,
+    /// The adapter's name.
+    pub(crate) name: String,
+    /// Its optimizer steps.
+    pub(crate) step: usize,
+    pub(crate) peft: PeftAdapter,
+    /// The directory to be written.
+    pub(crate) path: PathBuf,
+    /// The step that `last` had before, if this is `last`.
+    pub(crate) replaces: Option<Option<usize>>,
+}
+
+/// What was tried to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) adapters: Vec<(AdapterFiles, Result<(), TrainerError>)>,
+    pub(crate) checkpoint: Option<WrittenCheckpoint>,
+}
+
+/// A checkpoint that was tried to be written.
+#[derive(Debug)]
+pub(crate) struct WrittenCheckpoint {
+    pub(crate) iteration: u64,
+    /// Names of the tasks in it that train, with their steps.
+    pub(crate) steps: Vec<(String, usize)>,
+    /// Where it is.
+    pub(crate) path: Result<PathBuf, TrainerError>,
+}
+
+/// A thread that writes the parts it is sent.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// `None` once all parts were sent.
+    parts: Option<Sender<(Part, u64)>>,
+    /// Bytes of the parts that are done with.
+    done: Receiver<u64>,
+    /// Bytes of the parts that may not be.
+    held: u64,
+    thread: JoinHandle<Written>,
+}
+
+impl Writer {
+    /// Starts to write what is saved after `iteration`; the newest `keep` checkpoints in `parent` stay.
+    pub(crate) fn start(parent: PathBuf, iteration: u64, keep: usize) -> Self {
+        let (parts, to_write) = mpsc::channel();
+        let (written, done) = mpsc::channel();
+        Self {
+            parts: Some(parts),
+            done,
+            held: 0,
+            thread: thread::spawn(move || {
+                let create = || Draft::create(&parent, iteration);
+                write(&to_write, &written, create, keep)
+            }),
+        }
+    }
+
+    /// Has a part written. Waits until the parts that are held leave it a place in `room` bytes, or it is
+    /// the only one.
+    pub(crate) fn send(&mut self, part: Part, room: Option<u64>) {
+        let bytes = part.bytes();
+        while self.held > 0 && room.is_some_and(|room| self.held + bytes > room) {
+            let Ok(done) = self.done.recv() else {
+                break;
+            };
+            self.held -= done;
+        }
+        self.held += bytes;
+        if let Some(parts) = &self.parts {
+            // A writer that panicked says so when it is joined.
+            let _ = parts.send((part, bytes));
+        }
+    }
+
+    /// Says that there are no more parts.
+    pub(crate) fn close(&mut self) {
+        self.parts = None;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parts.is_none()
+    }
+
+    /// Whether all parts were sent and written.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_closed() && self.thread.is_finished()
+    }
+
+    /// Waits until all is written.
+    pub(crate) fn join(mut self) -> Written {
+        self.close();
+        let written = self.thread.join();
+        written.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Part {
+    /// Bytes that it takes until it is written.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Adapter(files) => {
+                let modules = files.peft.modules.values();
+                let values: usize = modules.map(|module| module.a.len() + module.b.len()).sum();
+                // Itself, and as a file.
+                2 * (values * size_of::<f32>()) as u64
+            }
+            Self::Tensors(_, tensors) => tensors.bytes(),
+            Self::Checkpoint(..) => 0,
+        }
+    }
+}
+
+/// Writes the parts as they come. The checkpoint, which comes last, names as saved only what was.
+fn write(
+    parts: &Receiver<(Part, u64)>,
+    done: &Sender<u64>,
+    create: impl Fn() -> Result<Draft, TrainerError>,
+    keep: usize,
+) -> Written {
+    let mut written = Written::default();
+    let mut draft = None;
+    for (part, bytes) in parts {
+        match part {
+            Part::Adapter(files) => {
+                let saved = files.peft.save(&files.path).map_err(TrainerError::from);
+                written.adapters.push((files, saved));
+            }
+            Part::Tensors(name, tensors) => {
+                let begun = draft.take().unwrap_or_else(&create);
+                draft = Some(begun.and_then(|draft: Draft| draft.add(name, tensors)));
+            }
+            Part::Checkpoint(mut record, learnt) => {
+                for (files, saved) in &written.adapters {
+                    let mut tasks = record.tasks.iter_mut();
+                    if let (Err(_), Some(before)) = (saved, files.replaces)
+                        && let Some(task) = tasks.find(|task| task.name == files.name)
+                    {
+                        task.saved_steps = before;
+                    }
+                }
+                let begun = draft.take().unwrap_or_else(&create);
+                written.checkpoint = Some(WrittenCheckpoint {
+                    iteration: record.iteration,
+                    steps: record.begun().collect(),
+                    path: begun.and_then(|draft| draft.commit(*record, learnt.as_ref(), keep)),
+                });
+            }
+        }
+        // Nobody may be waiting any more.
+        let _ = done.send(bytes);
+    }
+    written
+}
