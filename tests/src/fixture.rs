@@ -72,7 +72,7 @@ impl Fixture {
 
     /// A configuration that trains these adapters on the fixture's data, on the CPU in `float32`.
     pub fn config(&self, adapters: &[Value], output_dir: &Path) -> Value {
-        json!({
+        let mut config = json!({
             "model": self.directory,
             "output_dir": output_dir,
             "device": "cpu",
@@ -82,7 +82,12 @@ impl Fixture {
                 "columns": {"prompt": "question", "completion": "answer"},
             }},
             "adapters": adapters,
-        })
+        });
+        let chat = self.directory.join("chat.jsonl");
+        if chat.exists() {
+            config["datasets"]["chat"] = json!({"path": chat});
+        }
+        config
     }
 }
 
@@ -90,7 +95,9 @@ impl Job {
     /// The job as an adapter that begins where PEFT began.
     pub fn adapter(&self) -> Value {
         let mut adapter = self.fields.clone();
-        adapter["dataset"] = json!("data");
+        if adapter["dataset"].is_null() {
+            adapter["dataset"] = json!("data");
+        }
         adapter["init_from"] = json!(self.directory.join("init"));
         adapter
     }

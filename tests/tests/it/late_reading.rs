@@ -2,7 +2,9 @@
 //! time at which its events come.
 
 use std::{
+    collections::BTreeMap,
     fs,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -274,4 +276,61 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
         // The micro-batches of one task are nothing to the other.
         assert_same_training("b", &parts, &whole);
     }
+}
+
+/// To read a tensor back is to wait for its device. The library does so at these places alone, and a step,
+/// from its rows to its optimizer, at none but `readback.rs`, which reads what a step left behind when
+/// the next one is on its way; `asked.rs` and `crossing.rs` hand activations from stage to stage.
+#[test]
+fn tensors_are_read_back_at_known_places() {
+    const READS: [&str; 5] = [
+        "into_data",
+        ".to_data(",
+        "into_scalar",
+        "to_host(",
+        "Transaction::default",
+    ];
+    const KNOWN: [(&str, usize); 11] = [
+        ("batchlora/src/check.rs", 1),
+        ("batchlora/src/ops/flex.rs", 1),
+        // Adapters for PEFT; and `to_host` itself.
+        ("model/src/adapters.rs", 3),
+        ("model/src/ops/flex/mod.rs", 1),
+        ("pipeline/src/crossing.rs", 1),
+        ("pipeline/src/executor/asked.rs", 1),
+        ("pipeline/src/executor/readback.rs", 1),
+        // Losses of an evaluation, and logits of a decoded token.
+        ("pipeline/src/pipeline.rs", 1),
+        ("pipeline/src/remote/session.rs", 1),
+        // Parked and saved adapters, and whether an adapter has moved.
+        ("trainer/src/adapter.rs", 2),
+        ("trainer/src/checkpoint/tensors.rs", 1),
+    ];
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut found = BTreeMap::new();
+    let sources = ["batchlora/src", "model/src", "pipeline/src", "trainer/src"];
+    let mut paths: Vec<PathBuf> = sources.iter().map(|source| crates.join(source)).collect();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(path).expect("a directory");
+            paths.extend(entries.map(|entry| entry.expect("an entry").path()));
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a source file");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let lines = code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        let reads = lines.filter(|line| READS.iter().any(|read| line.contains(read)));
+        let name = path.strip_prefix(&crates).expect("below the crates");
+        match reads.count() {
+            0 => {}
+            _ if name.starts_with("trainer/src/bench") => {}
+            count => {
+                found.insert(name.display().to_string(), count);
+            }
+        }
+    }
+    let known = KNOWN.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(found, BTreeMap::from(known));
 }
