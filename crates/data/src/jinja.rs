@@ -19,6 +19,10 @@ pub(crate) const MAX_STEPS: u64 = 10_000_000;
 /// Bytes of text that one rendering may give.
 pub(crate) const MAX_TEXT: usize = 64 << 20;
 
+/// Characters, strings apart, that one tag may have: the engine recurses into chains such as `1+1+…`
+/// without a bound, and half of a thread's stack is gone after twice as many.
+const MAX_TAG: usize = 4096;
+
 /// For chat templates: transformers' white-space rules and lenient undefined values.
 pub(crate) fn chat_environment() -> Result<Environment<'static>, TemplateError> {
     let mut environment = python_environment();
@@ -78,9 +82,42 @@ pub(crate) fn add_template(
     source: &str,
 ) -> Result<(), TemplateError> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let longest = longest_tag(&source);
+    if longest > MAX_TAG {
+        return Err(TemplateError::Syntax {
+            reason: format!(
+                "a tag of {longest} characters, strings apart; at most {MAX_TAG} are allowed"
+            ),
+        });
+    }
     environment
         .add_template_owned(name, source)
         .map_err(|error| syntax_error(&error))
+}
+
+/// Characters of the longest `{{ … }}` or `{% … %}` without the strings in it.
+fn longest_tag(source: &str) -> usize {
+    let (mut longest, mut length) = (0, None);
+    let (mut quote, mut before) = (None, ' ');
+    for character in source.chars() {
+        match (&mut length, quote) {
+            (None, _) if before == '{' && matches!(character, '{' | '%') => length = Some(0),
+            (None, _) => {}
+            (Some(_), Some(open)) => {
+                if character == open && before != '\\' {
+                    quote = None;
+                }
+            }
+            (Some(_), None) if matches!(character, '"' | '\'') => quote = Some(character),
+            (Some(_), None) if character == '}' && matches!(before, '}' | '%') => length = None,
+            (Some(length), None) => {
+                *length += 1;
+                longest = longest.max(*length);
+            }
+        }
+        before = character;
+    }
+    longest
 }
 
 /// The text of a template, within the limits.
@@ -135,4 +172,38 @@ fn render_error(error: &Error) -> TemplateError {
         source = cause.source();
     }
     TemplateError::Render { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_TAG, add_template, longest_tag, row_environment};
+
+    #[test]
+    fn strings_and_text_are_no_part_of_a_tag() {
+        for (source, length) in [
+            ("no tag { % } here", 0),
+            ("{{x}} {{ a.b }}", 6),
+            (r#"{% if x == 'a }} \' b' %}{{"'"}}"#, 11),
+        ] {
+            assert_eq!(longest_tag(source), length, "{source}");
+        }
+        let mut environment = row_environment();
+        let long = format!("{{{{ '{}' }}}}", "word ".repeat(MAX_TAG));
+        add_template(&mut environment, "long", &long).expect("a long string is no chain");
+    }
+
+    /// Each of them ends the process with a stack overflow if the engine gets it, and half as many as are
+    /// allowed do not.
+    #[test]
+    fn chains_are_as_long_as_the_stack_allows() {
+        for (chain, last) in [("1+", "1"), ("not ", "1"), ("x.a|e or ", "1"), ("-", "1")] {
+            let template = |count| format!("{{{{ {}{last} }}}}", chain.repeat(count));
+            let mut environment = row_environment();
+            let most = (MAX_TAG - 4) / chain.len();
+            add_template(&mut environment, "most", &template(most)).expect(chain);
+            let error = add_template(&mut environment, "more", &template(100_000));
+            let error = error.expect_err(chain).to_string();
+            assert!(error.contains("at most 4096 are allowed"), "{error}");
+        }
+    }
 }
