@@ -44,6 +44,8 @@ PYTHON
         survived=$((survived + 1))
     fi
     by=$(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$log" | sort -u | head -n 3 | paste -sd ' ')
+    # A test may end its whole program.
+    [[ -n $by ]] || by=$(grep -om 1 'signal: [0-9]*, SIG[A-Z]*' "$log" || true)
     if [[ $verdict == caught && -z $by ]]; then
         verdict='no test ran'
         survived=$((survived + 1))
@@ -88,6 +90,32 @@ mutation memory-not-observed $trainer/scheduling/budget.rs \
 mutation step-times-unused $trainer/scheduling/overseer.rs \
     'fit.mean_error <= USABLE_ERROR' 'fit.mean_error < 0.0' what_iterations_take
 mutation devices-forgotten $trainer/run.rs 'overseer.remember_devices(learnt);' 'let _ = learnt;' what_iterations_take
+
+mutation lead-a-thousand-times $trainer/scheduling/scheduler.rs \
+    'const FAIR_LEAD: u64 = 65_536;' 'const FAIR_LEAD: u64 = 65_536_000;' tenants_take_turns
+mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
+    'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
+    let draws: Vec<DropoutDraw>' tensors_are_read_back
+mutation trials-forgotten $trainer/snapshot.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
+mutation last-not-taken-back $trainer/saving.rs 'task.saved_steps = before;' 'let _ = (task, before);' a_checkpoint_knows
+mutation last-said-to-be-saved $trainer/writer.rs 'task.saved_steps = before;' 'let _ = (task, before);' a_checkpoint_knows
+mutation save-in-the-way $trainer/writer.rs \
+    'self.parts = None;' 'self.parts = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
+mutation checkpoint-not-synced $trainer/checkpoint/staged.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
+mutation checkpoints-not-synced $trainer/checkpoint/staged.rs \
+    'on(&self.parent, sync_directory(&self.parent))?;' '' what_appears_in_a_run
+mutation adapter-not-synced crates/model/src/peft/replace.rs 'sync_directory(&staged)?;' '' what_appears_in_a_run
+mutation adapters-not-synced crates/model/src/peft/replace.rs '    sync_directory(parent)' '    Ok(())' what_appears_in_a_run
+mutation task-not-synced crates/queue/src/connection.rs \
+    '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
+
+mutation users-trained crates/data/src/message.rs \
+    'self.train.unwrap_or_else(|| self.is_assistant())' 'self.train.unwrap_or(true)' parity::llama_gqa
+mutation end-of-turn-not-trained crates/data/src/turns.rs \
+    '.map(|end| start..end))' '.map(|end| start..end - 4))' parity::llama_gqa
+mutation begin-twice crates/data/src/encode.rs \
+    'let written = self.tokenizer.leading_bos(&ids);' 'let written = 0;' parity::llama_gqa
+mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
 
 rm -f "$log"
 exit $((survived > 0))
