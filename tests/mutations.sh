@@ -97,8 +97,8 @@ mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
 mutation trials-forgotten $trainer/snapshot.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
-mutation last-not-taken-back $trainer/saving.rs 'task.saved_steps = before;' 'let _ = (task, before);' a_checkpoint_knows
-mutation last-said-to-be-saved $trainer/writer.rs 'task.saved_steps = before;' 'let _ = (task, before);' a_checkpoint_knows
+mutation last-not-taken-back $trainer/saving.rs 'task.saved_steps = *before;' 'let _ = before;' a_checkpoint_knows
+mutation last-said-to-be-saved $trainer/writer.rs 'task.saved_steps = files.saved_before;' 'let _ = task;' a_checkpoint_knows
 mutation save-in-the-way $trainer/writer.rs \
     'self.parts = None;' 'self.parts = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
 mutation checkpoint-not-synced $trainer/checkpoint/staged.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run

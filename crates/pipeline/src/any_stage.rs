@@ -122,6 +122,10 @@ impl AnyStage {
         })
     }
 
+    #[cfg_attr(
+        not(feature = "remote"),
+        expect(clippy::unnecessary_wraps, reason = "a worker can fail")
+    )]
     pub(crate) fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
         either!(&mut self.0, stage => {
             stage.reserve_groups(count);

@@ -45,6 +45,10 @@ pub(crate) struct Household<'a> {
 
 impl Household<'_> {
     /// Takes the workers among the places.
+    #[cfg_attr(
+        not(feature = "remote"),
+        expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "no worker")
+    )]
     pub(crate) fn reach(&self, places: &[StagePlace]) -> Result<Vec<Home>, TrainerError> {
         #[cfg(feature = "remote")]
         let controller = if self.config.pipeline.has_workers() {

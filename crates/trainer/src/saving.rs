@@ -101,8 +101,8 @@ impl Saving {
                     step: files.step,
                     path: ledger.directory.relative(&files.path),
                 });
-            } else if let Some(before) = files.replaces {
-                self.unsaved.push((files.task, before));
+            } else if files.is_last {
+                self.unsaved.push((files.task, files.saved_before));
             }
         }
         let Some(checkpoint) = written.checkpoint else {
@@ -117,12 +117,12 @@ impl Saving {
         }
     }
 
-    /// The step that a task's `last` has, if it could not be replaced.
-    pub(crate) fn unsaved(&self, task: TaskId) -> Option<Option<usize>> {
+    /// A task knows again which step its `last` has, if that could not be replaced.
+    pub(crate) fn take_back(&self, task: &mut TrainingTask) {
         let mut unsaved = self.unsaved.iter();
-        unsaved
-            .find(|(id, _)| *id == task)
-            .map(|(_, before)| *before)
+        if let Some((_, before)) = unsaved.find(|(id, _)| *id == task.id) {
+            task.saved_steps = *before;
+        }
     }
 
     /// What was saved, if it was. The run goes on without it if it is the disk's fault.
@@ -159,7 +159,7 @@ impl Session<'_> {
             self.saving.ask();
         }
         let room = self.room_for_copies();
-        self.writer().send(Part::Adapter(files), room);
+        self.writer().send(Part::Adapter(Box::new(files)), room);
         Ok(())
     }
 
@@ -186,7 +186,8 @@ impl Session<'_> {
             step: task.steps,
             peft: to_peft(self.ledger.config, &task.config, shape, states)?,
             path: self.ledger.directory.adapter(&task.config.name, which),
-            replaces: (which == "last").then_some(task.saved_steps),
+            is_last: which == "last",
+            saved_before: task.saved_steps,
         })
     }
 
@@ -214,7 +215,7 @@ impl Session<'_> {
                 task.saved_steps = Some(task.steps);
             }
             let room = self.room_for_copies();
-            self.writer().send(Part::Adapter(files), room);
+            self.writer().send(Part::Adapter(Box::new(files)), room);
         }
         Ok(())
     }
@@ -314,15 +315,14 @@ impl Session<'_> {
         self.saving.fatal.take().map_or(Ok(()), Err)
     }
 
-    /// Tasks know again what of them is on the disk.
+    /// Every task knows again which step its `last` has.
     fn take_back(&mut self) {
-        for (id, before) in std::mem::take(&mut self.saving.unsaved) {
-            let waiting = self.waiting.get_mut(&id).map(|waiting| &mut waiting.task);
-            let mut running = self.ledger.running.iter_mut();
-            if let Some(task) = waiting.or_else(|| running.find(|task| task.id == id)) {
-                task.saved_steps = before;
-            }
+        let waiting = self.waiting.values_mut();
+        let waiting = waiting.map(|waiting| &mut waiting.task);
+        for task in waiting.chain(&mut self.ledger.running) {
+            self.saving.take_back(task);
         }
+        self.saving.unsaved.clear();
     }
 
     /// Says what could not be saved; the last of it.

@@ -307,9 +307,7 @@ impl Session<'_> {
     pub(crate) fn conclude(&mut self, mut task: TrainingTask, outcome: Outcome) {
         // What is being written may be of this task.
         self.saving.wait(&mut self.ledger);
-        if let Some(before) = self.saving.unsaved(task.id) {
-            task.saved_steps = before;
-        }
+        self.saving.take_back(&mut task);
         let directory = task
             .saved_steps
             .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Part {
     /// An adapter for PEFT.
-    Adapter(AdapterFiles),
+    Adapter(Box<AdapterFiles>),
     /// What the task of this name has learnt, for the checkpoint.
     Tensors(String, Tensors),
     /// The rest of the checkpoint.
@@ -37,14 +37,16 @@ pub(crate) struct AdapterFiles {
     pub(crate) peft: PeftAdapter,
     /// The directory to be written.
     pub(crate) path: PathBuf,
-    /// The step that `last` had before, if this is `last`.
-    pub(crate) replaces: Option<Option<usize>>,
+    /// Whether it is `last`, not `best`.
+    pub(crate) is_last: bool,
+    /// The step that `last` has until then.
+    pub(crate) saved_before: Option<usize>,
 }
 
 /// What was tried to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    pub(crate) adapters: Vec<(AdapterFiles, Result<(), TrainerError>)>,
+    pub(crate) adapters: Vec<(Box<AdapterFiles>, Result<(), TrainerError>)>,
     pub(crate) checkpoint: Option<WrittenCheckpoint>,
 }
 
@@ -163,10 +165,11 @@ fn write(
             Part::Checkpoint(mut record, learnt) => {
                 for (files, saved) in &written.adapters {
                     let mut tasks = record.tasks.iter_mut();
-                    if let (Err(_), Some(before)) = (saved, files.replaces)
+                    if saved.is_err()
+                        && files.is_last
                         && let Some(task) = tasks.find(|task| task.name == files.name)
                     {
-                        task.saved_steps = before;
+                        task.saved_steps = files.saved_before;
                     }
                 }
                 let begun = draft.take().unwrap_or_else(&create);
@@ -181,4 +184,27 @@ fn write(
         let _ = done.send(bytes);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Tensors, Writer};
+
+    #[test]
+    fn parts_wait_for_room() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let held = |room| {
+            let mut writer = Writer::start(directory.path().to_owned(), 1, 1);
+            let names = ["a", "b", "c"];
+            names.map(|name| {
+                let tensors = Tensors::File(vec![0; 8]);
+                writer.send(Part::Tensors(name.to_owned(), tensors), room);
+                writer.held
+            })
+        };
+        assert_eq!(held(None), [8, 16, 24]);
+        assert_eq!(held(Some(16)), [8, 16, 16]);
+        // One part is always sent.
+        assert_eq!(held(Some(3)), [8, 8, 8]);
+    }
 }
