@@ -35,11 +35,11 @@ if text.count(old) != 1:
 open(path, "w").write(text.replace(old, new))
 PYTHON
     local verdict=caught by=
-    if ! cargo test --release --workspace --no-run >"$log" 2>&1; then
+    if ! cargo test --release --workspace --tests --no-run >"$log" 2>&1; then
         verdict='does not compile'
         survived=$((survived + 1))
         tail -n 20 "$log" >&2
-    elif cargo test --release --workspace --no-fail-fast -- "$@" >"$log" 2>&1; then
+    elif cargo test --release --workspace --tests --no-fail-fast -- "$@" >"$log" 2>&1; then
         verdict=SURVIVED
         survived=$((survived + 1))
     fi
