@@ -89,6 +89,8 @@ mutation memory-not-observed $trainer/scheduling/budget.rs \
     'self.memory.observe(load, measured);' 'let _ = (load, measured);' what_iterations_take
 mutation step-times-unused $trainer/scheduling/overseer.rs \
     'fit.mean_error <= USABLE_ERROR' 'fit.mean_error < 0.0' what_iterations_take
+mutation step-times-forgotten $trainer/scheduling/overseer.rs \
+    'self.use_step_times(learnt.step_time_model);' '' what_iterations_take
 mutation devices-forgotten $trainer/run.rs 'overseer.remember_devices(learnt);' 'let _ = learnt;' what_iterations_take
 
 mutation lead-a-thousand-times $trainer/scheduling/scheduler.rs \

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Ledger;
-use crate::{LearntMemory, StepTimes, TaskId};
+use crate::{LearntMemory, StepTimeModel, StepTimes, TaskId};
 
 /// What a scheduler has to remember from one run of the program to the next, besides how far tasks
 /// are.
@@ -26,4 +26,6 @@ pub struct Learnt {
     pub memory: BTreeMap<String, LearntMemory>,
     /// How long iterations take.
     pub step_times: StepTimes,
+    /// The model of step times that is gone by, if there is one.
+    pub step_time_model: Option<StepTimeModel>,
 }

@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::Work;
 
 /// Seconds of an iteration as a sum over what is done in it:
@@ -9,7 +11,7 @@ use super::Work;
 /// c₂ the adapters', c₃ what each adapter in a batch adds.
 ///
 /// With several pipeline stages, a stage's seconds are meant.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTimeModel {
     /// Seconds a pass: c₀.
     pub pass: f64,

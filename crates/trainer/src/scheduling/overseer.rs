@@ -3,8 +3,8 @@ use std::{collections::BTreeMap, time::Instant};
 use loraloom_config::SchedulerConfig;
 use loraloom_scheduler::{
     Decision, Forecasts, GroupedRoom, History, Learnt, Ledger, Load, MeasuredIteration,
-    OutOfMemory, Outcome, Past, Scheduler, SchedulerError, StepTimes, Task, TaskId, TaskScheduler,
-    TaskState,
+    OutOfMemory, Outcome, Past, Scheduler, SchedulerError, StepTimeModel, StepTimes, Task, TaskId,
+    TaskScheduler, TaskState,
 };
 
 use super::{DeviceBudget, DeviceRoom, task_scheduler};
@@ -25,6 +25,8 @@ pub(crate) struct Overseer {
     scheduler: TaskScheduler<GroupedRoom<DeviceBudget>>,
     stages: usize,
     step_times: StepTimes,
+    /// The model of them that the scheduler goes by.
+    step_time_model: Option<StepTimeModel>,
     measured: usize,
     /// Of tasks that have not ended.
     loads: BTreeMap<TaskId, Load>,
@@ -45,6 +47,7 @@ impl Overseer {
             scheduler: task_scheduler(config, stages, devices)?,
             stages,
             step_times: StepTimes::new(),
+            step_time_model: None,
             measured: 0,
             loads: BTreeMap::new(),
             running: Vec::new(),
@@ -95,7 +98,7 @@ impl Overseer {
         }
         if same && learnt.memory.is_empty() {
             self.step_times = learnt.step_times;
-            self.fit_step_times();
+            self.use_step_times(learnt.step_time_model);
         }
     }
 
@@ -106,6 +109,7 @@ impl Overseer {
             stages: self.stages,
             memory: memory.collect(),
             step_times: self.step_times.clone(),
+            step_time_model: self.step_time_model,
         }
     }
 
@@ -114,7 +118,14 @@ impl Overseer {
         if let Some(fit) = self.step_times.fit()
             && fit.mean_error <= USABLE_ERROR
         {
-            self.scheduler.room_mut().use_step_times(fit.model);
+            self.use_step_times(Some(fit.model));
+        }
+    }
+
+    fn use_step_times(&mut self, model: Option<StepTimeModel>) {
+        self.step_time_model = model;
+        if let Some(model) = model {
+            self.scheduler.room_mut().use_step_times(model);
         }
     }
 

@@ -59,14 +59,17 @@ fn alone(index: usize) -> TrainedRun {
     })
 }
 
-/// Moments at which an adapter was evaluated or saved.
+/// Steps after which an adapter was evaluated, and saved.
 fn followed(run: &TrainedRun, name: &str) -> Vec<(bool, usize)> {
     let found = run.events.iter().filter_map(|event| match event {
         Event::Eval { adapter, step, .. } if adapter == name => Some((true, *step)),
         Event::Checkpoint { adapter, step, .. } if adapter == name => Some((false, *step)),
         _ => None,
     });
-    found.collect()
+    let mut found: Vec<_> = found.collect();
+    // A save is written beside the steps after it.
+    found.sort_unstable();
+    found
 }
 
 fn assert_nothing_changed(run: &TrainedRun) {
