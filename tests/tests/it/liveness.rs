@@ -8,10 +8,8 @@ use loraloom_trainer::Outcome;
 use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::json;
 
-/// After two steps every targeted A and B of every layer has moved, and no other module has any.
-///
-/// That the base does not move in memory either is seen in `isolation`: an adapter that waited for a place
-/// has the bits of the adapter alone.
+/// After two steps every targeted A and B of every layer has moved, and no other module has any. That the
+/// base does not move in memory either is seen in `frozen`.
 #[test]
 fn two_steps_move_every_target_and_nothing_else() {
     for fixture in Fixture::with_jobs() {

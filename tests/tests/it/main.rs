@@ -5,6 +5,7 @@
 mod checkpoints;
 mod evaluation;
 mod fair_shares;
+mod frozen;
 mod generation;
 mod half_precision;
 mod isolation;
