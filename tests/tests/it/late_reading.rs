@@ -283,14 +283,20 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
 /// the next one is on its way; `asked.rs` and `crossing.rs` hand activations from stage to stage.
 #[test]
 fn tensors_are_read_back_at_known_places() {
-    const READS: [&str; 5] = [
+    // Calls of Burn that wait for values, or for the device.
+    const READS: [&str; 10] = [
         "into_data",
-        ".to_data(",
+        "to_data(",
         "into_scalar",
         "to_host(",
         "Transaction::default",
+        ".sync()",
+        "all_close(",
+        "argwhere(",
+        "mask_select(",
+        "nonzero(",
     ];
-    const KNOWN: [(&str, usize); 11] = [
+    const KNOWN: [(&str, usize); 12] = [
         ("batchlora/src/check.rs", 1),
         ("batchlora/src/ops/flex.rs", 1),
         // Adapters for PEFT; and `to_host` itself.
@@ -299,6 +305,8 @@ fn tensors_are_read_back_at_known_places() {
         ("pipeline/src/crossing.rs", 1),
         ("pipeline/src/executor/asked.rs", 1),
         ("pipeline/src/executor/readback.rs", 1),
+        // Layers that are measured before a run.
+        ("pipeline/src/part_seconds.rs", 1),
         // Losses of an evaluation, and logits of a decoded token.
         ("pipeline/src/pipeline.rs", 1),
         ("pipeline/src/remote/session.rs", 1),
