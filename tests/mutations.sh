@@ -98,7 +98,28 @@ mutation lead-a-thousand-times $trainer/scheduling/scheduler.rs \
 mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
+mutation sync-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
+    'let _ = burn::tensor::Device::flex().sync();
+    let draws: Vec<DropoutDraw>' tensors_are_read_back
+mutation no-step-ahead crates/pipeline/src/executor/run.rs \
+    'lookahead: if shape.stages > 1 { 3 } else { 2 },' 'lookahead: 1,' late_reading::
+mutation base-trained crates/pipeline/src/stage/groups.rs 'self.group_mut(group)?.step(gradients, step);' \
+    'struct Decay;
+        impl burn::module::ModuleMapper for Decay {
+            fn map_float<const D: usize>(
+                &mut self,
+                weight: burn::module::Param<burn::tensor::Tensor<D>>,
+            ) -> burn::module::Param<burn::tensor::Tensor<D>> {
+                weight.map(|weight| weight * 0.9999)
+            }
+        }
+        self.backbone = burn::module::Module::map(self.backbone.clone(), &mut Decay);
+        self.group_mut(group)?.step(gradients, step);' frozen::
 mutation trials-forgotten $trainer/snapshot.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
+mutation trials-not-entered-again $trainer/begin.rs 'session.enter_trials(&tasks)?;' \
+    'if saved.is_none() { session.enter_trials(&tasks)?; }' a_sweep_that_is
+mutation ended-trials-forgotten $trainer/prepare.rs 'tasks.trials.insert(id, task.record.trial.clone());
+                tasks.ended' 'tasks.ended' a_sweep_that_is
 mutation last-not-taken-back $trainer/saving.rs 'task.saved_steps = *before;' 'let _ = before;' a_checkpoint_knows
 mutation last-said-to-be-saved $trainer/writer.rs 'task.saved_steps = files.saved_before;' 'let _ = task;' a_checkpoint_knows
 mutation save-in-the-way $trainer/writer.rs \
@@ -108,6 +129,12 @@ mutation checkpoints-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.parent, sync_directory(&self.parent))?;' '' what_appears_in_a_run
 mutation adapter-not-synced crates/model/src/peft/replace.rs 'sync_directory(&staged)?;' '' what_appears_in_a_run
 mutation adapters-not-synced crates/model/src/peft/replace.rs '    sync_directory(parent)' '    Ok(())' what_appears_in_a_run
+mutation directory-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
+    'on(&self.path, sync_directory(&self.path))?;' '' what_appears_in_a_run
+mutation tensors-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
+    'on(&path, sync_directory(&path))?;' '' what_appears_in_a_run
+mutation weights-of-adapter-not-synced crates/model/src/peft/replace.rs \
+    '        file.sync_all()' '        Ok(())' what_appears_in_a_run
 mutation task-not-synced crates/queue/src/connection.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 
