@@ -69,7 +69,7 @@ pub(crate) fn on_stop(act: impl FnMut() + Send + 'static) -> anyhow::Result<()> 
     Ok(ctrlc::set_handler(act)?)
 }
 
-/// Whether the process was started with this signal ignored. Only Linux says so without a system call
+/// Tells if the process started with this signal ignored. Only Linux says so without a system call
 /// that is not safe; elsewhere none is.
 #[cfg(unix)]
 fn is_ignored(signal: i32) -> bool {

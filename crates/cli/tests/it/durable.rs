@@ -1,4 +1,4 @@
-//! What a crash of the machine leaves, by the calls that make it so: strace notes or delays them.
+//! Saved files survive a crash of the machine. strace records or delays the calls that sync them.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ defaults: {train: {batch_size: 2, max_steps: 40, max_seq_len: 48}, save: {steps:
 adapters: [{name: shout, dataset: shout, lora: {r: 2}}]
 ";
 
-/// Whether programs can be traced here.
+/// Tries whether strace may trace a program here.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn traces() -> bool {
     let mut strace = Command::new("strace");

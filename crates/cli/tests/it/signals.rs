@@ -1,4 +1,4 @@
-//! What signals do to runs and servers.
+//! Runs and servers react to signals.
 
 use std::{
     fs,
@@ -77,7 +77,7 @@ fn saved(here: &Workspace, adapter: &str) -> bool {
     here.path(&path).exists()
 }
 
-/// Whether these tests were started with SIGHUP ignored, as by nohup: so is whatever they start.
+/// Tells if these tests ignore SIGHUP, as under nohup. Their child processes then ignore it, too.
 fn hangups_are_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
@@ -110,7 +110,7 @@ fn a_run_under_nohup_outlives_its_terminal() {
     let here = Workspace::new();
     here.write("config.yaml", CONFIG);
     let train = here.command(&["train", "config.yaml", "--no-progress"]);
-    // What nohup does.
+    // As nohup does.
     let mut command = Command::new("sh");
     command
         .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
