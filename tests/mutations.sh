@@ -135,6 +135,8 @@ mutation tensors-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
     'on(&path, sync_directory(&path))?;' '' what_appears_in_a_run
 mutation weights-of-adapter-not-synced crates/model/src/peft/replace.rs \
     '        file.sync_all()' '        Ok(())' what_appears_in_a_run
+mutation configuration-not-synced $trainer/run_directory/directory.rs \
+    '        file.sync_all()' '        Ok(())' what_appears_in_a_run
 mutation task-not-synced crates/queue/src/connection.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 

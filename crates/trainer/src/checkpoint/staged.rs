@@ -155,7 +155,7 @@ fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
 }
 
 /// Makes the entries of a directory durable, where the system has a notion of that.
-fn sync_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(path)?.sync_all()
     } else {

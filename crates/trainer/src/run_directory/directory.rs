@@ -7,7 +7,11 @@ use std::{
 use serde::Serialize;
 
 use super::{ADAPTERS, Claim};
-use crate::{Event, TrainerError, checkpoint, event::EVENT_VERSION};
+use crate::{
+    Event, TrainerError,
+    checkpoint::{self, sync_directory},
+    event::EVENT_VERSION,
+};
 
 const EVENTS: &str = "events.jsonl";
 const CONFIG: &str = "config.resolved.yaml";
@@ -63,9 +67,8 @@ impl RunDirectory {
             ErrorKind::AlreadyExists => exists(),
             _ => TrainerError::write(&events_path, error),
         })?;
-        let config_path = path.join(CONFIG);
-        on(&config_path, fs::write(&config_path, config))?;
         on(&adapters, fs::create_dir(&adapters))?;
+        keep_config(path, config)?;
         Ok(Self {
             path: path.to_owned(),
             events,
@@ -91,11 +94,8 @@ impl RunDirectory {
             .open(&events_path);
         let events = on(&events_path, events)?;
         on(&events_path, events.set_len(length))?;
-        let config_path = path.join(CONFIG);
-        if fs::read_to_string(&config_path).ok().as_deref() != Some(config) {
-            let next = path.join(format!("{CONFIG}.tmp"));
-            on(&next, fs::write(&next, config))?;
-            on(&config_path, fs::rename(&next, &config_path))?;
+        if fs::read_to_string(path.join(CONFIG)).ok().as_deref() != Some(config) {
+            keep_config(path, config)?;
         }
         let adapters = path.join(ADAPTERS);
         on(&adapters, fs::create_dir_all(&adapters))?;
@@ -144,6 +144,20 @@ impl RunDirectory {
         self.length += line.len() as u64;
         Ok(())
     }
+}
+
+/// Has the directory hold a configuration, on the disk when this returns: a run is resumed by it.
+fn keep_config(directory: &Path, config: &str) -> Result<(), TrainerError> {
+    let (path, next) = (directory.join(CONFIG), format!("{CONFIG}.tmp"));
+    let next = directory.join(next);
+    let write = || {
+        let mut file = File::create(&next)?;
+        file.write_all(config.as_bytes())?;
+        file.sync_all()
+    };
+    on(&next, write())?;
+    on(&path, fs::rename(&next, &path))?;
+    on(directory, sync_directory(directory))
 }
 
 fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
