@@ -189,9 +189,13 @@ impl LoraWeights {
 }
 
 fn transposed(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    (0..columns)
-        .flat_map(|column| (0..rows).map(move |row| data[row * columns + column]))
-        .collect()
+    let mut transposed = vec![0.0; data.len()];
+    for (row, values) in data.chunks_exact(columns.max(1)).enumerate() {
+        for (place, value) in transposed[row..].iter_mut().step_by(rows).zip(values) {
+            *place = *value;
+        }
+    }
+    transposed
 }
 
 /// Reads a tensor back as `float32`.

@@ -11,6 +11,7 @@ mod files;
 mod head;
 mod layer;
 mod load;
+mod matrix_view;
 mod ops;
 mod peft;
 mod projection;
@@ -25,6 +26,7 @@ pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling
 pub use error::ModelError;
 pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;
+pub use matrix_view::MatrixView;
 pub use ops::{AttentionShape, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu};
 pub use peft::{LoraWeights, PeftAdapter, PeftLoraConfig, TargetModules};
 pub use projection::Projection;

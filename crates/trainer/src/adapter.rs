@@ -112,13 +112,13 @@ pub(crate) fn bytes_of(adapter: &[LayerAdapter]) -> u64 {
     3 * (values * size_of::<f32>()) as u64
 }
 
-/// The adapter as PEFT stores it. `like` is the directory it began from, whose shape it keeps.
-pub(crate) fn to_peft(
+/// An adapter's configuration as PEFT stores it. `like` is the directory it began from, whose shape it
+/// keeps.
+pub(crate) fn peft_config(
     run: &RunConfig,
     config: &AdapterConfig,
     like: Option<&PeftLoraConfig>,
-    states: &[LayerAdapter],
-) -> Result<PeftAdapter, TrainerError> {
+) -> PeftLoraConfig {
     let lora = &config.lora;
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
@@ -126,19 +126,24 @@ pub(crate) fn to_peft(
     });
     peft.lora_dropout = lora.lora_dropout;
     peft.base_model_name_or_path = Some(run.model.display().to_string());
-    let mut adapter = PeftAdapter {
-        config: peft,
-        modules: BTreeMap::new(),
-    };
+    peft
+}
+
+/// An adapter as PEFT stores it.
+pub(crate) fn to_peft(
+    config: PeftLoraConfig,
+    states: &[LayerAdapter],
+) -> Result<PeftAdapter, ModelError> {
+    let mut modules = BTreeMap::new();
     for (layer, states) in states.iter().enumerate() {
         for (projection, state) in Projection::ALL.into_iter().zip(states) {
             if let Some(state) = state {
                 let weights = LoraWeights::from_state(state)?;
-                adapter.modules.insert(projection.module(layer), weights);
+                modules.insert(projection.module(layer), weights);
             }
         }
     }
-    Ok(adapter)
+    Ok(PeftAdapter { config, modules })
 }
 
 /// How a directory's adapter differs from what the configuration says, if it does.

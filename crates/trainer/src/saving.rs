@@ -3,13 +3,12 @@
 
 use std::time::Instant;
 
-use loraloom_model::LayerAdapter;
 use loraloom_scheduler::TaskId;
 use serde_json::Value;
 
 use crate::{
     Event, TrainerError,
-    adapter::{on_host, to_peft},
+    adapter::{ModelAdapter, on_host, peft_config},
     ledger::Ledger,
     session::Session,
     snapshot::Running,
@@ -147,48 +146,60 @@ impl Drop for Saving {
 }
 
 impl Session<'_> {
-    /// Has a running adapter written as `last` or `best`.
-    pub(crate) fn save(&mut self, index: usize, which: &str) -> Result<(), TrainerError> {
-        self.writer();
-        let place = self.ledger.place(index);
-        let states = on_host(self.pipeline.extract(place.group, place.slot)?)?;
-        let files = self.files(&self.ledger.running[index], &states, which)?;
-        if which == "last" {
-            let task = &mut self.ledger.running[index];
-            task.saved_steps = Some(task.steps);
-            self.saving.ask();
-        }
+    /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
+    pub(crate) fn save_last(&mut self, index: usize) -> Result<(), TrainerError> {
+        let states = self.copy_and_write(index, "last")?;
+        let task = &self.ledger.running[index];
+        let (id, step, name) = (task.id, task.steps, task.config.name.clone());
+        let tensors = self.tensors(id, states)?;
         let room = self.room_for_copies();
-        self.writer().send(Part::Adapter(Box::new(files)), room);
+        self.writer().draft((id, step), name, tensors, room);
         Ok(())
+    }
+
+    /// Has a running adapter written as `best`.
+    pub(crate) fn save_best(&mut self, index: usize) -> Result<(), TrainerError> {
+        self.copy_and_write(index, "best").map(drop)
     }
 
     /// Writes a running adapter as `last` at once; whether the disk took it.
     pub(crate) fn save_now(&mut self, index: usize) -> Result<bool, TrainerError> {
-        self.save(index, "last")?;
+        self.copy_and_write(index, "last")?;
         self.wait_for_writer();
         self.check()?;
         let task = &self.ledger.running[index];
         Ok(task.saved_steps == Some(task.steps))
     }
 
+    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
+    fn copy_and_write(&mut self, index: usize, which: &str) -> Result<ModelAdapter, TrainerError> {
+        self.writer();
+        let place = self.ledger.place(index);
+        let states = on_host(self.pipeline.extract(place.group, place.slot)?)?;
+        let part = self.files(&self.ledger.running[index], states.clone(), which);
+        if which == "last" {
+            let task = &mut self.ledger.running[index];
+            task.saved_steps = Some(task.steps);
+            self.saving.ask();
+        }
+        let room = self.room_for_copies();
+        self.writer().send(part, room);
+        Ok(states)
+    }
+
     /// An adapter as it is to be written.
-    fn files(
-        &self,
-        task: &TrainingTask,
-        states: &[LayerAdapter],
-        which: &str,
-    ) -> Result<AdapterFiles, TrainerError> {
-        let shape = self.shapes.get(&task.id);
-        Ok(AdapterFiles {
+    fn files(&self, task: &TrainingTask, states: ModelAdapter, which: &str) -> Part {
+        let files = AdapterFiles {
             task: task.id,
             name: task.config.name.clone(),
             step: task.steps,
-            peft: to_peft(self.ledger.config, &task.config, shape, states)?,
             path: self.ledger.directory.adapter(&task.config.name, which),
             is_last: which == "last",
             saved_before: task.saved_steps,
-        })
+        };
+        let like = self.shapes.get(&task.id);
+        let config = peft_config(self.ledger.config, &task.config, like);
+        Part::Adapter(files, Box::new(config), states)
     }
 
     /// Has every adapter written that has moved on since it was last written.
@@ -197,7 +208,7 @@ impl Session<'_> {
         for index in 0..self.ledger.running.len() {
             let task = &self.ledger.running[index];
             if task.saved_steps != Some(task.steps) {
-                self.save(index, "last")?;
+                self.save_last(index)?;
             }
         }
         let parked = self.waiting.values();
@@ -207,15 +218,15 @@ impl Session<'_> {
                 continue;
             };
             let unsaved = task.steps > 0 && task.saved_steps != Some(task.steps);
-            let Some(states) = adapter.as_deref().filter(|_| unsaved) else {
+            let Some(states) = adapter.clone().filter(|_| unsaved) else {
                 continue;
             };
-            let files = self.files(task, states, "last")?;
+            let part = self.files(task, states, "last");
             if let Some(WaitingTask { task, .. }) = self.waiting.get_mut(&id) {
                 task.saved_steps = Some(task.steps);
             }
             let room = self.room_for_copies();
-            self.writer().send(Part::Adapter(Box::new(files)), room);
+            self.writer().send(part, room);
         }
         Ok(())
     }

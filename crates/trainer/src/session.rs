@@ -146,7 +146,7 @@ impl Session<'_> {
         let saves = self.ledger.running[index].saves_after(step);
         if !ends {
             if saves {
-                self.save(index, "last")?;
+                self.save_last(index)?;
             }
             return Ok(None);
         }
@@ -221,7 +221,7 @@ impl Session<'_> {
         if best {
             task.best = Some(Best { step, loss });
             task.evaluations_without_best = 0;
-            self.save(index, "best")?;
+            self.save_best(index)?;
             return Ok(compared);
         }
         task.evaluations_without_best += 1;

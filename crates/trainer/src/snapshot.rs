@@ -53,15 +53,15 @@ impl Session<'_> {
                 self.as_before(writer, before.as_ref(), queued_task(task))?
             } else {
                 let place = self.ledger.place(index);
-                let states = self.pipeline.extract(place.group, place.slot)?;
-                self.begun(writer, task, states)?
+                let copy = || Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?);
+                self.begun(writer, task, copy)?
             };
             tasks.insert(task.id, record);
         }
         for waiting in self.waiting.values() {
             let task = &waiting.task;
             let record = match &waiting.adapter {
-                Some(states) => self.begun(writer, task, states.clone())?,
+                Some(states) => self.begun(writer, task, || Ok(states.clone()))?,
                 None => queued_task(task),
             };
             tasks.insert(task.id, record);
@@ -102,24 +102,36 @@ impl Session<'_> {
             .collect()
     }
 
-    /// A task that has begun. Its adapter is copied: the optimizer changes weights where they are.
+    /// A task that has begun. `copy` puts its adapter in the host's memory, where the optimizer does not
+    /// change it; not needed if that was sent with its `last`.
     fn begun(
         &self,
         writer: &mut Writer,
         task: &TrainingTask,
-        states: ModelAdapter,
+        copy: impl FnOnce() -> Result<ModelAdapter, TrainerError>,
     ) -> Result<TaskRecord, TrainerError> {
-        let initial = self.initial.get(&task.id).cloned();
-        let has_moved = initial.is_none();
-        let tensors = Tensors::Adapter(on_host(states)?, initial.map(on_host).transpose()?);
-        let name = task.config.name.clone();
-        writer.send(Part::Tensors(name, tensors), self.room_for_copies());
+        if !writer.has_drafted(task.id, task.steps) {
+            let tensors = self.tensors(task.id, copy()?)?;
+            let name = task.config.name.clone();
+            let room = self.room_for_copies();
+            writer.draft((task.id, task.steps), name, tensors, room);
+        }
         let shape = self.shapes.get(&task.id);
         Ok(TaskRecord {
-            has_moved,
+            has_moved: !self.initial.contains_key(&task.id),
             peft_config: shape.map(PeftLoraConfig::to_json).transpose()?,
             ..task.record()
         })
+    }
+
+    /// What a task has learnt, its adapter being in the host's memory.
+    pub(crate) fn tensors(
+        &self,
+        task: TaskId,
+        states: ModelAdapter,
+    ) -> Result<Tensors, TrainerError> {
+        let initial = self.initial.get(&task).cloned();
+        Ok(Tensors::Adapter(states, initial.map(on_host).transpose()?))
     }
 
     /// A task as the checkpoint before has it, with its tensors, or else without a step.

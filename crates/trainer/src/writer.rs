@@ -1,32 +1,34 @@
 //! Writes what a run saves, beside the training.
 
 use std::{
+    collections::BTreeMap,
     panic::resume_unwind,
     path::PathBuf,
     sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
 };
 
-use loraloom_model::PeftAdapter;
+use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::{Learnt, TaskId};
 
 use crate::{
     TrainerError,
+    adapter::{ModelAdapter, bytes_of, to_peft},
     checkpoint::{Draft, RunRecord, Tensors},
 };
 
 /// A part of what is saved; nothing in it is on a device or changes any more.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// An adapter for PEFT.
-    Adapter(Box<AdapterFiles>),
+    /// An adapter for PEFT: its configuration there, and its state in the host's memory.
+    Adapter(AdapterFiles, Box<PeftLoraConfig>, ModelAdapter),
     /// What the task of this name has learnt, for the checkpoint.
     Tensors(String, Tensors),
     /// The rest of the checkpoint.
     Checkpoint(Box<RunRecord>, Option<Learnt>),
 }
 
-/// An adapter that is to be written as PEFT stores it.
+/// Which adapter is to be written as PEFT stores it, and where.
 #[derive(Debug)]
 pub(crate) struct AdapterFiles {
     pub(crate) task: TaskId,
@@ -34,7 +36,6 @@ pub(crate) struct AdapterFiles {
     pub(crate) name: String,
     /// Its optimizer steps.
     pub(crate) step: usize,
-    pub(crate) peft: PeftAdapter,
     /// The directory to be written.
     pub(crate) path: PathBuf,
     /// Whether it is `last`, not `best`.
@@ -46,7 +47,7 @@ pub(crate) struct AdapterFiles {
 /// What was tried to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    pub(crate) adapters: Vec<(Box<AdapterFiles>, Result<(), TrainerError>)>,
+    pub(crate) adapters: Vec<(AdapterFiles, Result<(), TrainerError>)>,
     pub(crate) checkpoint: Option<WrittenCheckpoint>,
 }
 
@@ -69,6 +70,8 @@ pub(crate) struct Writer {
     done: Receiver<u64>,
     /// Bytes of the parts that may not be.
     held: u64,
+    /// Tasks whose tensors were sent for the checkpoint, at these steps.
+    drafted: BTreeMap<TaskId, usize>,
     thread: JoinHandle<Written>,
 }
 
@@ -81,6 +84,7 @@ impl Writer {
             parts: Some(parts),
             done,
             held: 0,
+            drafted: BTreeMap::new(),
             thread: thread::spawn(move || {
                 let create = || Draft::create(&parent, iteration);
                 write(&to_write, &written, create, keep)
@@ -103,6 +107,24 @@ impl Writer {
             // A writer that panicked says so when it is joined.
             let _ = parts.send((part, bytes));
         }
+    }
+
+    /// Has a task's tensors written for the checkpoint, as they are after `step` of its steps; as
+    /// [`send`](Self::send).
+    pub(crate) fn draft(
+        &mut self,
+        (task, step): (TaskId, usize),
+        name: String,
+        tensors: Tensors,
+        room: Option<u64>,
+    ) {
+        self.drafted.insert(task, step);
+        self.send(Part::Tensors(name, tensors), room);
+    }
+
+    /// Whether the checkpoint has a task's tensors as they are after `step` of its steps.
+    pub(crate) fn has_drafted(&self, task: TaskId, step: usize) -> bool {
+        self.drafted.get(&task) == Some(&step)
     }
 
     /// Says that there are no more parts.
@@ -131,12 +153,8 @@ impl Part {
     /// Bytes that it takes until it is written.
     fn bytes(&self) -> u64 {
         match self {
-            Self::Adapter(files) => {
-                let modules = files.peft.modules.values();
-                let values: usize = modules.map(|module| module.a.len() + module.b.len()).sum();
-                // Itself, and as a file.
-                2 * (values * size_of::<f32>()) as u64
-            }
+            // Itself, and twice its weights, a third of it: as PEFT stores them, and as a file.
+            Self::Adapter(_, _, states) => bytes_of(states) / 3 * 5,
             Self::Tensors(_, tensors) => tensors.bytes(),
             Self::Checkpoint(..) => 0,
         }
@@ -154,9 +172,11 @@ fn write(
     let mut draft = None;
     for (part, bytes) in parts {
         match part {
-            Part::Adapter(files) => {
-                let saved = files.peft.save(&files.path).map_err(TrainerError::from);
-                written.adapters.push((files, saved));
+            Part::Adapter(files, config, states) => {
+                let saved = to_peft(*config, &states).and_then(|peft| peft.save(&files.path));
+                written
+                    .adapters
+                    .push((files, saved.map_err(TrainerError::from)));
             }
             Part::Tensors(name, tensors) => {
                 let begun = draft.take().unwrap_or_else(&create);

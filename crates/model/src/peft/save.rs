@@ -1,12 +1,10 @@
-use std::{collections::HashMap, path::Path};
-
-use safetensors::{Dtype, tensor::TensorView};
+use std::{borrow::Cow, collections::HashMap, path::Path};
 
 use super::{
     CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
     modules::ModuleRules, replace, weights::LoraWeights, written,
 };
-use crate::error::ModelError;
+use crate::{error::ModelError, matrix_view::MatrixView};
 
 pub(super) fn save(adapter: &PeftAdapter, directory: &Path) -> Result<(), ModelError> {
     let config = written::config_json(&consistent_config(adapter, directory)?)?;
@@ -71,36 +69,19 @@ fn same(a: f64, b: f64) -> bool {
 
 /// `adapter_model.safetensors`: sorted by name, 32-bit floats.
 fn weights_bytes(adapter: &PeftAdapter, directory: &Path) -> Result<Vec<u8>, ModelError> {
-    let mut tensors = Vec::with_capacity(2 * adapter.modules.len());
-    for (module, weights) in &adapter.modules {
-        let LoraWeights {
-            r,
-            d_in,
-            d_out,
-            a,
-            b,
-            ..
-        } = weights;
-        let key = |factor: &str| format!("{KEY_PREFIX}{module}.{factor}.weight");
-        tensors.push((key("lora_A"), vec![*r, *d_in], little_endian(a)));
-        tensors.push((key("lora_B"), vec![*d_out, *r], little_endian(b)));
-    }
-    let views = tensors
-        .iter()
-        .map(|(key, shape, bytes)| Ok((key, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
-        .collect::<Result<Vec<_>, _>>();
+    let views = adapter.modules.iter().flat_map(|(module, weights)| {
+        let matrix = |factor: &str, shape| (format!("{KEY_PREFIX}{module}.{factor}.weight"), shape);
+        let a = matrix("lora_A", [weights.r, weights.d_in]);
+        let b = matrix("lora_B", [weights.d_out, weights.r]);
+        [(a, &weights.a), (b, &weights.b)]
+    });
+    let views = views.map(|((key, shape), values)| {
+        let values = Cow::Borrowed(values.as_slice());
+        (key, MatrixView { shape, values })
+    });
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    views
-        .and_then(|views| safetensors::serialize(views, Some(metadata)))
-        .map_err(|error| ModelError::Safetensors {
-            path: directory.join(WEIGHTS_FILE),
-            error,
-        })
-}
-
-fn little_endian(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    safetensors::serialize(views, Some(metadata)).map_err(|error| ModelError::Safetensors {
+        path: directory.join(WEIGHTS_FILE),
+        error,
+    })
 }

@@ -35,12 +35,12 @@ pub(crate) enum Tensors {
 }
 
 impl Tensors {
-    /// Bytes that these take until they are written: themselves, as bytes, and as a file.
+    /// Bytes that these take until they are written: themselves, and as a file.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Adapter(adapter, initial) => {
                 let initial = initial.as_deref().map_or(0, bytes_of);
-                3 * (bytes_of(adapter) + initial)
+                2 * (bytes_of(adapter) + initial)
             }
             Self::File(file) => file.len() as u64,
         }
@@ -67,7 +67,7 @@ impl Draft {
         let file = match tensors {
             Tensors::File(file) => file,
             Tensors::Adapter(adapter, initial) => {
-                let (modules, file) = encode(&adapter, initial.as_deref())?;
+                let (modules, file) = encode(adapter, initial)?;
                 self.modules.insert(name.clone(), modules);
                 file
             }

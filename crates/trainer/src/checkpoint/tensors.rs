@@ -1,9 +1,11 @@
 //! An adapter with its optimizer's state as a safetensors file, bit for bit.
 
+use std::borrow::Cow;
+
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_model::{LayerAdapter, Projection, to_host};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use loraloom_model::{LayerAdapter, MatrixView, Projection, to_host};
+use safetensors::{Dtype, SafeTensors};
 
 use super::{
     Exact,
@@ -17,7 +19,7 @@ const FIRST_MOMENT: &str = "exp_avg.";
 const SECOND_MOMENT: &str = "exp_avg_sq.";
 const INITIAL: &str = "initial.";
 
-type NamedTensor = (String, [usize; 2], Vec<u8>);
+type NamedMatrix = (String, MatrixView<'static>);
 
 /// The file of an adapter, and what is not in it. `initial` is the adapter that it began from, of
 /// which the weights are kept.
@@ -25,17 +27,17 @@ type NamedTensor = (String, [usize; 2], Vec<u8>);
 /// # Errors
 /// If a device does not hand a tensor over.
 pub(crate) fn encode(
-    adapter: &[LayerAdapter],
-    initial: Option<&[LayerAdapter]>,
+    adapter: ModelAdapter,
+    initial: Option<ModelAdapter>,
 ) -> Result<(Modules, Vec<u8>), TrainerError> {
-    let (mut modules, mut tensors) = (Modules::new(), Vec::new());
+    let (mut modules, mut matrices) = (Modules::new(), Vec::new());
     for (module, state) in parts(adapter) {
         for (prefix, pair) in [
-            (WEIGHTS, &state.weights),
-            (FIRST_MOMENT, &state.first_moment),
-            (SECOND_MOMENT, &state.second_moment),
+            (WEIGHTS, state.weights),
+            (FIRST_MOMENT, state.first_moment),
+            (SECOND_MOMENT, state.second_moment),
         ] {
-            push(&mut tensors, prefix, &module, pair)?;
+            push(&mut matrices, prefix, &module, pair)?;
         }
         let record = ModuleRecord {
             lora_alpha: Exact(state.spec.lora_alpha),
@@ -45,13 +47,9 @@ pub(crate) fn encode(
         modules.insert(module, record);
     }
     for (module, state) in initial.into_iter().flat_map(parts) {
-        push(&mut tensors, INITIAL, &module, &state.weights)?;
+        push(&mut matrices, INITIAL, &module, state.weights)?;
     }
-    let views = tensors.iter().map(|(name, shape, bytes)| {
-        Ok((name, TensorView::new(Dtype::F32, shape.to_vec(), bytes)?))
-    });
-    let views: Result<Vec<_>, _> = views.collect();
-    let file = views.and_then(|views| safetensors::serialize(views, None));
+    let file = safetensors::serialize(matrices, None);
     let file = file.map_err(|error| TrainerError::Checkpoint {
         problem: error.to_string(),
     })?;
@@ -111,12 +109,10 @@ pub(super) fn decode(
 }
 
 /// An adapter's parts with the paths of their modules.
-fn parts(adapter: &[LayerAdapter]) -> impl Iterator<Item = (String, &AdapterState)> {
-    adapter.iter().enumerate().flat_map(|(layer, states)| {
+fn parts(adapter: ModelAdapter) -> impl Iterator<Item = (String, AdapterState)> {
+    adapter.into_iter().enumerate().flat_map(|(layer, states)| {
         let parts = Projection::ALL.into_iter().zip(states);
-        parts.filter_map(move |(projection, state)| {
-            Some((projection.module(layer), state.as_ref()?))
-        })
+        parts.filter_map(move |(projection, state)| Some((projection.module(layer), state?)))
     })
 }
 
@@ -125,18 +121,17 @@ fn name(prefix: &str, module: &str, factor: &str) -> String {
 }
 
 fn push(
-    tensors: &mut Vec<NamedTensor>,
+    matrices: &mut Vec<NamedMatrix>,
     prefix: &str,
     module: &str,
-    pair: &LoraPair,
+    pair: LoraPair,
 ) -> Result<(), TrainerError> {
-    for (factor, tensor) in [("lora_A", &pair.a), ("lora_B", &pair.b)] {
-        let values = to_host(tensor.clone())?;
-        let bytes = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        tensors.push((name(prefix, module, factor), tensor.dims(), bytes));
+    for (factor, tensor) in [("lora_A", pair.a), ("lora_B", pair.b)] {
+        let view = MatrixView {
+            shape: tensor.dims(),
+            values: Cow::Owned(to_host(tensor)?),
+        };
+        matrices.push((name(prefix, module, factor), view));
     }
     Ok(())
 }
@@ -209,23 +204,23 @@ mod tests {
         let mut initial = vec![LayerAdapter::default(); 3];
         initial[0][Projection::Q as usize] = Some(state(0x3000_0001, 2));
 
-        let (modules, file) = encode(&adapter, None).expect("a file");
+        let (modules, file) = encode(adapter.clone(), None).expect("a file");
         let (found, began) = decode(&file, &modules, 3).expect("an adapter");
         assert!(began.is_none());
         let (first, second): (Vec<_>, Vec<_>) =
-            (parts(&adapter).collect(), parts(&found).collect());
+            (parts(adapter.clone()).collect(), parts(found).collect());
         assert_eq!(first.len(), 2);
         for ((module, before), (found, after)) in first.iter().zip(&second) {
             assert_eq!((module, before.spec), (found, after.spec));
             assert_eq!(bits(before), bits(after), "{module}");
         }
 
-        let (modules, file) = encode(&adapter, Some(&initial)).expect("a file");
+        let (modules, file) = encode(adapter, Some(initial.clone())).expect("a file");
         let (_, began) = decode(&file, &modules, 3).expect("an adapter");
         let began = began.expect("what it began from");
-        let (_, state) = parts(&began).next().expect("a module");
-        let (_, before) = parts(&initial).next().expect("a module");
-        let weights = |state: &AdapterState| to_host(state.weights.a.clone()).expect("values");
+        let (_, state) = parts(began).next().expect("a module");
+        let (_, before) = parts(initial).next().expect("a module");
+        let weights = |state: AdapterState| to_host(state.weights.a).expect("values");
         assert_eq!(weights(state), weights(before));
 
         let missing = decode(&file, &modules, 2).expect_err("a layer is missing");
