@@ -40,12 +40,13 @@ fn traces() -> bool {
 enum Call {
     Written(PathBuf),
     Synced(PathBuf),
+    Made(PathBuf),
     Renamed(PathBuf, PathBuf),
 }
 
 /// The calls of a command that ends well, in the order in which they began.
 fn calls(here: &Workspace, arguments: &[&str]) -> Vec<Call> {
-    let strace = "strace -f -qq -y -s 0 --trace=openat,pwrite64,fsync,fdatasync,rename,renameat,renameat2 -o trace";
+    let strace = "strace -f -qq -y -s 0 --trace=openat,pwrite64,fsync,fdatasync,mkdir,rename,renameat,renameat2 -o trace";
     let strace: Vec<&str> = strace.split(' ').collect();
     let output = here.command_under(&strace, arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -66,6 +67,7 @@ fn call(here: &Workspace, line: &str) -> Option<Call> {
         "openat" if rest.contains("O_CREAT") => Call::Written(named().next()?),
         "pwrite64" => Call::Written(of_descriptor()?),
         "fsync" | "fdatasync" => Call::Synced(of_descriptor()?),
+        "mkdir" => Call::Made(named().next()?),
         "rename" | "renameat" | "renameat2" => {
             let mut names = named();
             Call::Renamed(names.next()?, names.next()?)
@@ -83,6 +85,25 @@ fn what_appears_in_a_run_is_on_the_disk() {
     here.write("config.yaml", CONFIG);
     let calls = calls(&here, &["train", "config.yaml", "--no-progress"]);
     let synced = |calls: &[Call], path: &Path| calls.contains(&Call::Synced(path.to_owned()));
+    let mut made = BTreeSet::new();
+    for (at, call) in calls.iter().enumerate() {
+        let Call::Made(path) = call else {
+            continue;
+        };
+        let name = path.strip_prefix(here.path("")).unwrap().to_str().unwrap();
+        // Those are synced before they get their name, and their parent after.
+        if !name.contains("tmp") {
+            assert!(synced(&calls[at..], path.parent().unwrap()), "{path:?}");
+            made.insert(name);
+        }
+    }
+    let expected = [
+        "run",
+        "run/adapters",
+        "run/adapters/shout",
+        "run/checkpoints",
+    ];
+    assert_eq!(made, BTreeSet::from(expected));
     let mut appeared = BTreeSet::new();
     for (at, call) in calls.iter().enumerate() {
         let Call::Renamed(from, to) = call else {

@@ -12,6 +12,7 @@ mod written;
 
 pub use adapter::PeftAdapter;
 pub use config::{PeftLoraConfig, TargetModules};
+pub use replace::keep_others;
 pub use weights::LoraWeights;
 
 const CONFIG_FILE: &str = "adapter_config.json";

@@ -1,12 +1,15 @@
 //! Replacing a directory as one step, so that a reader finds the old files or the new ones.
 
 use std::{
-    fs::{self, File},
-    io::{ErrorKind, Write},
+    fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
-use crate::error::ModelError;
+use crate::{
+    durable::{create_directories, sync_directory, write_synced},
+    error::ModelError,
+};
 
 /// Makes `directory` hold `files`; other entries it already has stay.
 pub(super) fn replace_directory(
@@ -30,22 +33,24 @@ pub(super) fn replace_directory(
     if directory.exists() && !directory.is_dir() {
         return Err(write_error(directory, ErrorKind::NotADirectory.into()));
     }
-    on(parent, fs::create_dir_all(parent))?;
+    on(parent, create_directories(parent))?;
     // Left by a process of the same number that ended in the middle.
     remove_directory(&staged)?;
     on(&staged, fs::create_dir(&staged))?;
     for (name, contents) in files {
-        write_synced(&staged.join(name), contents)?;
+        let path = staged.join(name);
+        on(&path, write_synced(&path, contents))?;
     }
-    sync_directory(&staged)?;
+    on(&staged, sync_directory(&staged))?;
     if directory.exists() {
         swap(&staged, directory, &old)?;
         keep_others(&old, directory)?;
+        on(directory, sync_directory(directory))?;
         remove_directory(&old)?;
     } else {
         on(directory, fs::rename(&staged, directory))?;
     }
-    sync_directory(parent)
+    on(parent, sync_directory(parent))
 }
 
 /// Moves `directory` away to `old` and `staged` in; undoes the first where the second fails.
@@ -58,8 +63,12 @@ fn swap(staged: &Path, directory: &Path, old: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Moves what `old` has and `directory` has not.
-fn keep_others(old: &Path, directory: &Path) -> Result<(), ModelError> {
+/// Moves what `old`, the directory that a save was to replace, has and `directory` has not: files that
+/// others put beside an adapter.
+///
+/// # Errors
+/// If a file cannot be moved.
+pub fn keep_others(old: &Path, directory: &Path) -> Result<(), ModelError> {
     for entry in on(old, fs::read_dir(old))? {
         let entry = on(old, entry)?;
         let kept = directory.join(entry.file_name());
@@ -74,24 +83,6 @@ fn remove_directory(path: &Path) -> Result<(), ModelError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => on(path, result),
-    }
-}
-
-fn write_synced(path: &Path, contents: &[u8]) -> Result<(), ModelError> {
-    let write = || {
-        let mut file = File::create_new(path)?;
-        file.write_all(contents)?;
-        file.sync_all()
-    };
-    on(path, write())
-}
-
-/// Makes the entries of a directory durable, where the system has a notion of that.
-fn sync_directory(path: &Path) -> Result<(), ModelError> {
-    if cfg!(unix) {
-        on(path, File::open(path).and_then(|file| file.sync_all()))
-    } else {
-        Ok(())
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use record::{
     BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
 };
 pub use saved_run::{SavedRun, SavedTask};
-pub(crate) use staged::{remove_stale, sync_directory};
+pub(crate) use staged::remove_stale;
 
 /// Name of the directory in a run directory.
 pub(crate) const DIRECTORY: &str = "checkpoints";

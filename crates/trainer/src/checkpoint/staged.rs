@@ -2,10 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, ErrorKind, Write},
+    fs,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
+
+use loraloom_model::{create_directories, sync_directory, write_synced};
 
 use super::{
     MANIFEST,
@@ -30,7 +32,7 @@ impl Staged {
     /// # Errors
     /// If the directory cannot be made.
     pub(crate) fn create(parent: &Path, number: u64) -> Result<Self, TrainerError> {
-        on(parent, fs::create_dir_all(parent))?;
+        on(parent, create_directories(parent))?;
         let path = parent.join(format!(".{number}.tmp-{}", std::process::id()));
         // Left by a process of the same number that ended in the middle.
         on(&path, remove(&path))?;
@@ -145,21 +147,6 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
-    }
-}
-
-fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    file.write_all(contents)?;
-    file.sync_all()
-}
-
-/// Makes the entries of a directory durable, where the system has a notion of that.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
-    if cfg!(unix) {
-        File::open(path)?.sync_all()
-    } else {
-        Ok(())
     }
 }
 

@@ -4,14 +4,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loraloom_model::{create_directories, sync_directory};
 use serde::Serialize;
 
 use super::{ADAPTERS, Claim};
-use crate::{
-    Event, TrainerError,
-    checkpoint::{self, sync_directory},
-    event::EVENT_VERSION,
-};
+use crate::{Event, TrainerError, checkpoint, event::EVENT_VERSION};
 
 const EVENTS: &str = "events.jsonl";
 const CONFIG: &str = "config.resolved.yaml";
@@ -48,7 +45,7 @@ impl RunDirectory {
     /// Creates the directory, with the resolved configuration and an empty list of events. A
     /// directory that already holds a run is never touched.
     pub(crate) fn create(path: &Path, config: &str) -> Result<Self, TrainerError> {
-        on(path, fs::create_dir_all(path))?;
+        on(path, create_directories(path))?;
         let exists = || TrainerError::RunExists {
             path: path.to_owned(),
         };
@@ -98,7 +95,7 @@ impl RunDirectory {
             keep_config(path, config)?;
         }
         let adapters = path.join(ADAPTERS);
-        on(&adapters, fs::create_dir_all(&adapters))?;
+        on(&adapters, create_directories(&adapters))?;
         Ok(Self {
             path: path.to_owned(),
             events,

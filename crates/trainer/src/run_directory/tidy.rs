@@ -3,11 +3,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loraloom_model::keep_others;
+
 use super::ADAPTERS;
 use crate::{TrainerError, checkpoint};
 
 /// Removes what a process that was killed while it saved left in a run directory. An adapter that it
-/// had moved away to replace it, and not replaced, is put back.
+/// had moved away to replace it, and not replaced, is put back; of one that was replaced, the files that
+/// others put there.
 ///
 /// # Errors
 /// If the directory cannot be written.
@@ -23,6 +26,9 @@ pub(crate) fn tidy(directory: &Path) -> Result<(), TrainerError> {
             if rest.starts_with("old-") && !place.exists() {
                 fs::rename(&path, &place).map_err(|error| TrainerError::write(&place, error))?;
             } else if rest.starts_with("old-") || rest.starts_with("tmp-") {
+                if rest.starts_with("old-") {
+                    keep_others(&path, &place)?;
+                }
                 fs::remove_dir_all(&path).map_err(|error| TrainerError::write(&path, error))?;
             }
         }
@@ -60,8 +66,12 @@ mod tests {
         ] {
             make(path);
         }
+        let notes = run.path().join("adapters/a/last.old-7/notes.txt");
+        fs::write(notes, "of a user").expect("written");
         tidy(run.path()).expect("tidied");
         let there = |path: &str| run.path().join(path).join("file").exists();
+        let notes = run.path().join("adapters/a/last/notes.txt");
+        assert_eq!(fs::read_to_string(notes).expect("kept"), "of a user");
         for path in ["adapters/a/last", "adapters/a/best", "checkpoints/3"] {
             assert!(there(path), "{path}");
         }
@@ -70,7 +80,9 @@ mod tests {
             entries.count()
         };
         assert_eq!((count("adapters/a"), count("checkpoints")), (2, 1));
-        let best = fs::read_to_string(run.path().join("adapters/a/best/file")).expect("text");
-        assert!(best.ends_with("best.old-8"));
+        for (path, from) in [("best", "best.old-8"), ("last", "last")] {
+            let path = run.path().join("adapters/a").join(path).join("file");
+            assert!(fs::read_to_string(path).expect("text").ends_with(from));
+        }
     }
 }
