@@ -21,12 +21,12 @@ impl View for MatrixView<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let mut bytes = vec![0; self.data_len()];
-        let (words, _) = bytes.as_chunks_mut();
-        for (word, value) in words.iter_mut().zip(&*self.values) {
-            *word = value.to_le_bytes();
+        // The format's order, whatever the machine's is.
+        if cfg!(target_endian = "little") {
+            return Cow::Borrowed(bytemuck::cast_slice(&self.values));
         }
-        Cow::Owned(bytes)
+        let values = self.values.iter();
+        Cow::Owned(values.flat_map(|value| value.to_le_bytes()).collect())
     }
 
     fn data_len(&self) -> usize {
