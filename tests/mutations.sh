@@ -39,7 +39,7 @@ PYTHON
         verdict='does not compile'
         survived=$((survived + 1))
         tail -n 20 "$log" >&2
-    elif cargo test --release --workspace --tests --no-fail-fast -- "$@" >"$log" 2>&1; then
+    elif timeout 900 cargo test --release --workspace --tests --no-fail-fast -- "$@" >"$log" 2>&1; then
         verdict=SURVIVED
         survived=$((survived + 1))
     fi
@@ -120,21 +120,35 @@ mutation trials-not-entered-again $trainer/begin.rs 'session.enter_trials(&tasks
     'if saved.is_none() { session.enter_trials(&tasks)?; }' a_sweep_that_is
 mutation ended-trials-forgotten $trainer/prepare.rs 'tasks.trials.insert(id, task.record.trial.clone());
                 tasks.ended' 'tasks.ended' a_sweep_that_is
-mutation last-not-taken-back $trainer/saving.rs 'task.saved_steps = *before;' 'let _ = before;' a_checkpoint_knows
-mutation last-said-to-be-saved $trainer/writer.rs 'task.saved_steps = files.saved_before;' 'let _ = task;' a_checkpoint_knows
+mutation last-not-taken-back $trainer/saving.rs 'Before::Last(step) => task.saved_steps = *step' 'Before::Last(_) => {}' a_checkpoint_knows
+mutation last-said-to-be-saved $trainer/writer.rs \
+    'Before::Last(step) => task.saved_steps = step' 'Before::Last(_) => {}' a_checkpoint_knows
+mutation best-not-taken-back $trainer/saving.rs 'Before::Best(best) => task.best = *best' 'Before::Best(_) => {}' the_best_is
+mutation save-waits-for-the-window $trainer/intake.rs '[self.stop, self.news, self.save]' \
+    '[self.stop, self.news]' every_signal
+mutation shape-forgotten $trainer/snapshot.rs 'shape.map(PeftLoraConfig::to_json).transpose()?,' \
+    'shape.map(PeftLoraConfig::to_json).transpose()?.filter(|_| false),' keeps_the_shape
+mutation failures-never-forgotten $trainer/saving.rs 'self.saving.failures = 0;' '' saves_fail_for_a_while
+mutation copies-beside-the-limit $trainer/saving.rs \
+    'limit.saturating_sub(expected.unwrap_or(0))' 'limit + expected.unwrap_or(0)' copies_have_what
+mutation undone-checkpoints-kept $trainer/checkpoint/staged.rs \
+    'generation.number > number)' 'generation.number > number + 1000)' the_newest_are_kept
+mutation others-files-lost $trainer/run_directory/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
 mutation save-in-the-way $trainer/writer.rs \
     'self.parts = None;' 'self.parts = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
-mutation checkpoint-not-synced $trainer/checkpoint/staged.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
+mutation file-not-synced crates/model/src/durable.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
+mutation new-directory-not-synced crates/model/src/durable.rs \
+    'parent.map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
 mutation checkpoints-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.parent, sync_directory(&self.parent))?;' '' what_appears_in_a_run
-mutation adapter-not-synced crates/model/src/peft/replace.rs 'sync_directory(&staged)?;' '' what_appears_in_a_run
-mutation adapters-not-synced crates/model/src/peft/replace.rs '    sync_directory(parent)' '    Ok(())' what_appears_in_a_run
+mutation adapter-not-synced crates/model/src/peft/replace.rs \
+    'on(&staged, sync_directory(&staged))?;' '' what_appears_in_a_run
+mutation adapters-not-synced crates/model/src/peft/replace.rs \
+    'on(parent, sync_directory(parent))' 'Ok(())' what_appears_in_a_run
 mutation directory-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.path, sync_directory(&self.path))?;' '' what_appears_in_a_run
 mutation tensors-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
     'on(&path, sync_directory(&path))?;' '' what_appears_in_a_run
-mutation weights-of-adapter-not-synced crates/model/src/peft/replace.rs \
-    '        file.sync_all()' '        Ok(())' what_appears_in_a_run
 mutation configuration-not-synced $trainer/run_directory/directory.rs \
     '        file.sync_all()' '        Ok(())' what_appears_in_a_run
 mutation task-not-synced crates/queue/src/connection.rs \
@@ -146,6 +160,9 @@ mutation end-of-turn-not-trained crates/data/src/turns.rs \
     '.map(|end| start..end))' '.map(|end| start..end - 4))' parity::llama_gqa
 mutation begin-twice crates/data/src/encode.rs \
     'let written = self.tokenizer.leading_bos(&ids);' 'let written = 0;' parity::llama_gqa
+mutation template-without-end crates/data/src/jinja.rs 'environment.set_fuel(Some(MAX_STEPS));' '' steps_and_text
+mutation text-without-end crates/data/src/jinja.rs 'self.bytes.len() + bytes.len() > MAX_TEXT' \
+    'bytes.len() > MAX_TEXT' steps_and_text
 mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
 
 rm -f "$log"

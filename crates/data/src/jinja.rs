@@ -176,7 +176,10 @@ fn render_error(error: &Error) -> TemplateError {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_TAG, add_template, longest_tag, row_environment};
+    use minijinja::context;
+
+    use super::{MAX_TAG, MAX_TEXT, add_template, longest_tag, render, row_environment};
+    use crate::error::TemplateError;
 
     #[test]
     fn strings_and_text_are_no_part_of_a_tag() {
@@ -190,6 +193,28 @@ mod tests {
         let mut environment = row_environment();
         let long = format!("{{{{ '{}' }}}}", "word ".repeat(MAX_TAG));
         add_template(&mut environment, "long", &long).expect("a long string is no chain");
+    }
+
+    #[test]
+    fn steps_and_text_have_limits() {
+        let rendered = |template: &str| {
+            let mut environment = row_environment();
+            add_template(&mut environment, "limits", template).expect("a template");
+            let template = environment.get_template("limits").expect("the template");
+            render(&template, context! { text => "x".repeat(1 << 20) })
+        };
+        let endless =
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+        let error = rendered(endless).expect_err("too many steps");
+        assert!(
+            matches!(error, TemplateError::TooManySteps { .. }),
+            "{error}"
+        );
+        let error = rendered("{% for a in range(65) %}{{ text }}{% endfor %}");
+        let error = error.expect_err("too much text");
+        assert!(matches!(error, TemplateError::TooLong { .. }), "{error}");
+        let most = rendered("{% for a in range(64) %}{{ text }}{% endfor %}");
+        assert_eq!(most.expect("as much as is allowed").len(), MAX_TEXT);
     }
 
     /// Each of them ends the process with a stack overflow if the engine gets it, and half as many as are

@@ -111,3 +111,24 @@ impl Signals<'_> {
         self.save.load(Ordering::Relaxed) && self.save.swap(false, Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::Signals;
+
+    #[test]
+    fn every_signal_ends_a_window() {
+        let (no, yes) = (AtomicBool::new(false), AtomicBool::new(true));
+        let none = Signals::from(&no);
+        assert!(!none.any());
+        for signals in [
+            Signals { stop: &yes, ..none },
+            Signals { news: &yes, ..none },
+            Signals { save: &yes, ..none },
+        ] {
+            assert!(signals.any(), "{signals:?}");
+        }
+    }
+}

@@ -10,11 +10,12 @@ use crate::{
     Event, TrainerError,
     adapter::{ModelAdapter, on_host, peft_config},
     ledger::Ledger,
+    report::Best,
     session::Session,
     snapshot::Running,
     task::TrainingTask,
     waiting::WaitingTask,
-    writer::{AdapterFiles, Part, Writer},
+    writer::{AdapterFiles, Before, Part, Writer},
 };
 
 /// A run ends when saves have failed at so many moments in a row.
@@ -39,8 +40,8 @@ pub(crate) struct Saving {
     writer: Option<Writer>,
     /// Bytes that this process may have, if a stage is in its memory and there is a limit.
     pub(crate) limit: Option<u64>,
-    /// Tasks of which `last` could not be written, and the step that it has.
-    unsaved: Vec<(TaskId, Option<usize>)>,
+    /// Tasks of which `last` or `best` could not be written, and what is there.
+    unsaved: Vec<(TaskId, Before)>,
     /// Something was saved since the last moment.
     saved: bool,
     /// What could not be saved since then, and why.
@@ -100,8 +101,8 @@ impl Saving {
                     step: files.step,
                     path: ledger.directory.relative(&files.path),
                 });
-            } else if files.is_last {
-                self.unsaved.push((files.task, files.saved_before));
+            } else {
+                self.unsaved.push((files.task, files.before));
             }
         }
         let Some(checkpoint) = written.checkpoint else {
@@ -116,11 +117,13 @@ impl Saving {
         }
     }
 
-    /// A task knows again which step its `last` has, if that could not be replaced.
+    /// A task knows again what its `last` and `best` are, if they could not be replaced.
     pub(crate) fn take_back(&self, task: &mut TrainingTask) {
-        let mut unsaved = self.unsaved.iter();
-        if let Some((_, before)) = unsaved.find(|(id, _)| *id == task.id) {
-            task.saved_steps = *before;
+        for (_, before) in self.unsaved.iter().filter(|(id, _)| *id == task.id) {
+            match before {
+                Before::Last(step) => task.saved_steps = *step,
+                Before::Best(best) => task.best = *best,
+            }
         }
     }
 
@@ -145,10 +148,15 @@ impl Drop for Saving {
     }
 }
 
+/// What a limit leaves beside what is expected.
+fn room(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
+    limit.map(|limit| limit.saturating_sub(expected.unwrap_or(0)))
+}
+
 impl Session<'_> {
     /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
     pub(crate) fn save_last(&mut self, index: usize) -> Result<(), TrainerError> {
-        let states = self.copy_and_write(index, "last")?;
+        let states = self.copy_and_write_last(index)?;
         let task = &self.ledger.running[index];
         let (id, step, name) = (task.id, task.steps, task.config.name.clone());
         let tensors = self.tensors(id, states)?;
@@ -157,45 +165,57 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Has a running adapter written as `best`.
-    pub(crate) fn save_best(&mut self, index: usize) -> Result<(), TrainerError> {
-        self.copy_and_write(index, "best").map(drop)
+    /// Has a running adapter written as `best`, now that an evaluation is.
+    pub(crate) fn save_best(&mut self, index: usize, best: Best) -> Result<(), TrainerError> {
+        // Knows first what became of the one before.
+        self.writer();
+        let before = self.ledger.running[index].best.replace(best);
+        self.copy_and_write(index, Before::Best(before)).map(drop)
     }
 
     /// Writes a running adapter as `last` at once; whether the disk took it.
     pub(crate) fn save_now(&mut self, index: usize) -> Result<bool, TrainerError> {
-        self.copy_and_write(index, "last")?;
+        self.copy_and_write_last(index)?;
         self.wait_for_writer();
         self.check()?;
         let task = &self.ledger.running[index];
         Ok(task.saved_steps == Some(task.steps))
     }
 
-    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
-    fn copy_and_write(&mut self, index: usize, which: &str) -> Result<ModelAdapter, TrainerError> {
+    fn copy_and_write_last(&mut self, index: usize) -> Result<ModelAdapter, TrainerError> {
         self.writer();
+        let task = &mut self.ledger.running[index];
+        let before = task.saved_steps.replace(task.steps);
+        self.saving.ask();
+        self.copy_and_write(index, Before::Last(before))
+    }
+
+    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
+    fn copy_and_write(
+        &mut self,
+        index: usize,
+        before: Before,
+    ) -> Result<ModelAdapter, TrainerError> {
         let place = self.ledger.place(index);
         let states = on_host(self.pipeline.extract(place.group, place.slot)?)?;
-        let part = self.files(&self.ledger.running[index], states.clone(), which);
-        if which == "last" {
-            let task = &mut self.ledger.running[index];
-            task.saved_steps = Some(task.steps);
-            self.saving.ask();
-        }
+        let part = self.files(&self.ledger.running[index], states.clone(), before);
         let room = self.room_for_copies();
         self.writer().send(part, room);
         Ok(states)
     }
 
     /// An adapter as it is to be written.
-    fn files(&self, task: &TrainingTask, states: ModelAdapter, which: &str) -> Part {
+    fn files(&self, task: &TrainingTask, states: ModelAdapter, before: Before) -> Part {
+        let which = match before {
+            Before::Last(_) => "last",
+            Before::Best(_) => "best",
+        };
         let files = AdapterFiles {
             task: task.id,
             name: task.config.name.clone(),
             step: task.steps,
             path: self.ledger.directory.adapter(&task.config.name, which),
-            is_last: which == "last",
-            saved_before: task.saved_steps,
+            before,
         };
         let like = self.shapes.get(&task.id);
         let config = peft_config(self.ledger.config, &task.config, like);
@@ -221,7 +241,7 @@ impl Session<'_> {
             let Some(states) = adapter.clone().filter(|_| unsaved) else {
                 continue;
             };
-            let part = self.files(task, states, "last");
+            let part = self.files(task, states, Before::Last(task.saved_steps));
             if let Some(WaitingTask { task, .. }) = self.waiting.get_mut(&id) {
                 task.saved_steps = Some(task.steps);
             }
@@ -293,10 +313,7 @@ impl Session<'_> {
     /// Bytes that copies which are not yet written may take, beside what the running tasks are expected
     /// to; `None` if no memory is limited that they are in.
     pub(crate) fn room_for_copies(&self) -> Option<u64> {
-        let expected = self.ledger.bytes_predicted.unwrap_or(0);
-        self.saving
-            .limit
-            .map(|limit| limit.saturating_sub(expected))
+        room(self.saving.limit, self.ledger.bytes_predicted)
     }
 
     /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
@@ -326,7 +343,7 @@ impl Session<'_> {
         self.saving.fatal.take().map_or(Ok(()), Err)
     }
 
-    /// Every task knows again which step its `last` has.
+    /// Every task knows again what its `last` and `best` are.
     fn take_back(&mut self) {
         let waiting = self.waiting.values_mut();
         let waiting = waiting.map(|waiting| &mut waiting.task);
@@ -337,7 +354,7 @@ impl Session<'_> {
     }
 
     /// Says what could not be saved; the last of it.
-    fn report_problems(&mut self) -> Option<String> {
+    pub(crate) fn report_problems(&mut self) -> Option<String> {
         let mut problems = std::mem::take(&mut self.saving.problems);
         for problem in &problems {
             let message = format!("not saved: {problem}");
@@ -359,5 +376,18 @@ impl Session<'_> {
             self.wait_for_writer();
         }
         self.report_problems();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room;
+
+    #[test]
+    fn copies_have_what_the_running_tasks_leave() {
+        assert_eq!(room(Some(10), Some(4)), Some(6));
+        assert_eq!(room(Some(3), Some(4)), Some(0));
+        assert_eq!(room(Some(3), None), Some(3));
+        assert_eq!(room(None, Some(4)), None);
     }
 }

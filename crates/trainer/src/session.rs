@@ -219,9 +219,8 @@ impl Session<'_> {
         let task = &mut self.ledger.running[index];
         let compared = self.trials.evaluated(task.id, step, loss);
         if best {
-            task.best = Some(Best { step, loss });
             task.evaluations_without_best = 0;
-            self.save_best(index)?;
+            self.save_best(index, Best { step, loss })?;
             return Ok(compared);
         }
         task.evaluations_without_best += 1;
@@ -289,6 +288,9 @@ impl Session<'_> {
 
     /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
+        // What could not be saved before is saved now.
+        self.wait_for_writer();
+        self.report_problems();
         self.save_begun()?;
         self.settle_all()?;
         for task in std::mem::take(&mut self.ledger.running) {

@@ -196,10 +196,7 @@ fn ended(report: &AdapterReport) -> TaskRecord {
         step: report.steps,
         first_loss: report.first_loss.map(Exact),
         last_loss: report.last_loss.map(Exact),
-        best: report.best.map(|best| BestRecord {
-            step: best.step,
-            loss: Exact(best.loss),
-        }),
+        best: report.best.map(BestRecord::from),
         saved_steps: report.directory.as_ref().map(|_| report.steps),
         samples: report.samples.clone(),
         has_moved: true,

@@ -146,10 +146,7 @@ impl TrainingTask {
             data: self.data.digest.clone(),
             first_loss: exact(self.first_loss),
             last_loss: exact(self.last_loss),
-            best: self.best.map(|best| BestRecord {
-                step: best.step,
-                loss: Exact(best.loss),
-            }),
+            best: self.best.map(BestRecord::from),
             evaluations_without_best: self.evaluations_without_best,
             saved_steps: self.saved_steps,
             samples: self.samples.clone(),

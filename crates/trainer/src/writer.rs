@@ -14,7 +14,8 @@ use loraloom_scheduler::{Learnt, TaskId};
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, bytes_of, to_peft},
-    checkpoint::{Draft, RunRecord, Tensors},
+    checkpoint::{BestRecord, Draft, RunRecord, Tensors},
+    report::Best,
 };
 
 /// A part of what is saved; nothing in it is on a device or changes any more.
@@ -38,10 +39,17 @@ pub(crate) struct AdapterFiles {
     pub(crate) step: usize,
     /// The directory to be written.
     pub(crate) path: PathBuf,
-    /// Whether it is `last`, not `best`.
-    pub(crate) is_last: bool,
-    /// The step that `last` has until then.
-    pub(crate) saved_before: Option<usize>,
+    /// What is there until then.
+    pub(crate) before: Before,
+}
+
+/// What an adapter that is to be replaced is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Before {
+    /// `last`, after this step.
+    Last(Option<usize>),
+    /// `best`, of this evaluation.
+    Best(Option<Best>),
 }
 
 /// What was tried to be written.
@@ -186,10 +194,12 @@ fn write(
                 for (files, saved) in &written.adapters {
                     let mut tasks = record.tasks.iter_mut();
                     if saved.is_err()
-                        && files.is_last
                         && let Some(task) = tasks.find(|task| task.name == files.name)
                     {
-                        task.saved_steps = files.saved_before;
+                        match files.before {
+                            Before::Last(step) => task.saved_steps = step,
+                            Before::Best(best) => task.best = best.map(BestRecord::from),
+                        }
                     }
                 }
                 let begun = draft.take().unwrap_or_else(&create);

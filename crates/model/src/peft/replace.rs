@@ -43,10 +43,15 @@ pub(super) fn replace_directory(
     }
     on(&staged, sync_directory(&staged))?;
     if directory.exists() {
+        if old.exists() {
+            keep_others(&old, directory)?;
+            remove_directory(&old)?;
+        }
         swap(&staged, directory, &old)?;
         keep_others(&old, directory)?;
         on(directory, sync_directory(directory))?;
-        remove_directory(&old)?;
+        // A reader may keep it from going, on NFS. The next save removes it, or the next `--resume`.
+        let _ = remove_directory(&old);
     } else {
         on(directory, fs::rename(&staged, directory))?;
     }

@@ -91,7 +91,7 @@ impl Draft {
                 task.modules = modules;
             }
         }
-        let parent = self.staged.parent().to_owned();
+        let (parent, number) = (self.staged.parent().to_owned(), self.staged.number());
         let failed = |error: serde_json::Error| TrainerError::write(&parent, error.into());
         let record = serde_json::to_vec_pretty(&record).map_err(failed)?;
         self.staged.write(RECORD, &record)?;
@@ -100,7 +100,7 @@ impl Draft {
             self.staged.write(LEARNT, &learnt)?;
         }
         let path = self.staged.commit()?;
-        prune(&parent, keep)?;
+        prune(&parent, number, keep)?;
         Ok(path)
     }
 }

@@ -174,8 +174,12 @@ mod tests {
         for number in [5, 100, 20, 9] {
             commit(directory.path(), number, b"");
         }
-        prune(directory.path(), 2).expect("pruned");
+        prune(directory.path(), 100, 2).expect("pruned");
         assert_eq!(numbers(directory.path()), [100, 20]);
+        // The run went back to 10.
+        commit(directory.path(), 11, b"");
+        prune(directory.path(), 11, 2).expect("pruned");
+        assert_eq!(numbers(directory.path()), [11]);
     }
 
     /// Every truncation and every bit of every file.

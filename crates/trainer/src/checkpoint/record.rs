@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Exact;
-use crate::{AnswerSample, Outcome};
+use crate::{AnswerSample, Best, Outcome};
 
 /// Version of the files of a checkpoint.
 pub(crate) const FORMAT: u32 = 1;
@@ -118,6 +118,15 @@ pub(crate) struct TrialResult {
 pub(crate) struct BestRecord {
     pub(crate) step: usize,
     pub(crate) loss: Exact,
+}
+
+impl From<Best> for BestRecord {
+    fn from(best: Best) -> Self {
+        Self {
+            step: best.step,
+            loss: Exact(best.loss),
+        }
+    }
 }
 
 /// What is not in the tensors of an adapted module.

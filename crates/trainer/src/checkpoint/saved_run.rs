@@ -12,6 +12,7 @@ use super::{
     compare::{config_value, difference},
     generation::{Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
+    staged::remove,
     tensors::decode,
     tensors_file,
 };
@@ -110,6 +111,8 @@ impl SavedRun {
             }
             let mut aside = generation.path.clone().into_os_string();
             aside.push(".damaged");
+            // Iterations are counted again after an older checkpoint was resumed.
+            remove(aside.as_ref()).map_err(|error| TrainerError::write(&generation.path, error))?;
             fs::rename(&generation.path, &aside)
                 .map_err(|error| TrainerError::write(&generation.path, error))?;
         }

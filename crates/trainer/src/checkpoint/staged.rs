@@ -51,6 +51,11 @@ impl Staged {
         &self.parent
     }
 
+    /// Iteration of the run.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Writes a file, `name` relative to the checkpoint, and waits until it is on the disk.
     ///
     /// # Errors
@@ -113,12 +118,16 @@ impl Drop for Staged {
     }
 }
 
-/// Removes all but the newest `keep` checkpoints in `parent`.
+/// Removes all but the newest `keep` checkpoints in `parent`, of which `number` was committed last: those
+/// with a higher number are of steps that were taken back when memory ran out.
 ///
 /// # Errors
 /// If one cannot be removed.
-pub(crate) fn prune(parent: &Path, keep: usize) -> Result<(), TrainerError> {
-    for generation in generations(parent).into_iter().skip(keep) {
+pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<(), TrainerError> {
+    let (undone, kept): (Vec<_>, Vec<_>) = generations(parent)
+        .into_iter()
+        .partition(|generation| generation.number > number);
+    for generation in undone.into_iter().chain(kept.into_iter().skip(keep)) {
         on(&generation.path, remove(&generation.path))?;
     }
     Ok(())
@@ -143,7 +152,7 @@ pub(crate) fn remove_stale(parent: &Path) -> Result<(), TrainerError> {
     Ok(())
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
