@@ -202,19 +202,24 @@ fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
     }
 }
 
-/// A checkpoint says of an adapter that could not be written what is there instead.
+/// Checkpoints say of an adapter that could not be written what is there instead, also when its neighbour
+/// is saved.
 #[test]
 fn a_checkpoint_knows_which_adapters_were_written() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let config = config(&[adapter("a", 8)], directory.path());
+    let mut rarely = adapter("a", 14);
+    rarely["save"]["steps"] = json!(4);
+    let config = config(&[rarely, adapter("b", 14)], directory.path());
     let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
     let run_directory = directory.path().join("run");
     let place = run_directory.join("adapters/a");
     let mut recorded = Vec::new();
     let (report, _) = run(begin, |event| match event {
-        Event::Checkpoint { step: 2, .. } => block(&place),
+        Event::Checkpoint {
+            step: 4, adapter, ..
+        } if adapter == "a" => block(&place),
         Event::RunCheckpoint { path, steps, .. } if steps.contains_key("a") => {
-            if steps["a"] == 4 {
+            if steps["a"] == 10 {
                 unblock(&place);
             }
             let record = fs::read(run_directory.join(path).join("run.json")).expect("a record");
@@ -225,7 +230,8 @@ fn a_checkpoint_knows_which_adapters_were_written() {
         _ => {}
     });
     report.expect("the run ends");
-    assert_eq!(json!(recorded), json!([[2, 2], [4, 2], [6, 6]]));
+    let expected = json!([[2, null], [4, 4], [6, 4], [8, 4], [10, 4], [12, 12]]);
+    assert_eq!(json!(recorded), expected);
 }
 
 /// A `best` that could not be written is written after the next evaluation that is better than what is there.
