@@ -234,39 +234,41 @@ fn a_checkpoint_knows_which_adapters_were_written() {
     assert_eq!(json!(recorded), expected);
 }
 
-/// A `best` that could not be written is written after the next evaluation that is better than what is there.
+/// Checkpoints say of a `best` that could not be written which one is there.
 #[test]
 fn the_best_is_what_was_written() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut best = adapter("a", 8);
-    best["eval"] = json!({"steps": 2});
+    let mut best = adapter("a", 14);
+    best["eval"] = json!({"steps": 4});
     best["train"]["learning_rate"] = json!(1e-3);
     let mut config = config(&[best], directory.path());
     for dataset in config.datasets.values_mut() {
         dataset.validation = loraloom_config::Validation::Fraction(0.25);
     }
     let begin = Run::prepare(config, &[device()]).expect("the run is prepared");
-    let place = directory.path().join("run/adapters/a");
+    let run_directory = directory.path().join("run");
+    let place = run_directory.join("adapters/a/best");
+    let mut recorded = Vec::new();
     let (report, events) = run(begin, |event| match event {
-        Event::Checkpoint { step: 2, path, .. } if path.ends_with("best") => block(&place),
-        event if problem(event).is_some() && place.is_file() => unblock(&place),
+        Event::Checkpoint { step: 4, path, .. } if path.ends_with("best") => block(&place),
+        Event::RunCheckpoint { path, steps, .. } if steps.contains_key("a") => {
+            if steps["a"] == 10 {
+                unblock(&place);
+            }
+            let record = fs::read(run_directory.join(path).join("run.json")).expect("a record");
+            let record: Value = serde_json::from_slice(&record).expect("JSON");
+            let task = &record["tasks"][0];
+            recorded.push([task["step"].clone(), task["best"]["step"].clone()]);
+        }
         _ => {}
     });
-    let report = report.expect("the run ends");
-    let evaluations: Vec<_> = events
+    report.expect("the run ends");
+    let better = events
         .iter()
-        .filter(|event| matches!(event, Event::Eval { .. }))
-        .collect();
-    let written = events.iter().filter_map(|event| match event {
-        Event::Checkpoint { step, path, .. } if path.ends_with("best") => Some(*step),
-        _ => None,
-    });
-    let written: Vec<usize> = written.collect();
-    assert!(!written.contains(&4), "{written:?}, {evaluations:?}");
-    assert_eq!(
-        report.adapters[0].best.map(|best| best.step),
-        written.last().copied()
-    );
+        .filter(|event| matches!(event, Event::Eval { best: true, .. }));
+    assert!(better.count() >= 3, "validation loss falls here");
+    let expected = json!([[2, null], [4, 4], [6, 4], [8, 4], [10, 4], [12, 12]]);
+    assert_eq!(json!(recorded), expected);
 }
 
 /// An adapter that began from a directory keeps that directory's shape when its run is resumed.
