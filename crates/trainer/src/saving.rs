@@ -148,7 +148,7 @@ impl Drop for Saving {
     }
 }
 
-/// What a limit leaves beside what is expected.
+/// Bytes below `limit` that the running tasks are not expected to need.
 fn room(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
     limit.map(|limit| limit.saturating_sub(expected.unwrap_or(0)))
 }

@@ -288,7 +288,7 @@ impl Session<'_> {
 
     /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
     pub(crate) fn interrupt(&mut self) -> Result<(), TrainerError> {
-        // What could not be saved before is saved now.
+        // Earlier failures are only reported: everything is saved again below.
         self.wait_for_writer();
         self.report_problems();
         self.save_begun()?;

@@ -124,7 +124,7 @@ impl Session<'_> {
         })
     }
 
-    /// What a task has learnt, its adapter being in the host's memory.
+    /// A task's tensors for the checkpoint; `states` is in the host's memory.
     pub(crate) fn tensors(
         &self,
         task: TaskId,

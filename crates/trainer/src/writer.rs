@@ -39,11 +39,11 @@ pub(crate) struct AdapterFiles {
     pub(crate) step: usize,
     /// The directory to be written.
     pub(crate) path: PathBuf,
-    /// What is there until then.
+    /// The version that this one replaces.
     pub(crate) before: Before,
 }
 
-/// What an adapter that is to be replaced is.
+/// Which version of an adapter is on the disk before a save.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Before {
     /// `last`, after this step.
@@ -130,7 +130,7 @@ impl Writer {
         self.send(Part::Tensors(name, tensors), room);
     }
 
-    /// Whether the checkpoint has a task's tensors as they are after `step` of its steps.
+    /// Whether [`draft`](Self::draft) was called for this task at this step.
     pub(crate) fn has_drafted(&self, task: TaskId, step: usize) -> bool {
         self.drafted.get(&task) == Some(&step)
     }

@@ -66,6 +66,13 @@ fn unblock(directory: &Path) {
     fs::rename(directory.with_extension("aside"), directory).expect("renamed");
 }
 
+/// The record of the first task in a checkpoint.
+fn first_task(checkpoint: &Path) -> Value {
+    let record = fs::read(checkpoint.join("run.json")).expect("a record");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    record["tasks"][0].clone()
+}
+
 fn whole(adapters: &[Value]) -> TrainedRun {
     let fixture = Fixture::open("llama-gqa");
     train(|output_dir| fixture.config(adapters, output_dir))
@@ -222,9 +229,7 @@ fn a_checkpoint_knows_which_adapters_were_written() {
             if steps["a"] == 10 {
                 unblock(&place);
             }
-            let record = fs::read(run_directory.join(path).join("run.json")).expect("a record");
-            let record: Value = serde_json::from_slice(&record).expect("JSON");
-            let task = &record["tasks"][0];
+            let task = first_task(&run_directory.join(path));
             recorded.push([task["step"].clone(), task["saved_steps"].clone()]);
         }
         _ => {}
@@ -255,9 +260,7 @@ fn the_best_is_what_was_written() {
             if steps["a"] == 10 {
                 unblock(&place);
             }
-            let record = fs::read(run_directory.join(path).join("run.json")).expect("a record");
-            let record: Value = serde_json::from_slice(&record).expect("JSON");
-            let task = &record["tasks"][0];
+            let task = first_task(&run_directory.join(path));
             recorded.push([task["step"].clone(), task["best"]["step"].clone()]);
         }
         _ => {}
