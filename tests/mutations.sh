@@ -154,6 +154,15 @@ mutation configuration-not-synced $trainer/run_directory/directory.rs \
 mutation task-not-synced crates/queue/src/connection.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 
+mutation server-keeps-one $trainer/serving.rs \
+    'self.session.saving.keep = self.session.saving.keep.max(keep);' 'let _ = keep;' a_server_keeps_as_many
+mutation second-signal-ignored crates/cli/src/interrupt.rs \
+    'if handler_stop.swap(true, Ordering::SeqCst) {' \
+    'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends
+mutation validation-with-short-rope $trainer/evaluate.rs \
+    'map(Sample::len).max().unwrap_or(0)' 'map(Sample::len).min().unwrap_or(0)' goes_by_the_longest_row
+mutation first-values-forgotten $trainer/snapshot.rs 'let initial = self.initial.get(&task).cloned();' \
+    'let initial = self.initial.get(&task).filter(|_| false).cloned();' reaches_fails_after_a_restart
 mutation users-trained crates/data/src/message.rs \
     'self.train.unwrap_or_else(|| self.is_assistant())' 'self.train.unwrap_or(true)' parity::llama_gqa
 mutation end-of-turn-not-trained crates/data/src/turns.rs \

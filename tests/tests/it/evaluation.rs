@@ -23,10 +23,23 @@ const ROWS: [[&str; 2]; 5] = [
     ["Spell Li.", "L-I"],
 ];
 
+const BATCH_SIZE: usize = 2;
+
 /// The sum of the targets' cross-entropies over their number, over all rows.
 #[test]
 fn validation_loss_is_the_mean_over_all_targets() {
-    let fixture = Fixture::open("llama-gqa");
+    check("llama-gqa");
+}
+
+/// The frequencies of dynamic RoPE go by the longest row of a batch, as in transformers: the first batch has
+/// one row above `max_position_embeddings` and one below.
+#[test]
+fn validation_loss_with_dynamic_rope_goes_by_the_longest_row() {
+    check("llama-rope-dynamic");
+}
+
+fn check(fixture: &str) {
+    let fixture = Fixture::open(fixture);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("validation.jsonl");
     let row = |[question, answer]: &[&str; 2]| json!({"question": question, "answer": answer});
@@ -36,7 +49,7 @@ fn validation_loss_is_the_mean_over_all_targets() {
     let adapter = json!({
         "name": "a", "dataset": "data",
         "lora": {"r": 8, "lora_alpha": 16, "lora_dropout": 0.5, "target_modules": "all-linear"},
-        "train": {"batch_size": 2, "max_seq_len": 64, "max_steps": 6, "learning_rate": 1e-2},
+        "train": {"batch_size": BATCH_SIZE, "max_seq_len": 64, "max_steps": 6, "learning_rate": 1e-2},
         "eval": {"steps": 3},
     });
     let run = train(|output_dir| {
@@ -60,18 +73,30 @@ fn validation_loss_is_the_mean_over_all_targets() {
     let generator = Generator::load(&fixture.directory, DtypeChoice::Float32, &[last], &device());
     let generator = generator.expect("a model and its adapter");
     let (mut sum, mut count) = (0.0, 0);
-    for [question, answer] in ROWS {
-        let prompt = tokenizer.encode_prompt(question).expect("a prompt");
-        let mut ids = prompt.clone();
-        ids.extend(tokenizer.encode(answer).expect("an answer"));
-        ids.push(tokenizer.eos().expect("an end of sequence"));
-        let logits = generator.logits(&ids, Some(0)).expect("logits");
-        let vocabulary = logits.len() / ids.len();
-        for position in prompt.len()..ids.len() {
-            let logits = &logits[(position - 1) * vocabulary..position * vocabulary];
-            let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
-            sum += total.ln() - f64::from(logits[ids[position] as usize]);
-            count += 1;
+    for batch in ROWS.chunks(BATCH_SIZE) {
+        let rows: Vec<(usize, Vec<u32>)> = batch
+            .iter()
+            .map(|[question, answer]| {
+                let mut ids = tokenizer.encode_prompt(question).expect("a prompt");
+                let prompt = ids.len();
+                ids.extend(tokenizer.encode(answer).expect("an answer"));
+                ids.push(tokenizer.eos().expect("an end of sequence"));
+                (prompt, ids)
+            })
+            .collect();
+        let longest = rows.iter().map(|(_, ids)| ids.len()).max();
+        let longest = longest.expect("a row");
+        for (prompt, ids) in &rows {
+            let mut padded = ids.clone();
+            padded.resize(longest, 0);
+            let logits = generator.logits(&padded, Some(0)).expect("logits");
+            let vocabulary = logits.len() / longest;
+            for position in *prompt..ids.len() {
+                let logits = &logits[(position - 1) * vocabulary..position * vocabulary];
+                let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+                sum += total.ln() - f64::from(logits[ids[position] as usize]);
+                count += 1;
+            }
         }
     }
     assert_close(

@@ -1,12 +1,14 @@
 //! Nothing that is configured is silently left out, nothing else moves.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, io::ErrorKind, sync::atomic::AtomicBool};
 
+use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
-use loraloom_tests::{Fixture, train};
-use loraloom_trainer::Outcome;
+use loraloom_tests::{Fixture, device, train};
+use loraloom_trainer::{Outcome, Run, SavedRun};
 use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::json;
+use tempfile::TempDir;
 
 /// After two steps every targeted A and B of every layer has moved, and no other module has any. That the
 /// base does not move in memory either is seen in `frozen`.
@@ -44,34 +46,7 @@ fn two_steps_move_every_target_and_nothing_else() {
 #[test]
 fn an_adapter_that_no_training_reaches_fails() {
     let fixture = Fixture::open("llama-gqa");
-    let model = tempfile::tempdir().expect("a temporary directory");
-    for entry in fs::read_dir(&fixture.directory).expect("a fixture") {
-        let path = entry.expect("an entry").path();
-        if path.is_file() {
-            let name = path.file_name().expect("a name");
-            fs::copy(&path, model.path().join(name)).expect("a copy");
-        }
-    }
-    let path = model.path().join("model.safetensors");
-    let bytes = fs::read(&path).expect("weights");
-    let weights = SafeTensors::deserialize(&bytes).expect("weights");
-    let zeros = vec![0; bytes.len()];
-    let tensors: Vec<(String, TensorView<'_>)> = weights
-        .tensors()
-        .into_iter()
-        .map(|(name, tensor)| {
-            let data = tensor.data();
-            let data = if name.contains("o_proj") {
-                &zeros[..data.len()]
-            } else {
-                data
-            };
-            let tensor = TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data);
-            (name, tensor.expect("a tensor"))
-        })
-        .collect();
-    serialize_to_file(tensors, None, &path).expect("weights are written");
-
+    let model = without_output_projections(&fixture);
     let adapter = |name: &str, targets: &[&str]| {
         json!({
             "name": name, "dataset": "data",
@@ -100,6 +75,51 @@ fn an_adapter_that_no_training_reaches_fails() {
     assert!(matches!(mlp.outcome, Outcome::Done), "{:?}", mlp.outcome);
 }
 
+/// A run that goes on after its first step still knows the values that its adapters began with.
+#[test]
+fn an_adapter_that_no_training_reaches_fails_after_a_restart() {
+    let fixture = Fixture::open("llama-gqa");
+    let model = without_output_projections(&fixture);
+    let adapter = json!({
+        "name": "attention", "dataset": "data",
+        "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
+        "train": {"batch_size": 2, "max_seq_len": 32, "max_steps": 8, "learning_rate": 1e-3},
+        "save": {"steps": 1, "keep": 8},
+    });
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut config = fixture.config(&[adapter], &directory.path().join("run"));
+    config["model"] = json!(model.path());
+    let path = directory.path().join("config.json");
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let config = || {
+        let loaded = RunConfig::load(&path, &[]);
+        loaded.expect("a valid configuration").config
+    };
+
+    let run = Run::prepare(config(), &[device()]).expect("the run is prepared");
+    run.train(&AtomicBool::new(false), &mut |_| {})
+        .expect("the run ends");
+    // As if it had been killed after the first step.
+    for step in 2..=8 {
+        let later = directory.path().join(format!("run/checkpoints/{step}"));
+        fs::remove_dir_all(&later)
+            .or_else(|error| match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            })
+            .expect("removed");
+    }
+    let saved = SavedRun::claim(&directory.path().join("run")).expect("a checkpoint");
+    assert_eq!(saved.iteration(), 1);
+    let run = Run::resume(config(), &[device()], saved).expect("the run goes on");
+    let report = run.train(&AtomicBool::new(false), &mut |_| {});
+    let report = report.expect("the run ends");
+    let Outcome::Failed { reason } = &report.adapters[0].outcome else {
+        panic!("{:?}", report.adapters[0].outcome);
+    };
+    assert!(reason.contains("no training reaches"), "{reason}");
+}
+
 /// B begins as zeros, so that A keeps its first values in the first step: those of the task's seed.
 #[test]
 fn an_adapter_begins_with_the_values_of_its_seed() {
@@ -119,6 +139,38 @@ fn an_adapter_begins_with_the_values_of_its_seed() {
         assert_eq!(weights.a, again.modules[module].a, "{module}");
         assert_ne!(weights.a, two.modules[module].a, "{module}");
     }
+}
+
+/// The fixture's model with output projections of zeros.
+fn without_output_projections(fixture: &Fixture) -> TempDir {
+    let model = tempfile::tempdir().expect("a temporary directory");
+    for entry in fs::read_dir(&fixture.directory).expect("a fixture") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() {
+            let name = path.file_name().expect("a name");
+            fs::copy(&path, model.path().join(name)).expect("a copy");
+        }
+    }
+    let path = model.path().join("model.safetensors");
+    let bytes = fs::read(&path).expect("weights");
+    let weights = SafeTensors::deserialize(&bytes).expect("weights");
+    let zeros = vec![0; bytes.len()];
+    let tensors: Vec<(String, TensorView<'_>)> = weights
+        .tensors()
+        .into_iter()
+        .map(|(name, tensor)| {
+            let data = tensor.data();
+            let data = if name.contains("o_proj") {
+                &zeros[..data.len()]
+            } else {
+                data
+            };
+            let tensor = TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data);
+            (name, tensor.expect("a tensor"))
+        })
+        .collect();
+    serialize_to_file(tensors, None, &path).expect("weights are written");
+    model
 }
 
 /// All targeted modules, from the names in the configuration and the layers PEFT knows.

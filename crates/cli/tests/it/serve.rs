@@ -13,6 +13,16 @@ use crate::server::{
     wait_for_state, workspace,
 };
 
+/// A task that has three checkpoints kept.
+const KEPT: &str = "\
+model: tiny-llama
+datasets: {number: {path: data/number.jsonl}}
+defaults:
+  train: {batch_size: 2, max_steps: 100000, max_seq_len: 48}
+  save: {steps: 5, keep: 3}
+adapters: [{name: number, dataset: number}]
+";
+
 #[test]
 fn what_is_submitted_is_trained_as_train_does() {
     let here = workspace();
@@ -100,6 +110,28 @@ fn servers_that_are_killed_lose_nothing() {
         .collect();
     assert_eq!(states, ["done", "done", "done"]);
     assert_as_alone(&here, &NAMES);
+}
+
+#[test]
+fn a_server_keeps_as_many_checkpoints_as_a_task_asks_for() {
+    let here = workspace();
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    here.write("task.yaml", KEPT);
+    ok(&here, &["submit", "run", "task.yaml"]);
+    until("four checkpoints", || step(&here, "number") > 20);
+    server.signal("-INT");
+    until("end of the server", || {
+        ok(&here, &["status", "run", "--json"]).json()["served"] == false
+    });
+    let checkpoints = || {
+        let entries = fs::read_dir(here.path("run/checkpoints")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut numbers: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(checkpoints().len(), 3, "{:?}", checkpoints());
 }
 
 #[test]

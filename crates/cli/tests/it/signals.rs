@@ -104,6 +104,20 @@ fn a_hangup_stops_a_run_as_a_termination_does() {
     }
 }
 
+/// Both signals come while the process is halted, so that nothing can be saved between them.
+#[test]
+fn a_second_signal_ends_a_run_at_once() {
+    let here = Workspace::new();
+    here.write("config.yaml", CONFIG);
+    let mut run = Running::start(here.command(&["train", "config.yaml", "--no-progress"]));
+    more_iterations(&here);
+    for signal in ["-STOP", "-INT", "-TERM", "-CONT"] {
+        run.signal(signal);
+    }
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
+    assert!(!saved(&here, "first"));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_under_nohup_outlives_its_terminal() {
