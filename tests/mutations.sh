@@ -156,6 +156,11 @@ mutation task-not-synced crates/queue/src/connection.rs \
 
 mutation server-keeps-one $trainer/serving.rs \
     'self.session.saving.keep = self.session.saving.keep.max(keep);' 'let _ = keep;' a_server_keeps_as_many
+mutation judged-one-by-one $trainer/session.rs 'stepped.insert(id, early.or(diverged));' \
+    'let one = self.trials.judge().pop().map(|(_, reason)| reason);
+        stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
+mutation ranked-by-another-metric $trainer/leaderboard.rs \
+    'Self::rank(&sweep.name, metric,' 'Self::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

@@ -68,7 +68,7 @@ pub(crate) fn leaderboard(sweep: &SweepReport) -> String {
     let columns = [
         ("rank", false),
         ("adapter", true),
-        (sweep.metric, false),
+        (sweep.metric.as_str(), false),
         ("steps", false),
         ("state", true),
     ];

@@ -132,12 +132,11 @@ impl RunConfig {
                 path: source.path.to_owned(),
             });
         }
-        let mut expansion = sweep::expand(&mut tree, source)?;
+        let expansion = sweep::expand(&mut tree, source)?;
         let file: RunFile = tree.deserialize(source, "")?;
-        let mut config = resolve(file, &expansion, &tree, source)?;
+        let config = resolve(file, &expansion, &tree, source)?;
         let empty = options.without_adapters && config.adapters.is_empty();
         warnings.extend(validate(&config, &expansion, &tree, source, empty)?);
-        warnings.extend(sweep::merge_bases(&mut config, &mut expansion));
         warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })
     }

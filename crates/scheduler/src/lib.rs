@@ -43,7 +43,5 @@ pub use room::{Member, Refusal, Room};
 pub use scheduler::Scheduler;
 pub use state::{Outcome, TaskState};
 pub use step_time::{Padding, StepTimeFit, StepTimeModel, StepTimes, Work};
-pub use sweep::{
-    Asha, Diverged, Divergence, Leaderboard, Rungs, Standing, Stop, SweepError, TrialState,
-};
+pub use sweep::{Asha, Diverged, Divergence, Rungs, Stop, SweepError};
 pub use task::{Load, Task, TaskId};

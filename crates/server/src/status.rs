@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
+use loraloom_config::StoppingMetric;
 use loraloom_queue::{Presence, Queue, Task, TaskState};
 use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
-use crate::ServerError;
+use crate::{ServerError, spec::Spec};
 
 /// How the tasks of a queue stand.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,10 +59,14 @@ impl Status {
             Presence::Alive { pid } => (true, pid),
         };
         let tasks = queue.tasks()?;
-        let mut sweeps: BTreeMap<&str, Vec<SweepEntry>> = BTreeMap::new();
+        let mut sweeps: BTreeMap<&str, (Option<StoppingMetric>, Vec<SweepEntry>)> = BTreeMap::new();
         for task in &tasks {
             if let Some(sweep) = &task.sweep {
-                sweeps.entry(sweep).or_default().push(SweepEntry {
+                if !sweeps.contains_key(sweep.as_str()) {
+                    sweeps.insert(sweep, (stopping_metric(queue, task)?, Vec::new()));
+                }
+                let (_, entries) = sweeps.entry(sweep).or_default();
+                entries.push(SweepEntry {
                     name: task.name.clone(),
                     eval_loss: task.best_metric,
                     train_loss: task.last_loss,
@@ -71,7 +76,8 @@ impl Status {
             }
         }
         let sweeps = sweeps.into_iter();
-        let sweeps = sweeps.map(|(name, entries)| SweepReport::rank(name, &entries));
+        let sweeps =
+            sweeps.map(|(name, (metric, entries))| SweepReport::rank(name, metric, &entries));
         Ok(Self {
             served,
             pid,
@@ -105,6 +111,16 @@ impl TaskStatus {
             name: task.name,
         }
     }
+}
+
+/// What stops the trials of a task's sweep early, if anything does.
+fn stopping_metric(queue: &Queue, task: &Task) -> Result<Option<StoppingMetric>, ServerError> {
+    // A specification that is of no use fails its task with the reason.
+    let spec = Spec::from_text(&queue.spec(task.id)?.spec).ok();
+    let stopping = spec
+        .and_then(|spec| spec.sweep)
+        .and_then(|(_, stopping)| stopping);
+    Ok(stopping.map(|stopping| stopping.metric))
 }
 
 /// A trial that is done before its last step was stopped.

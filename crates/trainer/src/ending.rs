@@ -41,7 +41,7 @@ impl Session<'_> {
             time: now(),
             seconds,
             tokens,
-            done: count(|outcome| *outcome == Outcome::Done),
+            done: count(|outcome| matches!(outcome, Outcome::Done | Outcome::Stopped { .. })),
             failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
             interrupted,
             memory_error_percent: forecasts.mean_absolute_percentage_error(),

@@ -1,5 +1,4 @@
-use loraloom_config::RunConfig;
-use loraloom_scheduler::{Leaderboard, TaskId};
+use loraloom_config::{RunConfig, StoppingMetric};
 use serde::Serialize;
 
 use crate::AdapterReport;
@@ -9,9 +8,8 @@ use crate::AdapterReport;
 pub struct SweepReport {
     /// Its name.
     pub name: String,
-    /// What its adapters are ranked by: `eval_loss`, the lowest, if any has one, or else `train_loss`,
-    /// that of the last step.
-    pub metric: &'static str,
+    /// What its adapters are ranked by: the lowest `eval_loss`, or the `train_loss` of the last step.
+    pub metric: StoppingMetric,
     /// Its adapters.
     pub standings: Vec<SweepStanding>,
 }
@@ -47,35 +45,44 @@ pub struct SweepEntry {
 }
 
 impl SweepReport {
-    /// Ranks the adapters of a sweep; of equal ones the first entry is first.
-    pub fn rank(name: &str, entries: &[SweepEntry]) -> Self {
+    /// Ranks the adapters of a sweep by the metric that stops them early, or else by `eval_loss` if any
+    /// has one; of equal ones the first entry is first.
+    pub fn rank(name: &str, metric: Option<StoppingMetric>, entries: &[SweepEntry]) -> Self {
         let evaluated = entries.iter().any(|entry| entry.eval_loss.is_some());
-        let mut board = Leaderboard::new();
-        for (index, entry) in entries.iter().enumerate() {
-            let id = TaskId(index as u64);
-            board.enter(id, &entry.name);
-            let metric = if evaluated {
-                entry.eval_loss
-            } else {
-                entry.train_loss
+        let metric = metric.unwrap_or(if evaluated {
+            StoppingMetric::EvalLoss
+        } else {
+            StoppingMetric::TrainLoss
+        });
+        let value = |entry: &SweepEntry| {
+            let value = match metric {
+                StoppingMetric::EvalLoss => entry.eval_loss,
+                StoppingMetric::TrainLoss => entry.train_loss,
             };
-            if let Some(metric) = metric {
-                board.report(id, 0, metric);
-            }
-        }
-        let standings = board.standings().into_iter().filter_map(|standing| {
-            let entry = entries.get(usize::try_from(standing.trial.0).ok()?)?;
-            Some(SweepStanding {
-                rank: standing.rank,
-                name: standing.name,
-                metric: standing.best,
+            value.filter(|value| value.is_finite())
+        };
+        let mut sorted: Vec<&SweepEntry> = entries.iter().collect();
+        let last = f64::INFINITY;
+        sorted.sort_by(|a, b| {
+            value(a)
+                .unwrap_or(last)
+                .total_cmp(&value(b).unwrap_or(last))
+        });
+        let standings = sorted.iter().map(|&entry| {
+            let own = value(entry);
+            let is_better =
+                |other: &&&SweepEntry| value(other).is_some_and(|other| Some(other) < own);
+            SweepStanding {
+                rank: own.map(|_| sorted.iter().filter(is_better).count() + 1),
+                name: entry.name.clone(),
+                metric: own,
                 steps: entry.steps,
                 state: entry.state.clone(),
-            })
+            }
         });
         Self {
             name: name.to_owned(),
-            metric: if evaluated { "eval_loss" } else { "train_loss" },
+            metric,
             standings: standings.collect(),
         }
     }
@@ -94,7 +101,9 @@ impl SweepReport {
                     state: report.state().to_owned(),
                 })
             });
-            Self::rank(&sweep.name, &entries.collect::<Vec<_>>())
+            let stopping = sweep.early_stopping.as_ref();
+            let metric = stopping.map(|stopping| stopping.metric);
+            Self::rank(&sweep.name, metric, &entries.collect::<Vec<_>>())
         });
         sweeps.collect()
     }
@@ -102,7 +111,7 @@ impl SweepReport {
 
 #[cfg(test)]
 mod tests {
-    use super::{SweepEntry, SweepReport};
+    use super::{StoppingMetric, SweepEntry, SweepReport};
 
     fn entry(name: &str, eval_loss: Option<f64>, train_loss: f64) -> SweepEntry {
         SweepEntry {
@@ -120,27 +129,28 @@ mod tests {
     }
 
     #[test]
-    fn validation_losses_rank_where_there_are_any() {
+    fn the_metric_that_was_chosen_ranks() {
         let entries = [
             entry("a", None, 0.1),
             entry("b", Some(2.0), 0.3),
             entry("c", Some(1.0), 0.2),
+            entry("d", Some(1.0), f64::NAN),
         ];
-        let report = SweepReport::rank("lr", &entries);
-        assert_eq!(report.metric, "eval_loss");
-        assert_eq!(
-            order(&report),
-            [(Some(1), "c"), (Some(2), "b"), (None, "a")]
-        );
+        let by_eval = [(Some(1), "c"), (Some(1), "d"), (Some(3), "b"), (None, "a")];
+        let by_train = [(Some(1), "a"), (Some(2), "c"), (Some(3), "b"), (None, "d")];
+        for metric in [None, Some(StoppingMetric::EvalLoss)] {
+            let report = SweepReport::rank("lr", metric, &entries);
+            assert_eq!(report.metric, StoppingMetric::EvalLoss);
+            assert_eq!(order(&report), by_eval);
+        }
+        let report = SweepReport::rank("lr", Some(StoppingMetric::TrainLoss), &entries);
+        assert_eq!(order(&report), by_train);
         let without = entries.map(|entry| SweepEntry {
             eval_loss: None,
             ..entry
         });
-        let report = SweepReport::rank("lr", &without);
-        assert_eq!(report.metric, "train_loss");
-        assert_eq!(
-            order(&report),
-            [(Some(1), "a"), (Some(2), "c"), (Some(3), "b")]
-        );
+        let report = SweepReport::rank("lr", None, &without);
+        assert_eq!(report.metric, StoppingMetric::TrainLoss);
+        assert_eq!(order(&report), by_train);
     }
 }

@@ -46,7 +46,7 @@ impl AdapterReport {
     /// How it ended, in a word.
     pub fn state(&self) -> &'static str {
         match self.outcome {
-            Outcome::Done if self.steps < self.total_steps => "stopped",
+            Outcome::Stopped { .. } => "stopped",
             Outcome::Done => "done",
             Outcome::Failed { .. } => "failed",
             Outcome::Cancelled => "cancelled",
@@ -59,8 +59,13 @@ impl AdapterReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It took all its steps, or its patience ran out.
+    /// It took all its steps.
     Done,
+    /// It ended early: its patience ran out, or its sweep stopped it.
+    Stopped {
+        /// Why.
+        reason: String,
+    },
     /// It could not go on.
     Failed {
         /// Why.

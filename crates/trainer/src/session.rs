@@ -94,8 +94,20 @@ impl Session<'_> {
         }
         let failed = ended.len();
         // From the last one on, so that removing one does not move those still to come.
+        let mut stepped = BTreeMap::new();
         for index in (0..self.ledger.running.len()).rev() {
-            ended.extend(self.after_step(index)?);
+            ended.extend(self.look_at_step(index, &mut stepped)?);
+        }
+        for (trial, reason) in self.trials.judge() {
+            if let Some(early) = stepped.get_mut(&trial) {
+                early.get_or_insert(reason);
+            }
+        }
+        for index in (0..self.ledger.running.len()).rev() {
+            let id = self.ledger.running[index].id;
+            if let Some(early) = stepped.remove(&id) {
+                ended.extend(self.save_or_end(index, early)?);
+            }
         }
         ended[failed..].reverse();
         Ok(ended)
@@ -125,8 +137,13 @@ impl Session<'_> {
         (1..most).find(some).unwrap_or(most)
     }
 
-    /// Liveness, evaluation, saving and the end of a task, if it took a step.
-    fn after_step(&mut self, index: usize) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+    /// Liveness and evaluation of a task, if it took a step: then it is in `stepped`, with the reason if
+    /// it ends early.
+    fn look_at_step(
+        &mut self,
+        index: usize,
+        stepped: &mut BTreeMap<TaskId, Option<String>>,
+    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
         if !self.ledger.running[index].settle() {
             return Ok(None);
         }
@@ -134,18 +151,26 @@ impl Session<'_> {
             return self.fail(index, reason).map(Some);
         }
         let task = &self.ledger.running[index];
-        let (step, last) = (task.steps, task.ends_after(task.steps));
-        let (id, loss) = (task.id, task.last_loss);
+        let (id, step, loss) = (task.id, task.steps, task.last_loss);
         let mut early = None;
         if task.evaluates_after(step) {
             early = self.evaluate(index)?;
         }
-        let compared = loss.and_then(|loss| self.trials.trained(id, step, loss));
-        let early = early.or(compared);
-        let ends = last || early.is_some();
-        let saves = self.ledger.running[index].saves_after(step);
-        if !ends {
-            if saves {
+        let diverged = loss.and_then(|loss| self.trials.trained(id, step, loss));
+        stepped.insert(id, early.or(diverged));
+        Ok(None)
+    }
+
+    /// Saves or ends a task that took a step.
+    fn save_or_end(
+        &mut self,
+        index: usize,
+        early: Option<String>,
+    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+        let task = &self.ledger.running[index];
+        let (step, last) = (task.steps, task.ends_after(task.steps));
+        if !last && early.is_none() {
+            if task.saves_after(step) {
                 self.save_last(index)?;
             }
             return Ok(None);
@@ -159,12 +184,19 @@ impl Session<'_> {
         let place = self.ledger.place(index);
         let task = &mut self.ledger.running[index];
         task.samples = answers::after(&self.pipeline, self.tokenizer, task, place)?;
-        let all = "took all its steps".to_owned();
-        let reason = early.filter(|_| !last).unwrap_or(all);
+        let (outcome, reason) = match early.filter(|_| !last) {
+            Some(reason) => {
+                let outcome = Outcome::Stopped {
+                    reason: reason.clone(),
+                };
+                (outcome, reason)
+            }
+            None => (Outcome::Done, "took all its steps".to_owned()),
+        };
         self.pipeline.remove(place.group, place.slot)?;
         let task = self.ledger.running.remove(index);
         let (id, step, adapter) = (task.id, task.steps, task.config.name.clone());
-        self.conclude(task, Outcome::Done);
+        self.conclude(task, outcome);
         self.ledger.emit(Event::AdapterDone {
             adapter,
             step,
@@ -217,17 +249,16 @@ impl Session<'_> {
             best,
         });
         let task = &mut self.ledger.running[index];
-        let compared = self.trials.evaluated(task.id, step, loss);
+        self.trials.evaluated(task.id, step, loss);
         if best {
             task.evaluations_without_best = 0;
             self.save_best(index, Best { step, loss })?;
-            return Ok(compared);
+            return Ok(None);
         }
         task.evaluations_without_best += 1;
         let (without, patience) = (task.evaluations_without_best, task.config.eval.patience);
         let impatient = patience.is_some_and(|patience| without >= patience);
-        let impatient = impatient.then(|| format!("{without} evaluations without a new best"));
-        Ok(compared.or(impatient))
+        Ok(impatient.then(|| format!("{without} evaluations without a new best")))
     }
 
     /// Ends a task that cannot go on. What it saved before stays as it is.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{EarlyStopping, StoppingMetric};
-use loraloom_scheduler::{Asha, Divergence, Rungs, SweepError, TaskId};
+use loraloom_scheduler::{Asha, Divergence, Rungs, Stop, SweepError, TaskId};
 
 use crate::checkpoint::{Exact, TrialResult};
 
@@ -76,7 +76,7 @@ impl Trials {
         })
     }
 
-    /// Takes the training loss of a trial's step; why it is stopped, if it is.
+    /// Takes the training loss of a trial's step; why it is stopped at once, if it diverges.
     pub(crate) fn trained(&mut self, trial: TaskId, step: usize, loss: f64) -> Option<String> {
         let watched = self.watched(trial)?;
         let diverged = watched.divergence.as_mut();
@@ -89,35 +89,38 @@ impl Trials {
                 limit.unwrap_or_default()
             ));
         }
-        self.compare(trial, StoppingMetric::TrainLoss, step, loss)
+        self.report(trial, StoppingMetric::TrainLoss, step, loss);
+        None
     }
 
-    /// Takes the validation loss of a trial; why it is stopped, if it is.
-    pub(crate) fn evaluated(&mut self, trial: TaskId, step: usize, loss: f64) -> Option<String> {
-        self.compare(trial, StoppingMetric::EvalLoss, step, loss)
+    /// Takes the validation loss of a trial.
+    pub(crate) fn evaluated(&mut self, trial: TaskId, step: usize, loss: f64) {
+        self.report(trial, StoppingMetric::EvalLoss, step, loss);
     }
 
-    fn compare(
-        &mut self,
-        trial: TaskId,
-        metric: StoppingMetric,
-        step: usize,
-        value: f64,
-    ) -> Option<String> {
-        let watched = self.watched(trial)?;
-        let rung = watched.rungs.reached(step)?;
-        if watched.metric != metric {
-            return None;
-        }
-        let reason = watched.compare(trial, step, value);
+    /// Compares what came since the last time: the trials that are stopped, and why.
+    pub(crate) fn judge(&mut self) -> Vec<(TaskId, String)> {
+        self.sweeps.iter_mut().flat_map(Watched::judge).collect()
+    }
+
+    fn report(&mut self, trial: TaskId, metric: StoppingMetric, step: usize, value: f64) {
+        let Some(watched) = self
+            .watched(trial)
+            .filter(|watched| watched.metric == metric)
+        else {
+            return;
+        };
+        watched.asha.report(trial, step, value);
         let rungs = watched.rungs;
+        let Some(rung) = rungs.reached(step) else {
+            return;
+        };
         let results = self.results.entry(trial).or_default();
         let passed = results.last().and_then(|last| rungs.reached(last.step));
         if passed.is_none_or(|passed| passed < rung) {
             let value = Exact(value);
             results.push(TrialResult { step, value });
         }
-        reason
     }
 }
 
@@ -149,12 +152,18 @@ impl Watched {
         }
     }
 
-    fn compare(&mut self, trial: TaskId, step: usize, value: f64) -> Option<String> {
-        let stop = self.asha.report(trial, step, value)?;
-        Some(format!(
-            "stopped by sweep `{}`: {value:.4} at step {step} is number {} of {} results, and the \
-             best {} go on",
-            self.sweep, stop.rank, stop.results, stop.top
-        ))
+    fn judge(&mut self) -> Vec<(TaskId, String)> {
+        let stops = self.asha.judge().into_iter();
+        stops
+            .map(|stop| {
+                let Stop { step, value, .. } = stop;
+                let reason = format!(
+                    "stopped by sweep `{}`: {value:.4} at step {step} is number {} of {} results, \
+                     and the best {} go on",
+                    self.sweep, stop.rank, stop.results, stop.top
+                );
+                (stop.trial, reason)
+            })
+            .collect()
     }
 }

@@ -17,3 +17,4 @@ mod parking;
 mod peft_files;
 mod pipeline;
 mod run_directory;
+mod sweep;

@@ -3,7 +3,7 @@
 
 use super::{
     SweepFile,
-    expansion::{Expansion, Origin, Point},
+    expansion::{Expansion, Point},
     grid::{Axis, GridReader, MOST_POINTS, set},
     point_name::point_name,
 };
@@ -23,8 +23,7 @@ use crate::{
 pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, ConfigError> {
     let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
     let written = adapters.to_vec();
-    let origin = |(index, _)| Origin { index, point: None };
-    let mut origins: Vec<Origin> = written.iter().enumerate().map(origin).collect();
+    let mut of_adapters: Vec<Option<Point>> = written.iter().map(|_| None).collect();
     let mut points = Vec::new();
     if let Some(sweeps) = tree.get("sweep") {
         let files: Option<Vec<SweepFile>> = sweeps.deserialize(source, "sweep")?;
@@ -40,14 +39,11 @@ pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, 
             let base = reader.base(file)?;
             let axes = reader.axes(file)?;
             for values in combinations(&axes) {
-                origins.push(Origin {
-                    index: origins.len(),
-                    point: Some(Point {
-                        sweep,
-                        base,
-                        paths: axes.iter().map(|axis| axis.path.clone()).collect(),
-                    }),
-                });
+                of_adapters.push(Some(Point {
+                    sweep,
+                    base,
+                    paths: axes.iter().map(|axis| axis.path.clone()).collect(),
+                }));
                 points.push(reader.point(file, base, &axes, &values));
             }
         }
@@ -55,7 +51,9 @@ pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, 
     if !points.is_empty() {
         append(tree, points);
     }
-    Ok(Expansion { origins })
+    Ok(Expansion {
+        points: of_adapters,
+    })
 }
 
 /// Makes adapters where there are none. Anything but a list stays, and is reported as such.

@@ -40,7 +40,8 @@ pub(crate) struct SweepFile {
 }
 
 /// Asynchronous successive halving (ASHA): at step grace_period · reduction_factor^k, for each k,
-/// adapters outside the best one in reduction_factor of those that got so far are stopped.
+/// adapters outside the best one in reduction_factor of those that got so far are stopped. Those that
+/// get there in the same iteration are compared together.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `grace_period`")]
 pub(crate) struct EarlyStoppingFile {

@@ -15,7 +15,8 @@ pub struct SweepConfig {
 /// Asynchronous successive halving, in the words of Ray Tune's `ASHAScheduler`.
 ///
 /// At step `grace_period · reduction_factor^k`, for each k, adapters outside the best one in
-/// `reduction_factor` of those that got so far are stopped.
+/// `reduction_factor` of those that got so far are stopped. Those that get there in the same iteration
+/// are compared together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EarlyStopping {
     /// What is compared; lower is better.
@@ -42,4 +43,14 @@ pub enum StoppingMetric {
     EvalLoss,
     /// The loss on the rows of a step.
     TrainLoss,
+}
+
+impl StoppingMetric {
+    /// As configurations and events have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EvalLoss => "eval_loss",
+            Self::TrainLoss => "train_loss",
+        }
+    }
 }

@@ -7,15 +7,16 @@ use crate::TaskId;
 /// those that got so far are stopped.
 ///
 /// Rungs are at steps `grace · eta^k` ([`Rungs`]). The first report of a trial at or after a rung is
-/// its result there. Of the n results that the rung has then, its own included, the best
-/// `⌈n / eta⌉` are the top; a trial outside it is stopped, one inside it goes on to the next rung.
-/// The lower value is the better one; of equal values the one that came first; a value that is not
-/// finite is never in the top.
+/// its result there. [`judge`](Self::judge) decides on all results since the last time together: of the n
+/// results that a rung has then, the best `⌈n / eta⌉` are the top; a new one outside it stops its
+/// trial, one inside it lets it go on to the next rung. The lower value is the better one; of equal
+/// values an earlier one, then that of the trial that was submitted first; a value that is not finite
+/// is never in the top.
 ///
 /// This is the stopping form of the algorithm, as in Ray Tune's `ASHAScheduler`: nobody waits for
-/// others, a decision uses what is known when it falls and is never taken back. The first to come to
-/// a rung therefore passes it, and some that pass would not do so later. The form of the paper
-/// promotes paused trials instead, which would hold the memory of every one of them.
+/// others, and a decision is never taken back. The first to come to a rung before others therefore
+/// passes it, and some that pass would not do so later. The form of the paper promotes paused trials
+/// instead, which would hold the memory of every one of them.
 ///
 /// A trial is compared with others at its own number of steps only, so a slow start costs it nothing
 /// as long as it is short of the grace period. Values are taken as they are. Trials that see the same
@@ -26,8 +27,10 @@ use crate::TaskId;
 pub struct Asha {
     rungs: Rungs,
     trials: BTreeMap<TaskId, Trial>,
-    /// Results by rung, in the order they came.
+    /// Results by rung that were judged, in ascending order.
     results: BTreeMap<usize, Vec<f64>>,
+    /// Results that were not.
+    reports: Vec<Report>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +41,14 @@ struct Trial {
     stopped: bool,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    rung: usize,
+    trial: TaskId,
+    step: usize,
+    value: f64,
+}
+
 /// Why a trial is not worth its remaining steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
@@ -45,13 +56,13 @@ pub struct Stop {
     pub trial: TaskId,
     /// The rung, from 0.
     pub rung: usize,
-    /// The rung's step; the report may be of a later one.
-    pub milestone: usize,
+    /// The step of the report, which may be later than the rung's.
+    pub step: usize,
     /// What the trial reported.
     pub value: f64,
     /// Its rank at the rung, from 1.
     pub rank: usize,
-    /// Results that the rung has, this one included.
+    /// Results that the rung has, those judged with this one included.
     pub results: usize,
     /// How many of them are the top.
     pub top: usize,
@@ -64,6 +75,7 @@ impl Asha {
             rungs,
             trials: BTreeMap::new(),
             results: BTreeMap::new(),
+            reports: Vec::new(),
         }
     }
 
@@ -79,43 +91,72 @@ impl Asha {
         });
     }
 
-    /// Takes the metric of `trial` after `step` optimizer steps, and says whether it stops now.
+    /// Takes the metric of `trial` after `step` optimizer steps, which [`judge`](Self::judge) decides
+    /// on.
     ///
-    /// A trial stops once at most. A report that brings it to no new rung changes nothing; one that
-    /// passes several rungs at once counts at the highest. Reports of tasks that were not entered,
-    /// or come after the stop, are ignored.
-    pub fn report(&mut self, trial: TaskId, step: usize, value: f64) -> Option<Stop> {
-        let rung = self.pass(trial, step)?;
-        let milestone = self.rungs.step(rung)?;
-        let results = self.results.entry(rung).or_default();
-        let better = |&&other: &&f64| other <= value || !value.is_finite();
-        let rank = results.iter().filter(better).count() + 1;
-        results.push(comparable(value));
-        let top = results.len().div_ceil(self.rungs.reduction_factor());
-        if value.is_finite() && rank <= top {
-            return None;
+    /// A report that brings a trial to no new rung changes nothing; one that passes several rungs at
+    /// once counts at the highest. Reports of tasks that were not entered, or come after the stop, are
+    /// ignored.
+    pub fn report(&mut self, trial: TaskId, step: usize, value: f64) {
+        if let Some(rung) = self.pass(trial, step) {
+            self.reports.push(Report {
+                rung,
+                trial,
+                step,
+                value,
+            });
         }
-        let results = results.len();
-        self.trials.get_mut(&trial)?.stopped = true;
-        Some(Stop {
-            trial,
-            rung,
-            milestone,
-            value,
-            rank,
-            results,
-            top,
-        })
+    }
+
+    /// Decides on all reports since the last time: the trials that stop now, by rung and rank.
+    ///
+    /// A trial stops once at most.
+    pub fn judge(&mut self) -> Vec<Stop> {
+        let mut reports = std::mem::take(&mut self.reports);
+        reports.sort_by(|a, b| {
+            let by_value = || comparable(a.value).total_cmp(&comparable(b.value));
+            let by_trial = || a.trial.cmp(&b.trial);
+            a.rung.cmp(&b.rung).then_with(by_value).then_with(by_trial)
+        });
+        let mut stops = Vec::new();
+        for together in reports.chunk_by(|a, b| a.rung == b.rung) {
+            let rung = together[0].rung;
+            let earlier = self.results.entry(rung).or_default();
+            let results = earlier.len() + together.len();
+            let top = results.div_ceil(self.rungs.reduction_factor());
+            for (better, report) in together.iter().enumerate() {
+                let value = comparable(report.value);
+                let rank = earlier.partition_point(|&other| other <= value) + better + 1;
+                if report.value.is_finite() && rank <= top {
+                    continue;
+                }
+                match self.trials.get_mut(&report.trial) {
+                    Some(trial) if !trial.stopped => trial.stopped = true,
+                    _ => continue,
+                }
+                stops.push(Stop {
+                    trial: report.trial,
+                    rung,
+                    step: report.step,
+                    value: report.value,
+                    rank,
+                    results,
+                    top,
+                });
+            }
+            earlier.extend(together.iter().map(|report| comparable(report.value)));
+            earlier.sort_by(f64::total_cmp);
+        }
+        stops
     }
 
     /// Takes a result from before a restart, which was decided on then: others are compared with it,
     /// and nobody stops. Results of a trial come in their order.
     pub fn restore(&mut self, trial: TaskId, step: usize, value: f64) {
         if let Some(rung) = self.pass(trial, step) {
-            self.results
-                .entry(rung)
-                .or_default()
-                .push(comparable(value));
+            let results = self.results.entry(rung).or_default();
+            let place = results.partition_point(|&other| other <= comparable(value));
+            results.insert(place, comparable(value));
         }
     }
 

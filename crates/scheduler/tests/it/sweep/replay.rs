@@ -58,18 +58,23 @@ pub(crate) fn replay(
     let mut iteration = 0_usize;
     while !running.is_empty() {
         iteration += 1;
-        running.retain(|&trial| {
+        let mut ended = Vec::new();
+        for &trial in &running {
             if !iteration.is_multiple_of(periods[trial]) {
-                return true;
+                continue;
             }
             steps[trial] += 1;
             let step = steps[trial];
-            let stop = step
-                .is_multiple_of(10)
-                .then(|| curves[trial].measured(step, random))
-                .and_then(|loss| asha.report(TaskId(trial as u64), step, loss));
-            stop.is_none() && step < STEPS
-        });
+            if step.is_multiple_of(10) {
+                let loss = curves[trial].measured(step, random);
+                asha.report(TaskId(trial as u64), step, loss);
+            }
+            if step == STEPS {
+                ended.push(trial);
+            }
+        }
+        ended.extend(asha.judge().iter().map(|stop| stop.trial.0 as usize));
+        running.retain(|trial| !ended.contains(trial));
         let free = arrival.places - running.len();
         running.extend(line.by_ref().take(free));
     }

@@ -1,0 +1,123 @@
+//! Early stopping against the curves of a sweep that was trained to its end.
+
+use std::{collections::BTreeMap, fs};
+
+use loraloom_tests::{Fixture, train};
+use loraloom_trainer::{Event, Outcome};
+use serde_json::{Value, json};
+
+/// Learning rates from far too low to far too high, the best ones in the middle.
+const RATES: [f64; 9] = [1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.3, 1.0];
+const STEPS: usize = 30;
+/// Every rung but the last one has an evaluation.
+const RUNGS: [usize; 3] = [3, 9, 27];
+
+/// Losses of every adapter by step.
+type Curves = BTreeMap<String, BTreeMap<usize, f64>>;
+
+/// A sweep over the rates in this order, stopped early by a metric if there is one.
+fn config(order: &[usize], metric: Option<&str>, validation: &str, run: &std::path::Path) -> Value {
+    let fixture = Fixture::open("llama-gqa");
+    let name = |&rate: &usize| format!("rate-{rate}");
+    let adapter = |rate: &usize| {
+        json!({
+            "name": name(rate), "dataset": "data", "seed": 5,
+            "lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
+            "train": {"batch_size": 2, "max_seq_len": 48, "max_steps": STEPS,
+                      "learning_rate": RATES[*rate], "warmup_steps": 0},
+            "eval": {"steps": 3},
+        })
+    };
+    let adapters: Vec<Value> = order.iter().map(adapter).collect();
+    let mut config = fixture.config(&adapters, run);
+    config["datasets"]["data"]["validation"] = json!(validation);
+    let mut sweep =
+        json!({"name": "rates", "adapters": order.iter().map(name).collect::<Vec<_>>()});
+    if let Some(metric) = metric {
+        sweep["early_stopping"] =
+            json!({"metric": metric, "grace_period": 3, "reduction_factor": 3});
+    }
+    config["sweep"] = json!([sweep]);
+    config
+}
+
+fn curves(events: &[Event], metric: &str) -> Curves {
+    let mut curves = Curves::new();
+    for event in events {
+        let (adapter, step, loss) = match event {
+            Event::Step {
+                adapter,
+                step,
+                loss,
+                ..
+            } if metric == "train_loss" => (adapter, step, *loss),
+            Event::Eval {
+                adapter,
+                step,
+                loss,
+                ..
+            } if metric == "eval_loss" => (adapter, step, loss.unwrap_or(f64::INFINITY)),
+            _ => continue,
+        };
+        curves
+            .entry(adapter.clone())
+            .or_default()
+            .insert(*step, loss);
+    }
+    curves
+}
+
+/// The steps that each adapter takes: at every rung the best third of those that are there goes on.
+fn definition(curves: &Curves) -> BTreeMap<String, usize> {
+    let mut steps: BTreeMap<String, usize> =
+        curves.keys().map(|name| (name.clone(), STEPS)).collect();
+    let mut there: Vec<&String> = curves.keys().collect();
+    for rung in RUNGS {
+        there.sort_by(|a, b| curves[*a][&rung].total_cmp(&curves[*b][&rung]));
+        let goes_on = there.len().div_ceil(3);
+        for stopped in there.drain(goes_on..) {
+            steps.insert(stopped.clone(), rung);
+        }
+    }
+    steps
+}
+
+/// In whatever order the file has them, since all come to a rung in the same iteration.
+#[test]
+fn the_best_third_goes_on_at_every_rung() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let validation = directory.path().join("validation.jsonl");
+    let rows = [
+        ["Spell Tom.", "T-O-M"],
+        ["Spell Li.", "L-I"],
+        ["Where are the maps?", "At the mill."],
+    ];
+    let lines =
+        rows.map(|[question, answer]| json!({"question": question, "answer": answer}).to_string());
+    fs::write(&validation, lines.join("\n")).expect("the rows are written");
+    let validation = validation.to_str().expect("UTF-8");
+
+    let ascending: Vec<usize> = (0..RATES.len()).collect();
+    let whole = train(|run| config(&ascending, None, validation, run));
+    for metric in ["train_loss", "eval_loss"] {
+        let expected = definition(&curves(&whole.events, metric));
+        for order in [
+            ascending.clone(),
+            ascending.iter().rev().copied().collect(),
+            vec![3, 8, 0, 5, 7, 1, 4, 2, 6],
+        ] {
+            let run = train(|run| config(&order, Some(metric), validation, run));
+            let adapters = &run.report.adapters;
+            let found: BTreeMap<String, usize> =
+                adapters.iter().map(|a| (a.name.clone(), a.steps)).collect();
+            assert_eq!(found, expected, "{metric} {order:?}");
+            for adapter in adapters {
+                let stopped = matches!(&adapter.outcome, Outcome::Stopped { reason } if reason.contains("rates"));
+                assert_eq!(stopped, adapter.steps < STEPS, "{adapter:?}");
+            }
+            let sweep = &run.report.sweeps[0];
+            assert_eq!(sweep.metric.as_str(), metric);
+            assert_eq!(sweep.standings[0].state, "done", "{:?}", sweep.standings);
+        }
+    }
+}
