@@ -161,6 +161,13 @@ mutation judged-one-by-one $trainer/session.rs 'stepped.insert(id, early.or(dive
         stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
 mutation ranked-by-another-metric $trainer/leaderboard.rs \
     'Self::rank(&sweep.name, metric,' 'Self::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
+mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
+    every_command_on_a_run
+mutation folder-of-nobody crates/config/src/paths.rs \
+    'let is_anchored = matches!(location, Location::At(..))' \
+    'let is_anchored = matches!(location, Location::Unknown)' a_configuration_means_the_same
+mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if digest == expected {' \
+    'if digest != " " {' another_model_in_the_place
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

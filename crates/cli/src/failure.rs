@@ -139,6 +139,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::RunInUse { .. }
         | TrainerError::NoCheckpoint { .. }
         | TrainerError::ConfigChanged { .. }
+        | TrainerError::OtherModel { .. }
         | TrainerError::Write { .. }
         | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }

@@ -159,7 +159,10 @@ mod tests {
             samples: Vec::new(),
         };
         let reason = "loss is not finite".to_owned();
-        let mut first = adapter("shout-r4", Outcome::Done, Some(Best { step: 5, loss: 0.5 }));
+        let stopped = Outcome::Stopped {
+            reason: "2 evaluations without a new best".to_owned(),
+        };
+        let mut first = adapter("shout-r4", stopped, Some(Best { step: 5, loss: 0.5 }));
         first.samples.push(AnswerSample {
             prompt: "what\nsay".to_owned(),
             reference: "RED!".to_owned(),

@@ -23,8 +23,8 @@ use crate::{
 
 /// A run: one backbone and the LoRA adapters trained over it.
 ///
-/// Relative paths of models, data and adapters are looked up below the working directory, then
-/// below the directory of this file. `output_dir` is always relative to the working directory.
+/// Relative paths start from the folder of this file, on the command line from the working directory.
+/// `~`, `$VAR` and `${VAR}` are expanded; a `$` itself is written `$$`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     deny_unknown_fields,

@@ -31,6 +31,7 @@ mod validation;
 pub use device::ParseDeviceError;
 pub use error::ConfigError;
 pub use load::{LoadOptions, Loaded};
+pub use paths::absolute;
 pub use pipeline::{
     BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, ScheduleChoice, StageChoice,
     WorkerAddress,

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    ConfigError, RunConfig,
+    ConfigError, RunConfig, Validation,
     file::RunFile,
-    mlora, overrides,
+    mlora, overrides, paths,
     place::Source,
     resolve::resolve,
     sweep,
@@ -56,9 +56,10 @@ impl RunConfig {
     /// Loads a configuration file: YAML, TOML or JSON by its extension. An mLoRA configuration is
     /// recognised by its keys and translated; overrides apply to the translation.
     ///
-    /// Relative paths of models, data and adapters are looked up below the working directory,
-    /// then below the file's directory. Whether they exist is not checked. `output_dir` stays
-    /// relative to the working directory; its default is `runs/` and the file's stem.
+    /// Relative paths in it start from the file's folder, those in overrides and options from the
+    /// working directory; `~` and `$VAR` are expanded. Files of an mLoRA configuration are looked up
+    /// below the working directory, then below the file's folder, and its run is in the former.
+    /// Whether files exist is not checked. The default of `output_dir` is `runs/` and the file's stem.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl RunConfig {
     }
 
     /// Loads a configuration from YAML text, as [`load_with`](Self::load_with) does from a file; `name`
-    /// stands for the file in messages, and relative paths are looked up below its directory.
+    /// stands for the file in messages, and relative paths start from its folder.
     ///
     /// # Errors
     ///
@@ -132,6 +133,17 @@ impl RunConfig {
                 path: source.path.to_owned(),
             });
         }
+        paths::anchor(&mut tree, source, is_mlora)?;
+        if matches!(tree.value, Value::Mapping(_)) && tree.get("output_dir").is_none() {
+            let stem = source.path.file_stem().unwrap_or(source.path.as_os_str());
+            let folder = if is_mlora {
+                Path::new("")
+            } else {
+                paths::folder(source.path)
+            };
+            let default = folder.join("runs").join(stem);
+            tree.set("output_dir", Node::string(default.to_string_lossy()));
+        }
         let expansion = sweep::expand(&mut tree, source)?;
         let file: RunFile = tree.deserialize(source, "")?;
         let config = resolve(file, &expansion, &tree, source)?;
@@ -141,13 +153,62 @@ impl RunConfig {
         Ok(Loaded { config, warnings })
     }
 
-    /// The configuration as YAML that loads back to an equal one: every adapter with every field,
-    /// nothing left to defaults.
+    /// The configuration as YAML that loads back to [the same](Self::absolute), wherever the file is:
+    /// every adapter with every field, nothing left to defaults.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Write`] if a path is not valid Unicode.
+    /// [`ConfigError::Write`] if a path is not valid Unicode, or the working directory cannot be told.
     pub fn to_yaml(&self) -> Result<String, ConfigError> {
-        serde_saphyr::to_string(self).map_err(|error| ConfigError::Write(error.to_string()))
+        let written = serde_saphyr::to_string(&self.written()?);
+        written.map_err(|error| ConfigError::Write(error.to_string()))
+    }
+
+    /// The configuration as files have it: every path absolute, and `$` written `$$`.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_yaml`](Self::to_yaml).
+    pub fn written(&self) -> Result<Self, ConfigError> {
+        let mut config = self.absolute()?;
+        for path in config.paths_mut() {
+            let text = path.to_str().ok_or_else(|| {
+                ConfigError::Write(format!("`{}` is not valid Unicode", path.display()))
+            })?;
+            *path = text.replace('$', "$$").into();
+        }
+        Ok(config)
+    }
+
+    /// The same configuration for processes with another working directory.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Write`] if the working directory cannot be told.
+    pub fn absolute(&self) -> Result<Self, ConfigError> {
+        let mut config = self.clone();
+        for path in config.paths_mut() {
+            *path = paths::absolute(path).map_err(|error| {
+                ConfigError::Write(format!("the working directory cannot be told: {error}"))
+            })?;
+        }
+        Ok(config)
+    }
+
+    fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let outer = [&mut self.model, &mut self.output_dir].into_iter();
+        let data = self.datasets.values_mut().flat_map(|dataset| {
+            let validation = match &mut dataset.validation {
+                Validation::File(path) => Some(path),
+                Validation::Fraction(_) => None,
+            };
+            dataset.path.iter_mut().chain(validation)
+        });
+        let adapters = self.adapters.iter_mut();
+        let begun = adapters.filter_map(|adapter| adapter.init_from.as_mut());
+        outer
+            .chain(self.pipeline.token_file.iter_mut())
+            .chain(data)
+            .chain(begun)
     }
 }

@@ -1,23 +1,246 @@
-//! What a relative path in a configuration is relative to.
+//! What a relative path is relative to: in a configuration the folder of its file, on the command line
+//! the working directory. mLoRA's files are read from the working directory, or else from its file's
+//! folder.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env, io,
+    path::{Component, Path, PathBuf},
+};
 
-/// The path as written if it is absolute or exists below the working directory, as other trainers
-/// have it; otherwise below the configuration's own directory if it exists there; otherwise as
-/// written, for whoever opens it to report.
-pub(crate) fn input_path(written: &str, config: &Path) -> PathBuf {
-    let written = PathBuf::from(written);
-    if written.as_os_str().is_empty() || written.is_absolute() || written.exists() {
-        return written;
+use crate::{
+    ConfigError,
+    place::{Location, Source},
+    tree::{Node, Value},
+};
+
+/// Rewrites every path of a tree to one from the working directory: expands `~`, `$VAR` and `${VAR}`,
+/// and puts the file's folder before what the file says. Overrides and options stay as they are.
+///
+/// # Errors
+/// A variable that is not set; an input that is not in the folder, but in the working directory.
+pub(crate) fn anchor(
+    tree: &mut Node,
+    source: &Source<'_>,
+    is_mlora: bool,
+) -> Result<(), ConfigError> {
+    let anchor = Anchor {
+        source,
+        folder: folder(source.path),
+        is_mlora,
+    };
+    anchor.input("model", tree.get_mut("model"))?;
+    anchor.output("output_dir", tree.get_mut("output_dir"))?;
+    if let Some(pipeline) = tree.get_mut("pipeline") {
+        anchor.input("pipeline.token_file", pipeline.get_mut("token_file"))?;
     }
-    let beside = config
-        .parent()
-        .unwrap_or_else(|| Path::new(""))
-        .join(&written);
-    if beside.exists() { beside } else { written }
+    if let Some(Value::Mapping(datasets)) = tree.get_mut("datasets").map(|node| &mut node.value) {
+        for (name, dataset) in datasets {
+            let key = format!("datasets.{}.path", name.name);
+            match dataset.get_mut("path") {
+                Some(paths) if !paths.items().is_empty() => {
+                    for (index, path) in paths.items_mut().iter_mut().enumerate() {
+                        anchor.input(&format!("{key}[{index}]"), Some(path))?;
+                    }
+                }
+                path => anchor.input(&key, path)?,
+            }
+            let key = format!("datasets.{}.validation", name.name);
+            anchor.input(&key, dataset.get_mut("validation"))?;
+        }
+    }
+    if let Some(adapters) = tree.get_mut("adapters") {
+        for (index, adapter) in adapters.items_mut().iter_mut().enumerate() {
+            let key = format!("adapters[{index}].init_from");
+            anchor.input(&key, adapter.get_mut("init_from"))?;
+        }
+    }
+    Ok(())
 }
 
-/// Where a run writes if the configuration does not say: `runs/` and the file's stem.
-pub(crate) fn default_output_dir(config: &Path) -> PathBuf {
-    Path::new("runs").join(config.file_stem().unwrap_or(config.as_os_str()))
+struct Anchor<'a> {
+    source: &'a Source<'a>,
+    folder: &'a Path,
+    is_mlora: bool,
+}
+
+impl Anchor<'_> {
+    fn input(&self, key: &str, node: Option<&mut Node>) -> Result<(), ConfigError> {
+        let Some(node) = node else { return Ok(()) };
+        let Some(written) = self.output(key, Some(node))? else {
+            return Ok(());
+        };
+        if self.is_mlora {
+            let path = mlora_path(&written, self.source.path);
+            node.value = Value::String(path.to_string_lossy().into_owned());
+            return Ok(());
+        }
+        let found = Path::new(node.text().unwrap_or_default());
+        if found != written && !found.exists() && written.exists() {
+            let (written, folder) = (written.display(), self.folder.display());
+            let problem = format!(
+                "`{written}` is not in `{folder}`, the folder of this file, where relative paths \
+                 start; it is in the working directory: write {}",
+                self.from_folder(&written.to_string())
+            );
+            return Err(self.invalid(key, node.location, problem));
+        }
+        Ok(())
+    }
+
+    /// The path without the folder, if the node is one.
+    fn output(&self, key: &str, node: Option<&mut Node>) -> Result<Option<PathBuf>, ConfigError> {
+        let Some(Node {
+            value: Value::String(text),
+            location,
+        }) = node
+        else {
+            return Ok(None);
+        };
+        let expanded = expand(text).map_err(|problem| self.invalid(key, *location, problem))?;
+        let written = PathBuf::from(expanded);
+        let is_anchored = matches!(location, Location::At(..)) && !self.is_mlora;
+        let path = if is_anchored && !written.as_os_str().is_empty() {
+            join(self.folder, &written)
+        } else {
+            written.clone()
+        };
+        *text = path.into_os_string().into_string().map_err(|path| {
+            let problem = format!("`{}` is not valid Unicode", path.display());
+            self.invalid(key, *location, problem)
+        })?;
+        Ok(Some(written))
+    }
+
+    fn invalid(&self, key: &str, location: Location, problem: String) -> ConfigError {
+        ConfigError::Invalid {
+            place: self.source.place(location),
+            key: key.to_owned(),
+            problem,
+        }
+    }
+
+    /// How a path from the working directory is written in a file of the folder.
+    fn from_folder(&self, path: &str) -> String {
+        let parts = self.folder.components();
+        let is_below = parts
+            .clone()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if is_below {
+            format!("`{}{path}`", "../".repeat(parts.count()))
+        } else {
+            "an absolute path".to_owned()
+        }
+    }
+}
+
+/// `~` is the home directory, `$VAR` and `${VAR}` are variables of the environment.
+///
+/// # Errors
+/// A sentence on a variable that is not set.
+pub(crate) fn expand(text: &str) -> Result<String, String> {
+    match shellexpand::full(text) {
+        Ok(expanded) => Ok(expanded.into_owned()),
+        Err(error) => Err(format!(
+            "the environment variable `{}` cannot be used: {}; a `$` itself is written `$$`",
+            error.var_name, error.cause
+        )),
+    }
+}
+
+/// A file that an mLoRA configuration names.
+pub(crate) fn mlora_path(written: &Path, config: &Path) -> PathBuf {
+    let beside = join(folder(config), written);
+    if written.exists() || !beside.exists() {
+        written.to_owned()
+    } else {
+        beside
+    }
+}
+
+/// `path` as seen from `folder`. A `..` takes the folder before it away, unless that is a symbolic link.
+fn join(folder: &Path, path: &Path) -> PathBuf {
+    if path.is_absolute() {
+        return path.to_owned();
+    }
+    let mut joined = folder.to_owned();
+    for part in path.components() {
+        let last = joined.components().next_back();
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir
+                if matches!(last, Some(Component::Normal(_))) && !joined.is_symlink() =>
+            {
+                joined.pop();
+            }
+            part => joined.push(part),
+        }
+    }
+    if joined.as_os_str().is_empty() {
+        joined.push(".");
+    }
+    joined
+}
+
+/// A path that leads to the same place from every working directory.
+///
+/// # Errors
+/// If the working directory cannot be told.
+pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+    if path.is_absolute() || path.as_os_str().is_empty() {
+        return Ok(path.to_owned());
+    }
+    Ok(join(&env::current_dir()?, path))
+}
+
+/// The folder of a configuration.
+pub(crate) fn folder(config: &Path) -> &Path {
+    config.parent().unwrap_or(Path::new(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{expand, join};
+
+    #[test]
+    fn a_folder_before_dots_is_taken_away() {
+        for (folder, path, expected) in [
+            ("", "data/a.jsonl", "data/a.jsonl"),
+            ("my-run", "data/a.jsonl", "my-run/data/a.jsonl"),
+            ("examples", "../runs/a", "runs/a"),
+            ("examples", "..", "."),
+            ("examples", "../../a", "../a"),
+            ("../examples", "../a", "../a"),
+            ("..", "../a", "../../a"),
+            ("/etc/loraloom", "./../a", "/etc/a"),
+            ("examples", "/a/../b", "/a/../b"),
+        ] {
+            assert_eq!(
+                join(Path::new(folder), Path::new(path)),
+                Path::new(expected)
+            );
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn dots_after_a_link_lead_to_where_it_leads() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/usr/bin", &link).unwrap();
+        assert_eq!(join(&link, Path::new("../lib")), link.join("../lib"));
+    }
+
+    #[test]
+    fn variables_and_homes_are_expanded() {
+        let path = std::env::var("PATH").unwrap();
+        assert_eq!(expand("$PATH/x").unwrap(), format!("{path}/x"));
+        assert_eq!(expand("${PATH}x").unwrap(), format!("{path}x"));
+        assert_eq!(expand("a$$b~").unwrap(), "a$b~");
+        let home = std::env::home_dir().unwrap();
+        assert_eq!(expand("~/x").unwrap(), format!("{}/x", home.display()));
+        let problem = expand("$LORALOOM_UNSET/x").unwrap_err();
+        assert!(problem.contains("`LORALOOM_UNSET`"), "{problem}");
+    }
 }

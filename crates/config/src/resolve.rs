@@ -8,7 +8,6 @@ use crate::{
     file::{
         AdapterFile, DatasetFile, DefaultsFile, EvalFile, LoraFile, RunFile, SaveFile, TrainFile,
     },
-    paths::{default_output_dir, input_path},
     pipeline,
     place::Source,
     scheduler,
@@ -38,7 +37,7 @@ pub(crate) fn resolve(
     let datasets: BTreeMap<String, DatasetConfig> = file
         .datasets
         .into_iter()
-        .map(|(name, written)| (name, dataset(written, source)))
+        .map(|(name, written)| (name, dataset(written)))
         .collect();
     let adapters = file
         .adapters
@@ -53,14 +52,12 @@ pub(crate) fn resolve(
                 datasets: &datasets,
             };
             let dataset = chosen.dataset(written.dataset.as_ref().or(defaults.dataset.as_ref()))?;
-            Ok(adapter(written, &defaults, dataset, seed, source))
+            Ok(adapter(written, &defaults, dataset, seed))
         })
         .collect::<Result<_, ConfigError>>()?;
     let mut config = RunConfig {
-        model: input_path(&file.model, source.path),
-        output_dir: file
-            .output_dir
-            .map_or_else(|| default_output_dir(source.path), PathBuf::from),
+        model: file.model.into(),
+        output_dir: file.output_dir.unwrap_or_default().into(),
         device,
         dtype: file.dtype.unwrap_or(DtypeChoice::Auto),
         seed,
@@ -76,17 +73,10 @@ pub(crate) fn resolve(
     Ok(config)
 }
 
-fn dataset(written: DatasetFile, source: &Source<'_>) -> DatasetConfig {
-    let path = |written: &String| input_path(written, source.path);
-    let validation = match written.validation {
-        None => Validation::Fraction(0.0),
-        Some(Validation::File(file)) => {
-            Validation::File(input_path(&file.to_string_lossy(), source.path))
-        }
-        Some(fraction) => fraction,
-    };
+fn dataset(written: DatasetFile) -> DatasetConfig {
+    let validation = written.validation.unwrap_or(Validation::Fraction(0.0));
     DatasetConfig {
-        path: written.path.items().iter().map(path).collect(),
+        path: written.path.items().iter().map(PathBuf::from).collect(),
         columns: written.columns,
         template: written.template,
         validation,
@@ -124,13 +114,7 @@ impl Chosen<'_> {
     }
 }
 
-fn adapter(
-    own: AdapterFile,
-    shared: &DefaultsFile,
-    dataset: String,
-    seed: u64,
-    source: &Source<'_>,
-) -> AdapterConfig {
+fn adapter(own: AdapterFile, shared: &DefaultsFile, dataset: String, seed: u64) -> AdapterConfig {
     AdapterConfig {
         name: own.name,
         dataset,
@@ -139,7 +123,7 @@ fn adapter(
             .tenant
             .or_else(|| shared.tenant.clone())
             .unwrap_or_else(|| "default".to_owned()),
-        init_from: own.init_from.map(|path| input_path(&path, source.path)),
+        init_from: own.init_from.map(PathBuf::from),
         seed: own.seed.or(shared.seed).unwrap_or(seed),
         lora: lora(&[own.lora.as_ref(), shared.lora.as_ref()]),
         train: train(&[own.train.as_ref(), shared.train.as_ref()]),

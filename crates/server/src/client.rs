@@ -5,7 +5,7 @@ use std::{
 
 use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
 use loraloom_queue::{Answer, Queue, Request, Submission, Task};
-use loraloom_trainer::{DeviceRoom, inspect};
+use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
 
 use crate::{ServerError, Status, configuration, desk::ROOMS, spec::Spec};
 
@@ -154,7 +154,9 @@ impl Client {
         rooms: &[DeviceRoom],
     ) -> Result<(Vec<Submission>, Vec<String>), ServerError> {
         self.check_model(&config.model)?;
+        // The server encodes rows with its own model's tokenizer.
         let as_served = RunConfig {
+            model: self.config.model.clone(),
             pipeline: self.config.pipeline.clone(),
             scheduler: self.config.scheduler.clone(),
             ..config.clone()
@@ -162,6 +164,8 @@ impl Client {
         let (inspected, warnings) = inspect(&as_served)?;
         let several = config.adapters.len() > 1;
         let mut submissions = Vec::with_capacity(inspected.len());
+        let config = config.written()?;
+        let model = self.config.written()?.model;
         for (adapter, inspected) in config.adapters.iter().zip(inspected) {
             for room in rooms {
                 if let Some(reason) = room.refuses(inspected.load)? {
@@ -169,12 +173,12 @@ impl Client {
                     return Err(ServerError::NeverFits { name, reason });
                 }
             }
-            let spec = Spec::of(config, adapter)?;
+            let spec = Spec::of(&config, adapter);
             submissions.push(Submission {
                 name: adapter.name.clone(),
                 tenant: adapter.tenant.clone(),
                 priority: adapter.priority,
-                spec: spec.to_text(&self.config.model)?,
+                spec: spec.to_text(&model)?,
                 dataset_hash: inspected.digest,
                 total_steps: Some(inspected.total_steps as u64),
                 sweep: spec.sweep.map(|(name, _)| name),
@@ -184,7 +188,12 @@ impl Client {
         Ok((submissions, warnings))
     }
 
+    /// Refuses a model with other weights than the server's. Before there is a checkpoint, the
+    /// directories must be the same.
     fn check_model(&self, model: &Path) -> Result<(), ServerError> {
+        if trained_over(&self.directory).is_some() {
+            return Ok(check_model(model, &self.directory)?);
+        }
         let real = |path: &Path| {
             fs::canonicalize(path).map_err(|source| ServerError::Path {
                 path: path.to_owned(),

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf, absolute},
+    path::{Path, PathBuf},
 };
 
 use loraloom_config::{
@@ -38,24 +38,16 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// That of an adapter in a configuration.
-    pub(crate) fn of(config: &RunConfig, adapter: &AdapterConfig) -> Result<Self, ServerError> {
-        let mut adapter = adapter.clone();
-        if let Some(directory) = &mut adapter.init_from {
-            make_absolute(directory)?;
-        }
-        let mut dataset = config.datasets[&adapter.dataset].clone();
-        dataset.path.iter_mut().try_for_each(make_absolute)?;
-        if let Validation::File(path) = &mut dataset.validation {
-            make_absolute(path)?;
-        }
+    pub(crate) fn of(config: &RunConfig, adapter: &AdapterConfig) -> Self {
+        let dataset = config.datasets[&adapter.dataset].clone();
         let mut sweeps = config.sweep.iter();
         let sweep = sweeps.find(|sweep| sweep.adapters.contains(&adapter.name));
-        Ok(Self {
-            adapter,
+        Self {
+            adapter: adapter.clone(),
             dataset,
             seed: config.seed,
             sweep: sweep.map(|sweep| (sweep.name.clone(), sweep.early_stopping.clone())),
-        })
+        }
     }
 
     /// As text, for a server of this model.
@@ -91,7 +83,7 @@ impl Spec {
     /// From text.
     pub(crate) fn from_text(text: &str) -> Result<Self, ServerError> {
         let (config, _) = Self::configuration(text, &[])?;
-        Self::of(&config, &config.adapters[0])
+        Ok(Self::of(&config, &config.adapters[0]))
     }
 
     /// Files that its rows are from.
@@ -102,12 +94,4 @@ impl Spec {
         }
         files
     }
-}
-
-fn make_absolute(path: &mut PathBuf) -> Result<(), ServerError> {
-    *path = absolute(&path).map_err(|source| ServerError::Path {
-        path: path.clone(),
-        source,
-    })?;
-    Ok(())
 }

@@ -124,8 +124,10 @@ pub(crate) fn peft_config(
         use_rslora: lora.use_rslora,
         ..PeftLoraConfig::new(lora.r, lora.lora_alpha, lora.target_modules.clone())
     });
+    // A relative path would mean another directory wherever the adapter is copied to.
+    let model = loraloom_config::absolute(&run.model).unwrap_or_else(|_| run.model.clone());
     peft.lora_dropout = lora.lora_dropout;
-    peft.base_model_name_or_path = Some(run.model.display().to_string());
+    peft.base_model_name_or_path = Some(model.display().to_string());
     peft
 }
 

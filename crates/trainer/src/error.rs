@@ -128,6 +128,18 @@ pub enum TrainerError {
         /// The run directory.
         run: PathBuf,
     },
+    /// A model that the adapters of a run were not made for.
+    #[error(
+        "`{}` is not the model of `{}`: its weights or its `config.json` differ from those that the \
+         run trains over",
+        model.display(), run.display()
+    )]
+    OtherModel {
+        /// The model.
+        model: PathBuf,
+        /// The run directory.
+        run: PathBuf,
+    },
     /// A sweep that cannot be stopped early as asked.
     #[error(transparent)]
     Sweep(#[from] SweepError),
@@ -247,6 +259,12 @@ impl TrainerError {
                  is a new run",
                 run.display()
             )),
+            Self::OtherModel { .. } => Some(
+                "if the run's model was moved, name its directory; an adapter's own directory works \
+                 with any model of its shape: `loraloom generate --model DIR --adapter \
+                 RUN/adapters/NAME/last`"
+                    .into(),
+            ),
             Self::SavesFailed { .. } => Some(
                 "make room, or mend the disk; `--resume` goes on from the last whole checkpoint"
                     .into(),

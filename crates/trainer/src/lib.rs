@@ -54,7 +54,7 @@ mod writer;
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
 };
-pub use checkpoint::{SavedRun, SavedTask};
+pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;

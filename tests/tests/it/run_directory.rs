@@ -76,7 +76,11 @@ fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
             .collect::<Vec<_>>(),
         [true, false, false]
     );
-    assert_eq!((stands.steps, &stands.outcome), (6, &Outcome::Done));
+    let reason = "2 evaluations without a new best".to_owned();
+    assert_eq!(
+        (stands.steps, &stands.outcome),
+        (6, &Outcome::Stopped { reason })
+    );
 
     let kept = |name: &str, which: &str| {
         let path = run

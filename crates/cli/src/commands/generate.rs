@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use loraloom_trainer::{GenerateOptions, Generator};
+use loraloom_trainer::{GenerateOptions, Generator, check_model};
 use serde::Serialize;
 
 use crate::{
@@ -37,6 +37,9 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
         (None, Some(run)) => run_directory::config(run)?.model,
         (None, None) => return Err(Failure::usage("neither --model nor --run is given").into()),
     };
+    if let Some(run) = &arguments.run {
+        check_model(&model, run)?;
+    }
     let adapters = adapters(arguments)?;
     let prompt = prompt(arguments)?;
 

@@ -54,9 +54,7 @@ pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Resul
             })
         })
         .collect();
-    // Unlike the paths of inputs, that of a run is relative to the working directory.
-    let output_dir = directory.join("runs/first");
-    let config = starter(Path::new(MODEL), &output_dir, &datasets);
+    let config = starter(Path::new(MODEL), Path::new("runs/first"), &datasets);
     let mut files: Vec<Bundled<'_>> = MODEL_FILES.into_iter().chain(DATA_FILES).collect();
     files.push((CONFIG, config.as_bytes()));
 

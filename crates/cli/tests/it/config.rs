@@ -27,7 +27,7 @@ fn show_fills_in_every_default_and_loads_back() {
         "adapters.a.lora.r=64",
     ]);
     insta::assert_snapshot!(run.all());
-    here.write("again.yaml", &run.stdout);
+    here.write("again.yaml", here.with_paths(&run.stdout));
     let again = here.run(&["config", "show", "again.yaml"]);
     assert_eq!(again.stdout, run.stdout);
 

@@ -36,3 +36,4 @@ mod train;
 mod usage;
 #[cfg(all(feature = "remote", unix))]
 mod worker;
+mod working_directory;

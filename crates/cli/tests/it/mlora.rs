@@ -52,7 +52,7 @@ fn import_prints_a_configuration_that_loads() {
         "tiny-llama",
     ]);
     insta::assert_snapshot!("import", run.all());
-    here.write("imported.yaml", &run.stdout);
+    here.write("imported.yaml", here.with_paths(&run.stdout));
     assert_eq!(here.run(&["check", "imported.yaml"]).code, 0);
 }
 

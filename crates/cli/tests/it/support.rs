@@ -41,6 +41,11 @@ impl Workspace {
         fs::write(path, text).unwrap();
     }
 
+    /// What a command said, with the directory as it is.
+    pub(crate) fn with_paths(&self, text: &str) -> String {
+        text.replace("[DIR]", self.directory.path().to_str().unwrap())
+    }
+
     /// The command, ready to be run here.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         self.command_under(&[], arguments)
@@ -67,7 +72,13 @@ impl Workspace {
 
     /// Runs the command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
-        let output = self.command(arguments).output().unwrap();
+        self.run_in("", arguments)
+    }
+
+    /// As [`run`](Self::run), with a directory below as the working directory.
+    pub(crate) fn run_in(&self, name: &str, arguments: &[&str]) -> Run {
+        let mut command = self.command(arguments);
+        let output = command.current_dir(self.path(name)).output().unwrap();
         Run::new(&output, self.directory.path())
     }
 }

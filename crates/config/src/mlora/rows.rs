@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 
 use crate::{
     ConfigError,
-    paths::input_path,
+    paths::{expand, mlora_path},
     place::Source,
     tree::{Node, read_file},
 };
@@ -22,7 +22,8 @@ pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigErro
     struct Prompt {
         template: String,
     }
-    let path = input_path(prompt, config);
+    let written = expand(prompt).unwrap_or_else(|_| prompt.to_owned());
+    let path = mlora_path(written.as_ref(), config);
     let source = Source {
         path: &path,
         overrides: &[],
@@ -34,7 +35,7 @@ pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigErro
 /// How many rows a JSON list has; `None` if it cannot be read here, which is reported when the
 /// data is.
 pub(super) fn count(data: &str, config: &Path) -> Option<usize> {
-    let file = File::open(input_path(data, config)).ok()?;
+    let file = File::open(mlora_path(expand(data).ok()?.as_ref(), config)).ok()?;
     let rows: Vec<IgnoredAny> = serde_json::from_reader(BufReader::new(file)).ok()?;
     Some(rows.len())
 }

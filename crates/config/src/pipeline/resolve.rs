@@ -5,7 +5,6 @@ use super::{BalanceChoice, PipelineConfig, ScheduleChoice, StageChoice};
 use crate::{
     ConfigError, DeviceChoice,
     file::PipelineFile,
-    paths::input_path,
     place::{Location, Source},
     tree::Node,
 };
@@ -40,7 +39,7 @@ pub(crate) fn resolve(
         schedule: file.schedule.unwrap_or(ScheduleChoice::Lorapp),
         microbatches: file.microbatches.unwrap_or(1),
         extra_warmup: file.extra_warmup.unwrap_or(0),
-        token_file: file.token_file.map(|path| input_path(&path, source.path)),
+        token_file: file.token_file.map(Into::into),
         step_deadline: file.step_deadline.unwrap_or(PipelineConfig::STEP_DEADLINE),
     };
     check.numbers(&pipeline)?;

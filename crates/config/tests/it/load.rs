@@ -27,8 +27,8 @@ fn defaults_are_those_of_the_interface() {
         .config;
     let modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
     let expected = RunConfig {
-        model: "models/base".into(),
-        output_dir: "runs/minimal".into(),
+        model: fixture("models/base"),
+        output_dir: fixture("runs/minimal"),
         device: DeviceChoice::Auto,
         dtype: DtypeChoice::Auto,
         seed: 0,
@@ -52,7 +52,7 @@ fn defaults_are_those_of_the_interface() {
         datasets: [(
             "rows".to_owned(),
             DatasetConfig {
-                path: vec!["rows.jsonl".into()],
+                path: vec![fixture("rows.jsonl")],
                 columns: None,
                 template: None,
                 validation: Validation::Fraction(0.0),
@@ -133,20 +133,17 @@ fn every_field_of_a_full_file_arrives() {
         schedule: ScheduleChoice::OneFOneB,
         microbatches: 2,
         extra_warmup: 3,
-        token_file: Some("token.txt".into()),
+        token_file: Some(fixture("token.txt")),
         step_deadline: 90.5,
     };
     assert_eq!(config.pipeline, pipeline);
     assert!(config.pipeline.has_workers());
     assert_eq!(config.pipeline.groups(), 5);
     let gsm8k = &config.datasets["gsm8k"];
-    assert_eq!(
-        gsm8k.path,
-        [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]
-    );
+    assert_eq!(gsm8k.path, [fixture("a.jsonl"), fixture("b.jsonl")]);
     assert_eq!(gsm8k.validation, Validation::Fraction(0.02));
     let chat = &config.datasets["chat"];
-    assert_eq!(chat.validation, Validation::File("held.jsonl".into()));
+    assert_eq!(chat.validation, Validation::File(fixture("held.jsonl")));
     assert_eq!(chat.template.as_deref(), Some("{{ q }}\n{{ a }}"));
     let columns = ColumnMap::Instruction {
         instruction: "q".to_owned(),
@@ -190,7 +187,7 @@ fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
         ("chat", 5, "me")
     );
     assert_eq!(b.seed, u64::MAX);
-    assert_eq!(b.init_from, Some("some/adapter".into()));
+    assert_eq!(b.init_from, Some(fixture("some/adapter")));
     assert_eq!(b.lora.r, 64);
     assert_eq!(b.lora.lora_alpha, 16.0, "of the defaults");
     assert_eq!(b.lora.target_modules, ["q_proj", "down_proj"]);
@@ -229,7 +226,7 @@ fn a_written_configuration_loads_back_equal() {
 #[test]
 fn odd_strings_and_numbers_survive_the_round_trip() {
     let mut config = full("full.yaml");
-    config.model = "a: b #c".into();
+    config.model = "/a: b #c".into();
     config.adapters[0].name = "1e3".to_owned();
     config.adapters[1].name = "no".to_owned();
     config.adapters[0].tenant = "null".to_owned();
@@ -302,31 +299,97 @@ fn a_resolved_configuration_is_the_same_from_text() {
     assert_eq!(again.unwrap().config, config);
 }
 
+/// Also the default of `output_dir`; overrides and options start from the working directory.
 #[test]
-fn input_paths_fall_back_to_the_files_directory_and_outputs_do_not() {
+fn relative_paths_start_from_the_files_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("configs/run.yaml");
+    let write = |text: &str| fs::write(&path, text).unwrap();
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    let rest = "model: ../m\ndatasets: {d: {path: [rows.jsonl, /none.jsonl], validation: ./v.jsonl}}\n\
+                pipeline: {stages: [cpu], token_file: t}\n\
+                adapters: [{name: a, init_from: ../../b}]\n";
+    write(&format!("output_dir: ../out\n{rest}"));
+    let config = RunConfig::load(&path, &[]).unwrap().config;
+    let at = |name: &str| directory.path().join(name);
+    assert_eq!(config.model, at("m"));
+    assert_eq!(config.output_dir, at("out"));
+    let data = &config.datasets["d"];
+    assert_eq!(data.path, [at("configs/rows.jsonl"), "/none.jsonl".into()]);
+    assert_eq!(data.validation, Validation::File(at("configs/v.jsonl")));
+    assert_eq!(config.pipeline.token_file, Some(at("configs/t")));
+    let beside = directory.path().parent().unwrap().join("b");
+    assert_eq!(config.adapters[0].init_from, Some(beside));
+
+    write(rest);
+    let config = RunConfig::load(&path, &["datasets.d.path=rows.jsonl".into()]);
+    let config = config.unwrap().config;
+    assert_eq!(config.output_dir, at("configs/runs/run"));
+    assert_eq!(config.datasets["d"].path, [PathBuf::from("rows.jsonl")]);
+    let options = LoadOptions {
+        base_model: Some("m2".into()),
+        output_dir: Some("out2".into()),
+        ..LoadOptions::default()
+    };
+    let config = RunConfig::load_with(&path, &options).unwrap().config;
+    assert_eq!(config.model, PathBuf::from("m2"));
+    assert_eq!(config.output_dir, PathBuf::from("out2"));
+
+    // As it was before: a file of the working directory.
+    write("model: Cargo.toml\ndatasets: {d: {path: p}}\nadapters: [{name: a}]\n");
+    let error = RunConfig::load(&path, &[]).unwrap_err().to_string();
+    assert!(
+        error.contains("run.yaml:1:8: `model`: `Cargo.toml` is not in"),
+        "{error}"
+    );
+    assert!(error.contains("write an absolute path"), "{error}");
+}
+
+#[test]
+fn variables_and_homes_are_expanded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.yaml");
-    fs::write(directory.path().join("rows.jsonl"), "").unwrap();
-    fs::write(
-        &path,
-        "model: Cargo.toml\noutput_dir: out\n\
-         datasets: {d: {path: [rows.jsonl, none.jsonl], validation: rows.jsonl}}\n\
-         adapters: [{name: a}]\n",
-    )
-    .unwrap();
+    let text = "model: $CARGO_MANIFEST_DIR/m\noutput_dir: ~/out\n\
+                datasets: {d: {path: '$$x', validation: '${CARGO_MANIFEST_DIR}/v'}}\n\
+                adapters: [{name: a}]\n";
+    fs::write(&path, text).unwrap();
     let config = RunConfig::load(&path, &[]).unwrap().config;
-    let rows = directory.path().join("rows.jsonl");
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(config.model, here.join("m"));
+    assert_eq!(config.output_dir, std::env::home_dir().unwrap().join("out"));
+    assert_eq!(config.datasets["d"].path, [directory.path().join("$x")]);
     assert_eq!(
-        config.model,
-        PathBuf::from("Cargo.toml"),
-        "exists in the working directory"
+        config.datasets["d"].validation,
+        Validation::File(here.join("v"))
     );
-    assert_eq!(config.output_dir, PathBuf::from("out"));
+    fs::write(&path, config.to_yaml().unwrap()).unwrap();
+    assert_eq!(RunConfig::load(&path, &[]).unwrap().config, config);
+
+    let unset = RunConfig::load(&path, &["output_dir=$LORALOOM_UNSET/x".into()]);
+    let error = unset.unwrap_err().to_string();
+    assert!(error.contains("variable `LORALOOM_UNSET`"), "{error}");
+}
+
+#[test]
+fn a_written_configuration_is_the_same_from_everywhere() {
+    let text = "model: m\noutput_dir: ../o\ndatasets: {d: {path: [p], validation: v}}\n\
+                adapters: [{name: a, init_from: i}]\n";
+    let config = RunConfig::load_yaml(text, Path::new("a.yaml"), &LoadOptions::default());
+    let config = config.unwrap().config;
+    let here = std::env::current_dir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config.resolved.yaml");
+    fs::write(&path, config.to_yaml().unwrap()).unwrap();
+    let again = RunConfig::load(&path, &[]).unwrap().config;
+    assert_eq!(again, config.absolute().unwrap());
+    assert_eq!(again.model, here.join("m"));
+    assert_eq!(again.output_dir, here.parent().unwrap().join("o"));
+    assert_eq!(again.datasets["d"].path, [here.join("p")]);
     assert_eq!(
-        config.datasets["d"].path,
-        [rows.clone(), PathBuf::from("none.jsonl")]
+        again.datasets["d"].validation,
+        Validation::File(here.join("v"))
     );
-    assert_eq!(config.datasets["d"].validation, Validation::File(rows));
+    assert_eq!(again.adapters[0].init_from, Some(here.join("i")));
 }
 
 #[test]

@@ -122,7 +122,10 @@ fn the_import_is_a_configuration_of_its_own() {
     let path = directory.path().join("imported.yaml");
     fs::write(&path, config.to_yaml().unwrap()).unwrap();
     let loaded = RunConfig::load(&path, &[]).unwrap();
-    assert_eq!((loaded.config, loaded.warnings), (config, Vec::new()));
+    assert_eq!(
+        (loaded.config, loaded.warnings),
+        (config.absolute().unwrap(), Vec::new())
+    );
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::support::load;
-use loraloom_config::{StarterDataset, json_schema, starter};
+use loraloom_config::{
+    ConfigError, LoadOptions, Loaded, RunConfig, StarterDataset, json_schema, starter,
+};
 use serde_json::Value;
 
 fn properties<'a>(schema: &'a Value, name: &str) -> Vec<&'a str> {
@@ -170,6 +171,11 @@ fn words_of_the_schema_are_those_that_load() {
     }
 }
 
+/// As if the file was in the working directory.
+fn from_here(text: &str) -> Result<Loaded, ConfigError> {
+    RunConfig::load_yaml(text, Path::new("starter.yaml"), &LoadOptions::default())
+}
+
 #[test]
 fn the_starter_configuration_loads() {
     let datasets = [
@@ -187,7 +193,7 @@ fn the_starter_configuration_loads() {
         Path::new("runs/first"),
         &datasets[..1],
     );
-    let loaded = load(&text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let loaded = from_here(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(loaded.warnings, Vec::<String>::new());
     let names: Vec<_> = loaded
         .config
@@ -202,7 +208,7 @@ fn the_starter_configuration_loads() {
 
     let odd = starter(Path::new("no"), Path::new("runs/first"), &datasets);
     let text = odd.replace("it''s odd-r", "odd-r");
-    let config = load(&text, &[])
+    let config = from_here(&text)
         .unwrap_or_else(|error| panic!("{error}\n{text}"))
         .config;
     assert_eq!(config.model, Path::new("no"));

@@ -30,10 +30,10 @@ pub(super) struct Difference {
 /// A configuration as it comes back from a checkpoint.
 ///
 /// # Errors
-/// If a path is not valid Unicode.
+/// If a path is not valid Unicode, or the working directory cannot be told.
 pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
     // By way of the text: reading it may change the last bit of a number.
-    let text = serde_json::to_string(config);
+    let text = serde_json::to_string(&config.absolute()?);
     let value = text.and_then(|text| serde_json::from_str(&text));
     value.map_err(|error| ConfigError::Write(error.to_string()))
 }

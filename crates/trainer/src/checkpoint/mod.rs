@@ -30,7 +30,7 @@ pub(crate) use exact::Exact;
 pub(crate) use record::{
     BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
 };
-pub use saved_run::{SavedRun, SavedTask};
+pub use saved_run::{SavedRun, SavedTask, check_model, trained_over};
 pub(crate) use staged::remove_stale;
 
 /// Name of the directory in a run directory.

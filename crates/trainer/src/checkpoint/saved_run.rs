@@ -4,12 +4,13 @@ use std::{
 };
 
 use loraloom_config::RunConfig;
-use loraloom_model::{LayerAdapter, PeftLoraConfig};
+use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, PeftLoraConfig};
 use loraloom_scheduler::Learnt;
 
 use super::{
     DIRECTORY, LEARNT, RECORD,
     compare::{config_value, difference},
+    digest::model_digest,
     generation::{Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
     staged::remove,
@@ -275,6 +276,37 @@ impl SavedRun {
             samples: task.samples.clone(),
         }
     }
+}
+
+/// Digest of the model that the run in `directory` trains over, if it has written that down; tensors
+/// of checkpoints are not read.
+pub fn trained_over(directory: &Path) -> Option<String> {
+    generations(&directory.join(DIRECTORY))
+        .into_iter()
+        .find_map(|generation| {
+            let record = fs::read(generation.path.join(RECORD)).ok()?;
+            let record: RunRecord = serde_json::from_slice(&record).ok()?;
+            Some(record.model)
+        })
+}
+
+/// Checks that `model` is what the run in `directory` trains over, if that is known.
+///
+/// # Errors
+/// [`TrainerError::OtherModel`], or what is wrong with the model.
+pub fn check_model(model: &Path, directory: &Path) -> Result<(), TrainerError> {
+    let Some(expected) = trained_over(directory) else {
+        return Ok(());
+    };
+    let checkpoint = Checkpoint::open(model)?;
+    let digest = model_digest(&checkpoint, &LlamaConfig::from_directory(model)?, model)?;
+    if digest == expected {
+        return Ok(());
+    }
+    Err(TrainerError::OtherModel {
+        model: model.to_owned(),
+        run: directory.to_owned(),
+    })
 }
 
 fn read(path: &Path) -> Result<(Manifest, RunRecord), String> {
