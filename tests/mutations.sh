@@ -168,6 +168,14 @@ mutation folder-of-nobody crates/config/src/paths.rs \
     'let is_anchored = matches!(location, Location::Unknown)' a_configuration_means_the_same
 mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if digest == expected {' \
     'if digest != " " {' another_model_in_the_place
+mutation absent-data-fails $trainer/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
+mutation failed-not-kept $trainer/snapshot.rs 'for id in self.carried.keys() {' \
+    'for id in self.carried.keys().take(0) {' goes_on_once_its_data
+mutation failed-not-kept-by-the-next-server crates/server/src/desk.rs 'if task.state == TaskState::Failed {' \
+    'if false {' goes_on_once_its_data
+mutation drained-with-success crates/cli/src/commands/serve.rs 'failed = true;' '' waits_for_data_that_is_away
+mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stamp == seen.stamp' \
+    'stamp == seen.stamp' only_other_content
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

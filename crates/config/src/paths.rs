@@ -80,7 +80,7 @@ impl Anchor<'_> {
             let problem = format!(
                 "`{written}` is not in `{folder}`, the folder of this file, where relative paths \
                  start; it is in the working directory: write {}",
-                self.from_folder(&written.to_string())
+                self.seen_from_folder(&written.to_string())
             );
             return Err(self.invalid(key, node.location, problem));
         }
@@ -120,7 +120,7 @@ impl Anchor<'_> {
     }
 
     /// How a path from the working directory is written in a file of the folder.
-    fn from_folder(&self, path: &str) -> String {
+    fn seen_from_folder(&self, path: &str) -> String {
         let parts = self.folder.components();
         let is_below = parts
             .clone()

@@ -15,8 +15,9 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`QueueError::UnknownTask`], and [`QueueError::RequestRefused`] if the task has ended, is to be
-    /// cancelled, or is to be resumed and is not paused.
+    /// [`QueueError::UnknownTask`]; [`QueueError::RequestRefused`] if the task has ended, is to be
+    /// cancelled, or is to be resumed and has neither been paused nor failed; [`QueueError::NameTaken`] if
+    /// a failed task is to be resumed and another one has its name now.
     pub fn request(&mut self, id: TaskId, request: Request) -> Result<Answer, QueueError> {
         let write = self.write()?;
         let answer = write.take_down(id, request)?;
@@ -43,6 +44,9 @@ impl Write<'_> {
             requested: pending,
             ..
         } = self.standing(id)?;
+        if state == TaskState::Failed && request == Request::Resume {
+            self.refuse_taken(&name)?;
+        }
         match request.ruling(state, pending) {
             Ruling::Record => {
                 self.set_request(id, Some(request))?;
@@ -79,6 +83,9 @@ impl Write<'_> {
             };
             if let Some(to) = request.destination(standing.state, standing.begun) {
                 self.enter(id, to, &format!("asked to {request}"))?;
+                if standing.state == TaskState::Failed {
+                    self.back_to_saved(id)?;
+                }
                 carried.push((id, to));
             } else {
                 self.set_request(id, None)?;

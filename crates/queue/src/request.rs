@@ -9,7 +9,7 @@ use crate::TaskState;
 pub enum Request {
     /// Stop training, keep everything.
     Pause,
-    /// Go on after a pause.
+    /// Go on after a pause or a failure.
     Resume,
     /// End for good.
     Cancel,
@@ -51,7 +51,10 @@ impl Request {
     /// What becomes of this request for a task in `state` while `pending` waits.
     pub(crate) fn ruling(self, state: TaskState, pending: Option<Self>) -> Ruling {
         match (self, state, pending) {
-            (Self::Cancel, TaskState::Cancelled, _) => Ruling::Already,
+            (Self::Cancel, TaskState::Cancelled, _)
+            | (Self::Resume, TaskState::Failed, Some(Self::Resume)) => Ruling::Already,
+            (Self::Resume, TaskState::Failed, None) => Ruling::Record,
+            (_, TaskState::Failed, Some(Self::Resume)) => Ruling::Withdraw,
             _ if state.is_final() => Ruling::Refuse,
             _ if pending == Some(self) => Ruling::Already,
             (Self::Cancel, ..) => Ruling::Record,
@@ -82,7 +85,7 @@ impl Request {
         match self {
             _ if to.is_final() => true,
             Self::Pause => to == TaskState::Paused,
-            Self::Resume => from == TaskState::Paused,
+            Self::Resume => matches!(from, TaskState::Paused | TaskState::Failed),
             Self::Cancel => false,
         }
     }

@@ -165,11 +165,17 @@ impl Write<'_> {
             self.enter(id, TaskState::Parked, "server stopped")?;
         }
         for task in &behind {
-            self.execute(
-                "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",
-                params![task.id, self.number()],
-            )?;
+            self.back_to_saved(task.id)?;
         }
         Ok(behind)
+    }
+
+    /// A task has the steps again that its last checkpoint holds.
+    pub(crate) fn back_to_saved(&self, id: TaskId) -> Result<(), QueueError> {
+        self.execute(
+            "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",
+            params![id, self.number()],
+        )
+        .map(drop)
     }
 }

@@ -10,6 +10,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 ///   │           ▼            ▼      queued, running, parked ──► failed
 ///   └──────── paused ◄──► parked    running, parked ──► done
 ///                                   queued ──► paused
+///                                   failed ──► queued, parked, if its owner resumes it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {
@@ -59,7 +60,7 @@ impl TaskState {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// Whether a task in this state will never train again.
+    /// Whether a task in this state has ended. One that has failed trains again if it is resumed.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
@@ -72,7 +73,8 @@ impl TaskState {
             Running => matches!(next, Parked | Paused | Done | Failed | Cancelled),
             Parked => matches!(next, Running | Paused | Done | Failed | Cancelled),
             Paused => matches!(next, Queued | Parked | Cancelled),
-            Done | Failed | Cancelled => false,
+            Failed => matches!(next, Queued | Parked),
+            Done | Cancelled => false,
         }
     }
 }

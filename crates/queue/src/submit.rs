@@ -85,7 +85,7 @@ impl Write<'_> {
             .at(self.path())
     }
 
-    fn refuse_taken(&self, name: &str) -> Result<(), QueueError> {
+    pub(crate) fn refuse_taken(&self, name: &str) -> Result<(), QueueError> {
         let taken = self
             .transaction()
             .prepare_cached(

@@ -2,11 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use loraloom_queue::{Progress, QueueError, Request, TaskId, TaskState, Transition};
+use loraloom_queue::{Progress, QueueError, Request, Task, TaskId, TaskState, Transition};
 use loraloom_scheduler::TaskId as TrainedId;
 use loraloom_trainer::{DeviceRoom, Event, NewTask, Order};
 
@@ -84,7 +86,10 @@ impl Desk {
         let mut orders = self.asked()?;
         orders.extend(self.changed_files());
         if idle && orders.is_empty() {
-            let left = |live: &Live| live.state != TaskState::Paused;
+            let there = |path: PathBuf| File::open(path).is_ok();
+            let left = |live: &Live| {
+                live.state != TaskState::Paused && live.spec.files().into_iter().all(there)
+            };
             if self.drain && !self.live.values().any(left) {
                 return Ok(None);
             }
@@ -97,6 +102,11 @@ impl Desk {
         let mut orders = Vec::new();
         for (id, state) in self.queue.carry_out_waiting()? {
             let Some(live) = self.live.values_mut().find(|live| live.id == id) else {
+                // It had failed. One that the trainer was not told of yet comes below.
+                if id <= self.last && !state.is_final() {
+                    let task = self.queue.queue().task(id)?;
+                    orders.extend(self.take_up(task)?);
+                }
                 continue;
             };
             live.state = state;
@@ -109,44 +119,11 @@ impl Desk {
         }
         for task in self.queue.queue().tasks_after(self.last)? {
             self.last = task.id;
-            if task.state.is_final() {
-                continue;
+            if task.state == TaskState::Failed {
+                orders.push(Order::Keep(TrainedId(task.id.0), task.name));
+            } else if !task.state.is_final() {
+                orders.extend(self.take_up(task)?);
             }
-            let submission = self.queue.queue().spec(task.id)?;
-            let spec = match Spec::from_text(&submission.spec) {
-                Ok(spec) => spec,
-                Err(error) => {
-                    self.end_unread(task.id, task.state, error.to_string())?;
-                    continue;
-                }
-            };
-            self.files.watch(spec.files());
-            let (name, stopping) = spec.sweep.clone().unzip();
-            orders.push(Order::Train(Box::new(NewTask {
-                id: TrainedId(task.id.0),
-                adapter: spec.adapter.clone(),
-                dataset: spec.dataset.clone(),
-                seed: spec.seed,
-                digest: task.dataset_hash,
-                sweep: name.zip(stopping.flatten()),
-                paused: task.state == TaskState::Paused,
-            })));
-            self.live.insert(
-                task.name,
-                Live {
-                    id: task.id,
-                    spec,
-                    progress: Progress {
-                        id: task.id,
-                        step: task.step,
-                        last_loss: None,
-                        best_metric: None,
-                    },
-                    moved: false,
-                    state: task.state,
-                    holds: false,
-                },
-            );
         }
         for task in self.queue.queue().requests()? {
             let Some(live) = self.live.get_mut(&task.name) else {
@@ -163,6 +140,44 @@ impl Desk {
             }
         }
         Ok(orders)
+    }
+
+    /// Has a task trained; `None` if this version cannot read it.
+    fn take_up(&mut self, task: Task) -> Result<Option<Order>, ServerError> {
+        let submission = self.queue.queue().spec(task.id)?;
+        let spec = match Spec::from_text(&submission.spec) {
+            Ok(spec) => spec,
+            Err(error) => {
+                self.end_unread(task.id, task.state, error.to_string())?;
+                return Ok(None);
+            }
+        };
+        self.files.watch(spec.files());
+        let (name, stopping) = spec.sweep.clone().unzip();
+        let order = Order::Train(Box::new(NewTask {
+            id: TrainedId(task.id.0),
+            adapter: spec.adapter.clone(),
+            dataset: spec.dataset.clone(),
+            seed: spec.seed,
+            digest: task.dataset_hash,
+            sweep: name.zip(stopping.flatten()),
+            paused: task.state == TaskState::Paused,
+        }));
+        let live = Live {
+            id: task.id,
+            spec,
+            progress: Progress {
+                id: task.id,
+                step: task.step,
+                last_loss: None,
+                best_metric: None,
+            },
+            moved: false,
+            state: task.state,
+            holds: false,
+        };
+        self.live.insert(task.name, live);
+        Ok(Some(order))
     }
 
     /// Ends a task that this version cannot read.
@@ -191,15 +206,15 @@ impl Desk {
         let changed = self.files.changed();
         let live = self.live.values();
         let failed = live.filter_map(|live| {
-            let path = live
-                .spec
-                .files()
-                .into_iter()
-                .find(|path| changed.contains(path))?;
+            let mut files = live.spec.files().into_iter();
+            let (path, change) = files.find_map(|path| changed.get_key_value(&path))?;
             let reason = format!(
-                "dataset `{}` changed while it trained: {}",
+                "dataset `{}` changed while it trained: {} was BLAKE3 {} and is {}; restore it, then \
+                 resume the task",
                 live.spec.adapter.dataset,
-                path.display()
+                path.display(),
+                change.before,
+                change.now
             );
             Some(Order::Fail(TrainedId(live.id.0), reason))
         });

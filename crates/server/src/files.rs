@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -19,7 +19,14 @@ const EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Files {
     asked: Sender<Asked>,
-    changed: Receiver<PathBuf>,
+    changed: Receiver<(PathBuf, Change)>,
+}
+
+/// What a file was when its tasks were taken up, and what it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) before: String,
+    pub(crate) now: String,
 }
 
 #[derive(Debug)]
@@ -42,8 +49,8 @@ impl Files {
                     Ok(Asked::KeepOnly(files)) => seen.keep_only(&files),
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
-                        for path in seen.take_changed() {
-                            if tell.send(path).is_err() {
+                        for changed in seen.take_changed() {
+                            if tell.send(changed).is_err() {
                                 return;
                             }
                             news.store(true, Ordering::Relaxed);
@@ -70,7 +77,7 @@ impl Files {
     }
 
     /// Files whose content has become another; each is told once.
-    pub(crate) fn changed(&self) -> BTreeSet<PathBuf> {
+    pub(crate) fn changed(&self) -> BTreeMap<PathBuf, Change> {
         self.changed.try_iter().collect()
     }
 
@@ -108,21 +115,31 @@ impl SeenFiles {
         self.0.retain(|path, _| files.contains(path));
     }
 
-    /// Forgets those whose content is another, and returns them.
-    fn take_changed(&mut self) -> Vec<PathBuf> {
-        let changed = self.0.extract_if(|path, seen| {
-            let now = stamp(path);
-            if now == seen.stamp {
-                return false;
+    /// Forgets those whose content is another, and returns them. One that is away is no other.
+    fn take_changed(&mut self) -> Vec<(PathBuf, Change)> {
+        let mut changed = Vec::new();
+        self.0.retain(|path, seen| {
+            let stamp = stamp(path);
+            if stamp.is_none() || stamp == seen.stamp {
+                return true;
             }
-            // Touched, or written anew as it was.
-            let same = content(path) == seen.content;
-            if same {
-                seen.stamp = now;
+            let content = content(path);
+            // Touched, written anew as it was, or there for the first time.
+            if content == seen.content || seen.stamp.is_none() {
+                *seen = Seen { stamp, content };
+                return true;
             }
-            !same
+            let word = |content: Option<blake3::Hash>| {
+                content.map_or_else(
+                    || "unknown".to_owned(),
+                    |hash| hash.to_hex()[..16].to_owned(),
+                )
+            };
+            let (before, now) = (word(seen.content), word(content));
+            changed.push((path.clone(), Change { before, now }));
+            false
         });
-        changed.map(|(path, _)| path).collect()
+        changed
     }
 }
 
@@ -141,9 +158,9 @@ fn content(path: &Path) -> Option<blake3::Hash> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, fs, time::Duration};
+    use std::{fs, time::Duration};
 
-    use super::{SeenFiles, stamp};
+    use super::{Change, SeenFiles, stamp};
 
     #[test]
     fn only_other_content_is_a_change() {
@@ -164,9 +181,18 @@ mod tests {
         }
         fs::remove_file(path("gone")).expect("removed");
         files.keep_only(&["same", "touched", "other", "gone"].map(path).into());
-        let changed: BTreeSet<_> = files.take_changed().into_iter().collect();
-        assert_eq!(changed, [path("gone"), path("other")].into());
+        let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
+        let change = Change {
+            before: hash("other"),
+            now: hash("longer than before"),
+        };
+        assert_eq!(files.take_changed(), [(path("other"), change)]);
         assert!(files.take_changed().is_empty(), "told once");
+        // A file that is back is compared with what it was.
+        fs::write(path("gone"), "gone").expect("written");
+        assert!(files.take_changed().is_empty());
+        fs::write(path("gone"), "longer than before").expect("written");
+        assert_eq!(files.take_changed().len(), 1);
     }
 
     #[test]
@@ -178,6 +204,23 @@ mod tests {
         fs::write(&path, "longer than before").expect("written");
         let mut files = SeenFiles::default();
         files.watch(path.clone(), before);
-        assert_eq!(files.take_changed(), [path]);
+        let changed = files.take_changed();
+        assert_eq!(changed.len(), 1);
+        assert_eq!(
+            (&changed[0].0, changed[0].1.before.as_str()),
+            (&path, "unknown")
+        );
+    }
+
+    #[test]
+    fn what_was_not_there_at_first_is_no_change() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows");
+        let mut files = SeenFiles::default();
+        files.watch(path.clone(), stamp(&path));
+        fs::write(&path, "rows").expect("written");
+        assert!(files.take_changed().is_empty());
+        fs::write(&path, "other rows").expect("written");
+        assert_eq!(files.take_changed().len(), 1);
     }
 }

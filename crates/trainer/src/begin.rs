@@ -98,6 +98,7 @@ impl<'a> Session<'a> {
             waiting: BTreeMap::new(),
             ended: BTreeMap::new(),
             held: BTreeSet::new(),
+            carried: BTreeMap::new(),
             trials: Trials::default(),
             history: History::default(),
             snapshot: None,

@@ -57,10 +57,17 @@ pub enum TrainerError {
     #[error("{0}")]
     Source(#[source] SourceError),
     /// A dataset has other rows than when its task was submitted.
-    #[error("the rows of dataset `{dataset}` are no longer those that were submitted")]
+    #[error(
+        "the rows of dataset `{dataset}` were BLAKE3 {before} when the task was submitted and are {now}; \
+         restore them, then resume the task"
+    )]
     DatasetChanged {
         /// Its name.
         dataset: String,
+        /// Digest of the rows that were submitted.
+        before: String,
+        /// Digest of the rows that were read.
+        now: String,
     },
     /// Nothing to train on.
     #[error("no device for any stage")]
@@ -230,6 +237,14 @@ impl TrainerError {
         matches!(
             self,
             Self::Write { .. } | Self::Model(ModelError::Write { .. })
+        )
+    }
+
+    /// Whether a file cannot be read that may be back later.
+    pub(crate) fn is_of_an_absent_file(&self) -> bool {
+        matches!(
+            self,
+            Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. })
         )
     }
 

@@ -35,7 +35,7 @@ pub struct NewTask {
 /// What is asked of a run between two iterations.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
-    /// Train this task, too; from where it was saved, if it was.
+    /// Train this task, too; from where it was saved, if it was. One that has failed is resumed.
     Train(Box<NewTask>),
     /// Let a task leave its place and wait for its owner.
     Pause(TaskId),
@@ -45,6 +45,8 @@ pub enum Order {
     Cancel(TaskId),
     /// End a task that cannot go on, and why.
     Fail(TaskId, String),
+    /// Keep what the last checkpoint has of a task of this name that has failed: it may be resumed.
+    Keep(TaskId, String),
 }
 
 /// Where the tasks of a run come from while it goes on.

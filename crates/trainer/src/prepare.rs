@@ -101,7 +101,7 @@ impl Materials<'_> {
             task.record.standing == Standing::Begun && task.record.data != rows.digest
         };
         if let Some((run, task)) = saved.as_ref().filter(|(_, task)| changed(task)) {
-            let outcome = with_other_data(&task.record, &adapter.dataset);
+            let outcome = with_other_data(&task.record, &adapter.dataset, &rows.digest);
             let report = run.ended_as(&task.record, outcome);
             tasks.ended.insert(id, report);
             tasks.held.insert(id);
@@ -181,11 +181,19 @@ impl Tasks {
     }
 }
 
+/// As much of a digest as tells two apart.
+pub(crate) fn short(digest: &str) -> String {
+    digest.chars().take(16).collect()
+}
+
 /// The end of a task whose rows are no longer those that it began with.
-fn with_other_data(record: &TaskRecord, dataset: &str) -> Outcome {
+fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome {
     let reason = format!(
-        "the rows of dataset `{dataset}` are no longer those that its first {} steps were taken with",
-        record.step
+        "the rows of dataset `{dataset}` were BLAKE3 {} when its first {} steps were taken and are {}; \
+         restore them, then resume it",
+        short(&record.data),
+        record.step,
+        short(digest)
     );
     Outcome::Failed { reason }
 }

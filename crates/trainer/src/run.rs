@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, thread};
+use std::{collections::BTreeMap, thread, time::Instant};
 
 use loraloom_config::RunConfig;
 use loraloom_data::{EncodeReport, Tokenizer};
@@ -226,6 +226,8 @@ impl Run {
                 saved: ground.saved.as_ref(),
                 reader: Reader::start(scope, rows, signals.news),
                 reading: BTreeMap::new(),
+                absent: BTreeMap::new(),
+                looked: Instant::now(),
             };
             serving.serve(source, signals)
         });

@@ -1,21 +1,32 @@
 //! A run whose tasks come and go.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs::File,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use loraloom_config::Validation;
 use loraloom_scheduler::{
     Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId, TaskState,
 };
 
 use crate::{
-    Event, NewTask, Order, Outcome, SavedRun, Signals, TaskSource, TrainerError,
+    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, Signals, TaskSource, TrainerError,
     checkpoint::{Standing, TaskRecord},
-    prepare::{Materials, Tasks},
+    prepare::{Materials, Tasks, short},
     reader::{ReadTask, Reader},
     rows::RowCache,
     scheduling::Overseer,
     session::Session,
     task::TaskData,
 };
+
+/// Files that cannot be read are looked for this often.
+const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 
 /// A session and where its tasks come from.
 pub(crate) struct Serving<'s, 'a> {
@@ -27,6 +38,20 @@ pub(crate) struct Serving<'s, 'a> {
     pub(crate) reader: Reader,
     /// Tasks whose rows are being read.
     pub(crate) reading: BTreeMap<TaskId, Reading>,
+    /// Tasks that wait for a file to be back.
+    pub(crate) absent: BTreeMap<TaskId, Absent>,
+    /// When files were last looked for.
+    pub(crate) looked: Instant,
+}
+
+/// A task that waits for a file to be back.
+#[derive(Debug)]
+pub(crate) struct Absent {
+    task: Box<NewTask>,
+    /// Whether its owner holds it.
+    held: bool,
+    /// Which file cannot be read, and why.
+    reason: String,
 }
 
 /// A task whose rows are being read.
@@ -47,10 +72,10 @@ impl Serving<'_, '_> {
         let mut idle = true;
         loop {
             if signals.stop() {
-                return self.session.interrupt();
+                return self.end();
             }
             let Some(orders) = source.orders(idle).map_err(TrainerError::Source)? else {
-                return self.session.interrupt();
+                return self.end();
             };
             // Tasks that come together share what is read.
             let mut cache =
@@ -62,10 +87,11 @@ impl Serving<'_, '_> {
             if news {
                 self.tell(source)?;
             }
+            self.look_for_files();
             let read: Vec<ReadTask> = self.reader.read().collect();
             for ReadTask { task, rows } in read {
                 if let Some(reading) = self.reading.remove(&task.id) {
-                    self.begin(&task, reading.held, rows)?;
+                    self.begin(task, reading.held, rows)?;
                 }
             }
             self.session.history = self.overseer.history();
@@ -79,22 +105,54 @@ impl Serving<'_, '_> {
         }
     }
 
+    /// Saves everything, and reports tasks that wait for a file.
+    fn end(&mut self) -> Result<(), TrainerError> {
+        for (id, Absent { task, reason, .. }) in std::mem::take(&mut self.absent) {
+            let report = untrained(task.adapter.name, 0, reason);
+            self.session.ended.insert(id, report);
+        }
+        self.session.interrupt()
+    }
+
+    /// Has the rows of tasks read whose files are back.
+    fn look_for_files(&mut self) {
+        if self.looked.elapsed() < LOOK_FOR_FILES {
+            return;
+        }
+        self.looked = Instant::now();
+        let back = |absent: &Absent| files(&absent.task).all(|path| File::open(path).is_ok());
+        for (id, Absent { task, held, .. }) in self.absent.extract_if(.., |_, absent| back(absent))
+        {
+            let adapter = task.adapter.name.clone();
+            self.reading.insert(id, Reading { adapter, held });
+            self.reader.ask(task);
+        }
+    }
+
     /// Tells why tasks that wait do so.
     fn tell(&self, source: &mut dyn TaskSource) -> Result<(), TrainerError> {
         let waiting = self.session.waiting.keys();
         let why = |&id: &TaskId| Some((id, self.overseer.why(id)?));
         let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
         let reading = self.reading.keys().map(read);
-        let waiting: Vec<_> = waiting.filter_map(why).chain(reading).collect();
+        let absent = self.absent.iter();
+        let absent = absent.map(|(&id, absent)| (id, absent.reason.clone()));
+        let waiting = waiting.filter_map(why).chain(reading).chain(absent);
+        let waiting: Vec<_> = waiting.collect();
         source.decided(&waiting).map_err(TrainerError::Source)
     }
 
     fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<(), TrainerError> {
+        if let Order::Train(task) = &order {
+            // A checkpoint has one task of a name.
+            let carried = &mut self.session.carried;
+            carried.retain(|&id, name| id == task.id || *name != task.adapter.name);
+        }
         match order {
             // A checkpoint without what a task had done would lose that: it is there before the next.
             Order::Train(task) if self.has_begun(&task) => {
                 let rows = cache.read(&task.adapter, &task.dataset, task.seed);
-                self.begin(&task, task.paused, rows)
+                self.begin(task.clone(), task.paused, rows)
             }
             Order::Train(task) => {
                 let reading = Reading {
@@ -108,6 +166,8 @@ impl Serving<'_, '_> {
             Order::Pause(id) => {
                 if let Some(reading) = self.reading.get_mut(&id) {
                     reading.held = true;
+                } else if let Some(absent) = self.absent.get_mut(&id) {
+                    absent.held = true;
                 } else if self
                     .overseer
                     .state(id)
@@ -125,13 +185,16 @@ impl Serving<'_, '_> {
             Order::Resume(id) => {
                 if let Some(reading) = self.reading.get_mut(&id) {
                     reading.held = false;
+                } else if let Some(absent) = self.absent.get_mut(&id) {
+                    absent.held = false;
                 } else if self.overseer.state(id) == Some(TaskState::Paused) {
                     self.overseer.resume(id)?;
                 }
                 Ok(())
             }
             Order::Cancel(id) => {
-                if let Some(Reading { adapter, .. }) = self.reading.remove(&id) {
+                self.session.carried.remove(&id);
+                if let Some(adapter) = self.not_begun(id) {
                     let step = 0;
                     let event = Event::AdapterCancelled { adapter, step };
                     self.session.ledger.emit(event);
@@ -141,7 +204,17 @@ impl Serving<'_, '_> {
                 Ok(())
             }
             Order::Fail(id, reason) => self.fail(id, reason),
+            Order::Keep(id, name) => {
+                self.session.carried.insert(id, name);
+                Ok(())
+            }
         }
+    }
+
+    /// Forgets a task whose rows are not there yet; its name.
+    fn not_begun(&mut self, id: TaskId) -> Option<String> {
+        let reading = self.reading.remove(&id).map(|reading| reading.adapter);
+        reading.or_else(|| Some(self.absent.remove(&id)?.task.adapter.name))
     }
 
     fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
@@ -153,28 +226,41 @@ impl Serving<'_, '_> {
             // To the scheduler it is one that nobody wants any more.
             TaskOutcome::Cancelled
         } else {
-            if let Some(Reading { adapter, .. }) = self.reading.remove(&id) {
-                self.refuse(adapter, reason);
+            if let Some(adapter) = self.not_begun(id) {
+                self.refuse(id, adapter, 0, reason);
             }
             return Ok(());
         };
         Ok(self.overseer.finish(id, outcome)?)
     }
 
-    /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's.
+    /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's; a file that
+    /// cannot be read is waited for.
     fn begin(
         &mut self,
-        new: &NewTask,
+        new: Box<NewTask>,
         held: bool,
         rows: Result<Arc<TaskData>, TrainerError>,
     ) -> Result<(), TrainerError> {
         let id = new.id;
+        let name = new.adapter.name.clone();
         let mut tasks = Tasks::default();
-        if let Err(error) = rows.and_then(|rows| self.make(new, rows, &mut tasks)) {
+        if let Err(error) = rows.and_then(|rows| self.make(&new, rows, &mut tasks)) {
             if error.is_out_of_memory() {
                 return Err(error);
             }
-            self.refuse(new.adapter.name.clone(), error.to_string());
+            if error.is_of_an_absent_file() {
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                let cause = cause.unwrap_or_default();
+                let reason = format!("{error}{cause}; it goes on when that can be read again");
+                let message = format!("`{name}` waits: {reason}");
+                self.session.ledger.emit(Event::Warning { message });
+                self.session.carried.insert(id, name);
+                let task = new;
+                self.absent.insert(id, Absent { task, held, reason });
+            } else {
+                self.refuse(id, name, 0, error.to_string());
+            }
             return Ok(());
         }
         if let Some(report) = tasks.ended.remove(&id) {
@@ -182,9 +268,11 @@ impl Serving<'_, '_> {
                 Outcome::Failed { reason } => reason,
                 _ => "it had ended before".to_owned(),
             };
-            self.refuse(new.adapter.name.clone(), reason);
+            self.refuse(id, name, report.steps, reason);
             return Ok(());
         }
+        self.session.carried.remove(&id);
+        self.session.ended.remove(&id);
         if let Some((sweep, stopping)) = &new.sweep
             && let Some(trial) = tasks.trial(id)
         {
@@ -229,30 +317,44 @@ impl Serving<'_, '_> {
 
     /// The task at its beginning or where it was saved.
     fn make(
-        &self,
+        &mut self,
         new: &NewTask,
         rows: Arc<TaskData>,
         tasks: &mut Tasks,
     ) -> Result<(), TrainerError> {
-        let changed = rows.digest != new.digest;
-        let saved = match self.saved {
+        let digest = rows.digest.clone();
+        let newest;
+        let run = if self.session.carried.contains_key(&new.id) {
+            // What this process has saved of it is newer.
+            self.session.wait_for_writer();
+            newest = SavedRun::newest(self.session.ledger.directory.path()).ok();
+            newest.as_ref()
+        } else {
+            self.saved
+        };
+        let saved = match run {
             Some(run) => run.task(&new.adapter.name)?.map(|task| (run, task)),
             None => None,
         };
         let saved = saved.filter(|(_, task)| is_of(&task.record, new));
         self.materials
             .add(tasks, new.id, &new.adapter, rows, saved)?;
-        if changed && tasks.ended.is_empty() {
+        if digest != new.digest && tasks.ended.is_empty() {
             return Err(TrainerError::DatasetChanged {
                 dataset: new.adapter.dataset.clone(),
+                before: short(&new.digest),
+                now: short(&digest),
             });
         }
         Ok(())
     }
 
-    /// Ends a task that was never taken up.
-    fn refuse(&mut self, adapter: String, reason: String) {
-        let step = 1;
+    /// Ends a task that was never taken up, and that has taken so many steps before.
+    fn refuse(&mut self, id: TaskId, adapter: String, steps: usize, reason: String) {
+        self.session.carried.insert(id, adapter.clone());
+        let report = untrained(adapter.clone(), steps, reason.clone());
+        self.session.ended.insert(id, report);
+        let step = steps + 1;
         let event = Event::AdapterFailed {
             adapter,
             step,
@@ -260,6 +362,30 @@ impl Serving<'_, '_> {
         };
         self.session.ledger.emit(event);
     }
+}
+
+/// The end of a task that was not taken up.
+fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
+    AdapterReport {
+        name,
+        outcome: Outcome::Failed { reason },
+        steps,
+        total_steps: 0,
+        first_loss: None,
+        last_loss: None,
+        best: None,
+        directory: None,
+        samples: Vec::new(),
+    }
+}
+
+/// What a task's rows are from.
+fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
+    let validation = match &task.dataset.validation {
+        Validation::File(path) => Some(path),
+        Validation::Fraction(_) => None,
+    };
+    task.dataset.path.iter().chain(validation)
 }
 
 /// Whether a record is of this task, and not of one that had its name before.

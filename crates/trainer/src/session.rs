@@ -44,6 +44,8 @@ pub(crate) struct Session<'a> {
     /// Tasks that have ended and can go on in another part of the run, from the last checkpoint that
     /// has them.
     pub(crate) held: BTreeSet<TaskId>,
+    /// Tasks of a queue that have failed, or whose files are away: checkpoints keep what they have of them.
+    pub(crate) carried: BTreeMap<TaskId, String>,
     pub(crate) saving: Saving,
     pub(crate) trials: Trials,
     /// What the scheduler remembers, as of its last decision.
@@ -345,6 +347,9 @@ impl Session<'_> {
             .saved_steps
             .map(|_| self.ledger.directory.adapter(&task.config.name, "last"));
         self.initial.remove(&task.id);
+        if self.numbered && matches!(outcome, Outcome::Failed { .. }) {
+            self.carried.insert(task.id, task.config.name.clone());
+        }
         self.saving.ask();
         let report = AdapterReport {
             name: task.config.name,

@@ -32,7 +32,8 @@ impl Session<'_> {
         writer: &mut Writer,
         running: Running,
     ) -> Result<(), TrainerError> {
-        let before = if running == Running::Lost || !self.held.is_empty() {
+        let old = !self.held.is_empty() || !self.carried.is_empty();
+        let before = if running == Running::Lost || old {
             SavedRun::newest(self.ledger.directory.path()).ok()
         } else {
             None
@@ -47,6 +48,14 @@ impl Session<'_> {
                 ended(report)
             };
             tasks.insert(*id, record);
+        }
+        for id in self.carried.keys() {
+            let records = before.iter().flat_map(|before| &before.record().tasks);
+            let mut begun = records.filter(|record| record.standing == Standing::Begun);
+            if let Some(record) = begun.find(|record| record.number == Some(id.0)) {
+                let record = self.as_before(writer, before.as_ref(), record.clone())?;
+                tasks.insert(*id, record);
+            }
         }
         for (index, task) in self.ledger.running.iter().enumerate() {
             let record = if running == Running::Lost {

@@ -139,7 +139,9 @@ impl Watched {
 
     fn enter(&mut self, trial: &Trial) {
         let id = trial.id;
-        self.members.push(id);
+        if !self.members.contains(&id) {
+            self.members.push(id);
+        }
         self.asha.enter(id, trial.total_steps);
         for result in &trial.results {
             self.asha.restore(id, result.step, result.value.0);

@@ -26,7 +26,8 @@ pub(crate) struct ServeArguments {
     /// given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
-    /// End once nothing is left to train, instead of waiting for tasks.
+    /// End once nothing is left to train, instead of waiting for tasks: with 1 if a task failed, or waits
+    /// for a file that cannot be read.
     #[arg(long)]
     pub(crate) drain: bool,
 }

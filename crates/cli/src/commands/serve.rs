@@ -2,7 +2,7 @@
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{ServeOptions, Server, configuration};
-use loraloom_trainer::Signals;
+use loraloom_trainer::{Outcome, Signals};
 
 use super::stages;
 use crate::{
@@ -29,7 +29,8 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         )),
         (submitted, _) => printer.note(&format!("{submitted} tasks submitted")),
     }
-    for task in server.recovered() {
+    let behind = server.recovered().iter();
+    for task in behind.filter(|task| task.from_step > task.to_step) {
         printer.note(&format!(
             "{} goes back from step {} to step {}, where it was saved",
             task.id, task.from_step, task.to_step
@@ -48,8 +49,17 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     };
     let report = server.run(&places, options, signals, &mut |event| progress.show(event))?;
     progress.finish();
+    let mut failed = false;
+    for adapter in &report.adapters {
+        if let Outcome::Failed { reason } = &adapter.outcome {
+            printer.note(&format!("{} failed: {reason}", adapter.name));
+            failed = true;
+        }
+    }
     Ok(if report.interrupted {
         Exit::Interrupted
+    } else if failed {
+        Exit::Failed
     } else {
         Exit::Success
     })

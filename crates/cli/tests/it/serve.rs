@@ -236,6 +236,81 @@ fn a_dataset_that_changes_fails_its_own_task_only() {
     assert_eq!(task(&here, "shout-r3")["state"], "failed");
 }
 
+/// A server that is started while the data is away, as when a disk is not mounted yet.
+#[test]
+fn a_task_waits_for_data_that_is_away() {
+    let here = workspace();
+    train_alone(&here);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    until("a checkpoint", || step(&here, "shout-r2") > 6);
+    server.kill();
+    let (path, away) = (here.path("data/shout.jsonl"), here.path("away.jsonl"));
+    fs::rename(&path, &away).unwrap();
+
+    let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
+    assert_eq!(drained.code, 1, "{}", drained.all());
+    let words = "shout-r2 failed: cannot read [DIR]/data/shout.jsonl: No such file";
+    assert!(drained.stderr.contains(words), "{}", drained.stderr);
+    assert_eq!(task(&here, "number-r4")["state"], "done");
+    assert_eq!(task(&here, "shout-r2")["state"], "parked");
+    assert_eq!(task(&here, "shout-r3")["state"], "queued");
+
+    let _server = Server::start(&here, &[]);
+    until("a reason", || {
+        let why = ok(&here, &["explain", "run", "shout-r2"]).stdout;
+        why.contains("it goes on when that can be read again")
+    });
+    fs::rename(&away, &path).unwrap();
+    for name in NAMES {
+        wait_for_state(&here, name, "done");
+    }
+    assert_as_alone(&here, &NAMES);
+}
+
+#[test]
+fn a_task_that_failed_goes_on_once_its_data_is_restored() {
+    let here = workspace();
+    train_alone(&here);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml"]);
+    until("checkpoints", || step(&here, "shout-r2") > 6);
+    server.kill();
+    let path = here.path("data/shout.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("cup", "mug", 1)).unwrap();
+    let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
+    assert_eq!(drained.code, 1, "{}", drained.all());
+    let failed = task(&here, "shout-r2");
+    assert_eq!(failed["state"], "failed");
+    let reason = failed["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("were BLAKE3") && reason.contains("resume it"),
+        "{reason}"
+    );
+    // Its checkpoint outlives those of the others, and servers.
+    assert_eq!(task(&here, "number-r4")["state"], "done");
+    ok(&here, &["clone", "run", "number-r4", "--name", "more"]);
+    ok(&here, &["serve", "run", "--drain", "--no-progress"]);
+
+    fs::write(&path, text).unwrap();
+    ok(&here, &["resume", "run", "shout-r3"]);
+    let _server = Server::start(&here, &[]);
+    served(&here);
+    ok(&here, &["resume", "run", "shout-r2"]);
+    for name in NAMES {
+        wait_for_state(&here, name, "done");
+    }
+    assert_as_alone(&here, &NAMES);
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let first_steps = events.lines().filter(|line| {
+        line.contains(r#""event":"step""#) && line.contains(r#""adapter":"shout-r2","step":1,"#)
+    });
+    assert_eq!(first_steps.count(), 1, "it began anew");
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let here = workspace();

@@ -2,13 +2,13 @@
 
 use crate::support::{bring, start, submit, to};
 use loraloom_queue::{
-    Answer, EventKind, Queue, QueueError, Request, Server, Task, TaskId, TaskState,
+    Answer, EventKind, Progress, Queue, QueueError, Request, Server, Task, TaskId, TaskState,
 };
 
 use Request::{Cancel, Pause, Resume};
 use TaskState::{Cancelled, Done, Failed, Parked, Paused, Queued, Running};
 
-const ARROWS: [(TaskState, TaskState); 17] = [
+const ARROWS: [(TaskState, TaskState); 19] = [
     (Queued, Running),
     (Queued, Paused),
     (Queued, Failed),
@@ -26,6 +26,8 @@ const ARROWS: [(TaskState, TaskState); 17] = [
     (Paused, Queued),
     (Paused, Parked),
     (Paused, Cancelled),
+    (Failed, Queued),
+    (Failed, Parked),
 ];
 
 #[test]
@@ -80,9 +82,9 @@ fn transitions_happen_together_or_not_at_all() {
 fn first_answer(state: TaskState, request: Request) -> Option<Answer> {
     match (state, request) {
         (Cancelled, Cancel) | (Paused, Pause) => Some(Answer::Already),
-        (Queued | Running | Parked, Pause | Cancel) | (Paused, Resume | Cancel) => {
-            Some(Answer::Waits)
-        }
+        (Queued | Running | Parked, Pause | Cancel)
+        | (Paused, Resume | Cancel)
+        | (Failed, Resume) => Some(Answer::Waits),
         _ => None,
     }
 }
@@ -123,7 +125,11 @@ fn requests_are_answered_by_state_and_by_what_waits() {
                 assert_eq!(owner.task(id).unwrap().requested, Some(first));
                 let answer = owner.request(id, second);
                 let requested = owner.task(id).unwrap().requested;
-                if let Some((expected, left)) = second_answer(first, second) {
+                let answered = match (state, second) {
+                    (Failed, Pause | Cancel) => Some((Answer::Withdrew, None)),
+                    _ => second_answer(first, second),
+                };
+                if let Some((expected, left)) = answered {
                     let context = format!("{second} after {first} while {state}");
                     assert_eq!(answer.unwrap(), expected, "{context}");
                     assert_eq!(requested, left, "{context}");
@@ -139,7 +145,42 @@ fn requests_are_answered_by_state_and_by_what_waits() {
             }
         }
     }
-    assert_eq!(refusals, 33);
+    assert_eq!(refusals, 30);
+}
+
+/// From where its last checkpoint has it, unless another task has its name by then.
+#[test]
+fn a_task_that_failed_is_resumed() {
+    let (directory, mut server) = start();
+    let id = submit(&mut server, "math");
+    bring(&mut server, id, Running);
+    let progress = Progress {
+        id,
+        step: 9,
+        last_loss: None,
+        best_metric: None,
+    };
+    server.record(&[progress], &[]).unwrap();
+    server.saved(&[(id, 7)]).unwrap();
+    server.apply(&[to(id, Failed)]).unwrap();
+    let mut owner = Queue::open(directory.path()).unwrap();
+    assert_eq!(owner.request(id, Resume).unwrap(), Answer::Waits);
+    assert_eq!(server.carry_out_waiting().unwrap(), [(id, Parked)]);
+    let task = owner.task(id).unwrap();
+    assert_eq!((task.state, task.step, task.requested), (Parked, 7, None));
+    assert_eq!(task.ended_at, None);
+
+    server.apply(&[to(id, Failed)]).unwrap();
+    let other = submit(&mut server, "math");
+    let error = owner.request(id, Resume).unwrap_err();
+    assert!(
+        matches!(error, QueueError::NameTaken { id, .. } if id == other),
+        "{error}"
+    );
+    let never_ran = submit(&mut server, "code");
+    server.apply(&[to(never_ran, Failed)]).unwrap();
+    owner.request(never_ran, Resume).unwrap();
+    assert_eq!(server.carry_out_waiting().unwrap(), [(never_ran, Queued)]);
 }
 
 #[test]

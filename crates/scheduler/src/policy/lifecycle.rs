@@ -16,13 +16,16 @@ impl<R: Room> TaskScheduler<R> {
     }
 
     /// Takes up a task from before a restart. One that ran is parked now; one that had ended is only
-    /// remembered.
+    /// remembered. A task that has ended here may come again: it had failed, and is to go on.
     ///
     /// # Errors
     /// As [`submit`](Self::submit); one that had ended, or is paused, need not fit.
     pub fn restore(&mut self, task: Task, past: Past, now: f64) -> Result<(), SchedulerError> {
         let now = self.clock(now);
-        self.check_new(&task)?;
+        let existing = self.entries.get(&task.id);
+        if existing.is_none_or(|existing| !existing.state().is_final()) {
+            self.check_new(&task)?;
+        }
         let entry = Entry::restored(task, past, now);
         if entry.is_live() {
             self.check_fits(entry.task())?;

@@ -239,7 +239,12 @@ fn reference(reports: &[Report]) -> Vec<(u64, usize)> {
                 .filter(|(_, (at, ..))| *at == rung);
             let better = beside.clone().filter(|&(at, &(_, other, result))| {
                 let first = at < judged || other < trial;
-                at != place && result.is_finite() && (result < value || result == value && first)
+                let is_better = if first {
+                    result <= value
+                } else {
+                    result < value
+                };
+                at != place && result.is_finite() && is_better
             });
             let top = beside.clone().count().div_ceil(3);
             let ended = stops.iter().any(|&(stopped, _)| stopped == trial);
