@@ -138,7 +138,7 @@ mutation save-in-the-way $trainer/writer.rs \
     'self.parts = None;' 'self.parts = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
 mutation file-not-synced crates/model/src/durable.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
 mutation new-directory-not-synced crates/model/src/durable.rs \
-    'parent.map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
+    'path.parent().map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
 mutation checkpoints-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.parent, sync_directory(&self.parent))?;' '' what_appears_in_a_run
 mutation adapter-not-synced crates/model/src/peft/replace.rs \
@@ -176,6 +176,12 @@ mutation failed-not-kept-by-the-next-server crates/server/src/desk.rs 'if task.s
 mutation drained-with-success crates/cli/src/commands/serve.rs 'failed = true;' '' waits_for_data_that_is_away
 mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stamp == seen.stamp' \
     'stamp == seen.stamp' only_other_content
+mutation gone-directory-not-noticed $trainer/run_directory/directory.rs 'self.identity.is_at(&self.path)' 'true' \
+    whose_directory
+mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, create_directory(parent))?;' \
+    'on(parent, crate::durable::create_directories(parent))?;' whose_directory_is_taken_away
+mutation gone-queue-not-noticed crates/server/src/desk.rs 'if !self.identity.is_at(path) {' 'if false {' \
+    whose_directory_or_queue
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

@@ -121,7 +121,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
         // Once there is room again, what was saved before is gone on from.
-        TrainerError::SavesFailed { .. } => Exit::Lost,
+        TrainerError::SavesFailed { .. } | TrainerError::DirectoryGone { .. } => Exit::Lost,
         TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         TrainerError::Source(error) => match error.downcast_ref() {
             Some(error) => server_exit(error),
@@ -156,6 +156,7 @@ fn server_exit(error: &ServerError) -> Exit {
         ServerError::Trainer(error) => trainer_exit(error),
         ServerError::NeverFits { .. } => Exit::Memory,
         ServerError::Record { .. } => Exit::Data,
+        ServerError::QueueGone { .. } => Exit::Lost,
         ServerError::Scheduler(_) => Exit::Internal,
         ServerError::Config(_)
         | ServerError::NotServed { .. }

@@ -41,14 +41,25 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
     }
-    let parent = path.parent();
-    if let Some(parent) = parent {
+    if let Some(parent) = path.parent() {
         create_directories(parent)?;
     }
-    match fs::create_dir(path) {
-        // Another process was faster.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
-        result => result?,
+    create_directory(path)
+}
+
+/// Makes a directory unless it is there; it is on the disk when this returns. The one above it must be
+/// there: what was taken away is not made again.
+///
+/// # Errors
+/// If it cannot be made, or the disk fails.
+pub fn create_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
     }
-    parent.map_or(Ok(()), sync_directory)
+    match fs::create_dir(path) {
+        // Another process may have been faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => path.parent().map_or(Ok(()), sync_directory),
+    }
 }

@@ -24,7 +24,7 @@ pub use batch::SequenceBatch;
 pub use cache::LayerCache;
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
-pub use durable::{create_directories, sync_directory, write_synced};
+pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::ModelError;
 pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;

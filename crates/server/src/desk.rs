@@ -10,7 +10,7 @@ use std::{
 
 use loraloom_queue::{Progress, QueueError, Request, Task, TaskId, TaskState, Transition};
 use loraloom_scheduler::TaskId as TrainedId;
-use loraloom_trainer::{DeviceRoom, Event, NewTask, Order};
+use loraloom_trainer::{DeviceRoom, Event, Identity, NewTask, Order};
 
 use crate::{ServerError, files::Files, spec::Spec, watch::Watch};
 
@@ -27,6 +27,8 @@ const NAP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Desk {
     queue: loraloom_queue::Server,
+    /// The queue's file as it was found.
+    identity: Identity,
     watch: Watch,
     /// Whether the server ends once nothing is left to train.
     drain: bool,
@@ -56,10 +58,22 @@ struct Live {
 }
 
 impl Desk {
-    pub(crate) fn new(queue: loraloom_queue::Server, watch: Watch, drain: bool) -> Self {
+    /// # Errors
+    /// If the queue's file is gone already.
+    pub(crate) fn new(
+        queue: loraloom_queue::Server,
+        watch: Watch,
+        drain: bool,
+    ) -> Result<Self, ServerError> {
         let files = Files::start(watch.news());
-        Self {
+        let path = queue.queue().path();
+        let identity = Identity::of(path).map_err(|source| ServerError::Path {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
             queue,
+            identity,
             watch,
             drain,
             last: TaskId(0),
@@ -68,7 +82,7 @@ impl Desk {
             late: Vec::new(),
             failed: None,
             recorded: Instant::now(),
-        }
+        })
     }
 
     pub(crate) fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), ServerError> {
@@ -80,6 +94,11 @@ impl Desk {
     pub(crate) fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, ServerError> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
+        }
+        let path = self.queue.queue().path();
+        if !self.identity.is_at(path) {
+            let path = path.to_owned();
+            return Err(ServerError::QueueGone { path });
         }
         self.flush(!self.late.is_empty())?;
         self.watch.clear();

@@ -32,6 +32,15 @@ pub enum ServerError {
         /// The directory.
         path: PathBuf,
     },
+    /// The queue of a server that runs is not where it was.
+    #[error(
+        "the queue `{}` was removed, moved or replaced while the server ran: nobody can reach it any \
+         more; the tasks are saved", path.display()
+    )]
+    QueueGone {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// A task is for another model than the server's.
     #[error("the server trains over `{}`, not over `{}`", server.display(), task.display())]
     OtherModel {
@@ -84,6 +93,10 @@ impl ServerError {
             Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
             Self::NoConfiguration { .. } => {
                 "begin with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
+            }
+            Self::QueueGone { .. } => {
+                "put it back and start the server again; without it, adapters and checkpoints are \
+                 what is left"
             }
             Self::OtherModel { .. } => {
                 "a server trains over one model: leave `model` out, or start a server for the other one"

@@ -138,7 +138,7 @@ impl Server {
         };
         let watch = Watch::start(&self.directory)?;
         let news = watch.news();
-        let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)));
+        let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)?));
         let signals = Signals {
             news: &news,
             ..signals.into()

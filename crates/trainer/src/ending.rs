@@ -22,7 +22,11 @@ impl Session<'_> {
     }
 
     /// Says how the run ended, and how good predictions of memory were.
-    pub(crate) fn end(&mut self, forecasts: &Forecasts) -> RunReport {
+    ///
+    /// # Errors
+    /// [`TrainerError::DirectoryGone`] if what it says was saved is not there.
+    pub(crate) fn end(&mut self, forecasts: &Forecasts) -> Result<RunReport, TrainerError> {
+        self.check_directory()?;
         let interrupted = self
             .ended
             .values()
@@ -48,12 +52,12 @@ impl Session<'_> {
             memory_predictions: forecasts.fitted(),
             memory_unfitted_error_percent: forecasts.unfitted_percentage_error(),
         });
-        RunReport {
+        Ok(RunReport {
             sweeps: SweepReport::of_run(self.ledger.config, &adapters),
             adapters,
             interrupted,
             seconds,
             tokens,
-        }
+        })
     }
 }

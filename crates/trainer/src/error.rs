@@ -150,6 +150,17 @@ pub enum TrainerError {
     /// A sweep that cannot be stopped early as asked.
     #[error(transparent)]
     Sweep(#[from] SweepError),
+    /// The directory that a run writes to is not where it was.
+    #[error(
+        "the run directory `{}` was removed, moved or replaced while it was in use{}", path.display(),
+        if lost.is_empty() { String::new() } else { format!("; not saved: {}", lost.join(", ")) }
+    )]
+    DirectoryGone {
+        /// Where it was.
+        path: PathBuf,
+        /// The adapters that were training, with their steps.
+        lost: Vec<String>,
+    },
     /// Nothing can be saved any more.
     #[error("saving has failed, {times} times in a row: {problem}")]
     SavesFailed {
@@ -274,6 +285,11 @@ impl TrainerError {
                  is a new run",
                 run.display()
             )),
+            Self::DirectoryGone { .. } => Some(
+                "if it was moved, `--resume` or `serve` with its new place goes on from the last \
+                 checkpoint in it"
+                    .into(),
+            ),
             Self::OtherModel { .. } => Some(
                 "if the run's model was moved, name its directory; an adapter's own directory works \
                  with any model of its shape: `loraloom generate --model DIR --adapter \

@@ -65,5 +65,6 @@ pub use leaderboard::{SweepEntry, SweepReport, SweepStanding};
 pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
+pub use run_directory::Identity;
 pub use sampling::GenerateOptions;
 pub use scheduling::DeviceRoom;

@@ -182,7 +182,7 @@ impl Run {
         session.saving.limit = limit;
         let trained = session.train_all(scheduler, signals.into());
         session.saved_if_it_failed(trained)?;
-        Ok(session.end(&scheduler.forecasts()))
+        session.end(&scheduler.forecasts())
     }
 
     /// Trains what `source` asks for, until it asks for no more or a signal to stop, which saves all
@@ -232,7 +232,7 @@ impl Run {
             serving.serve(source, signals)
         });
         session.saved_if_it_failed(served)?;
-        Ok(session.end(&overseer.forecasts()))
+        session.end(&overseer.forecasts())
     }
 
     /// The claim on the run directory, if it is had already.

@@ -196,6 +196,7 @@ impl Session<'_> {
         index: usize,
         before: Before,
     ) -> Result<ModelAdapter, TrainerError> {
+        self.check_directory()?;
         let place = self.ledger.place(index);
         let states = on_host(self.pipeline.extract(place.group, place.slot)?)?;
         let part = self.files(&self.ledger.running[index], states.clone(), before);
@@ -256,6 +257,7 @@ impl Session<'_> {
     /// # Errors
     /// [`TrainerError::SavesFailed`] if that has happened too often.
     pub(crate) fn settle(&mut self) -> Result<(), TrainerError> {
+        self.check_directory()?;
         self.saving.poll(&mut self.ledger);
         self.take_back();
         self.check()?;
@@ -319,6 +321,7 @@ impl Session<'_> {
     /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
     /// then.
     fn start_writing(&mut self, running: Running) -> Result<(), TrainerError> {
+        self.check_directory()?;
         if std::mem::take(&mut self.saving.due) {
             self.writer();
             if let Some(mut writer) = self.saving.writer.take() {
@@ -331,6 +334,24 @@ impl Session<'_> {
             writer.close();
         }
         Ok(())
+    }
+
+    /// Nothing is written into a directory that has taken the place of the run's.
+    ///
+    /// # Errors
+    /// [`TrainerError::DirectoryGone`] if the run directory is not where it was.
+    pub(crate) fn check_directory(&self) -> Result<(), TrainerError> {
+        if self.ledger.directory.is_there() {
+            return Ok(());
+        }
+        let parked = self.waiting.values().map(|waiting| &waiting.task);
+        let begun = self.ledger.running.iter().chain(parked);
+        let begun = begun.filter(|task| task.steps > 0);
+        let lost = begun.map(|task| format!("{} at step {}", task.config.name, task.steps));
+        Err(TrainerError::DirectoryGone {
+            path: self.ledger.directory.path().to_owned(),
+            lost: lost.collect(),
+        })
     }
 
     /// Waits for what is being written.

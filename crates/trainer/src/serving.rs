@@ -74,8 +74,13 @@ impl Serving<'_, '_> {
             if signals.stop() {
                 return self.end();
             }
-            let Some(orders) = source.orders(idle).map_err(TrainerError::Source)? else {
-                return self.end();
+            let orders = match source.orders(idle) {
+                Ok(Some(orders)) => orders,
+                Ok(None) => return self.end(),
+                Err(error) => {
+                    self.end()?;
+                    return Err(TrainerError::Source(error));
+                }
             };
             // Tasks that come together share what is read.
             let mut cache =

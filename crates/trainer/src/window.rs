@@ -24,7 +24,7 @@ impl Steps for Window<'_, '_> {
 
     /// The first step is always taken: whoever asked for a window means it.
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
-        if step > 0 && self.signals.any() {
+        if step > 0 && (self.signals.any() || !self.ledger.directory.is_there()) {
             return Ok(None);
         }
         let begun = Instant::now();

@@ -15,6 +15,8 @@ mod durable;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod generate;
+#[cfg(unix)]
+mod gone;
 mod init;
 mod mlora;
 #[cfg(all(feature = "remote", target_os = "linux"))]

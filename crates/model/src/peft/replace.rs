@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    durable::{create_directories, sync_directory, write_synced},
+    durable::{create_directory, sync_directory, write_synced},
     error::ModelError,
 };
 
@@ -33,7 +33,7 @@ pub(super) fn replace_directory(
     if directory.exists() && !directory.is_dir() {
         return Err(write_error(directory, ErrorKind::NotADirectory.into()));
     }
-    on(parent, create_directories(parent))?;
+    on(parent, create_directory(parent))?;
     // Left by a process of the same number that ended in the middle.
     remove_directory(&staged)?;
     on(&staged, fs::create_dir(&staged))?;

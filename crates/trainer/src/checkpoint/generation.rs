@@ -132,6 +132,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let parent = directory.path().join("checkpoints");
         assert!(generations(&parent).is_empty());
+        fs::create_dir(&parent).expect("a directory");
         commit(&parent, 9, b"nine");
         commit(&parent, 10, b"ten");
         let mut dropped = Staged::create(&parent, 11).expect("a directory");

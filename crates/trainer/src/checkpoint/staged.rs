@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_model::{create_directories, sync_directory, write_synced};
+use loraloom_model::{sync_directory, write_synced};
 
 use super::{
     MANIFEST,
@@ -27,12 +27,11 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Begins checkpoint `number` in `parent`.
+    /// Begins checkpoint `number` in `parent`, which is there.
     ///
     /// # Errors
     /// If the directory cannot be made.
     pub(crate) fn create(parent: &Path, number: u64) -> Result<Self, TrainerError> {
-        on(parent, create_directories(parent))?;
         let path = parent.join(format!(".{number}.tmp-{}", std::process::id()));
         // Left by a process of the same number that ended in the middle.
         on(&path, remove(&path))?;

@@ -4,10 +4,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_model::{create_directories, sync_directory};
+use loraloom_model::{create_directories, create_directory, sync_directory};
 use serde::Serialize;
 
-use super::{ADAPTERS, Claim};
+use super::{ADAPTERS, Claim, Identity};
 use crate::{Event, TrainerError, checkpoint, event::EVENT_VERSION};
 
 const EVENTS: &str = "events.jsonl";
@@ -20,6 +20,7 @@ pub(crate) struct RunDirectory {
     events: File,
     /// Bytes of the events that were written whole.
     length: u64,
+    identity: Identity,
     _claim: Claim,
 }
 
@@ -65,11 +66,14 @@ impl RunDirectory {
             _ => TrainerError::write(&events_path, error),
         })?;
         on(&adapters, fs::create_dir(&adapters))?;
+        let checkpoints = path.join(checkpoint::DIRECTORY);
+        on(&checkpoints, create_directory(&checkpoints))?;
         keep_config(path, config)?;
         Ok(Self {
             path: path.to_owned(),
             events,
             length: 0,
+            identity: on(path, Identity::of(path))?,
             _claim: claim,
         })
     }
@@ -94,12 +98,15 @@ impl RunDirectory {
         if fs::read_to_string(path.join(CONFIG)).ok().as_deref() != Some(config) {
             keep_config(path, config)?;
         }
-        let adapters = path.join(ADAPTERS);
-        on(&adapters, create_directories(&adapters))?;
+        for part in [ADAPTERS, checkpoint::DIRECTORY] {
+            let part = path.join(part);
+            on(&part, create_directory(&part))?;
+        }
         Ok(Self {
             path: path.to_owned(),
             events,
             length,
+            identity: on(path, Identity::of(path))?,
             _claim: claim,
         })
     }
@@ -107,6 +114,11 @@ impl RunDirectory {
     /// The directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is still where it was.
+    pub(crate) fn is_there(&self) -> bool {
+        self.identity.is_at(&self.path)
     }
 
     /// Where checkpoints are.

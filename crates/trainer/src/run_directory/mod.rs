@@ -2,10 +2,12 @@
 
 mod claim;
 mod directory;
+mod identity;
 mod tidy;
 
 pub(crate) use claim::Claim;
 pub(crate) use directory::{RunDirectory, adapter, is_run};
+pub use identity::Identity;
 pub(crate) use tidy::tidy;
 
 /// Adapters of a run, one directory each.

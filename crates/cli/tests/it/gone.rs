@@ -1,0 +1,100 @@
+//! Run directories that are taken away while a process writes to them.
+
+use std::{
+    fs,
+    process::{Child, Stdio},
+};
+
+use crate::{
+    server::{ok, served, step, until, workspace},
+    support::Workspace,
+};
+
+const CONFIG: &str = "\
+model: tiny-llama
+output_dir: run
+device: cpu
+datasets: {shout: {path: data/shout.jsonl}}
+defaults: {train: {batch_size: 2, max_steps: 100000, max_seq_len: 48}, save: {steps: 7}}
+adapters: [{name: shout, dataset: shout, lora: {r: 2}}]
+";
+
+fn start(here: &Workspace, arguments: &[&str]) -> Child {
+    let mut command = here.command(arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// That it ends with 75 without more ado, and what it says.
+fn lost(child: Child) -> String {
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    said
+}
+
+fn steps(here: &Workspace) -> usize {
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap_or_default();
+    events.matches(r#""event":"step""#).count()
+}
+
+#[test]
+fn a_run_whose_directory_is_taken_away_ends_and_says_what_is_lost() {
+    for moved in [false, true] {
+        let here = Workspace::new();
+        here.write("config.yaml", CONFIG);
+        let run = start(&here, &["train", "config.yaml", "--no-progress"]);
+        until("steps", || steps(&here) > 20);
+        if moved {
+            fs::rename(here.path("run"), here.path("moved")).unwrap();
+            // Another one in its place is not written to.
+            fs::create_dir(here.path("run")).unwrap();
+        } else {
+            fs::rename(here.path("run"), here.path("gone")).unwrap();
+            fs::remove_dir_all(here.path("gone")).unwrap();
+        }
+        let said = lost(run);
+        assert!(
+            said.contains("removed, moved or replaced while it was in use"),
+            "{said}"
+        );
+        assert!(said.contains("not saved: shout at step "), "{said}");
+        if moved {
+            assert_eq!(fs::read_dir(here.path("run")).unwrap().count(), 0);
+        } else {
+            assert!(!here.path("run").exists(), "it was made again");
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_directory_or_queue_is_taken_away_ends() {
+    for taken in ["run", "run/queue.sqlite"] {
+        for idle in [false, true] {
+            let here = workspace();
+            here.write("config.yaml", CONFIG);
+            let server = start(
+                &here,
+                &["serve", "run", "--no-progress", "--config", "server.yaml"],
+            );
+            served(&here);
+            if !idle {
+                let submit = [
+                    "submit",
+                    "run",
+                    "config.yaml",
+                    "--set",
+                    "defaults.train.max_steps=100000",
+                ];
+                ok(&here, &submit);
+                until("steps", || step(&here, "shout") > 20);
+            }
+            fs::rename(here.path(taken), here.path("away")).unwrap();
+            let said = lost(server);
+            assert!(said.contains("removed, moved or replaced while"), "{said}");
+            assert_eq!(here.path("run").exists(), taken != "run");
+            let saved = here.path("run/adapters/shout/last").exists();
+            assert_eq!(saved, taken != "run" && !idle);
+        }
+    }
+}
