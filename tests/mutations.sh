@@ -185,6 +185,7 @@ mutation template-without-end crates/data/src/jinja.rs 'environment.set_fuel(Som
 mutation text-without-end crates/data/src/jinja.rs 'self.bytes.len() + bytes.len() > MAX_TEXT' \
     'bytes.len() > MAX_TEXT' steps_and_text
 mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
+mutation quotes-take-rows crates/data/src/reader/csv.rs 'check_quotes(path, delimiter)?;' '' quotes_take_no_rows
 
 rm -f "$log"
 exit $((survived > 0))

@@ -15,6 +15,12 @@ pub enum DataError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A directory, a pipe or a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// What it is.
+        path: PathBuf,
+    },
     /// Parquet was asked for.
     #[error("parquet is not supported in this build: {}", path.display())]
     Parquet {
@@ -49,6 +55,18 @@ pub enum DataError {
         /// Column in bytes, from 1, if the parser knows it.
         column: Option<u64>,
         /// What the parser said.
+        reason: String,
+    },
+    /// A quote in a CSV file takes lines that were hardly meant.
+    #[error("{}:{line}:{column}: {reason}", path.display())]
+    Quote {
+        /// The file.
+        path: PathBuf,
+        /// Line where it opens, from 1.
+        line: u64,
+        /// Column in bytes, from 1.
+        column: u64,
+        /// What it takes.
         reason: String,
     },
     /// A file is not UTF-8.
@@ -285,6 +303,10 @@ impl DataError {
     /// What the user can do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NotAFile { .. } => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
+            Self::Quote { .. } => {
+                "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\""
+            }
             Self::Parquet { .. } => "convert it to JSONL, one object a line",
             Self::UnknownFormat { .. } => {
                 "name the columns, for example `columns: {prompt: question, completion: answer}`, \

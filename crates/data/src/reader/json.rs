@@ -9,13 +9,11 @@ use std::{
 
 use minijinja::{Value, value::ValueKind};
 
-use super::{cannot_read, open};
+use super::{BOM, cannot_read, open};
 use crate::{
     error::DataError,
     row::{Location, Place, Row},
 };
-
-const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What the file's name promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -130,3 +130,9 @@ pub(crate) fn message(error: &DataError) -> String {
     });
     words.collect::<Vec<_>>().join(" ")
 }
+
+/// The error's message and hint, as the program shows them.
+pub(crate) fn complaint(error: &DataError) -> String {
+    let hint = error.hint().map(|hint| format!("\n  hint: {hint}"));
+    message(error) + &hint.unwrap_or_default() + "\n"
+}
