@@ -186,6 +186,8 @@ mutation text-without-end crates/data/src/jinja.rs 'self.bytes.len() + bytes.len
     'bytes.len() > MAX_TEXT' steps_and_text
 mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
 mutation quotes-take-rows crates/data/src/reader/csv.rs 'check_quotes(path, delimiter)?;' '' quotes_take_no_rows
+mutation format-by-values-alone crates/data/src/format.rs '.all(|(_, column)| row.get(column).is_some())' \
+    '.all(|_| false)' the_row_that_breaks
 
 rm -f "$log"
 exit $((survived > 0))

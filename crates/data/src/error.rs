@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::row::Location;
+use crate::{format::similar_name, row::Location};
 
 /// Everything that can go wrong between a file and its samples.
 #[derive(Debug, thiserror::Error)]
@@ -87,13 +87,15 @@ pub enum DataError {
         /// What is wrong with it.
         problem: RowError,
     },
-    /// No format fits the first rows.
+    /// None of the first rows has the columns of a format.
     #[error("cannot tell the format of {}: its columns are {}", path.display(), list(columns))]
     UnknownFormat {
         /// The file.
         path: PathBuf,
         /// Columns of its first row.
         columns: Vec<String>,
+        /// The setting that would do, if they are those of a format but for case and white space.
+        similar: Option<String>,
     },
     /// Files of one dataset have different formats.
     #[error("{} is {first_format} but {} is {format}", first.display(), path.display())]
@@ -215,7 +217,7 @@ pub enum RowError {
     #[error("expected an object, found {found}")]
     NotAnObject {
         /// What it is.
-        found: &'static str,
+        found: String,
     },
     /// A column is missing.
     #[error("no column `{column}`; the row has {}", list(available))]
@@ -233,7 +235,15 @@ pub enum RowError {
         /// What is needed.
         expected: &'static str,
         /// What it is.
-        found: &'static str,
+        found: String,
+    },
+    /// A chat is text.
+    #[error(
+        "column `{column}` is a string that holds a list, expected the list of messages itself"
+    )]
+    ListAsText {
+        /// The column.
+        column: String,
     },
     /// A chat message cannot be used.
     #[error("message {message} of column `{column}`: {reason}")]
@@ -308,6 +318,15 @@ impl DataError {
                 "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\""
             }
             Self::Parquet { .. } => "convert it to JSONL, one object a line",
+            Self::UnknownFormat {
+                similar: Some(similar),
+                ..
+            } => {
+                return Some(format!(
+                    "their case or the white space around them differs from what is looked for; \
+                     rename them, or set `{similar}`"
+                ));
+            }
             Self::UnknownFormat { .. } => {
                 "name the columns, for example `columns: {prompt: question, completion: answer}`, \
                  or give a `template`"
@@ -338,7 +357,21 @@ impl RowError {
     /// What the user can do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::MissingColumn { .. } => "name the columns that hold the data in `columns`",
+            Self::MissingColumn { column, available } => {
+                if let Some(similar) = similar_name(column, available) {
+                    return Some(format!("did you mean `{similar}`?"));
+                }
+                "every row needs its column; name those that hold the data in `columns`"
+            }
+            Self::ListAsText { .. } => {
+                "a CSV cell is always text; write the chats as JSONL, one object a line, with the list \
+                 itself in it"
+            }
+            Self::WrongType {
+                expected: "a string",
+                found,
+                ..
+            } if found == "null" => "give it text, or leave the row out",
             Self::WrongType {
                 expected: "a string",
                 ..

@@ -67,7 +67,7 @@ fn errors_name_file_line_and_column() {
     );
     assert_eq!(
         error("a.json", "[{\"text\":\"a\"}, 3]"),
-        "a.json: row 2: expected an object, found a number"
+        "a.json: row 2: expected an object, found the number 3"
     );
     assert_eq!(
         error(
@@ -78,7 +78,7 @@ fn errors_name_file_line_and_column() {
     );
     assert_eq!(
         error("a.jsonl", "{\"text\":\"a\"}\n".repeat(16) + "{\"text\":17}"),
-        "a.jsonl:17: column `text` is a number, expected a string"
+        "a.jsonl:17: column `text` is the number 17, expected a string"
     );
     assert_eq!(
         error("a.csv", "text,id\na,1\nb\n"),
@@ -172,14 +172,14 @@ fn chats_are_checked_when_they_are_read() {
     );
     assert_eq!(
         chat("[3]"),
-        "a.jsonl:1: message 1 of column `messages`: expected an object, found a number"
+        "a.jsonl:1: message 1 of column `messages`: expected an object, found the number 3"
     );
     assert_eq!(
         chat(r#"[{"content":"a"}]"#),
         "a.jsonl:1: message 1 of column `messages`: has neither `role` nor `from`"
     );
     assert!(chat(r#"[{"from":"alien","value":"a"}]"#).contains("unknown speaker `alien`"));
-    assert!(chat(r#"[{"from":"gpt","value":1}]"#).contains("`value` is a number"));
+    assert!(chat(r#"[{"from":"gpt","value":1}]"#).contains("`value` is the number 1"));
 }
 
 #[test]
