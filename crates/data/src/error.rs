@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{format::similar_name, row::Location};
+use crate::{format::similar_name, oddities::ROLES, row::Location};
 
 /// Everything that can go wrong between a file and its samples.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +156,18 @@ pub enum DataError {
         /// Tokens of the longest row before cutting.
         longest: usize,
     },
+    /// No row has anything to train on, however long it may be.
+    #[error("none of the {rows} {split} rows of `{dataset}` has anything to train on: {reason}")]
+    NothingInRows {
+        /// The dataset's name.
+        dataset: String,
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Rows there are.
+        rows: usize,
+        /// What they lack.
+        reason: NoTarget,
+    },
     /// Messages without a chat template.
     #[error("`{dataset}` holds chat messages but the tokenizer in {} has no chat template", directory.display())]
     NoChatTemplate {
@@ -208,6 +220,48 @@ pub enum DataError {
         /// Rows of one step asked for.
         rows_per_step: usize,
     },
+}
+
+/// Why a row that was not cut has nothing to train on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoTarget {
+    /// No message is by the assistant.
+    #[error("no message of role `assistant`; found: {}", list(roles))]
+    NoAssistant {
+        /// The roles there are.
+        roles: Vec<String>,
+    },
+    /// The messages themselves say that they are not trained on.
+    #[error("each message says by `train` or `weight` that it is not trained on")]
+    NotTrained,
+    /// A template makes no text of it.
+    #[error("the template renders nothing to train on")]
+    NothingRendered,
+    /// The column that is trained on has no text.
+    #[error("column `{column}` is empty")]
+    Empty {
+        /// The column.
+        column: String,
+    },
+}
+
+impl NoTarget {
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::NoAssistant { roles } if roles.iter().all(|role| ROLES.contains(&&**role)) => {
+                "add what the assistant says, or set train_on_prompt: true to train on everything"
+            }
+            Self::NoAssistant { .. } => {
+                "name the roles system, user, assistant and tool; `from: gpt` is read as well, `role: gpt` is \
+                 not"
+            }
+            Self::NotTrained => "set `train: true` where the text is to be learnt",
+            Self::NothingRendered => {
+                "see which columns and messages the template prints, and under which conditions"
+            }
+            Self::Empty { .. } => "name the column that has the text in `columns`",
+        }
+    }
 }
 
 /// What is wrong with one row.
@@ -275,6 +329,12 @@ pub enum TemplateError {
         /// What the engine said, with the template's line.
         reason: String,
     },
+    /// It has no text.
+    #[error("it is empty")]
+    Empty,
+    /// It prints a null.
+    #[error("it prints a null, which would be trained on as `None`")]
+    PrintsNull,
     /// It failed while rendering.
     #[error("{reason}")]
     Render {
@@ -336,6 +396,11 @@ impl DataError {
                 "lower `validation`, or name a file with validation rows"
             }
             Self::InvalidUtf8 { .. } => "save the file as UTF-8",
+            Self::NothingInRows { reason, .. } => reason.hint(),
+            Self::Template {
+                source: TemplateError::Empty,
+                ..
+            } => "leave `template` out to train on the columns as they are",
             Self::NoTargets { .. } => "raise train.max_seq_len",
             Self::NoChatTemplate { .. } => {
                 "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
@@ -379,6 +444,9 @@ impl RowError {
             Self::Template(TemplateError::Ambiguous { .. }) => {
                 "mark the assistant's text in the chat template with \
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
+            }
+            Self::Template(TemplateError::PrintsNull) => {
+                "print something else for it, for example {{ column or \"\" }}, or leave the row out"
             }
             Self::Template(TemplateError::TooManySteps { .. } | TemplateError::TooLong { .. }) => {
                 "look for loops over ranges and for text that grows from loop to loop, or split the row"

@@ -58,6 +58,16 @@ impl Message {
         self.train.is_some()
     }
 
+    /// Whether it has neither text nor calls.
+    pub(crate) fn says_nothing(&self) -> bool {
+        let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
+        let has_text = field("content").as_str().map_or_else(
+            || field("content").len().unwrap_or(0) > 0,
+            |text| !text.trim().is_empty(),
+        );
+        !has_text && field("tool_calls").len().unwrap_or(0) == 0
+    }
+
     /// The fields as a template sees them.
     pub(crate) fn fields(&self) -> Value {
         self.fields.clone()

@@ -2,6 +2,7 @@
 
 mod csv;
 mod json;
+mod value;
 
 use std::{
     fs::{self, File},

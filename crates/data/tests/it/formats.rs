@@ -211,7 +211,7 @@ fn long_rows_are_cut_and_rows_without_target_dropped_and_counted() {
     assert_eq!(
         report,
         serde_json::json!({
-            "rows": 3, "kept": 2, "dropped_without_target": 1, "truncated": 2,
+            "rows": 3, "kept": 2, "dropped_without_target": 1, "truncated": 2, "tokens_cut": 7,
             "with_eos_target": 1, "tokens": 7, "target_tokens": 3, "longest": 9,
             "format": "prompt/completion (prompt, completion)",
         })
