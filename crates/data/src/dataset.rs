@@ -1,21 +1,27 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::path::Path;
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
 use rayon::prelude::*;
 
 use crate::{
-    encode::Encoder,
-    error::{DataError, RowError},
+    encode::{EncodedRow, Encoder},
+    error::{DataError, NoTarget, RowError, TemplateError},
     format::DetectedFormat,
+    message::Message,
+    oddities::Oddities,
     preview::{self, Preview},
     reader,
-    render::Renderer,
+    render::{Renderer, RowText},
     row::Row,
     sample::{EncodeReport, EncodedDataset},
     split,
     tokenizer::Tokenizer,
+    warning::Warning,
 };
 
 /// The rows of a dataset, read and checked but not tokenised.
@@ -26,6 +32,7 @@ pub struct Dataset {
     renderer: Renderer,
     train: Vec<Row>,
     validation: Option<Vec<Row>>,
+    warnings: Vec<Warning>,
 }
 
 /// A dataset's samples.
@@ -35,6 +42,8 @@ pub struct Encoded {
     pub train: EncodedDataset,
     /// Samples to evaluate on, if the dataset has any.
     pub validation: Option<EncodedDataset>,
+    /// What is odd about them.
+    pub warnings: Vec<Warning>,
 }
 
 impl Dataset {
@@ -46,7 +55,7 @@ impl Dataset {
     /// # Errors
     ///
     /// A file that cannot be read or parsed, an unknown or mixed format, a row that does not fit it,
-    /// a template that does not compile, a split that leaves nothing to train on.
+    /// a template that does not compile, rows without text, a split that leaves nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
         let files = config
             .path
@@ -61,6 +70,7 @@ impl Dataset {
             config.columns.clone()
         };
         let renderer = match (&columns, template) {
+            (_, Some(template)) if template.trim().is_empty() => Err(TemplateError::Empty),
             (Some(columns), template) => Renderer::from_columns(columns, template),
             (None, template) => Renderer::from_template(template.unwrap_or_default()),
         };
@@ -80,11 +90,34 @@ impl Dataset {
                 dataset: name.to_owned(),
             });
         }
-        check(&renderer, &rows, detected)?;
+        let oddities = check(&renderer, &rows, detected)?;
+        if oddities.empty == rows.len() && !matches!(renderer, Renderer::Chat { .. }) {
+            return Err(DataError::NothingInRows {
+                dataset: name.to_owned(),
+                split: "training",
+                rows: rows.len(),
+                reason: renderer
+                    .target_column()
+                    .map_or(NoTarget::NothingRendered, |column| NoTarget::Empty {
+                        column: column.to_owned(),
+                    }),
+            });
+        }
+        let about = format!("dataset {name}");
+        let mut warnings = oddities.warnings(&about, rows.len(), &renderer);
+        warnings.extend(
+            odd_settings(config, &renderer).map(|(message, hint)| Warning {
+                about: about.clone(),
+                message,
+                hint,
+            }),
+        );
         let (train, validation) = match &config.validation {
             Validation::File(path) => {
                 let validation = reader::read(path)?;
-                check(&renderer, &validation, detected)?;
+                let oddities = check(&renderer, &validation, detected)?;
+                let about = format!("{about}, validation");
+                warnings.extend(oddities.warnings(&about, validation.len(), &renderer));
                 (rows, Some(validation))
             }
             Validation::Fraction(fraction) => {
@@ -105,7 +138,13 @@ impl Dataset {
             renderer,
             train,
             validation,
+            warnings,
         })
+    }
+
+    /// What is odd about its rows, however they are encoded.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// The dataset's name.
@@ -133,7 +172,8 @@ impl Dataset {
     /// # Errors
     ///
     /// A tokenizer without EOS or, for messages, without a chat template; a row that a template or
-    /// the tokenizer fails on; [`DataError::NoTargets`] if no row of a split has a target left.
+    /// the tokenizer fails on; [`DataError::NoTargets`] if no row of a split has a target left,
+    /// [`DataError::NothingInRows`] if none ever had one.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -141,14 +181,19 @@ impl Dataset {
         train_on_prompt: bool,
     ) -> Result<Encoded, DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
-        let encode = |rows: &[Row], split| self.encode_rows(rows, split, tokenizer, &encoder);
+        let mut warnings = Vec::new();
+        let train =
+            self.encode_rows(&self.train, "training", tokenizer, &encoder, &mut warnings)?;
+        let validation = match &self.validation {
+            Some(rows) => {
+                Some(self.encode_rows(rows, "validation", tokenizer, &encoder, &mut warnings)?)
+            }
+            None => None,
+        };
         Ok(Encoded {
-            train: encode(&self.train, "training")?,
-            validation: self
-                .validation
-                .as_ref()
-                .map(|rows| encode(rows, "validation"))
-                .transpose()?,
+            train,
+            validation,
+            warnings,
         })
     }
 
@@ -193,6 +238,7 @@ impl Dataset {
         split: &'static str,
         tokenizer: &Tokenizer,
         encoder: &Encoder<'_>,
+        warnings: &mut Vec<Warning>,
     ) -> Result<EncodedDataset, DataError> {
         // Collected before looking at errors, so that the first row's error is the one reported.
         let encoded: Vec<_> = rows.par_iter().map(|row| encoder.encode(row)).collect();
@@ -202,40 +248,160 @@ impl Dataset {
             kept: 0,
             dropped_without_target: 0,
             truncated: 0,
+            tokens_cut: 0,
             with_eos_target: 0,
             tokens: 0,
             target_tokens: 0,
             longest: 0,
             format: self.format.to_string(),
         };
-        for row in encoded {
-            let row = row?;
-            report.longest = report.longest.max(row.tokens);
-            report.truncated += usize::from(row.tokens > row.sample.len());
-            let targets = row.sample.num_targets();
+        let mut without_target = Vec::new();
+        for (row, encoded) in rows.iter().zip(encoded) {
+            let EncodedRow { sample, tokens } = encoded?;
+            let cut = tokens - sample.len();
+            report.longest = report.longest.max(tokens);
+            report.truncated += usize::from(cut > 0);
+            report.tokens_cut += cut;
+            let targets = sample.num_targets();
             if targets == 0 {
                 report.dropped_without_target += 1;
+                without_target.push((row, self.no_target(row, cut > 0)));
                 continue;
             }
             report.kept += 1;
-            report.tokens += row.sample.len();
+            report.tokens += sample.len();
             report.target_tokens += targets;
-            let mut labels = row.sample.ids.iter().zip(&row.sample.is_target);
+            let mut labels = sample.ids.iter().zip(&sample.is_target);
             let ends = labels.any(|(id, target)| *target && tokenizer.eos_ids().contains(id));
             report.with_eos_target += usize::from(ends);
-            samples.push(row.sample);
+            samples.push(sample);
         }
+        let max_seq_len = encoder.max_seq_len();
         if samples.is_empty() {
+            if let Some(reason) = shared_reason(&without_target) {
+                return Err(DataError::NothingInRows {
+                    dataset: self.name.clone(),
+                    split,
+                    rows: rows.len(),
+                    reason,
+                });
+            }
             return Err(DataError::NoTargets {
                 dataset: self.name.clone(),
                 split,
                 rows: rows.len(),
-                max_seq_len: encoder.max_seq_len(),
+                max_seq_len,
                 longest: report.longest,
+            });
+        }
+        let mut about = format!("dataset {} at max_seq_len {max_seq_len}", self.name);
+        if split != "training" {
+            about = format!("{about}, {split}");
+        }
+        warnings.extend(report.warnings(&about, max_seq_len));
+        let cut_off = without_target
+            .iter()
+            .filter(|(_, reason)| reason.is_none())
+            .count();
+        if cut_off > 0 {
+            warnings.push(Warning {
+                about: about.clone(),
+                message: format!(
+                    "{cut_off} of {} rows are dropped: all their targets are cut off",
+                    rows.len()
+                ),
+                hint: Some("raise train.max_seq_len to train on them"),
+            });
+        }
+        let mut void = without_target
+            .iter()
+            .filter_map(|(row, reason)| Some((row, reason.as_ref()?)))
+            .peekable();
+        if let Some((row, reason)) = void.peek().copied() {
+            let void = void.count();
+            let (location, rows) = (&row.location, rows.len());
+            warnings.push(Warning {
+                about,
+                message: format!(
+                    "{void} of {rows} rows have nothing to train on and are dropped, the first of them \
+                     at {location}: {reason}"
+                ),
+                hint: Some(reason.hint()),
             });
         }
         Ok(EncodedDataset { samples, report })
     }
+
+    /// Why a row without a target has none, if that is not for its having been cut.
+    fn no_target(&self, row: &Row, is_cut: bool) -> Option<NoTarget> {
+        if let Ok(RowText::Chat(conversation)) = self.renderer.render(row) {
+            let messages = &conversation.messages;
+            if !messages.iter().any(Message::is_trained) {
+                if messages.iter().any(Message::is_assistant) {
+                    return Some(NoTarget::NotTrained);
+                }
+                let roles = messages.iter().map(|message| message.role().to_owned());
+                let roles = roles.collect::<BTreeSet<_>>().into_iter().collect();
+                return Some(NoTarget::NoAssistant { roles });
+            }
+        }
+        (!is_cut).then_some(NoTarget::NothingRendered)
+    }
+}
+
+/// What all rows lack: the first one's reason, with the roles of all.
+fn shared_reason(rows: &[(&Row, Option<NoTarget>)]) -> Option<NoTarget> {
+    let reasons = rows.iter().map(|(_, reason)| reason.as_ref());
+    let reasons = reasons.collect::<Option<Vec<_>>>()?;
+    let mut all = BTreeSet::new();
+    for reason in &reasons {
+        if let NoTarget::NoAssistant { roles } = reason {
+            all.extend(roles.iter().cloned());
+        }
+    }
+    let mut first = (*reasons.first()?).clone();
+    if let NoTarget::NoAssistant { roles } = &mut first {
+        *roles = all.into_iter().collect();
+    }
+    Some(first)
+}
+
+/// What is odd about the settings of a dataset.
+fn odd_settings(
+    config: &DatasetConfig,
+    renderer: &Renderer,
+) -> impl Iterator<Item = (String, Option<&'static str>)> {
+    // Of two names for one file neither need be the real one.
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let paths: Vec<PathBuf> = config.path.iter().map(real).collect();
+    let mut odd = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        if paths[..index].contains(path) {
+            let shown = config.path[index].display();
+            odd.push((
+                format!("{shown} is listed more than once, and its rows count as often"),
+                None,
+            ));
+        }
+    }
+    if let Validation::File(path) = &config.validation
+        && paths.contains(&real(path))
+    {
+        odd.push((
+            format!(
+                "{} is trained on and validated on: its loss tells nothing about other rows",
+                path.display()
+            ),
+            Some("name another file, or hold rows out, for example with `validation: 0.1`"),
+        ));
+    }
+    if let Some(column) = renderer.column_used_twice() {
+        odd.push((
+            format!("column `{column}` is both what is asked and what is to be answered"),
+            Some("name the two columns in `columns`"),
+        ));
+    }
+    odd.into_iter()
 }
 
 /// The format that all files have.
@@ -272,10 +438,13 @@ fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataErro
         })
 }
 
-/// Renders every row once, so that a bad one is found before anything is trained.
-fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<(), DataError> {
+/// Renders every row once, so that a bad one is found before anything is trained; what is odd about
+/// them.
+fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<Oddities, DataError> {
+    let mut oddities = Oddities::default();
     for row in rows {
-        renderer.render(row).map_err(|problem| row.error(problem))?;
+        let text = renderer.render(row).map_err(|problem| row.error(problem))?;
+        oddities.count(&text);
     }
     // A configured column that no row has is a typo, however optional.
     if let (Some(column), Some(first), false) = (renderer.optional_column(), rows.first(), detected)
@@ -284,5 +453,5 @@ fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<(), DataEr
         let (column, available) = (column.to_owned(), first.names());
         return Err(first.error(RowError::MissingColumn { column, available }));
     }
-    Ok(())
+    Ok(oddities)
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::row::Location;
+use crate::{format::similar_name, oddities::ROLES, row::Location};
 
 /// Everything that can go wrong between a file and its samples.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,12 @@ pub enum DataError {
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// A directory, a pipe or a device.
+    #[error("{} is not a regular file", path.display())]
+    NotAFile {
+        /// What it is.
+        path: PathBuf,
     },
     /// Parquet was asked for.
     #[error("parquet is not supported in this build: {}", path.display())]
@@ -51,6 +57,18 @@ pub enum DataError {
         /// What the parser said.
         reason: String,
     },
+    /// A quote in a CSV file takes lines that were hardly meant.
+    #[error("{}:{line}:{column}: {reason}", path.display())]
+    Quote {
+        /// The file.
+        path: PathBuf,
+        /// Line where it opens, from 1.
+        line: u64,
+        /// Column in bytes, from 1.
+        column: u64,
+        /// What it takes.
+        reason: String,
+    },
     /// A file is not UTF-8.
     #[error("{}:{line}: invalid UTF-8 at byte {byte} of the line", path.display())]
     InvalidUtf8 {
@@ -69,13 +87,15 @@ pub enum DataError {
         /// What is wrong with it.
         problem: RowError,
     },
-    /// No format fits the first rows.
+    /// None of the first rows has the columns of a format.
     #[error("cannot tell the format of {}: its columns are {}", path.display(), list(columns))]
     UnknownFormat {
         /// The file.
         path: PathBuf,
         /// Columns of its first row.
         columns: Vec<String>,
+        /// The setting that would do, if they are those of a format but for case and white space.
+        similar: Option<String>,
     },
     /// Files of one dataset have different formats.
     #[error("{} is {first_format} but {} is {format}", first.display(), path.display())]
@@ -136,6 +156,18 @@ pub enum DataError {
         /// Tokens of the longest row before cutting.
         longest: usize,
     },
+    /// No row has anything to train on, however long it may be.
+    #[error("none of the {rows} {split} rows of `{dataset}` has anything to train on: {reason}")]
+    NothingInRows {
+        /// The dataset's name.
+        dataset: String,
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Rows there are.
+        rows: usize,
+        /// What they lack.
+        reason: NoTarget,
+    },
     /// Messages without a chat template.
     #[error("`{dataset}` holds chat messages but the tokenizer in {} has no chat template", directory.display())]
     NoChatTemplate {
@@ -190,6 +222,48 @@ pub enum DataError {
     },
 }
 
+/// Why a row that was not cut has nothing to train on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoTarget {
+    /// No message is by the assistant.
+    #[error("no message of role `assistant`; found: {}", list(roles))]
+    NoAssistant {
+        /// The roles there are.
+        roles: Vec<String>,
+    },
+    /// The messages themselves say that they are not trained on.
+    #[error("each message says by `train` or `weight` that it is not trained on")]
+    NotTrained,
+    /// A template makes no text of it.
+    #[error("the template renders nothing to train on")]
+    NothingRendered,
+    /// The column that is trained on has no text.
+    #[error("column `{column}` is empty")]
+    Empty {
+        /// The column.
+        column: String,
+    },
+}
+
+impl NoTarget {
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::NoAssistant { roles } if roles.iter().all(|role| ROLES.contains(&&**role)) => {
+                "add what the assistant says, or set train_on_prompt: true to train on everything"
+            }
+            Self::NoAssistant { .. } => {
+                "name the roles system, user, assistant and tool; `from: gpt` is read as well, `role: gpt` is \
+                 not"
+            }
+            Self::NotTrained => "set `train: true` where the text is to be learnt",
+            Self::NothingRendered => {
+                "see which columns and messages the template prints, and under which conditions"
+            }
+            Self::Empty { .. } => "name the column that has the text in `columns`",
+        }
+    }
+}
+
 /// What is wrong with one row.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
@@ -197,7 +271,7 @@ pub enum RowError {
     #[error("expected an object, found {found}")]
     NotAnObject {
         /// What it is.
-        found: &'static str,
+        found: String,
     },
     /// A column is missing.
     #[error("no column `{column}`; the row has {}", list(available))]
@@ -215,7 +289,15 @@ pub enum RowError {
         /// What is needed.
         expected: &'static str,
         /// What it is.
-        found: &'static str,
+        found: String,
+    },
+    /// A chat is text.
+    #[error(
+        "column `{column}` is a string that holds a list, expected the list of messages itself"
+    )]
+    ListAsText {
+        /// The column.
+        column: String,
     },
     /// A chat message cannot be used.
     #[error("message {message} of column `{column}`: {reason}")]
@@ -247,6 +329,12 @@ pub enum TemplateError {
         /// What the engine said, with the template's line.
         reason: String,
     },
+    /// It has no text.
+    #[error("it is empty")]
+    Empty,
+    /// It prints a null.
+    #[error("it prints a null, which would be trained on as `None`")]
+    PrintsNull,
     /// It failed while rendering.
     #[error("{reason}")]
     Render {
@@ -285,7 +373,20 @@ impl DataError {
     /// What the user can do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NotAFile { .. } => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
+            Self::Quote { .. } => {
+                "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\""
+            }
             Self::Parquet { .. } => "convert it to JSONL, one object a line",
+            Self::UnknownFormat {
+                similar: Some(similar),
+                ..
+            } => {
+                return Some(format!(
+                    "their case or the white space around them differs from what is looked for; \
+                     rename them, or set `{similar}`"
+                ));
+            }
             Self::UnknownFormat { .. } => {
                 "name the columns, for example `columns: {prompt: question, completion: answer}`, \
                  or give a `template`"
@@ -295,6 +396,11 @@ impl DataError {
                 "lower `validation`, or name a file with validation rows"
             }
             Self::InvalidUtf8 { .. } => "save the file as UTF-8",
+            Self::NothingInRows { reason, .. } => reason.hint(),
+            Self::Template {
+                source: TemplateError::Empty,
+                ..
+            } => "leave `template` out to train on the columns as they are",
             Self::NoTargets { .. } => "raise train.max_seq_len",
             Self::NoChatTemplate { .. } => {
                 "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
@@ -316,7 +422,21 @@ impl RowError {
     /// What the user can do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::MissingColumn { .. } => "name the columns that hold the data in `columns`",
+            Self::MissingColumn { column, available } => {
+                if let Some(similar) = similar_name(column, available) {
+                    return Some(format!("did you mean `{similar}`?"));
+                }
+                "every row needs its column; name those that hold the data in `columns`"
+            }
+            Self::ListAsText { .. } => {
+                "a CSV cell is always text; write the chats as JSONL, one object a line, with the list \
+                 itself in it"
+            }
+            Self::WrongType {
+                expected: "a string",
+                found,
+                ..
+            } if found == "null" => "give it text, or leave the row out",
             Self::WrongType {
                 expected: "a string",
                 ..
@@ -324,6 +444,9 @@ impl RowError {
             Self::Template(TemplateError::Ambiguous { .. }) => {
                 "mark the assistant's text in the chat template with \
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
+            }
+            Self::Template(TemplateError::PrintsNull) => {
+                "print something else for it, for example {{ column or \"\" }}, or leave the row out"
             }
             Self::Template(TemplateError::TooManySteps { .. } | TemplateError::TooLong { .. }) => {
                 "look for loops over ranges and for text that grows from loop to loop, or split the row"

@@ -22,19 +22,31 @@ pub struct DetectedFormat {
 }
 
 impl DetectedFormat {
-    /// The columns of a file whose configuration names none.
+    /// The columns of a file whose configuration names none: those of a format that the first rows
+    /// fit, otherwise of the first row that has all its columns, whatever is in them. What breaks the
+    /// format is then for the row that does to say.
     ///
     /// # Errors
     ///
-    /// [`DataError::UnknownFormat`] if no format has all its columns in each of the first rows.
+    /// [`DataError::UnknownFormat`] if none of the first rows has the columns of a format.
     pub(crate) fn detect(path: &Path, rows: &[Row]) -> Result<ColumnMap, DataError> {
         let first = &rows[..rows.len().min(ROWS_LOOKED_AT)];
-        candidates()
-            .into_iter()
-            .find(|format| first.iter().all(|row| fits(format, row)))
-            .ok_or_else(|| DataError::UnknownFormat {
-                path: path.to_owned(),
-                columns: rows.first().map(Row::names).unwrap_or_default(),
+        let candidates = candidates();
+        let find =
+            |fits: &dyn Fn(&ColumnMap) -> bool| candidates.iter().find(|format| fits(format));
+        let by_columns = |row| {
+            find(&|format| fits(format, row)).or_else(|| find(&|format| has_columns(format, row)))
+        };
+        find(&|format| first.iter().all(|row| fits(format, row)))
+            .or_else(|| first.iter().find_map(by_columns))
+            .cloned()
+            .ok_or_else(|| {
+                let columns = rows.first().map(Row::names).unwrap_or_default();
+                DataError::UnknownFormat {
+                    path: path.to_owned(),
+                    similar: similar(&columns),
+                    columns,
+                }
             })
     }
 }
@@ -61,6 +73,58 @@ fn candidates() -> [ColumnMap; 5] {
             text: "text".into(),
         },
     ]
+}
+
+/// The columns that every row has, by the names that the configuration gives them.
+fn required(format: &ColumnMap) -> Vec<(&'static str, &str)> {
+    match format {
+        ColumnMap::Messages { messages } => vec![("messages", messages)],
+        ColumnMap::Conversations { conversations } => vec![("conversations", conversations)],
+        ColumnMap::PromptCompletion { prompt, completion } => {
+            vec![("prompt", prompt), ("completion", completion)]
+        }
+        ColumnMap::Instruction {
+            instruction,
+            output,
+            ..
+        } => vec![("instruction", instruction), ("output", output)],
+        ColumnMap::Text { text } => vec![("text", text)],
+    }
+}
+
+fn has_columns(format: &ColumnMap, row: &Row) -> bool {
+    required(format)
+        .iter()
+        .all(|(_, column)| row.get(column).is_some())
+}
+
+/// The setting that names these columns, if they are those of a format but for case and white space.
+fn similar(columns: &[String]) -> Option<String> {
+    candidates().iter().find_map(|format| {
+        let pairs: Option<Vec<_>> = required(format)
+            .into_iter()
+            .map(|(key, wanted)| {
+                similar_name(wanted, columns).map(|column| format!("{key}: {}", as_yaml(column)))
+            })
+            .collect();
+        pairs.map(|pairs| format!("columns: {{{}}}", pairs.join(", ")))
+    })
+}
+
+/// The column that is `wanted` but for case and white space around it.
+pub(crate) fn similar_name<'a>(wanted: &str, columns: &'a [String]) -> Option<&'a String> {
+    let plain = |name: &str| name.trim().to_lowercase();
+    columns.iter().find(|column| plain(column) == plain(wanted))
+}
+
+/// The name as it is written in YAML, in quotes where it needs them.
+fn as_yaml(name: &str) -> String {
+    let is_plain = |character: char| character.is_alphabetic() || character == '_';
+    if name.chars().all(is_plain) {
+        name.to_owned()
+    } else {
+        format!("{name:?}")
+    }
 }
 
 fn fits(format: &ColumnMap, row: &Row) -> bool {

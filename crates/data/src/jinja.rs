@@ -34,10 +34,19 @@ pub(crate) fn chat_environment() -> Result<Environment<'static>, TemplateError> 
     Ok(environment)
 }
 
-/// For templates over a row's columns: Jinja's white-space rules; printing a missing column is an
-/// error, testing for one is not.
+/// What the engine's error is told by.
+const PRINTS_NULL: &str = "prints a null";
+
+/// For templates over a row's columns: Jinja's white-space rules; printing a missing column or a null
+/// is an error, testing for one is not.
 pub(crate) fn row_environment() -> Environment<'static> {
     let mut environment = python_environment();
+    environment.set_formatter(|output, state, value| {
+        if value.is_none() {
+            return Err(Error::new(ErrorKind::BadSerialization, PRINTS_NULL));
+        }
+        minijinja::escape_formatter(output, state, value)
+    });
     environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
     environment
 }
@@ -163,6 +172,9 @@ pub(crate) fn syntax_error(error: &Error) -> TemplateError {
 fn render_error(error: &Error) -> TemplateError {
     if error.kind() == ErrorKind::OutOfFuel {
         return TemplateError::TooManySteps { limit: MAX_STEPS };
+    }
+    if error.kind() == ErrorKind::BadSerialization && error.detail() == Some(PRINTS_NULL) {
+        return TemplateError::PrintsNull;
     }
     let mut reason = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -4,7 +4,7 @@ use minijinja::{Value, value::ValueKind};
 
 use crate::{
     error::RowError,
-    row::{Row, type_name, wrong_type},
+    row::{Row, describe, wrong_type},
 };
 
 /// One message of a chat, with all fields the row gave it (`tool_calls` and the like).
@@ -58,6 +58,16 @@ impl Message {
         self.train.is_some()
     }
 
+    /// Whether it has neither text nor calls.
+    pub(crate) fn says_nothing(&self) -> bool {
+        let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
+        let has_text = field("content").as_str().map_or_else(
+            || field("content").len().unwrap_or(0) > 0,
+            |text| !text.trim().is_empty(),
+        );
+        !has_text && field("tool_calls").len().unwrap_or(0) == 0
+    }
+
     /// The fields as a template sees them.
     pub(crate) fn fields(&self) -> Value {
         self.fields.clone()
@@ -91,7 +101,7 @@ impl Message {
 
     fn parse(message: Value) -> Result<Self, String> {
         if message.kind() != ValueKind::Map {
-            return Err(format!("expected an object, found {}", type_name(&message)));
+            return Err(format!("expected an object, found {}", describe(&message)));
         }
         let field = |name: &str| message.get_item(&name.into()).unwrap_or_default();
         let train = train_flag(&field("train"), &field("weight"))?;
@@ -111,7 +121,7 @@ impl Message {
         if content.as_str().is_none() {
             return Err(format!(
                 "`value` is {}, expected a string",
-                type_name(&content)
+                describe(&content)
             ));
         }
         let fields = Value::from_pairs([("role", Value::from(role)), ("content", content)]);
@@ -128,6 +138,14 @@ impl Conversation {
     pub(crate) fn parse(row: &Row, column: &str) -> Result<Self, RowError> {
         let list = row.require(column)?;
         if list.kind() != ValueKind::Seq {
+            if list
+                .as_str()
+                .is_some_and(|text| text.trim_start().starts_with('['))
+            {
+                return Err(RowError::ListAsText {
+                    column: column.to_owned(),
+                });
+            }
             return Err(wrong_type(column, "a list of messages", &list));
         }
         let messages = (1..)
@@ -178,7 +196,7 @@ fn wrong_type_empty(column: &str) -> RowError {
     RowError::WrongType {
         column: column.to_owned(),
         expected: "a list of messages",
-        found: "an empty list",
+        found: "an empty list".to_owned(),
     }
 }
 
@@ -204,7 +222,7 @@ fn train_flag(train: &Value, weight: &Value) -> Result<Option<bool>, String> {
         _ => {
             return Err(format!(
                 "`train` is {}, expected a boolean",
-                type_name(train)
+                describe(train)
             ));
         }
     };

@@ -109,6 +109,32 @@ impl Renderer {
         })
     }
 
+    /// The column that is trained on, unless a template or messages are.
+    pub(crate) fn target_column(&self) -> Option<&str> {
+        match self {
+            Self::Text(Source::Column(column))
+            | Self::PromptCompletion {
+                completion: column, ..
+            } => Some(column),
+            _ => None,
+        }
+    }
+
+    /// The column that is both prompt and completion.
+    pub(crate) fn column_used_twice(&self) -> Option<&str> {
+        let Self::PromptCompletion { prompt, completion } = self else {
+            return None;
+        };
+        let is_prompt = match prompt {
+            Source::Column(column) => column == completion,
+            Source::Instruction { instruction, input } => {
+                instruction == completion || input.as_ref() == Some(completion)
+            }
+            Source::Template(_) => false,
+        };
+        is_prompt.then_some(completion)
+    }
+
     /// The column that rows may lack, but not all of them.
     pub(crate) fn optional_column(&self) -> Option<&str> {
         match self {

@@ -48,7 +48,7 @@ impl Row {
             Ok(Self { columns, location })
         } else {
             let problem = RowError::NotAnObject {
-                found: type_name(&columns),
+                found: describe(&columns),
             };
             Err(DataError::Row { location, problem })
         }
@@ -109,19 +109,20 @@ pub(crate) fn wrong_type(column: &str, expected: &'static str, found: &Value) ->
     RowError::WrongType {
         column: column.to_owned(),
         expected,
-        found: type_name(found),
+        found: describe(found),
     }
 }
 
-/// A JSON type as it reads in a sentence.
-pub(crate) fn type_name(value: &Value) -> &'static str {
-    match value.kind() {
+/// A value as it reads in a sentence, or its type where it may be long.
+pub(crate) fn describe(value: &Value) -> String {
+    let kind = match value.kind() {
         ValueKind::None => "null",
-        ValueKind::Bool => "a boolean",
-        ValueKind::Number => "a number",
+        ValueKind::Bool => return format!("the boolean {}", value.is_true()),
+        ValueKind::Number => return format!("the number {value}"),
         ValueKind::String => "a string",
         ValueKind::Seq => "a list",
         ValueKind::Map => "an object",
         _ => "something else",
-    }
+    };
+    kind.to_owned()
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::warning::Warning;
+
 /// One row as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
@@ -48,6 +50,8 @@ pub struct EncodeReport {
     pub dropped_without_target: usize,
     /// Rows cut to `max_seq_len`, kept or dropped.
     pub truncated: usize,
+    /// Tokens of these rows beyond `max_seq_len`.
+    pub tokens_cut: usize,
     /// Samples that end a generation: one of their targets is an EOS token of the model.
     pub with_eos_target: usize,
     /// Tokens of all samples.
@@ -58,4 +62,46 @@ pub struct EncodeReport {
     pub longest: usize,
     /// The rows' format, as [`DetectedFormat`](crate::DetectedFormat) prints it.
     pub format: String,
+}
+
+impl EncodeReport {
+    /// What is odd about the samples of a split; `about` says which they are.
+    pub(crate) fn warnings(&self, about: &str, max_seq_len: usize) -> Vec<Warning> {
+        let Self {
+            rows,
+            kept,
+            truncated,
+            ..
+        } = *self;
+        let warning = |message, hint| Warning {
+            about: about.to_owned(),
+            message,
+            hint: Some(hint),
+        };
+        let mut warnings = Vec::new();
+        if truncated > 0 {
+            let share = share(self.tokens_cut, truncated * max_seq_len + self.tokens_cut);
+            warnings.push(warning(
+                format!("{truncated} of {rows} rows are cut, {share} of their tokens"),
+                "raise train.max_seq_len, or split the rows: what is cut is not trained on",
+            ));
+        }
+        let unended = kept.saturating_sub(self.with_eos_target);
+        if unended > truncated {
+            warnings.push(warning(
+                format!("{unended} of {kept} samples never train the end of a text"),
+                "the model may not learn to stop; see the chat template's end of turn",
+            ));
+        }
+        warnings
+    }
+}
+
+/// In percent; neither none nor all of it by rounding.
+fn share(part: usize, whole: usize) -> String {
+    match (100.0 * part as f64 / whole as f64).round() as usize {
+        0 => "less than 1 %".to_owned(),
+        100.. => "more than 99 %".to_owned(),
+        percent => format!("{percent} %"),
+    }
 }

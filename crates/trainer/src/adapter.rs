@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_data::Warning;
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
     TargetModules, to_host,
@@ -149,7 +150,7 @@ pub(crate) fn to_peft(
 }
 
 /// How a directory's adapter differs from what the configuration says, if it does.
-pub(crate) fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Option<String> {
+pub fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Option<Warning> {
     let lora = &config.lora;
     let mut different = Vec::new();
     let mut compare = |key: &str, ours: String, theirs: String| {
@@ -180,12 +181,13 @@ pub(crate) fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Op
             sorted(names),
         );
     }
-    (!different.is_empty()).then(|| {
-        format!(
-            "adapter `{}` keeps the shape of its `init_from`: {}",
-            config.name,
+    (!different.is_empty()).then(|| Warning {
+        about: format!("adapter {}", config.name),
+        message: format!(
+            "it keeps the shape of its `init_from`: {}",
             different.join("; ")
-        )
+        ),
+        hint: None,
     })
 }
 

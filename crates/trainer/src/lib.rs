@@ -51,6 +51,7 @@ mod waiting;
 mod window;
 mod writer;
 
+pub use adapter::shape_warning;
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
 };
@@ -63,6 +64,7 @@ pub use inspect::{Inspected, inspect};
 pub use intake::{NewTask, Order, Signals, SourceError, TaskSource};
 pub use leaderboard::{SweepEntry, SweepReport, SweepStanding};
 pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
+pub use prepare::odd_settings;
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
 pub use run_directory::Identity;

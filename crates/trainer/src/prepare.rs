@@ -7,7 +7,7 @@ use std::{
 
 use burn::tensor::Device;
 use loraloom_config::{AdapterConfig, RunConfig};
-use loraloom_data::{Encoded, Tokenizer};
+use loraloom_data::{Encoded, Sample, Tokenizer, Warning};
 use loraloom_model::{LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::TaskId;
 
@@ -96,7 +96,7 @@ impl Materials<'_> {
             tasks.trials.insert(id, task.record.trial.clone());
             tasks.waited.insert(id, task.record.waited);
         }
-        tasks.describe(self, adapter, &rows.rows);
+        tasks.describe(self, adapter, &rows);
         let changed = |task: &SavedTask| {
             task.record.standing == Standing::Begun && task.record.data != rows.digest
         };
@@ -135,7 +135,8 @@ impl Materials<'_> {
         let adapter = &task.config;
         if let Some(directory) = &adapter.init_from {
             let peft = PeftAdapter::load(directory)?;
-            tasks.warnings.extend(shape_warning(adapter, &peft.config));
+            let odd = shape_warning(adapter, &peft.config);
+            tasks.warnings.extend(odd.map(|odd| odd.to_string()));
             let dropout = adapter.lora.lora_dropout;
             let state = from_peft(&peft, dropout, self.model, self.device)?;
             tasks.shapes.insert(id, peft.config);
@@ -161,16 +162,15 @@ impl Tasks {
     }
 
     /// Keeps what was read for an adapter.
-    fn describe(&mut self, materials: &Materials<'_>, adapter: &AdapterConfig, rows: &Encoded) {
-        let (longest, most) = (
-            rows.train.report.longest,
-            materials.model.max_position_embeddings,
-        );
-        if longest > most {
-            self.warnings.push(format!(
-                "adapter `{}` has rows of {longest} tokens, but the model was made for {most}",
-                adapter.name
-            ));
+    fn describe(&mut self, materials: &Materials<'_>, adapter: &AdapterConfig, data: &TaskData) {
+        let rows = &data.rows;
+        let odd = odd_settings(adapter, materials.model, rows);
+        for warning in data.warnings.iter().chain(&odd) {
+            let warning = warning.to_string();
+            // Adapters share datasets.
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
         }
         self.datasets.push(DatasetSummary {
             adapter: adapter.name.clone(),
@@ -184,6 +184,40 @@ impl Tasks {
 /// As much of a digest as tells two apart.
 pub(crate) fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
+}
+
+/// What is odd about an adapter's settings beside its rows and the model.
+pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded) -> Vec<Warning> {
+    let train = &adapter.train;
+    let warning = |message, hint| Warning {
+        about: format!("adapter {}", adapter.name),
+        message,
+        hint: Some(hint),
+    };
+    let mut odd = Vec::new();
+    let validation = rows.validation.as_ref();
+    let samples = validation.map_or(&[][..], |rows| &rows.samples);
+    let samples = rows.train.samples.iter().chain(samples);
+    let longest = samples.map(Sample::len).max().unwrap_or(0);
+    let most = model.max_position_embeddings;
+    if longest > most {
+        odd.push(warning(
+            format!("its rows have up to {longest} tokens, but the model was made for {most}"),
+            "lower train.max_seq_len",
+        ));
+    }
+    let (batch, times) = (train.batch_size, train.gradient_accumulation_steps);
+    let (asked, there) = (batch.saturating_mul(times), rows.train.samples.len());
+    if asked > there {
+        odd.push(warning(
+            format!(
+                "a step of {batch} × {times} rows is more than the {there} that there are: each step is \
+                 an epoch"
+            ),
+            "lower train.batch_size or train.gradient_accumulation_steps",
+        ));
+    }
+    odd
 }
 
 /// The end of a task whose rows are no longer those that it began with.

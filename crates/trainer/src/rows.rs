@@ -53,7 +53,12 @@ impl<'a> RowCache<'a> {
         let rows = raw.encode(self.tokenizer, key.1, key.2)?;
         check_vocabulary(name, &rows, self.vocabulary)?;
         let digest = data_digest(&rows);
-        let data = Arc::new(TaskData { rows, digest });
+        let warnings = [raw.warnings(), &rows.warnings].concat();
+        let data = Arc::new(TaskData {
+            rows,
+            digest,
+            warnings,
+        });
         self.encoded.insert(key, data.clone());
         Ok(data)
     }

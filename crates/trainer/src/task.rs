@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use loraloom_config::AdapterConfig;
-use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample};
+use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Warning};
 use loraloom_scheduler::TaskId;
 
 use crate::{
@@ -68,6 +68,8 @@ pub(crate) struct TrainingTask {
 pub(crate) struct TaskData {
     pub(crate) rows: Encoded,
     pub(crate) digest: String,
+    /// What is odd about them.
+    pub(crate) warnings: Vec<Warning>,
 }
 
 impl TrainingTask {

@@ -7,8 +7,9 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
-use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
+use loraloom_data::{Dataset, EncodedDataset, Tokenizer, Warning};
 use loraloom_model::{Checkpoint, LlamaConfig, ModelError, PeftAdapter, parameter_shapes};
+use loraloom_trainer::{odd_settings, shape_warning};
 
 use super::{config::options, report::Report};
 use crate::{
@@ -41,7 +42,10 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
         match describe_adapter(adapter, model.as_ref()) {
-            Ok(found) => report.pass(&name, found)?,
+            Ok((found, odd)) => {
+                report.pass(&name, found)?;
+                report.odd(&odd)?;
+            }
             Err(error) => report.fail(&name, &error)?,
         }
     }
@@ -152,6 +156,7 @@ fn data(
             dataset.num_validation_rows(),
         );
         report.pass(&label, found)?;
+        report.odd(dataset.warnings())?;
         let Some(tokenizer) = tokenizer else { continue };
         for (max_seq_len, train_on_prompt) in ways {
             let label = format!("{label} at max_seq_len {max_seq_len}");
@@ -161,22 +166,18 @@ fn data(
                     if let Some(validation) = &encoded.validation {
                         samples(&format!("{label}, validation"), validation, model, report)?;
                     }
+                    report.odd(&encoded.warnings)?;
+                    let Some(model) = model else { continue };
+                    for adapter in &config.adapters {
+                        let train = &adapter.train;
+                        let way = (train.max_seq_len, train.train_on_prompt);
+                        if adapter.dataset == name && way == (max_seq_len, train_on_prompt) {
+                            report.odd(&odd_settings(adapter, model, &encoded))?;
+                        }
+                    }
                 }
                 Err(error) => report.fail(&label, &error.into())?,
             }
-        }
-        if let Some(model) = model
-            && let Some(longest) = config
-                .adapters
-                .iter()
-                .filter(|adapter| adapter.dataset == name)
-                .map(|adapter| adapter.train.max_seq_len)
-                .max()
-            && longest > model.max_position_embeddings
-        {
-            let limit = model.max_position_embeddings;
-            let found = format!("max_seq_len {longest} is above the model's {limit} positions");
-            report.warn(&label, found, None)?;
         }
     }
     Ok(())
@@ -204,38 +205,14 @@ fn samples(
         "{} samples, {} tokens, {} targets, longest row {} tokens",
         counts.kept, counts.tokens, counts.target_tokens, counts.longest
     );
-    report.pass(label, found)?;
-    if counts.truncated > 0 {
-        let (truncated, rows) = (counts.truncated, counts.rows);
-        let found = format!("{truncated} of {rows} rows are cut");
-        report.warn(
-            label,
-            found,
-            Some("raise train.max_seq_len to keep them whole"),
-        )?;
-    }
-    if counts.dropped_without_target > 0 {
-        let (dropped, rows) = (counts.dropped_without_target, counts.rows);
-        let found = format!("{dropped} of {rows} rows have no target left and are dropped");
-        report.warn(label, found, None)?;
-    }
-    let unended = counts.kept.saturating_sub(counts.with_eos_target);
-    if unended > counts.truncated {
-        let found = format!(
-            "{unended} of {} samples never train the end of a text",
-            counts.kept
-        );
-        let hint = "the model may not learn to stop; see the chat template's end of turn";
-        report.warn(label, found, Some(hint))?;
-    }
-    Ok(())
+    report.pass(label, found)
 }
 
-/// Checks an adapter against the model and says what it is.
+/// Checks an adapter against the model and says what it is, and what is odd about it.
 fn describe_adapter(
     adapter: &AdapterConfig,
     model: Option<&LlamaConfig>,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, Vec<Warning>)> {
     let lora = &adapter.lora;
     let mut size = String::new();
     if let Some(model) = model {
@@ -252,19 +229,17 @@ fn describe_adapter(
         }
         size = format!(", {:.3} M parameters", parameters as f64 / 1e6);
     }
-    let mut start = String::new();
+    let (mut start, mut odd) = (String::new(), Vec::new());
     if let Some(directory) = &adapter.init_from {
         let loaded = PeftAdapter::load(directory)?;
         if let Some(model) = model {
             loaded.verify(model)?;
         }
         start = format!(", from {}", directory.display());
+        odd.extend(shape_warning(adapter, &loaded.config));
     }
-    Ok(format!(
-        "r {} on {}{size}{start}",
-        lora.r,
-        lora.target_modules.join(", ")
-    ))
+    let modules = lora.target_modules.join(", ");
+    Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
 }
 
 /// Checks that a run can be written to `directory`: it holds none yet and files can be made there.

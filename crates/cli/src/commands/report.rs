@@ -1,5 +1,6 @@
 //! PASS, WARN and FAIL: the findings of `check` and `doctor`.
 
+use loraloom_data::Warning;
 use serde::Serialize;
 
 use crate::{
@@ -54,6 +55,14 @@ impl<'a> Report<'a> {
         hint: Option<&str>,
     ) -> anyhow::Result<()> {
         self.add(Status::Warn, name, message, hint.map(str::to_owned))
+    }
+
+    /// What training warns of, too.
+    pub(super) fn odd(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
+        for warning in warnings {
+            self.warn(&warning.about, warning.message.clone(), warning.hint)?;
+        }
+        Ok(())
     }
 
     /// `name` will not work. The first failure decides the exit code.

@@ -95,6 +95,60 @@ fn what_is_wrong_is_said_with_place_and_hint() {
 }
 
 #[test]
+fn check_and_train_warn_of_the_same() {
+    let here = Workspace::new();
+    let row = |letter: &str, words: usize| {
+        let prompt = "word ".repeat(words);
+        format!(
+            "{{\"prompt\": \"{prompt}\", \"completion\": \"{letter}\", \"all\": \"{prompt}\"}}\n"
+        )
+    };
+    here.write("long.jsonl", row("A", 600) + &row("B", 5) + &row("", 5));
+    here.write(
+        "roles.jsonl",
+        "{\"messages\": [{\"role\": \"human\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n\
+         {\"messages\": [{\"role\": \"human\", \"content\": \"a\"}, {\"role\": \"gpt\", \"content\": \"b\"}]}\n",
+    );
+    here.write(
+        "odd.yaml",
+        "model: tiny-llama\ndevice: cpu\noutput_dir: runs/odd\ndatasets:\n  \
+           long: {path: [long.jsonl, ./long.jsonl], validation: long.jsonl}\n  \
+           same: {path: long.jsonl, columns: {prompt: all, completion: all}}\n  \
+           roles: {path: roles.jsonl}\n\
+         defaults: {train: {max_steps: 1, batch_size: 2, max_seq_len: 64}}\nadapters:\n\
+         - {name: short, dataset: long}\n\
+         - {name: beyond, dataset: same, train: {max_seq_len: 700}}\n\
+         - {name: many, dataset: long, train: {batch_size: 4, gradient_accumulation_steps: 1000}}\n\
+         - {name: chat, dataset: roles}\n",
+    );
+    let check = here.run(&["check", "odd.yaml", "--json"]);
+    assert_eq!(check.code, 0, "{}", check.all());
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let findings = check.json()["checks"].as_array().unwrap().clone();
+    let odd = findings
+        .iter()
+        .filter(|finding| finding["status"] == "warn");
+    let mut said: Vec<String> = odd
+        .map(|finding| {
+            let hint = &finding["hint"];
+            let hint = hint.as_str().map(|hint| format!("; {hint}"));
+            let (name, message) = (text(&finding["name"]), text(&finding["message"]));
+            format!("{name}: {message}{}", hint.unwrap_or_default())
+        })
+        .collect();
+    let train = here.run(&["train", "odd.yaml", "--no-progress"]);
+    assert_eq!(train.code, 0, "{}", train.all());
+    let lines = train.stderr.lines();
+    let mut warned: Vec<_> = lines
+        .filter_map(|line| line.strip_prefix("warning: "))
+        .collect();
+    said.sort_unstable();
+    warned.sort_unstable();
+    assert_eq!(said, warned);
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+#[test]
 fn a_tokenizer_of_another_model_is_found() {
     let here = Workspace::new();
     let path = here.path("tiny-llama/tokenizer.json");

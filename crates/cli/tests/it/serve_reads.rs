@@ -1,43 +1,35 @@
 //! Datasets whose rows let wait for them come to a server that trains.
 
-use std::{fs, process::Command, thread};
-
 use crate::{
     server::{Server, ok, served, step, until, wait_for_state, workspace},
     support::Workspace,
 };
 
+/// Its template loops as often as a row says, and prints nothing of that.
 const TASK: &str = "\
 model: tiny-llama
 datasets:
-  slow: {path: data/NAME.csv}
+  slow:
+    path: data/NAME.jsonl
+    template: '{% for a in range(loops) %}{% for b in range(8000) %}{% endfor %}{% endfor %}{{ text }}'
 defaults:
   train: {batch_size: 2, max_steps: 5, max_seq_len: 48}
 adapters:
   - {name: NAME, dataset: slow, lora: {r: 2}}
 ";
 
-/// Submits an adapter whose dataset is a pipe.
-fn submit(here: &Workspace, name: &str) {
-    let pipe = here.path(&format!("data/{name}.csv"));
-    let made = Command::new("mkfifo").arg(pipe).status().unwrap();
-    assert!(made.success(), "no pipe for {name}");
-    let config = format!("{name}.yaml");
-    here.write(&config, TASK.replace("NAME", name));
-    // It reads the rows to say what is wrong with them.
-    give_rows(here, name);
-    ok(here, &["submit", "run", &config]);
-    until(&format!("reading for {name}"), || is_read(here, name));
+/// A dozen rows, always of the same text, that take a while to render if there are loops.
+fn write_rows(here: &Workspace, name: &str, loops: usize) {
+    let rows = (0..12).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
+    let rows = rows.collect::<Vec<_>>().concat();
+    here.write(&format!("data/{name}.jsonl"), rows);
 }
 
-/// Gives the rows to whoever reads the adapter's dataset next.
-fn give_rows(here: &Workspace, name: &str) {
-    let pipe = here.path(&format!("data/{name}.csv"));
-    let rows = (0..20).map(|row| format!("number {row},{}\n", row * 7));
-    let rows: String = std::iter::once("prompt,completion\n".to_owned())
-        .chain(rows)
-        .collect();
-    thread::spawn(move || fs::write(pipe, rows).unwrap());
+fn submit(here: &Workspace, name: &str) {
+    write_rows(here, name, 0);
+    let config = format!("{name}.yaml");
+    here.write(&config, TASK.replace("NAME", name));
+    ok(here, &["submit", "run", &config]);
 }
 
 fn is_read(here: &Workspace, name: &str) -> bool {
@@ -48,8 +40,7 @@ fn is_read(here: &Workspace, name: &str) -> bool {
 #[test]
 fn others_train_while_a_dataset_is_read() {
     let here = workspace();
-    let _server = Server::start(&here, &["--config", "server.yaml"]);
-    served(&here);
+    Server::start(&here, &["--config", "server.yaml"]).kill_once_served(&here);
     let endless = [
         "submit",
         "run",
@@ -58,26 +49,23 @@ fn others_train_while_a_dataset_is_read() {
         "adapters.shout-r2.train.max_steps=100000",
     ];
     ok(&here, &endless);
-    wait_for_state(&here, "shout-r3", "done");
-    until("a place", || step(&here, "shout-r2") > 0);
-
-    submit(&here, "read");
-    let before = step(&here, "shout-r2");
-    until("steps", || step(&here, "shout-r2") > before + 5);
-    assert!(is_read(&here, "read"));
-    give_rows(&here, "read");
-    wait_for_state(&here, "read", "done");
-
-    // What its owner asks meanwhile holds when the rows are there.
-    for name in ["held", "unwanted", "last"] {
+    for name in ["slow", "held", "unwanted", "last"] {
         submit(&here, name);
     }
+    write_rows(&here, "slow", 300);
+    let _server = Server::start(&here, &[]);
+    served(&here);
+    until("a place", || step(&here, "shout-r2") > 0);
+    let before = step(&here, "shout-r2");
+    until("steps", || step(&here, "shout-r2") > before + 5);
+    assert!(is_read(&here, "slow"));
+
+    // What its owner asks meanwhile holds when the rows are there.
     ok(&here, &["pause", "run", "held"]);
     ok(&here, &["cancel", "run", "unwanted"]);
     wait_for_state(&here, "unwanted", "cancelled");
-    for name in ["held", "unwanted", "last"] {
-        give_rows(&here, name);
-    }
+    assert!(is_read(&here, "slow") && is_read(&here, "last"));
+    wait_for_state(&here, "slow", "done");
     wait_for_state(&here, "last", "done");
     wait_for_state(&here, "held", "paused");
     wait_for_state(&here, "unwanted", "cancelled");

@@ -1,10 +1,15 @@
 //! Comma- or tab-separated values with a header line; every cell is a string.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    io::{BufRead, BufReader},
+    path::Path,
+    sync::Arc,
+};
 
 use minijinja::Value;
 
-use super::{cannot_read, open};
+use super::{BOM, cannot_read, open};
 use crate::{
     error::DataError,
     row::{Location, Place, Row},
@@ -12,6 +17,7 @@ use crate::{
 
 /// Rows of a file whose first line names the columns.
 pub(super) fn read(path: &Path, delimiter: u8) -> Result<Vec<Row>, DataError> {
+    check_quotes(path, delimiter)?;
     let file: Arc<Path> = path.into();
     let mut reader = ::csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -43,6 +49,76 @@ pub(super) fn read(path: &Path, delimiter: u8) -> Result<Vec<Row>, DataError> {
         )?);
     }
     Ok(rows)
+}
+
+/// Where the scan of a line is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scan {
+    FieldStart,
+    Unquoted,
+    Quoted,
+    /// After a quote that ends the field, unless another one follows.
+    Closed,
+}
+
+/// Refuses quotes that take in lines which were not meant: the parser, as Python's, ends a field that
+/// none closes with the file, and goes on with a field after its closing quote.
+fn check_quotes(path: &Path, delimiter: u8) -> Result<(), DataError> {
+    let mut reader = BufReader::new(open(path)?);
+    let mut line = Vec::new();
+    let mut state = Scan::FieldStart;
+    let mut opened = (0, 0);
+    let refuse = |(line, column): (u64, usize), reason: String| DataError::Quote {
+        path: path.to_owned(),
+        line,
+        column: column as u64,
+        reason,
+    };
+    for number in 1.. {
+        line.clear();
+        let read = reader
+            .read_until(b'\n', &mut line)
+            .map_err(|source| cannot_read(path, source))?;
+        if read == 0 {
+            if state != Scan::Quoted {
+                return Ok(());
+            }
+            let (first, last) = (opened.0, number - 1);
+            let reason = if first < last {
+                format!("no quote closes this one: lines {first} to {last} would be one field")
+            } else {
+                "no quote closes this one".to_owned()
+            };
+            return Err(refuse(opened, reason));
+        }
+        let start = if number == 1 && line.starts_with(BOM) {
+            BOM.len()
+        } else {
+            0
+        };
+        for (at, byte) in line.iter().copied().enumerate().skip(start) {
+            let is_end = byte == delimiter || matches!(byte, b'\r' | b'\n');
+            state = match (state, byte) {
+                (Scan::FieldStart, b'"') => {
+                    opened = (number, at + 1);
+                    Scan::Quoted
+                }
+                (Scan::Quoted, b'"') => Scan::Closed,
+                (Scan::Quoted, _) | (Scan::Closed, b'"') => Scan::Quoted,
+                _ if is_end => Scan::FieldStart,
+                (Scan::Closed, _) if number > opened.0 => {
+                    let reason = format!(
+                        "lines {} to {number} would be one field, for the quote that closes this one \
+                         is there, and has text behind it",
+                        opened.0
+                    );
+                    return Err(refuse(opened, reason));
+                }
+                _ => Scan::Unquoted,
+            };
+        }
+    }
+    Ok(())
 }
 
 fn malformed(path: &Path, error: ::csv::Error) -> DataError {

@@ -9,13 +9,11 @@ use std::{
 
 use minijinja::{Value, value::ValueKind};
 
-use super::{cannot_read, open};
+use super::{BOM, cannot_read, open, value::Json};
 use crate::{
     error::DataError,
     row::{Location, Place, Row},
 };
-
-const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What the file's name promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +91,7 @@ fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
     let file: Arc<Path> = path.into();
     let mut rows = Vec::new();
     for_each_line(path, |number, line| {
-        let columns: Value =
+        let Json(columns) =
             serde_json::from_str(line).map_err(|error| malformed(path, number, &error))?;
         let location = Location {
             path: file.clone(),
@@ -151,7 +149,7 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
             byte: valid.len() - start + 1,
         }
     })?;
-    let value: Value = serde_json::from_str(text).map_err(|error| malformed(path, 1, &error))?;
+    let Json(value) = serde_json::from_str(text).map_err(|error| malformed(path, 1, &error))?;
     if value.kind() == ValueKind::Seq {
         return elements(path, &value);
     }

@@ -2,10 +2,17 @@
 
 mod csv;
 mod json;
+mod value;
 
-use std::{fs::File, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
 
 use crate::{error::DataError, row::Row};
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// All rows of a file, at least one.
 pub(crate) fn read(path: &Path) -> Result<Vec<Row>, DataError> {
@@ -37,6 +44,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>, DataError> {
 }
 
 fn open(path: &Path) -> Result<File, DataError> {
+    // To open a pipe waits for whoever writes to it; files are read more than once, too.
+    let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
+    if !metadata.is_file() {
+        return Err(DataError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
     File::open(path).map_err(|source| cannot_read(path, source))
 }
 

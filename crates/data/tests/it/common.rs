@@ -130,3 +130,30 @@ pub(crate) fn message(error: &DataError) -> String {
     });
     words.collect::<Vec<_>>().join(" ")
 }
+
+/// The error's message and hint, as the program shows them.
+pub(crate) fn complaint(error: &DataError) -> String {
+    let hint = error.hint().map(|hint| format!("\n  hint: {hint}"));
+    message(error) + &hint.unwrap_or_default() + "\n"
+}
+
+/// What is odd about a file with this name and content, or wrong with it.
+pub(crate) fn remarks(
+    name: &str,
+    text: impl AsRef<[u8]>,
+    tokenizer: &Tokenizer,
+    max_seq_len: usize,
+    change: impl FnOnce(&mut DatasetConfig),
+) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(write(directory.path(), name, text));
+    change(&mut config);
+    let said = Dataset::load("test", &config, 0).and_then(|dataset| {
+        let encoded = dataset.encode(tokenizer, max_seq_len, false)?;
+        let warnings = dataset.warnings().iter().chain(&encoded.warnings);
+        let warnings: Vec<_> = warnings.map(|warning| warning.to_string() + "\n").collect();
+        Ok(warnings.concat())
+    });
+    let said = said.unwrap_or_else(|error| complaint(&error));
+    said.replace(&format!("{}/", directory.path().display()), "")
+}

@@ -1,6 +1,6 @@
 //! Rows of every format to samples: text, mask, truncation, BOS and EOS.
 
-use crate::common::{BOS, CHATML, EOS, load, load_with, masked, model, pair};
+use crate::common::{BOS, CHATML, EOS, complaint, load, load_with, masked, model, pair};
 use loraloom_config::{ColumnMap, Validation};
 use loraloom_data::{DataError, Dataset};
 
@@ -73,6 +73,56 @@ fn question_and_answer_need_columns() {
     );
     let (_directory, tokenizer) = model(None);
     assert_eq!(masked(&dataset, &tokenizer, false), ["<s>q ⟦a</s>⟧"]);
+}
+
+#[test]
+fn the_row_that_breaks_the_format_is_named() {
+    let good = r#"{"prompt":"a","completion":"b"}"#;
+    let json = |bad: &str| complaint(&load("rows.jsonl", format!("{good}\n{bad}\n")).unwrap_err());
+    let mut all = String::new();
+    for bad in ["null", "1", "true", "0.5", "[\"b\"]", "{}"] {
+        all += &json(&format!(r#"{{"prompt":"c","completion":{bad}}}"#));
+    }
+    all += &json(r#"{"prompt":"c"}"#);
+    all += &json(r#"{"prompt":"c","Completion":"d"}"#);
+    for (name, text) in [
+        // The first row is the one that is wrong.
+        ("rows.jsonl", r#"{"text":3}"#),
+        (
+            "rows.jsonl",
+            "{\"prompt\":\"a\"}\n{\"prompt\":\"a\",\"completion\":\"b\"}",
+        ),
+        (
+            "rows.json",
+            r#"[{"instruction":"a","output":"b"},{"instruction":"a","output":1}]"#,
+        ),
+        ("rows.csv", "messages\n\"[{\"\"role\"\": \"\"user\"\"}]\"\n"),
+        ("rows.jsonl", r#"{"messages":"hello"}"#),
+        ("rows.csv", "prompt, completion\na, b\n"),
+        ("rows.csv", "Prompt,COMPLETION,id\na,b,1\n"),
+        ("rows.jsonl", r#"{"Text ":"a"}"#),
+    ] {
+        all += &complaint(&load(name, text).unwrap_err());
+    }
+    insta::assert_snapshot!(all);
+}
+
+/// Rows that have the columns of several formats, but not all of them filled.
+#[test]
+fn a_format_that_rows_fit_comes_before_one_that_they_do_not() {
+    for (rows, format) in [
+        (
+            r#"{"messages":null,"prompt":"a","completion":"b"}"#,
+            "prompt/completion",
+        ),
+        (
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"text\":\"a\"}\n{\"text\":\"b\"}",
+            "text",
+        ),
+    ] {
+        let dataset = load("rows.jsonl", rows).unwrap();
+        assert!(dataset.format().to_string().starts_with(format), "{rows}");
+    }
 }
 
 #[test]
@@ -161,7 +211,7 @@ fn long_rows_are_cut_and_rows_without_target_dropped_and_counted() {
     assert_eq!(
         report,
         serde_json::json!({
-            "rows": 3, "kept": 2, "dropped_without_target": 1, "truncated": 2,
+            "rows": 3, "kept": 2, "dropped_without_target": 1, "truncated": 2, "tokens_cut": 7,
             "with_eos_target": 1, "tokens": 7, "target_tokens": 3, "longest": 9,
             "format": "prompt/completion (prompt, completion)",
         })

@@ -5,5 +5,6 @@ mod chats;
 mod common;
 mod formats;
 mod readers;
+mod remarks;
 mod tokenizer;
 mod transformers;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{load, load_with, message, pair};
+use crate::common::{complaint, load, load_with, masked, message, pair};
 use loraloom_data::DataError;
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ fn errors_name_file_line_and_column() {
     );
     assert_eq!(
         error("a.json", "[{\"text\":\"a\"}, 3]"),
-        "a.json: row 2: expected an object, found a number"
+        "a.json: row 2: expected an object, found the number 3"
     );
     assert_eq!(
         error(
@@ -78,7 +78,7 @@ fn errors_name_file_line_and_column() {
     );
     assert_eq!(
         error("a.jsonl", "{\"text\":\"a\"}\n".repeat(16) + "{\"text\":17}"),
-        "a.jsonl:17: column `text` is a number, expected a string"
+        "a.jsonl:17: column `text` is the number 17, expected a string"
     );
     assert_eq!(
         error("a.csv", "text,id\na,1\nb\n"),
@@ -99,6 +99,70 @@ fn errors_name_file_line_and_column() {
     assert!(error("a.csv", b"text\na\n\xff\n").starts_with("a.csv:3: invalid UTF-8 at byte 1"));
 }
 
+/// A thousand rows, of which the last words of some are others.
+fn goats(endings: &[(usize, &str)]) -> String {
+    let mut rows = vec!["prompt,completion".to_owned()];
+    rows.extend((0..1000).map(|row| format!("goat {row},GOAT {row}!")));
+    for (row, ending) in endings {
+        rows[*row] = format!("he said hi,{ending}");
+    }
+    rows.join("\n") + "\n"
+}
+
+#[test]
+fn quotes_take_no_rows_in_silence() {
+    let mut all = String::new();
+    for endings in [
+        &[(500, "\"GOAT!")][..],
+        &[(500, "\"GOAT!"), (700, "\"GOAT, I say!\"")],
+        &[(500, "\"GOAT!"), (700, "\"\"GOAT!")],
+        &[(1000, "\"")],
+    ] {
+        all += &complaint(&load("a.csv", goats(endings)).unwrap_err());
+    }
+    all += &complaint(&load("a.csv", "\u{feff}\"prompt,completion\na,b\n").unwrap_err());
+    all += &complaint(&load("a.tsv", "prompt\tcompletion\na\t\"b\nc\td\n").unwrap_err());
+    insta::assert_snapshot!(all);
+}
+
+/// As Python's `csv` and pandas read them.
+#[test]
+fn other_quotes_are_text_or_go() {
+    let (_directory, tokenizer) = crate::common::model(None);
+    for (cell, text) in [
+        ("a \"b\" c", "a \"b\" c"),
+        ("a\"", "a\""),
+        ("\"a\"b", "ab"),
+        ("\"a \"\"b\"\"\"", "a \"b\""),
+        ("\"a\nb, \"\"c\"\"\nd\"", "a\nb, \"c\"\nd"),
+    ] {
+        for end in ["\n", "\r\n", ""] {
+            let dataset = load("a.csv", format!("prompt,completion\n1,{cell}{end}")).unwrap();
+            let expected = format!("<s>1⟦{text}</s>⟧");
+            assert_eq!(masked(&dataset, &tokenizer, false), [expected], "{cell}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused_unread() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut all = String::new();
+    for name in ["pipe.jsonl", "pipe.json", "pipe.csv", "directory.jsonl"] {
+        let path = directory.path().join(name);
+        if name.starts_with("pipe") {
+            let made = std::process::Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+        } else {
+            std::fs::create_dir(&path).unwrap();
+        }
+        let config = crate::common::config(path);
+        all += &complaint(&loraloom_data::Dataset::load("a", &config, 0).unwrap_err());
+    }
+    insta::assert_snapshot!(all);
+}
+
 #[test]
 fn chats_are_checked_when_they_are_read() {
     let chat = |messages: &str| error("a.jsonl", format!("{{\"messages\":{messages}}}"));
@@ -108,14 +172,14 @@ fn chats_are_checked_when_they_are_read() {
     );
     assert_eq!(
         chat("[3]"),
-        "a.jsonl:1: message 1 of column `messages`: expected an object, found a number"
+        "a.jsonl:1: message 1 of column `messages`: expected an object, found the number 3"
     );
     assert_eq!(
         chat(r#"[{"content":"a"}]"#),
         "a.jsonl:1: message 1 of column `messages`: has neither `role` nor `from`"
     );
     assert!(chat(r#"[{"from":"alien","value":"a"}]"#).contains("unknown speaker `alien`"));
-    assert!(chat(r#"[{"from":"gpt","value":1}]"#).contains("`value` is a number"));
+    assert!(chat(r#"[{"from":"gpt","value":1}]"#).contains("`value` is the number 1"));
 }
 
 #[test]

@@ -152,7 +152,9 @@ fn pairs_encode_as_in_the_peft_reference() {
         let row = serde_json::json!({
             "prompt": case["prompt"], "completion": case["completion"]
         });
-        let dataset = crate::common::load("pairs.jsonl", row.to_string()).unwrap();
+        // Without a completion in any row there would be no dataset.
+        let rows = format!("{row}\n{{\"prompt\":\"\",\"completion\":\"a\"}}");
+        let dataset = crate::common::load("pairs.jsonl", rows).unwrap();
         let max_seq_len = case["max_seq_len"].as_u64().unwrap() as usize;
         let preview = &dataset.preview(&tokenizer, max_seq_len, false, 1).unwrap()[0];
         let labels = case["labels"].as_array().unwrap();

@@ -66,6 +66,7 @@ mod tests {
             kept: 0,
             dropped_without_target: 0,
             truncated: 0,
+            tokens_cut: 0,
             with_eos_target: 0,
             tokens: 0,
             target_tokens: 0,
@@ -77,6 +78,7 @@ mod tests {
         Encoded {
             train: part.clone(),
             validation: validation.then_some(part),
+            warnings: Vec::new(),
         }
     }
 

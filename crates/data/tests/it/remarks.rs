@@ -1,0 +1,200 @@
+//! What was probably not meant is said, and what cannot be meant is refused.
+
+use loraloom_config::{ColumnMap, DatasetConfig, Validation};
+
+use crate::common::{CHATML, model, pair, remarks};
+
+/// What is said of each case, below its name.
+fn said(cases: impl IntoIterator<Item = (&'static str, String)>) -> String {
+    let cases = cases.into_iter();
+    let cases: Vec<_> = cases
+        .map(|(name, said)| format!("# {name}\n{said}"))
+        .collect();
+    cases.concat()
+}
+
+fn chat(messages: &[(&str, &str)]) -> String {
+    let messages = messages.iter();
+    let messages: Vec<_> = messages
+        .map(|(role, content)| serde_json::json!({"role": role, "content": content}))
+        .collect();
+    serde_json::json!({ "messages": messages }).to_string() + "\n"
+}
+
+fn nothing(_: &mut DatasetConfig) {}
+
+#[test]
+fn rows_without_anything_to_learn() {
+    let (_directory, tokenizer) = model(None);
+    let say = |name, text: &str, change: fn(&mut DatasetConfig)| {
+        remarks(name, text, &tokenizer, 64, change)
+    };
+    let pairs = "{\"prompt\":\"a\",\"completion\":\"\"}\n{\"prompt\":\"b\",\"completion\":\" \"}\n";
+    let one = format!("{pairs}{{\"prompt\":\"c\",\"completion\":\"d\"}}\n");
+    let all = said([
+        ("no completion", say("a.jsonl", pairs, nothing)),
+        ("one completion", say("a.jsonl", &one, nothing)),
+        ("no text", say("a.csv", "text,id\n,1\n,2\n", nothing)),
+        ("one text", say("a.csv", "text,id\n,1\na,2\n", nothing)),
+        (
+            "a template that prints nothing",
+            say("a.jsonl", &one, |config| {
+                config.template = Some("{% if x %}{{ x }}{% endif %}".into());
+            }),
+        ),
+        (
+            "an empty template",
+            say("a.jsonl", &one, |config| {
+                config.template = Some(" \n".into());
+            }),
+        ),
+        (
+            "an empty template for the prompt",
+            say("a.jsonl", &one, |config| {
+                config.template = Some(String::new());
+                config.columns = Some(pair("prompt", "completion"));
+            }),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn chats_without_an_assistant() {
+    let (_directory, tokenizer) = model(Some(CHATML));
+    let say = |text: &str, max_seq_len| remarks("a.jsonl", text, &tokenizer, max_seq_len, nothing);
+    let good = chat(&[("user", "a"), ("assistant", "b")]);
+    let alien = chat(&[("human", "a"), ("gpt", "b")]);
+    let silent = chat(&[("system", "a"), ("user", "b")]);
+    let untrained = r#"{"messages":[{"role":"assistant","content":"a","train":false}]}"#;
+    let empty = chat(&[("user", "a"), ("assistant", "")]);
+    let (_empty_directory, without_text) = model(Some(""));
+    let (_other_directory, without_block) = model(Some(
+        "{% for m in messages %}{% if m.role == 'model' %}{% generation %}{{ m.content }}{% endgeneration %}\
+         {% else %}{{ m.content }}{% endif %}{% endfor %}",
+    ));
+    let all = said([
+        ("only others", say(&silent, 64)),
+        ("only others, and cut", say(&silent, 8)),
+        ("other names for roles", say(&alien.repeat(3), 64)),
+        (
+            "other names in some rows",
+            say(&format!("{good}{alien}"), 64),
+        ),
+        (
+            "no assistant in some rows",
+            say(&format!("{good}{silent}{silent}"), 64),
+        ),
+        ("no message to be trained on", say(untrained, 64)),
+        ("an empty answer", say(&format!("{good}{empty}"), 64)),
+        (
+            "an empty chat template",
+            remarks("a.jsonl", &good, &without_text, 64, nothing),
+        ),
+        (
+            "a chat template that marks another role",
+            remarks("a.jsonl", &good, &without_block, 64, nothing),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn rows_that_are_cut() {
+    let (_directory, tokenizer) = model(None);
+    let say = |text: &str, max_seq_len| remarks("a.jsonl", text, &tokenizer, max_seq_len, nothing);
+    let text = |length: usize| format!("{{\"text\":\"{}\"}}\n", "x".repeat(length));
+    let prompt = format!(
+        "{{\"prompt\":\"{}\",\"completion\":\"a\"}}\n",
+        "x".repeat(100)
+    );
+    let all = said([
+        ("most of it", say(&text(3000).repeat(3), 64)),
+        ("nearly all of it", say(&text(100_000), 64)),
+        ("a half", say(&format!("{}{}", text(126), text(10)), 64)),
+        ("one token", say(&text(1000), 1001)),
+        (
+            "all targets of some",
+            say(&format!("{prompt}{}", prompt.replace('x', "")), 64),
+        ),
+        ("all targets", say(&prompt, 64)),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn settings_that_were_hardly_meant() {
+    let (_directory, tokenizer) = model(None);
+    let rows = "{\"prompt\":\"a\",\"completion\":\"b\",\"more\":\"c\"}\n";
+    let say = |change: fn(&mut DatasetConfig)| remarks("a.jsonl", rows, &tokenizer, 64, change);
+    let all = said([
+        ("nothing odd", say(nothing)),
+        (
+            "prompt and completion from one column",
+            say(|config| config.columns = Some(pair("more", "more"))),
+        ),
+        (
+            "input and output from one column",
+            say(|config| {
+                config.columns = Some(ColumnMap::Instruction {
+                    instruction: "prompt".into(),
+                    input: Some("more".into()),
+                    output: "more".into(),
+                });
+            }),
+        ),
+        (
+            "the same file twice",
+            say(|config| config.path.push(config.path[0].clone())),
+        ),
+        (
+            "the same file by another name",
+            say(|config| {
+                let other = config.path[0].parent().unwrap().join("./b.jsonl");
+                std::fs::hard_link(&config.path[0], &other).unwrap();
+                config.path.push(other.with_file_name("./a.jsonl"));
+            }),
+        ),
+        (
+            "validation on what is trained on",
+            say(|config| config.validation = Validation::File(config.path[0].clone())),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn nulls_in_templates_and_keys_that_are_there_twice() {
+    let (_directory, tokenizer) = model(None);
+    let say = |text: &str, template: Option<&str>| {
+        remarks("a.jsonl", text, &tokenizer, 64, |config| {
+            config.template = template.map(str::to_owned);
+        })
+    };
+    let null = "{\"text\":\"a\",\"note\":\"b\"}\n{\"text\":\"a\",\"note\":null}\n";
+    let twice = "{\"text\":\"a\"}\n{\"text\":\"a\",\"id\":1,\"text\":\"b\"}\n";
+    let inner = r#"{"messages":[{"role":"user","role":"assistant","content":"a"}]}"#;
+    let all = said([
+        ("a null printed", say(null, Some("{{ text }} {{ note }}"))),
+        (
+            "nulls that are tested for",
+            say(
+                null,
+                Some("{{ text }}{% if note %} {{ note }}{% endif %}{{ note or '' }}"),
+            ),
+        ),
+        ("a key twice", say(twice, None)),
+        ("a key of a message twice", say(inner, None)),
+        (
+            "a key of a document twice",
+            remarks(
+                "a.json",
+                "[{\"text\":\"a\"},\n{\"text\":\"a\",\"text\":\"b\"}]",
+                &tokenizer,
+                64,
+                nothing,
+            ),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
