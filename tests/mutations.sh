@@ -185,6 +185,9 @@ mutation template-without-end crates/data/src/jinja.rs 'environment.set_fuel(Som
 mutation text-without-end crates/data/src/jinja.rs 'self.bytes.len() + bytes.len() > MAX_TEXT' \
     'bytes.len() > MAX_TEXT' steps_and_text
 mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
+mutation pauses-counted crates/trainer/src/pace.rs 'self.at = None;' '' time_between_steps
+mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
+mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
 
 rm -f "$log"
 exit $((survived > 0))

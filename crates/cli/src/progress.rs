@@ -7,7 +7,7 @@ use std::{
 };
 
 use indicatif::ProgressBar;
-use loraloom_trainer::Event;
+use loraloom_trainer::{Event, Pace};
 
 use crate::{
     frame::{self, Row, Size},
@@ -18,8 +18,6 @@ use crate::{
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
 /// Frames are no closer than this.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
-/// What is this old counts half where the time left is told from the pace so far.
-const HALF_LIFE: f64 = 30.0;
 /// With more adapters, what each of them does is left to `events.jsonl`, and lines are on all.
 const MANY: usize = 16;
 const TOTAL_NAME: &str = "all";
@@ -70,14 +68,6 @@ struct Step {
     grad_norm: f64,
     learning_rate: f64,
     tokens: usize,
-}
-
-/// How long steps take, evaluations and all else included.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pace {
-    seconds: f64,
-    steps: f64,
-    at: Option<Instant>,
 }
 
 /// The last frame.
@@ -136,7 +126,7 @@ impl<'a> Progress<'a> {
             } => {
                 if let Some(line) = self.adapters.get_mut(adapter) {
                     line.trains = false;
-                    line.pace.at = None;
+                    line.pace.pause();
                 }
                 self.printer
                     .note(&format!("{adapter} is parked at step {step}: {reason}"));
@@ -316,7 +306,7 @@ impl<'a> Progress<'a> {
             longest = longest.max(line.time_left().unwrap_or_default());
         }
         // Fewer adapters do not train faster at the end: there is at least what the longest takes.
-        let left = self.pace.left(total_steps.saturating_sub(step));
+        let left = left(&self.pace, step, total_steps);
         Row {
             name: TOTAL_NAME.to_owned(),
             step,
@@ -383,8 +373,7 @@ impl<'a> Progress<'a> {
 
 impl Line {
     fn time_left(&self) -> Option<Duration> {
-        let left = self.pace.left(self.total_steps.saturating_sub(self.step));
-        left.filter(|_| self.trains)
+        left(&self.pace, self.step, self.total_steps).filter(|_| self.trains)
     }
 
     /// What every line has room for.
@@ -415,24 +404,6 @@ impl Line {
     }
 }
 
-impl Pace {
-    /// Steps were taken just now, in an iteration of so many seconds. Time between iterations counts,
-    /// too, where there was one before.
-    fn add(&mut self, steps: usize, iteration: f64, now: Instant) {
-        let before = self.at.replace(now);
-        let seconds = before.map_or(iteration, |at| now.duration_since(at).as_secs_f64());
-        let kept = 0.5_f64.powf(seconds / HALF_LIFE);
-        self.seconds = self.seconds * kept + seconds;
-        self.steps = self.steps * kept + steps as f64;
-    }
-
-    /// How long so many steps will take.
-    fn left(&self, steps: usize) -> Option<Duration> {
-        let left = self.seconds / self.steps * steps as f64;
-        Duration::try_from_secs_f64(left).ok()
-    }
-}
-
 impl Printed {
     /// Whether a plain line is due: the first and last step, every tenth of the way, and after a
     /// long time.
@@ -446,6 +417,13 @@ impl Printed {
         }
         due
     }
+}
+
+/// How long the steps to come will take.
+fn left(pace: &Pace, step: usize, total_steps: usize) -> Option<Duration> {
+    let steps = total_steps.saturating_sub(step);
+    let seconds = pace.seconds_per_step()? * steps as f64;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 fn time_left(left: Option<Duration>) -> String {
@@ -588,43 +566,6 @@ mod tests {
         b   ██████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 10/60 | loss 1.9300 | parked   | grad_norm 0.700 | lr 2.90e-4  | 8192 tok/s
         all ████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 20/90 | 16384 tok/s | 18s left | 1 of 3 done     | after 1m05s
         ");
-    }
-
-    #[test]
-    fn time_without_steps_counts_for_the_time_left_unless_it_was_spent_parked() {
-        let printer = quiet();
-        let mut progress = Progress::new(&printer, &[(0, 100)]);
-        let began = progress.began;
-        let at = |seconds: u64| began + Duration::from_secs(seconds);
-        let mut take = |events: &[(Event, u64)]| {
-            for (event, seconds) in events {
-                progress.show_at(event, at(*seconds));
-            }
-            progress.adapters["a"]
-                .time_left()
-                .map(|left| left.as_secs())
-        };
-        let first = [
-            (admit("a", 0, 100), 0),
-            (step("a", 1), 1),
-            (iteration(1.0), 1),
-        ];
-        assert_eq!(take(&first), Some(99));
-        // Evaluated for 9 seconds.
-        assert_eq!(take(&[(step("a", 2), 11), (iteration(1.0), 11)]), Some(589));
-        let park = Event::Park {
-            adapter: "a".to_owned(),
-            step: 2,
-            reason: String::new(),
-            by: None,
-        };
-        assert_eq!(take(&[(park, 11)]), None);
-        let back = [
-            (admit("a", 2, 100), 500),
-            (step("a", 3), 501),
-            (iteration(1.0), 501),
-        ];
-        assert!(take(&back).unwrap() < 589);
     }
 
     #[test]
