@@ -207,6 +207,9 @@ mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
 mutation check-alone-warns crates/trainer/src/prepare.rs 'data.warnings.iter().chain(&odd)' \
     'data.warnings.iter()' check_and_train_warn
+mutation pauses-counted crates/trainer/src/pace.rs 'self.at = None;' '' time_between_steps
+mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
+mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
 
 rm -f "$log"
 exit $((survived > 0))

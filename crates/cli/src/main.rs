@@ -10,6 +10,7 @@ mod commands;
 mod device;
 mod exit;
 mod failure;
+mod frame;
 mod interrupt;
 mod panics;
 mod printer;

@@ -1,9 +1,13 @@
 //! Where text goes: data to stdout, everything else to stderr.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
 
 use clap::builder::styling::{AnsiColor, Style};
-use indicatif::{MultiProgress, ProgressDrawTarget};
+use console::Term;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::arguments::OutputArguments;
@@ -47,6 +51,36 @@ impl Printer {
     /// The live bars, where stderr is a terminal that may be drawn on.
     pub(crate) fn bars(&self) -> Option<&MultiProgress> {
         self.bars.as_ref()
+    }
+
+    /// Wipes the bars off, where a terminal of another width has made so many rows of them: a bar
+    /// only knows how many it has written.
+    pub(crate) fn wipe(&self, rows: usize) {
+        let Some(bars) = &self.bars else {
+            return;
+        };
+        let terminal = Term::stderr();
+        // A terminal that cannot be written to has nothing to be wiped off.
+        let _ = terminal.clear_line();
+        let _ = terminal.clear_last_lines(rows.saturating_sub(1));
+        bars.set_draw_target(ProgressDrawTarget::stderr());
+    }
+
+    /// Turns below everything else, until it is finished; nothing where nothing may be drawn.
+    pub(crate) fn spinner(&self, what: &'static str) -> Option<ProgressBar> {
+        let spinner = self.bars.as_ref()?.add(ProgressBar::new_spinner());
+        spinner.set_style(style("{spinner} {msg} {elapsed}"));
+        spinner.set_message(what);
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        Some(spinner)
+    }
+
+    /// Does something that takes long and cannot say how far it is.
+    pub(crate) fn while_busy<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+        let spinner = self.spinner(what);
+        let done = work();
+        spinner.iter().for_each(ProgressBar::finish_and_clear);
+        done
     }
 
     /// A line of data, to stdout.
@@ -140,6 +174,11 @@ impl Printer {
             None => write(),
         }
     }
+}
+
+/// A bar's style; the templates are constants.
+pub(crate) fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Whether the terminal cannot move its cursor.

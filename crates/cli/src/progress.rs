@@ -6,18 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
-use loraloom_trainer::Event;
+use indicatif::ProgressBar;
+use loraloom_trainer::{Event, Pace};
 
-use crate::printer::Printer;
+use crate::{
+    frame::{self, Row, Size},
+    printer::{self, Printer},
+};
 
-/// A plain line of an adapter comes after this long, or after a tenth of its steps.
+/// A plain line comes after this long, or after a tenth of the steps.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
-
-/// An adapter's bar, and the one of all adapters below it.
-const ADAPTER_BAR: &str = "{prefix} {wide_bar} {pos}/{len} | {msg}";
+/// Frames are no closer than this.
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
+/// With more adapters, what each of them does is left to `events.jsonl`, and lines are on all.
+const MANY: usize = 16;
 const TOTAL_NAME: &str = "all";
-const TOTAL_BAR: &str = "{prefix} {wide_bar} {pos}/{len} | {msg} | {elapsed}";
 
 /// Shows the events of a run.
 #[derive(Debug)]
@@ -26,17 +29,34 @@ pub(crate) struct Progress<'a> {
     adapters: BTreeMap<String, Line>,
     /// Steps of the iteration under way; its end says how long they took.
     steps: Vec<Step>,
-    total: Option<ProgressBar>,
-    /// Letters of the longest name, so that bars begin in one column.
-    width: usize,
+    /// How many adapters are known of.
+    known: usize,
+    /// How many have come to their end, and the steps they took.
+    ended: (usize, usize),
+    /// Steps that adapters have taken, and will, that were not let in yet.
+    to_come: (usize, usize),
+    began: Instant,
+    pace: Pace,
+    tokens_per_second: f64,
+    printed: Printed,
+    /// One bar has all lines, so that they change together.
+    bar: Option<ProgressBar>,
+    drawn: Option<Drawn>,
+    spinner: Option<ProgressBar>,
 }
 
 /// What is shown of one adapter.
 #[derive(Debug)]
 struct Line {
-    bar: Option<ProgressBar>,
+    /// Adapters are shown in the order in which they were let in.
+    order: usize,
+    step: usize,
     total_steps: usize,
-    printed: Option<(usize, Instant)>,
+    trains: bool,
+    /// Its last step, and the seconds of that iteration.
+    last: Option<(Step, f64)>,
+    pace: Pace,
+    printed: Printed,
 }
 
 /// One step of one adapter.
@@ -50,25 +70,47 @@ struct Step {
     tokens: usize,
 }
 
+/// The last frame.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    at: Instant,
+    columns: usize,
+    lines: usize,
+}
+
+/// The step and time of the last plain line.
+#[derive(Debug, Clone, Copy, Default)]
+struct Printed(Option<(usize, Instant)>);
+
 impl<'a> Progress<'a> {
-    /// Nothing is shown until the first event.
-    pub(crate) fn new(printer: &'a Printer) -> Self {
-        let total = printer.bars().map(|bars| {
-            let bar = bars.add(ProgressBar::new(0));
-            bar.set_style(style(TOTAL_BAR));
-            bar
-        });
+    /// Nothing is shown until the first event. `adapters` has the steps that each adapter has taken,
+    /// and will; it is empty where they come and go.
+    pub(crate) fn new(printer: &'a Printer, adapters: &[(usize, usize)]) -> Self {
+        let taken = adapters.iter().map(|(taken, _)| taken).sum();
+        let total = adapters.iter().map(|(_, total)| total).sum();
         Self {
             printer,
             adapters: BTreeMap::new(),
             steps: Vec::new(),
-            total,
-            width: 0,
+            known: adapters.len(),
+            ended: (0, 0),
+            to_come: (taken, total),
+            began: Instant::now(),
+            pace: Pace::default(),
+            tokens_per_second: 0.0,
+            printed: Printed::default(),
+            bar: None,
+            drawn: None,
+            spinner: None,
         }
     }
 
     /// Shows what an event changes.
     pub(crate) fn show(&mut self, event: &Event) {
+        self.show_at(event, Instant::now());
+    }
+
+    fn show_at(&mut self, event: &Event, now: Instant) {
         match event {
             Event::Admit {
                 adapter,
@@ -81,9 +123,14 @@ impl<'a> Progress<'a> {
                 step,
                 reason,
                 ..
-            } => self
-                .printer
-                .note(&format!("{adapter} is parked at step {step}: {reason}")),
+            } => {
+                if let Some(line) = self.adapters.get_mut(adapter) {
+                    line.trains = false;
+                    line.pace.pause();
+                }
+                self.printer
+                    .note(&format!("{adapter} is parked at step {step}: {reason}"));
+            }
             Event::OutOfMemory { .. } => self.printer.warning(&out_of_memory(event)),
             Event::Step {
                 adapter,
@@ -108,12 +155,8 @@ impl<'a> Progress<'a> {
                 tokens_per_second,
                 ..
             } => {
-                for step in std::mem::take(&mut self.steps) {
-                    self.step(&step, *seconds);
-                }
-                if let Some(total) = &self.total {
-                    total.set_message(format!("{tokens_per_second:.0} tok/s"));
-                }
+                self.tokens_per_second = *tokens_per_second;
+                self.iteration(*seconds, now);
             }
             Event::Eval {
                 adapter,
@@ -124,8 +167,7 @@ impl<'a> Progress<'a> {
                 let best = if *best { ", the best so far" } else { "" };
                 let loss =
                     loss.map_or_else(|| "not finite".to_owned(), |loss| format!("{loss:.4}"));
-                self.printer
-                    .note(&format!("{adapter} {step} | validation loss {loss}{best}"));
+                self.note_on_one(&format!("{adapter} {step} | validation loss {loss}{best}"));
             }
             Event::AdapterCancelled { adapter, step } => {
                 self.end(adapter);
@@ -138,8 +180,7 @@ impl<'a> Progress<'a> {
                 reason,
             } => {
                 self.end(adapter);
-                self.printer
-                    .note(&format!("{adapter} is done at step {step}: {reason}"));
+                self.note_on_one(&format!("{adapter} is done at step {step}: {reason}"));
             }
             Event::AdapterFailed {
                 adapter,
@@ -151,18 +192,17 @@ impl<'a> Progress<'a> {
                     .warning(&format!("{adapter} failed at step {step}: {reason}"));
             }
             Event::Warning { message } => self.printer.warning(message),
-            Event::RunStart { adapters, .. } => self.begin(adapters),
             Event::Resume {
-                iteration,
-                path,
-                adapters,
-                ..
-            } => {
-                self.begin(adapters);
-                self.printer
-                    .note(&format!("resumed after iteration {iteration}, from {path}"));
-            }
-            Event::Regroup { .. }
+                iteration, path, ..
+            } => self
+                .printer
+                .note(&format!("resumed after iteration {iteration}, from {path}")),
+            Event::RunStart { .. } if self.is_many() => self.printer.note(&format!(
+                "{} adapters: what each of them does is in events.jsonl",
+                self.known
+            )),
+            Event::RunStart { .. }
+            | Event::Regroup { .. }
             | Event::Checkpoint { .. }
             | Event::RunCheckpoint { .. }
             | Event::RunEnd { .. } => {}
@@ -171,111 +211,242 @@ impl<'a> Progress<'a> {
 
     /// Takes the bars off the screen.
     pub(crate) fn finish(self) {
-        for line in self.adapters.into_values() {
-            line.bar.iter().for_each(ProgressBar::finish_and_clear);
-        }
-        self.total.iter().for_each(ProgressBar::finish_and_clear);
-    }
-
-    fn begin(&mut self, adapters: &[String]) {
-        let longest = adapters.iter().map(|name| name.chars().count()).max();
-        self.width = longest.unwrap_or(0).max(TOTAL_NAME.len());
-        if let Some(total) = &self.total {
-            total.set_prefix(format!("{TOTAL_NAME:<0$}", self.width));
-        }
+        let bars = self.bar.iter().chain(&self.spinner);
+        bars.for_each(ProgressBar::finish_and_clear);
     }
 
     fn admit(&mut self, adapter: &str, step: usize, total_steps: usize) {
-        if self.adapters.contains_key(adapter) {
-            // It was parked: its bar stands where it stood.
+        if let Some(line) = self.adapters.get_mut(adapter) {
+            line.trains = true;
             return;
         }
-        let bar = self.printer.bars().map(|bars| {
-            let bar = ProgressBar::new(total_steps as u64);
-            bar.set_style(style(ADAPTER_BAR));
-            bar.set_prefix(format!("{adapter:<0$}", self.width));
-            match &self.total {
-                Some(total) => bars.insert_before(total, bar),
-                None => bars.add(bar),
-            }
-        });
-        if let Some(bar) = &bar {
-            bar.set_position(step as u64);
-        }
-        if let Some(total) = &self.total {
-            total.inc_length(total_steps.saturating_sub(step) as u64);
-        }
-        let printed = None;
-        self.adapters.insert(
-            adapter.to_owned(),
-            Line {
-                bar,
-                total_steps,
-                printed,
-            },
+        let (taken, total) = self.to_come;
+        self.to_come = (
+            taken.saturating_sub(step),
+            total.saturating_sub(total_steps),
         );
+        if self.bar.is_none() && self.spinner.is_none() {
+            self.spinner = self.printer.spinner("first steps");
+        }
+        let order = self.ended.0 + self.adapters.len();
+        self.known = self.known.max(order + 1);
+        let line = Line {
+            order,
+            step,
+            total_steps,
+            trains: true,
+            last: None,
+            pace: Pace::default(),
+            printed: Printed::default(),
+        };
+        self.adapters.insert(adapter.to_owned(), line);
     }
 
-    fn step(&mut self, step: &Step, seconds: f64) {
-        let Some(line) = self.adapters.get_mut(&step.adapter) else {
-            return;
-        };
-        if let Some(total) = &self.total {
-            total.inc(1);
+    /// The adapters took the steps that were told of before.
+    fn iteration(&mut self, seconds: f64, now: Instant) {
+        let many = self.is_many();
+        let steps = std::mem::take(&mut self.steps);
+        self.pace.add(steps.len(), seconds, now);
+        for step in steps {
+            let Some(line) = self.adapters.get_mut(&step.adapter) else {
+                continue;
+            };
+            line.step = step.number;
+            line.pace.add(1, seconds, now);
+            line.last = Some((step, seconds));
+            let written = self.printer.bars().is_none() && !many;
+            if written && line.printed.is_due(line.step, line.total_steps, now) {
+                let steps = (line.step, line.total_steps);
+                let name = line.last.as_ref().map(|(step, _)| step.adapter.as_str());
+                let text = plain(name.unwrap_or_default(), steps, &line.cells(), &line.more());
+                self.printer.note(&text);
+            }
         }
-        if let Some(bar) = &line.bar {
-            bar.set_position(step.number as u64);
-            bar.set_message(measures(step, seconds));
-        } else if line.is_due(step.number, Instant::now()) {
-            line.printed = Some((step.number, Instant::now()));
-            let text = plain(step, line.total_steps, seconds);
-            self.printer.note(&text);
+        if self.printer.bars().is_some() {
+            self.draw(now);
+        } else if many {
+            let all = self.all(now);
+            if self.printed.is_due(all.step, all.total_steps, now) {
+                let steps = (all.step, all.total_steps);
+                self.printer
+                    .note(&plain(&all.name, steps, &all.cells, &all.more));
+            }
         }
     }
 
     fn end(&mut self, adapter: &str) {
         if let Some(line) = self.adapters.remove(adapter) {
-            line.bar.iter().for_each(ProgressBar::finish_and_clear);
+            let (count, steps) = self.ended;
+            self.ended = (count + 1, steps + line.step);
         }
+    }
+
+    /// Whether there are too many adapters to have lines on each.
+    fn is_many(&self) -> bool {
+        self.known > MANY
+    }
+
+    /// A line on something that every adapter comes to.
+    fn note_on_one(&self, line: &str) {
+        if !self.is_many() {
+            self.printer.note(line);
+        }
+    }
+
+    /// All adapters in one line.
+    fn all(&self, now: Instant) -> Row {
+        let lines = self.adapters.values();
+        let (mut step, mut total_steps) = self.to_come;
+        step += self.ended.1;
+        total_steps += self.ended.1;
+        let mut longest = Duration::ZERO;
+        for line in lines {
+            step += line.step;
+            total_steps += line.total_steps;
+            longest = longest.max(line.time_left().unwrap_or_default());
+        }
+        // Fewer adapters do not train faster at the end: there is at least what the longest takes.
+        let left = left(&self.pace, step, total_steps);
+        Row {
+            name: TOTAL_NAME.to_owned(),
+            step,
+            total_steps,
+            trains: true,
+            cells: vec![
+                format!("{:.0} tok/s", self.tokens_per_second),
+                time_left(left.map(|left| left.max(longest))),
+            ],
+            more: vec![
+                format!("{} of {} done", self.ended.0, self.known),
+                format!("after {}", frame::time(now.duration_since(self.began))),
+            ],
+        }
+    }
+
+    fn frame(&self, size: Size, now: Instant) -> Vec<String> {
+        let mut lines: Vec<(&String, &Line)> = self.adapters.iter().collect();
+        lines.sort_by_key(|(_, line)| line.order);
+        let row = |(name, line): (&String, &Line)| Row {
+            name: name.clone(),
+            step: line.step,
+            total_steps: line.total_steps,
+            trains: line.trains,
+            cells: line.cells(),
+            more: line.more(),
+        };
+        let rows: Vec<Row> = lines.into_iter().map(row).collect();
+        frame::compose(&rows, &self.all(now), size)
+    }
+
+    fn draw(&mut self, now: Instant) {
+        let Some(bars) = self.printer.bars() else {
+            return;
+        };
+        let early = |drawn: Drawn| now.duration_since(drawn.at) < FRAME_INTERVAL;
+        if self.drawn.is_some_and(early) {
+            return;
+        }
+        let size = Size::of_stderr();
+        if let Some(drawn) = self.drawn.filter(|drawn| drawn.columns != size.columns) {
+            let rows = (drawn.lines * drawn.columns).div_ceil(size.columns.max(1));
+            self.printer.wipe(rows);
+        }
+        let frame = self.frame(size, now);
+        self.drawn = Some(Drawn {
+            at: now,
+            columns: size.columns,
+            lines: frame.len(),
+        });
+        if let Some(spinner) = self.spinner.take() {
+            spinner.finish_and_clear();
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            // It is drawn once it has something to show: whatever a bar shows before it is among the
+            // others stays on the screen.
+            let bar = bars.insert(0, ProgressBar::new_spinner());
+            bar.set_style(printer::style("{msg}"));
+            bar
+        });
+        bar.set_message(frame.join("\n"));
     }
 }
 
 impl Line {
+    fn time_left(&self) -> Option<Duration> {
+        left(&self.pace, self.step, self.total_steps).filter(|_| self.trains)
+    }
+
+    /// What every line has room for.
+    fn cells(&self) -> Vec<String> {
+        let Some((step, _)) = &self.last else {
+            return Vec::new();
+        };
+        let left = if self.trains {
+            time_left(self.time_left())
+        } else {
+            "parked".to_owned()
+        };
+        vec![format!("loss {:.4}", step.loss), left]
+    }
+
+    fn more(&self) -> Vec<String> {
+        let Some((step, seconds)) = &self.last else {
+            return Vec::new();
+        };
+        let mut cells = vec![
+            format!("grad_norm {:.3}", step.grad_norm),
+            format!("lr {:.2e}", step.learning_rate),
+        ];
+        if *seconds > 0.0 {
+            cells.push(format!("{:.0} tok/s", step.tokens as f64 / seconds));
+        }
+        cells
+    }
+}
+
+impl Printed {
     /// Whether a plain line is due: the first and last step, every tenth of the way, and after a
     /// long time.
-    fn is_due(&self, step: usize, now: Instant) -> bool {
-        let Some((printed, at)) = self.printed else {
-            return true;
-        };
-        let tenths = |step: usize| step * 10 / self.total_steps.max(1);
-        tenths(step) > tenths(printed) || now.duration_since(at) >= PLAIN_INTERVAL
+    fn is_due(&mut self, step: usize, total_steps: usize, now: Instant) -> bool {
+        let tenths = |step: usize| step * 10 / total_steps.max(1);
+        let due = self.0.is_none_or(|(printed, at)| {
+            tenths(step) > tenths(printed) || now.duration_since(at) >= PLAIN_INTERVAL
+        });
+        if due {
+            self.0 = Some((step, now));
+        }
+        due
     }
 }
 
-fn plain(step: &Step, total_steps: usize, seconds: f64) -> String {
-    let percent = step.number * 100 / total_steps.max(1);
-    format!(
-        "{} {}/{total_steps} ({percent}%) | {}",
-        step.adapter,
-        step.number,
-        measures(step, seconds)
-    )
+/// How long the steps to come will take.
+fn left(pace: &Pace, step: usize, total_steps: usize) -> Option<Duration> {
+    let steps = total_steps.saturating_sub(step);
+    let seconds = pace.seconds_per_step()? * steps as f64;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn measures(step: &Step, seconds: f64) -> String {
-    let mut text = format!(
-        "loss {:.4} | grad_norm {:.3} | lr {:.2e}",
-        step.loss, step.grad_norm, step.learning_rate
-    );
-    if seconds > 0.0 {
-        let _ = write!(text, " | {:.0} tok/s", step.tokens as f64 / seconds);
+fn time_left(left: Option<Duration>) -> String {
+    left.map_or_else(String::new, |left| format!("{} left", frame::time(left)))
+}
+
+fn plain(
+    name: &str,
+    (step, total_steps): (usize, usize),
+    cells: &[String],
+    more: &[String],
+) -> String {
+    let percent = step * 100 / total_steps.max(1);
+    let mut text = format!("{name} {step}/{total_steps} ({percent}%)");
+    // The time left comes last, and not at all when it is over.
+    let (left, cells) = cells
+        .split_last()
+        .map_or((None, cells), |(left, cells)| (Some(left), cells));
+    let left = left.filter(|left| !left.is_empty() && step < total_steps);
+    for cell in cells.iter().chain(more).chain(left) {
+        let _ = write!(text, " | {cell}");
     }
     text
-}
-
-/// A bar's style; the templates are constants of this file.
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// What to say when memory ran out, and how the run goes on; nothing of another event.
@@ -299,54 +470,114 @@ fn out_of_memory(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::{
+        collections::BTreeMap,
+        time::{Duration, Instant},
+    };
 
-    use indicatif::ProgressStyle;
+    use loraloom_trainer::Event;
 
-    use super::{ADAPTER_BAR, Line, PLAIN_INTERVAL, Step, TOTAL_BAR, plain};
+    use super::{PLAIN_INTERVAL, Printed, Progress};
+    use crate::{arguments::OutputArguments, frame::Size, printer::Printer};
+
+    fn admit(adapter: &str, step: usize, total_steps: usize) -> Event {
+        Event::Admit {
+            adapter: adapter.to_owned(),
+            step,
+            total_steps,
+            reason: String::new(),
+        }
+    }
+
+    fn step(adapter: &str, step: usize) -> Event {
+        Event::Step {
+            iteration: 1,
+            adapter: adapter.to_owned(),
+            step,
+            total_steps: 0,
+            loss: 1.93,
+            target_tokens: 1024,
+            tokens: 4096,
+            grad_norm: 0.7,
+            learning_rate: 2.9e-4,
+            group: 0,
+        }
+    }
+
+    fn iteration(seconds: f64) -> Event {
+        Event::Iteration {
+            iteration: 1,
+            seconds,
+            tokens: 8192,
+            tokens_per_second: 8192.0 / seconds,
+            bubble_ratio: None,
+            transfer_seconds: None,
+            transfer_overlap: None,
+            bytes_reserved: None,
+            bytes_predicted: None,
+            groups: Vec::new(),
+            parts: BTreeMap::new(),
+        }
+    }
+
+    fn quiet() -> Printer {
+        Printer::new(&OutputArguments {
+            quiet: true,
+            no_progress: true,
+        })
+    }
+
+    fn frame(progress: &Progress<'_>, columns: usize, now: Instant) -> String {
+        progress.frame(Size { columns, lines: 24 }, now).join("\n")
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_slowest_and_of_those_to_come() {
+        let printer = quiet();
+        let mut progress = Progress::new(&printer, &[(0, 20), (0, 60), (0, 20)]);
+        let began = progress.began;
+        let at = |seconds: f64| began + Duration::from_secs_f64(seconds);
+        progress.show_at(&admit("shout-r4", 0, 20), at(0.0));
+        progress.show_at(&admit("b", 0, 60), at(0.0));
+        for number in 1..=10 {
+            progress.show_at(&step("shout-r4", number), at(0.0));
+            progress.show_at(&step("b", number), at(0.0));
+            progress.show_at(&iteration(0.5), at(number as f64 * 0.5));
+        }
+        insta::assert_snapshot!(frame(&progress, 80, at(5.0)), @"
+        shout-r4 ███████████████████░░░░░░░░░░░░░░░░░░░░  10/20 | loss 1.9300 | 5s left
+        b        ██████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░  10/60 | loss 1.9300 | 25s left
+        all      ███████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 20/100 | 16384 tok/s | 25s left
+        ");
+        let done = Event::AdapterDone {
+            adapter: "shout-r4".to_owned(),
+            step: 10,
+            reason: String::new(),
+        };
+        progress.show_at(&done, at(5.0));
+        let park = Event::Park {
+            adapter: "b".to_owned(),
+            step: 10,
+            reason: String::new(),
+            by: None,
+        };
+        progress.show_at(&park, at(5.0));
+        insta::assert_snapshot!(frame(&progress, 120, at(65.0)), @"
+        b   ██████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 10/60 | loss 1.9300 | parked   | grad_norm 0.700 | lr 2.90e-4  | 8192 tok/s
+        all ████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 20/90 | 16384 tok/s | 18s left | 1 of 3 done     | after 1m05s
+        ");
+    }
 
     #[test]
     fn plain_lines_come_at_both_ends_every_tenth_and_after_a_while() {
         let now = Instant::now();
-        let mut line = Line {
-            bar: None,
-            total_steps: 100,
-            printed: None,
-        };
-        let mut printed = Vec::new();
-        for step in 1..=100 {
-            if line.is_due(step, now) {
-                printed.push(step);
-                line.printed = Some((step, now));
-            }
-        }
-        assert_eq!(printed, [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
-        line.printed = Some((41, now));
-        assert!(!line.is_due(42, now));
-        assert!(line.is_due(42, now + PLAIN_INTERVAL));
-    }
-
-    #[test]
-    fn a_plain_line_has_everything_in_order() {
-        let step = Step {
-            adapter: "math-r16".to_owned(),
-            number: 12,
-            loss: 1.93,
-            grad_norm: 0.7,
-            learning_rate: 2.9e-4,
-            tokens: 4096,
-        };
-        assert_eq!(
-            plain(&step, 600, 0.5),
-            "math-r16 12/600 (2%) | loss 1.9300 | grad_norm 0.700 | lr 2.90e-4 | 8192 tok/s"
-        );
-        assert!(plain(&step, 600, 0.0).ends_with("lr 2.90e-4"));
-    }
-
-    #[test]
-    fn the_templates_are_valid() {
-        for template in [ADAPTER_BAR, TOTAL_BAR] {
-            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
-        }
+        let mut printed = Printed::default();
+        let due: Vec<usize> = (1..=100)
+            .filter(|&step| printed.is_due(step, 100, now))
+            .collect();
+        assert_eq!(due, [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
+        let mut printed = Printed(Some((41, now)));
+        assert!(!printed.is_due(42, 100, now));
+        assert!(printed.is_due(42, 100, now + PLAIN_INTERVAL));
     }
 }

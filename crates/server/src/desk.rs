@@ -10,12 +10,15 @@ use std::{
 
 use loraloom_queue::{Progress, QueueError, Request, Task, TaskId, TaskState, Transition};
 use loraloom_scheduler::TaskId as TrainedId;
-use loraloom_trainer::{DeviceRoom, Event, Identity, NewTask, Order};
+use loraloom_trainer::{DeviceRoom, Event, Identity, NewTask, Order, Pace};
 
 use crate::{ServerError, files::Files, spec::Spec, watch::Watch};
 
 /// Where the rooms of the server's devices are kept.
 pub(crate) const ROOMS: &str = "device_rooms";
+
+/// Where the seconds of a step of each task that trains are kept, by its number.
+pub(crate) const PACES: &str = "seconds_per_step";
 
 /// How far tasks have come is written down this often, and whenever one of them changes its state.
 const EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +53,9 @@ struct Live {
     id: TaskId,
     spec: Spec,
     progress: Progress,
+    pace: Pace,
+    /// Whether it took a step in the iteration under way.
+    stepped: bool,
     /// Whether there is progress that was not written down.
     moved: bool,
     state: TaskState,
@@ -191,6 +197,8 @@ impl Desk {
                 last_loss: None,
                 best_metric: None,
             },
+            pace: Pace::default(),
+            stepped: false,
             moved: false,
             state: task.state,
             holds: false,
@@ -281,8 +289,11 @@ impl Desk {
             Event::Park {
                 adapter, reason, ..
             } => {
-                let holds = self.live.get_mut(adapter).map(|live| &mut live.holds);
-                let holds = holds.is_some_and(std::mem::take);
+                let mut holds = false;
+                if let Some(live) = self.live.get_mut(adapter) {
+                    live.pace.pause();
+                    holds = std::mem::take(&mut live.holds);
+                }
                 let to = if holds {
                     TaskState::Paused
                 } else {
@@ -299,6 +310,7 @@ impl Desk {
                 if let Some(live) = self.live.get_mut(adapter) {
                     live.progress.step = *step as u64;
                     live.progress.last_loss = Some(*loss);
+                    live.stepped = true;
                     live.moved = true;
                 }
                 Ok(())
@@ -315,7 +327,15 @@ impl Desk {
                 }
                 Ok(())
             }
-            Event::Iteration { .. } => self.flush(false),
+            Event::Iteration { seconds, .. } => {
+                let now = Instant::now();
+                for live in self.live.values_mut() {
+                    if std::mem::take(&mut live.stepped) {
+                        live.pace.add(1, *seconds, now);
+                    }
+                }
+                self.flush(false)
+            }
             Event::RunCheckpoint { steps, .. } => {
                 self.flush(true)?;
                 let saved = steps.iter();
@@ -379,9 +399,20 @@ impl Desk {
         self.recorded = Instant::now();
         let moved = self.live.values().filter(|live| live.moved);
         let progress: Vec<Progress> = moved.map(|live| live.progress).collect();
+        let running = |live: &&Live| live.state == TaskState::Running;
+        let paces = self.live.values().filter(running);
+        let paces: BTreeMap<u64, f64> = paces
+            .filter_map(|live| Some((live.id.0, live.pace.seconds_per_step()?)))
+            .collect();
+        let paces = serde_json::json!(paces).to_string();
+        let stored: &[_] = if progress.is_empty() {
+            &[]
+        } else {
+            &[(PACES, paces.as_str())]
+        };
         let written = self
             .queue
-            .record(&progress, &[])
+            .record(&progress, stored)
             .and_then(|()| self.queue.apply(&self.late));
         match written {
             Ok(()) => {

@@ -5,7 +5,7 @@ use loraloom_queue::{Presence, Queue, Task, TaskState};
 use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
-use crate::{ServerError, spec::Spec};
+use crate::{ServerError, desk::PACES, spec::Spec};
 
 /// How the tasks of a queue stand.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -37,6 +37,8 @@ pub struct TaskStatus {
     pub saved_step: u64,
     /// Optimizer steps until it is done, once known.
     pub total_steps: Option<u64>,
+    /// Seconds until it is done at its pace of late, if it trains now.
+    pub seconds_left: Option<f64>,
     /// Loss of its last step.
     pub last_loss: Option<f64>,
     /// Its lowest validation loss.
@@ -59,6 +61,11 @@ impl Status {
             Presence::Alive { pid } => (true, pid),
         };
         let tasks = queue.tasks()?;
+        let paces = if served {
+            paces(queue)?
+        } else {
+            BTreeMap::new()
+        };
         let mut sweeps: BTreeMap<&str, (Option<StoppingMetric>, Vec<SweepEntry>)> = BTreeMap::new();
         for task in &tasks {
             if let Some(sweep) = &task.sweep {
@@ -82,13 +89,24 @@ impl Status {
             served,
             pid,
             sweeps: sweeps.collect(),
-            tasks: tasks.into_iter().map(TaskStatus::of).collect(),
+            tasks: tasks
+                .into_iter()
+                .map(|task| {
+                    let pace = paces.get(&task.id.0).copied();
+                    TaskStatus::of(task, pace)
+                })
+                .collect(),
         })
     }
 }
 
 impl TaskStatus {
-    fn of(task: Task) -> Self {
+    /// `pace` has the seconds of a step.
+    fn of(task: Task, pace: Option<f64>) -> Self {
+        let trains = task.state == TaskState::Running;
+        let steps = task
+            .total_steps
+            .map(|total| total.saturating_sub(task.step));
         let waits = matches!(task.state, TaskState::Queued | TaskState::Parked);
         let explained = waits && !task.explanation.is_empty();
         Self {
@@ -98,6 +116,10 @@ impl TaskStatus {
             step: task.step,
             saved_step: task.saved_step,
             total_steps: task.total_steps,
+            seconds_left: pace
+                .filter(|_| trains)
+                .zip(steps)
+                .map(|(pace, steps)| pace * steps as f64),
             last_loss: task.last_loss,
             best_eval_loss: task.best_metric,
             priority: task.priority,
@@ -111,6 +133,18 @@ impl TaskStatus {
             name: task.name,
         }
     }
+}
+
+/// Seconds of a step of the tasks that train, by their numbers.
+fn paces(queue: &Queue) -> Result<BTreeMap<u64, f64>, ServerError> {
+    let stored = queue.stored()?;
+    let Some(text) = stored.get(PACES) else {
+        return Ok(BTreeMap::new());
+    };
+    serde_json::from_str(text).map_err(|error| ServerError::Record {
+        key: PACES,
+        problem: error.to_string(),
+    })
 }
 
 /// What stops the trials of a task's sweep early, if anything does.

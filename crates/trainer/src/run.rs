@@ -136,6 +136,12 @@ impl Run {
         &self.tasks.datasets
     }
 
+    /// The steps that each adapter which is still to be trained has taken, and those it will.
+    pub fn steps(&self) -> Vec<(usize, usize)> {
+        let tasks = self.tasks.waiting.iter().map(|waiting| &waiting.task);
+        tasks.map(|task| (task.steps, task.total_steps)).collect()
+    }
+
     /// Trains until every adapter has come to its end or a signal to stop is set (a flag alone is
     /// one), which saves all adapters after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
     ///

@@ -43,12 +43,13 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         ..Signals::from(&*stop)
     };
     printer.note(&format!("serves {run}"));
-    let mut progress = Progress::new(printer);
+    let mut progress = Progress::new(printer, &[]);
     let options = ServeOptions {
         drain: arguments.drain,
     };
-    let report = server.run(&places, options, signals, &mut |event| progress.show(event))?;
+    let report = server.run(&places, options, signals, &mut |event| progress.show(event));
     progress.finish();
+    let report = report?;
     let mut failed = false;
     for adapter in &report.adapters {
         if let Outcome::Failed { reason } = &adapter.outcome {

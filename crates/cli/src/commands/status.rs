@@ -4,7 +4,9 @@ use std::{thread, time::Duration};
 
 use loraloom_server::{Client, Status, TaskStatus};
 
-use crate::{arguments::StatusArguments, exit::Exit, printer::Printer, summary, table::aligned};
+use crate::{
+    arguments::StatusArguments, exit::Exit, frame, printer::Printer, summary, table::aligned,
+};
 
 /// How often a watched queue is looked at.
 const EVERY: Duration = Duration::from_millis(500);
@@ -48,13 +50,14 @@ fn text(status: &Status) -> String {
         ("name", true),
         ("state", true),
         ("step", false),
+        ("left", false),
         ("loss", false),
         ("best eval", false),
         ("priority", false),
         ("tenant", true),
         ("reason", true),
     ];
-    let rows: Vec<[String; 9]> = status.tasks.iter().map(row).collect();
+    let rows: Vec<[String; 10]> = status.tasks.iter().map(row).collect();
     let mut text = format!("{server}\n{}", aligned(columns, &rows));
     for sweep in &status.sweeps {
         text.push('\n');
@@ -63,7 +66,7 @@ fn text(status: &Status) -> String {
     text
 }
 
-fn row(task: &TaskStatus) -> [String; 9] {
+fn row(task: &TaskStatus) -> [String; 10] {
     let total = task
         .total_steps
         .map_or_else(|| "?".to_owned(), |total| total.to_string());
@@ -76,12 +79,18 @@ fn row(task: &TaskStatus) -> [String; 9] {
         task.name.clone(),
         state,
         format!("{}/{total}", task.step),
+        left(task.seconds_left),
         loss(task.last_loss),
         loss(task.best_eval_loss),
         task.priority.to_string(),
         task.tenant.clone(),
         task.reason.clone(),
     ]
+}
+
+fn left(seconds: Option<f64>) -> String {
+    let left = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    left.map_or_else(|| "-".to_owned(), frame::time)
 }
 
 fn loss(loss: Option<f64>) -> String {

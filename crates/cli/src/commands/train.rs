@@ -33,10 +33,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let places = stages::open(&config, printer)?;
     let output_dir = config.output_dir.clone();
 
-    let run = match saved {
-        Some(saved) => Run::resume(config, &places, saved)?,
-        None => Run::prepare(config, &places)?,
-    };
+    let run = printer.while_busy("reading data and weights", || match saved {
+        Some(saved) => Run::resume(config, &places, saved),
+        None => Run::prepare(config, &places),
+    })?;
     for dataset in run.datasets() {
         printer.note(&summary::dataset(dataset));
     }
@@ -45,9 +45,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         save: &save,
         ..Signals::from(&*stop)
     };
-    let mut progress = Progress::new(printer);
-    let report = run.train(signals, &mut |event| progress.show(event))?;
+    let mut progress = Progress::new(printer, &run.steps());
+    let report = run.train(signals, &mut |event| progress.show(event));
     progress.finish();
+    let report = report?;
 
     print(&report, arguments.json, printer)?;
     if !arguments.json {

@@ -165,9 +165,11 @@ fn owners_pause_resume_and_cancel() {
             "clone", "run", "shout-r2", "--name", "endless", "--set", LONG,
         ],
     );
-    until("a step", || step(&here, "endless") > 0);
+    let left = || task(&here, "endless")["seconds_left"].as_f64();
+    until("the time left", || left() > Some(0.0));
     ok(&here, &["cancel", "run", "endless"]);
     wait_for_state(&here, "endless", "cancelled");
+    assert_eq!(left(), None);
     let refused = here.run(&["resume", "run", "endless"]);
     assert_eq!(refused.code, 2, "{}", refused.all());
 }

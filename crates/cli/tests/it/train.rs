@@ -55,6 +55,7 @@ fn every_adapter_is_trained_saved_and_reported() {
         (r"grad_norm \d+\.\d+", "grad_norm [NORM]"),
         (r" +\d+\.\d{4}", " [LOSS]"),
         (r"\d+ of \d+ rows(; \d+)?", "[ROWS]"),
+        (r"\d+s left", "[TIME] left"),
         (r"(?m)^  (prompt|expected|before|after) .*$", "  $1 [TEXT]"),
     ] {
         settings.add_filter(pattern, replacement);
@@ -87,6 +88,29 @@ fn every_adapter_is_trained_saved_and_reported() {
     let again = train(&here, &[]);
     assert_eq!((again.code, again.stdout.as_str()), (2, ""));
     insta::assert_snapshot!("a_second_run_into_the_same_directory", again.stderr);
+}
+
+#[test]
+fn many_adapters_have_lines_on_all_of_them() {
+    let here = workspace();
+    let names: Vec<String> = (0..17).map(|index| format!("{{name: a{index}}}")).collect();
+    let adapters = format!("adapters=[{}]", names.join(", "));
+    let more = ["defaults.train.batch_size=1", "defaults.train.max_steps=2"];
+    let dataset = "defaults.dataset=shout";
+    let run = train(
+        &here,
+        &[
+            "--set", &adapters, "--set", more[0], "--set", more[1], "--set", dataset,
+        ],
+    );
+    assert_eq!(run.code, 0, "{}", run.all());
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"\d+ tok/s", "[RATE]");
+    settings.add_filter(r"\d+s left", "[TIME] left");
+    settings.add_filter(r"after \d+s", "after [TIME]");
+    let filters = settings.bind_to_scope();
+    insta::assert_snapshot!(run.stderr);
+    drop(filters);
 }
 
 #[test]
