@@ -3,7 +3,7 @@
 //! folder.
 
 use std::{
-    env, io,
+    env, fs, io,
     path::{Component, Path, PathBuf},
 };
 
@@ -80,7 +80,7 @@ impl Anchor<'_> {
             let problem = format!(
                 "`{written}` is not in `{folder}`, the folder of this file, where relative paths \
                  start; it is in the working directory: write {}",
-                self.from_folder(&written.to_string())
+                self.in_folder(&written.to_string())
             );
             return Err(self.invalid(key, node.location, problem));
         }
@@ -120,7 +120,7 @@ impl Anchor<'_> {
     }
 
     /// How a path from the working directory is written in a file of the folder.
-    fn from_folder(&self, path: &str) -> String {
+    fn in_folder(&self, path: &str) -> String {
         let parts = self.folder.components();
         let is_below = parts
             .clone()
@@ -190,6 +190,17 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
         return Ok(path.to_owned());
     }
     Ok(join(&env::current_dir()?, path))
+}
+
+/// Whether a path is `folder`, or leads into it.
+pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+    let (Ok(path), Ok(folder)) = (absolute(path), absolute(folder)) else {
+        return false;
+    };
+    let real = fs::canonicalize(&folder).ok();
+    let is_folder =
+        |above: &Path| above == folder || (real.is_some() && fs::canonicalize(above).ok() == real);
+    path.ancestors().any(is_folder)
 }
 
 /// The folder of a configuration.
