@@ -69,7 +69,7 @@ mutation beta2-ignored $trainer/step.rs 'beta2: train.adam_beta2,' 'beta2: 0.999
 mutation epsilon-ignored $trainer/step.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
 mutation validation-per-row $trainer/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
-mutation liveness-off $trainer/session.rs 'Ok((!unmoved.is_empty()).then(|| {' 'Ok(false.then(|| {' liveness::
+mutation liveness-off $trainer/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
@@ -210,6 +210,11 @@ mutation check-alone-warns crates/trainer/src/prepare.rs 'data.warnings.iter().c
 mutation pauses-counted crates/trainer/src/pace.rs 'self.at = None;' '' time_between_steps
 mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
 mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
+mutation entries-not-replaced crates/config/src/overrides.rs 'Some(index) => items[index] = value,' \
+    'Some(_) => items.push(value),' entries_are_replaced
+mutation parser-jargon crates/config/src/tree/words.rs 'problem.contains(part)' 'problem.is_empty()' malformed_files
+mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
+    values_out_of_range
 
 rm -f "$log"
 exit $((survived > 0))

@@ -195,19 +195,20 @@ pub(crate) struct LoraFile {
 #[serde(deny_unknown_fields, expecting = "a mapping of training settings")]
 pub(crate) struct TrainFile {
     /// Rows of one micro-batch; default 8.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) batch_size: Option<usize>,
     /// Micro-batches of one optimizer step; default 1.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) gradient_accumulation_steps: Option<usize>,
     /// Longer rows are cut to this many tokens; default 512.
     #[schemars(range(min = 2))]
     pub(crate) max_seq_len: Option<usize>,
     /// Passes over the dataset, unless `max_steps` is set; default 10.
+    #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub(crate) num_epochs: Option<f64>,
     /// Optimizer steps; overrides `num_epochs`. `null` in an adapter undoes the default's.
     #[serde(default, deserialize_with = "written")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub(crate) max_steps: Option<Option<usize>>,
     /// Peak learning rate; default 3e-4.
     #[schemars(range(min = 0.0))]
@@ -227,6 +228,7 @@ pub(crate) struct TrainFile {
     /// Second decay rate of AdamW; default 0.999.
     pub(crate) adam_beta2: Option<f64>,
     /// Epsilon of AdamW, outside the square root; default 1e-8.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub(crate) adam_epsilon: Option<f64>,
     /// Gradients of one adapter are scaled down to this global norm; 0 never scales; default 1.
     #[schemars(range(min = 0.0))]

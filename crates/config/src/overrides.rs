@@ -1,14 +1,14 @@
 //! `--set KEY=VALUE`: one value of the tree, by its dotted path.
 //!
 //! A key that does not exist is not found here: it lands in the tree, and deserialization refuses
-//! it with the keys that do exist. Names of datasets, adapters and sweeps must be there
-//! already.
+//! it with the keys that do exist. A path that ends with the name of a dataset, adapter or sweep
+//! replaces it, adds it, or with `null` takes it out; a longer one must lead into one that is there.
 
 use crate::{
     ConfigError,
     place::{Location, Source},
     suggest::Candidates,
-    tree::{Node, Value, read_fragment},
+    tree::{Key, Node, Value, read_fragment},
 };
 
 /// Applies every override of the source to the tree, in order.
@@ -27,12 +27,17 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
             .ok_or_else(|| problem("expected KEY=VALUE".to_owned()))?;
         let location = Location::Set(index);
         let value = read_fragment(value, location)
-            .map_err(|error| problem(format!("the value is not valid YAML: {error}")))?;
+            .map_err(|error| problem(format!("the value cannot be read: {error}")))?;
         let steps = Steps {
             path: path.trim(),
             source,
             location,
         };
+        if let Some((key, name)) = steps.entry(tree) {
+            let put = steps.put(tree, key, name, value);
+            put.map_err(|error| error.into_config(text))?;
+            continue;
+        }
         let (parent, key) = steps.walk(tree).map_err(|error| error.into_config(text))?;
         if !parent.set(key, value) {
             return Err(problem(format!(
@@ -68,6 +73,82 @@ impl StepError {
 }
 
 impl<'a> Steps<'a> {
+    /// The key and the name of the dataset, adapter or sweep that the path ends with, if it does.
+    fn entry(&self, tree: &Node) -> Option<(&'static str, &'a str)> {
+        let (first, name) = self.path.split_once('.')?;
+        let mut keys = ["adapters", "sweep", "datasets"].into_iter();
+        let key = keys.find(|key| *key == first)?;
+        let is_whole = || names(tree.get(key)).iter().any(|known| known == name);
+        (!name.is_empty() && (!name.contains('.') || is_whole())).then_some((key, name))
+    }
+
+    /// Replaces, adds or takes out a whole dataset, adapter or sweep.
+    fn put(
+        &self,
+        tree: &mut Node,
+        key: &'static str,
+        name: &str,
+        mut value: Node,
+    ) -> Result<(), StepError> {
+        let known = names(tree.get(key));
+        let found = known.iter().position(|known| known == name);
+        let found = found.or_else(|| {
+            let index = name.parse().ok().filter(|_| key != "datasets");
+            index.filter(|index| *index < known.len())
+        });
+        let is_out = matches!(value.value, Value::Null);
+        if is_out && found.is_none() {
+            let what = key.strip_suffix('s').unwrap_or(key);
+            return Err(self.unknown(what, key, name, known));
+        }
+        if tree.get(key).is_none() {
+            let empty = match key {
+                "datasets" => Value::Mapping(Vec::new()),
+                _ => Value::Sequence(Vec::new()),
+            };
+            tree.set(key, Node::new(empty).at(self.location));
+        }
+        let node = tree.get_mut(key).map(|node| &mut node.value);
+        match (node, found) {
+            (Some(Value::Mapping(entries)), Some(index)) if key == "datasets" && is_out => {
+                entries.remove(index);
+            }
+            (Some(Value::Mapping(entries)), Some(index)) if key == "datasets" => {
+                entries[index].1 = value;
+            }
+            (Some(Value::Mapping(entries)), None) if key == "datasets" => {
+                let (name, location) = (name.to_owned(), self.location);
+                entries.push((Key { name, location }, value));
+            }
+            (Some(Value::Sequence(items)), Some(index)) if is_out => {
+                items.remove(index);
+            }
+            (Some(Value::Sequence(items)), found) => {
+                let name = found.map_or(name, |index| &known[index]);
+                match value.get("name").and_then(Node::text) {
+                    Some(other) if other != name => {
+                        let problem = format!("`{name}` and `name: {other}` are two names");
+                        return Err(StepError::Problem(problem));
+                    }
+                    None if matches!(value.value, Value::Mapping(_)) => {
+                        value.set("name", Node::string(name).at(self.location));
+                    }
+                    _ => {}
+                }
+                match found {
+                    Some(index) => items[index] = value,
+                    None => items.push(value),
+                }
+            }
+            (node, _) => {
+                let found =
+                    node.map_or_else(String::new, |value| Node::new(value.clone()).describe());
+                return Err(StepError::Problem(format!("`{key}` is {found}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The mapping that holds the last key of the path, made where it is absent, and that key.
     fn walk<'t>(&self, tree: &'t mut Node) -> Result<(&'t mut Node, &'a str), StepError> {
         let (first, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
@@ -110,16 +191,8 @@ impl<'a> Steps<'a> {
         (key, what): (&str, &'static str),
         rest: &'a str,
     ) -> Result<(&'t mut Node, &'a str), StepError> {
+        let names = names(tree.get(key));
         let items = tree.get_mut(key).map(Node::items_mut).unwrap_or_default();
-        let names: Vec<String> = items
-            .iter()
-            .map(|item| {
-                item.get("name")
-                    .and_then(Node::text)
-                    .unwrap_or_default()
-                    .to_owned()
-            })
-            .collect();
         let (first, after) = rest.split_once('.').unwrap_or((rest, ""));
         let found = match longest_prefix(rest, names.iter().map(String::as_str)) {
             Some((name, after)) => names
@@ -141,8 +214,7 @@ impl<'a> Steps<'a> {
         tree: &'t mut Node,
         rest: &'a str,
     ) -> Result<(&'t mut Node, &'a str), StepError> {
-        let keys = tree.get("datasets").map(Node::keys).unwrap_or_default();
-        let names: Vec<String> = keys.into_iter().map(str::to_owned).collect();
+        let names = names(tree.get("datasets"));
         if let Some((name, after)) = longest_prefix(rest, names.iter().map(String::as_str))
             && let Some(node) = tree.get_mut("datasets").and_then(|node| node.get_mut(name))
         {
@@ -161,6 +233,21 @@ impl<'a> Steps<'a> {
             valid: Candidates::of(name, valid.iter().map(String::as_str)),
         })
     }
+}
+
+/// Names of the entries of a mapping, or of a list of mappings; one without a name has an empty one.
+fn names(entries: Option<&Node>) -> Vec<String> {
+    let Some(entries) = entries else {
+        return Vec::new();
+    };
+    let name = |item: &Node| {
+        item.get("name")
+            .and_then(Node::text)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let keys = entries.keys().into_iter().map(str::to_owned);
+    keys.chain(entries.items().iter().map(name)).collect()
 }
 
 /// The longest name that the path starts with, since names may have dots in them, and what follows.

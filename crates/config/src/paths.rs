@@ -3,7 +3,7 @@
 //! folder.
 
 use std::{
-    env, io,
+    env, fs, io,
     path::{Component, Path, PathBuf},
 };
 
@@ -190,6 +190,17 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
         return Ok(path.to_owned());
     }
     Ok(join(&env::current_dir()?, path))
+}
+
+/// Whether a path is `folder`, or leads into it.
+pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+    let (Ok(path), Ok(folder)) = (absolute(path), absolute(folder)) else {
+        return false;
+    };
+    let real = fs::canonicalize(&folder).ok();
+    let is_folder =
+        |above: &Path| above == folder || (real.is_some() && fs::canonicalize(above).ok() == real);
+    path.ancestors().any(is_folder)
 }
 
 /// The folder of a configuration.

@@ -1,7 +1,7 @@
 //! Ranges and names: what types cannot say.
 
 use crate::{
-    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, pipeline,
+    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, paths, pipeline,
     place::{Location, Source},
     suggest::Candidates,
     sweep::Expansion,
@@ -22,8 +22,11 @@ pub const TARGET_MODULES: [&str; 7] = [
 /// PEFT's word for every linear layer.
 pub(crate) const ALL_LINEAR: &str = "all-linear";
 
-/// Ranks above this are legal, but no longer low.
-const LARGE_RANK: usize = 4096;
+/// More rows in a batch, batches in a step or passes over a dataset are a slip of the keyboard.
+const MOST: u32 = 1_000_000;
+
+/// Longer numbers are shown with an exponent.
+const MOST_DIGITS: usize = 20;
 
 /// Checks a resolved configuration against the tree it came from; `empty` is one that may be without
 /// adapters. Returns warnings.
@@ -103,6 +106,15 @@ impl Run<'_> {
         }
         if self.config.output_dir.as_os_str().is_empty() {
             return empty("output_dir");
+        }
+        let (model, run) = (&self.config.model, &self.config.output_dir);
+        if paths::is_within(run, model) {
+            let problem = "is, or is in, the directory of `model`; a run needs one of its own";
+            return Err(self.invalid(
+                self.location("output_dir"),
+                "output_dir".to_owned(),
+                problem.to_owned(),
+            ));
         }
         if self.config.adapters.is_empty() && !without_adapters {
             return empty("adapters");
@@ -199,11 +211,19 @@ impl Check<'_> {
         range: impl Fn(f64) -> bool,
         words: &str,
     ) -> Result<(), ConfigError> {
-        if value.is_finite() && range(value) {
-            Ok(())
-        } else {
-            Err(self.invalid(field, format!("must be {words}, got {value}")))
+        if !(value.is_finite() && range(value)) {
+            let mut found = value.to_string();
+            if found.len() > MOST_DIGITS {
+                found = format!("{value:e}");
+            }
+            return Err(self.invalid(field, format!("must be {words}, got {found}")));
         }
+        let rounded = value as f32;
+        if rounded.is_infinite() || (rounded == 0.0 && value != 0.0) {
+            let problem = format!("{value:e} is too large or too small for float32");
+            return Err(self.invalid(field, problem));
+        }
+        Ok(())
     }
 
     fn at_least(&self, field: &str, value: usize, least: usize) -> Result<(), ConfigError> {
@@ -212,6 +232,14 @@ impl Check<'_> {
         } else {
             Err(self.invalid(field, format!("must be at least {least}, got {value}")))
         }
+    }
+
+    fn count(&self, field: &str, value: usize) -> Result<(), ConfigError> {
+        self.at_least(field, value, 1)?;
+        if value > MOST as usize {
+            return Err(self.invalid(field, format!("must be at most {MOST}, got {value}")));
+        }
+        Ok(())
     }
 
     fn lora(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
@@ -263,22 +291,32 @@ impl Check<'_> {
 
     fn train(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {
         let train = &adapter.train;
-        self.at_least("train.batch_size", train.batch_size, 1)?;
+        self.count("train.batch_size", train.batch_size)?;
         let accumulation = train.gradient_accumulation_steps;
-        self.at_least("train.gradient_accumulation_steps", accumulation, 1)?;
+        self.count("train.gradient_accumulation_steps", accumulation)?;
         self.at_least("train.max_seq_len", train.max_seq_len, 2)?;
         self.number(
             "train.num_epochs",
             train.num_epochs,
-            |x| x > 0.0,
-            "finite and above 0",
+            |x| x > 0.0 && x <= f64::from(MOST),
+            &format!("above 0 and at most {MOST}"),
         )?;
-        self.at_least("train.max_steps", train.max_steps.unwrap_or(1), 1)?;
+        let max_steps = train.max_steps.unwrap_or(1);
+        self.at_least("train.max_steps", max_steps, 1)?;
+        if u32::try_from(max_steps).is_err() {
+            let problem = format!("must be at most {}, got {max_steps}", u32::MAX);
+            return Err(self.invalid("train.max_steps", problem));
+        }
         let positive = |x: f64| x >= 0.0;
         let words = "finite and at least 0";
         self.number("train.learning_rate", train.learning_rate, positive, words)?;
         self.number("train.weight_decay", train.weight_decay, positive, words)?;
-        self.number("train.adam_epsilon", train.adam_epsilon, positive, words)?;
+        self.number(
+            "train.adam_epsilon",
+            train.adam_epsilon,
+            |x| x > 0.0,
+            "finite and above 0 (0 makes weights without a gradient NaN)",
+        )?;
         self.number("train.max_grad_norm", train.max_grad_norm, positive, words)?;
         let beta = |x: f64| (0.0..1.0).contains(&x);
         self.number(
@@ -333,12 +371,6 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
             "adapter `{name}`: warm-up takes {} of {max_steps} steps, the learning rate never \
              reaches its peak",
             train.warmup_steps
-        ));
-    }
-    if adapter.lora.r > LARGE_RANK {
-        warnings.push(format!(
-            "adapter `{name}`: rank {} is above {LARGE_RANK}, the adapter is not low-rank",
-            adapter.lora.r
         ));
     }
     if train.learning_rate == 0.0 {

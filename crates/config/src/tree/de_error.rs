@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
 
+use super::words::quoted;
 use crate::{
     ConfigError,
     place::{Location, Source},
@@ -162,7 +163,7 @@ fn shown(found: Unexpected<'_>) -> String {
         Unexpected::Unsigned(value) => format!("`{value}`"),
         Unexpected::Signed(value) => format!("`{value}`"),
         Unexpected::Float(value) => format!("`{value:?}`"),
-        Unexpected::Str(text) => format!("the string `{text}`"),
+        Unexpected::Str(text) => quoted(text),
         Unexpected::Unit | Unexpected::Option => "nothing".to_owned(),
         Unexpected::Seq => "a list".to_owned(),
         Unexpected::Map => "a mapping".to_owned(),

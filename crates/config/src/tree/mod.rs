@@ -4,6 +4,7 @@ mod de;
 mod de_error;
 mod node;
 mod read;
+mod words;
 mod yaml;
 
 pub(crate) use node::{Key, Node, Value};

@@ -1,5 +1,6 @@
 //! A value of any of the formats, with the place it was written at.
 
+use super::words::quoted;
 use crate::{ConfigError, place::Location, place::Source};
 
 /// A value and where it is written.
@@ -166,7 +167,7 @@ impl Node {
             Value::Bool(value) => format!("`{value}`"),
             Value::Integer(value) => format!("`{value}`"),
             Value::Float(value) => format!("`{value:?}`"),
-            Value::String(text) => format!("the string `{text}`"),
+            Value::String(text) => quoted(text),
             Value::Sequence(items) if items.is_empty() => "an empty list".to_owned(),
             Value::Sequence(_) => "a list".to_owned(),
             Value::Mapping(_) => "a mapping".to_owned(),

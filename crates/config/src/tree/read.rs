@@ -9,7 +9,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Key, Node, Value};
+use super::{Key, Node, Value, words::in_words};
 use crate::{
     ConfigError,
     place::{Location, Source},
@@ -33,11 +33,15 @@ pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
             });
         }
     };
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    let bytes = fs::read(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
-    parse(&text).map_err(|(location, problem)| ConfigError::Syntax {
+    let parsed = match str::from_utf8(&bytes) {
+        Ok(text) => parse(text),
+        Err(error) => Err(not_utf8(&bytes, error.valid_up_to())),
+    };
+    parsed.map_err(|(location, problem)| ConfigError::Syntax {
         place: source.place(location),
         problem,
     })
@@ -93,23 +97,29 @@ fn yaml_problem(error: &YamlError) -> String {
         }
         other => {
             let text = other.to_string();
-            match text.rfind(" at line ") {
-                Some(end) => text[..end].to_owned(),
-                None => text,
-            }
+            let end = text.rfind(" at line ").unwrap_or(text.len());
+            in_words(&text[..end])
         }
     }
+}
+
+fn not_utf8(bytes: &[u8], valid: usize) -> (Location, String) {
+    let text = str::from_utf8(&bytes[..valid]).unwrap_or_default();
+    let problem = format!(
+        "byte {:#04x} is not UTF-8 text; save the file as UTF-8",
+        bytes[valid]
+    );
+    (Lines { text }.location(valid), problem)
 }
 
 fn read_json(text: &str) -> Parsed {
     // YAML's grammar finds the positions, JSON's decides what is allowed.
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
         let text = error.to_string();
-        let problem = text.split(" at line ").next().unwrap_or(&text).to_owned();
-        (
-            Location::At(error.line() as u64, error.column() as u64),
-            problem,
-        )
+        let problem = text.split(" at line ").next().unwrap_or(&text);
+        // An empty file has a line, too.
+        let (line, column) = (error.line().max(1), error.column().max(1));
+        (Location::At(line as u64, column as u64), in_words(problem))
     })?;
     read_yaml(text)
 }

@@ -116,7 +116,17 @@ fn values_out_of_range() {
         ("batch_size: 8", "adam_beta1: 1"),
         ("batch_size: 8", "adam_beta2: -0.5"),
         ("batch_size: 8", "adam_epsilon: -1e-8"),
+        ("batch_size: 8", "adam_epsilon: 0"),
         ("batch_size: 8", "max_grad_norm: -1"),
+        ("batch_size: 8", "max_grad_norm: 1e-300"),
+        ("batch_size: 8", "weight_decay: 1e300"),
+        ("batch_size: 8", "batch_size: 1000001"),
+        ("batch_size: 8", "gradient_accumulation_steps: 1000000000"),
+        ("batch_size: 8", "num_epochs: 1e300"),
+        ("batch_size: 8", "max_steps: 4294967296"),
+        ("r: 8", "lora_alpha: 1e300"),
+        ("model: base", "model: base\noutput_dir: base"),
+        ("model: base", "model: base\noutput_dir: ./base/../base/run"),
         ("  - name: b", "  - name: b\n    eval: {steps: 0}"),
         ("  - name: b", "  - name: b\n    eval: {patience: 0}"),
         ("  - name: b", "  - name: b\n    save: {steps: 0}"),
@@ -255,6 +265,15 @@ fn overrides() {
         "=3",
         "defaults..train=3",
         "adapters.b.name=a",
+        "adapters.c=null",
+        "adapters.c=3",
+        "adapters.c={dataset: row}",
+        "adapters.c={name: d}",
+        "adapters.b={name: a}",
+        "adapters.=3",
+        "datasets.row=null",
+        "datasets.rows=null",
+        "datasets.new={paht: x}",
         "output_dir=[a",
         "pipeline.stages=[auto, cpu]",
         "pipeline.balance=[2, 2]",
@@ -268,6 +287,14 @@ fn overrides() {
 
 #[test]
 fn malformed_files() {
+    let items = ["1", "*a", "*b", "*c", "*d", "*e", "*f"];
+    let lines = items
+        .iter()
+        .zip('a'..='g')
+        .map(|(item, name)| format!("{name}: &{name} [{}]\n", [*item; 9].join(", ")));
+    let bomb: String = lines.collect();
+    let deep = format!("model: {}{}\n", "[".repeat(100), "]".repeat(100));
+    let long = format!("seed: {}\n", "9a".repeat(1000));
     let report = [
         ("run.yaml", "model: [base\n"),
         ("run.yaml", "model: base\nmodel: other\n"),
@@ -284,13 +311,75 @@ fn malformed_files() {
         ),
         ("run.toml", "model = \"base\"\nseed = 2020-01-01\n"),
         ("run.txt", "model: base\n"),
+        ("run.yaml", &bomb),
+        ("run.yaml", "model: &m [*m]\n"),
+        ("run.yaml", "model: *m\n"),
+        ("run.yaml", "model: *\n"),
+        ("run.yaml", "model: @m\n"),
+        ("run.yaml", "model: a: b\n"),
+        ("run.yaml", "model: base\n x: y\n"),
+        ("run.yaml", "model:\n\tx: y\n"),
+        ("run.yaml", "model: \"a\\q\"\n"),
+        ("run.yaml", "model: \"a\nseed: 1\n"),
+        ("run.yaml", "model: \"\\ud800\"\n"),
+        ("run.yaml", "seed: !!int abc\n"),
+        ("run.yaml", "~: 2\n"),
+        ("run.yaml", "[a, b]: 2\n"),
+        ("run.yaml", "<<: 3\n"),
+        ("run.yaml", &deep),
+        ("run.yaml", &long),
+        ("run.json", ""),
+        ("run.json", "{\"model\": nope}"),
+        ("run.json", "{\"model\": \"a\\ud800b\"}"),
+        ("run.json", "{\"model\": \"base\""),
+        ("run.json", "{} {}"),
     ]
     .map(|(name, text)| {
         let error = load_named(name, text, &[]).expect_err(text);
-        format!("{text:?}\n  error: {}", plain(&error))
+        let shown: String = text.chars().take(60).collect();
+        format!("{shown:?}\n  error: {}", plain(&error))
     });
     let text = report.join("\n");
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn files_of_another_encoding() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.yaml");
+    std::fs::write(&path, b"model: base\noutput_dir: caf\xe9\n").unwrap();
+    let error = loraloom_config::RunConfig::load(&path, &[]).unwrap_err();
+    insta::assert_snapshot!(plain(&error), @"run.yaml:2:16: byte 0xe9 is not UTF-8 text; save the file as UTF-8");
+}
+
+#[test]
+fn entries_are_replaced_added_and_taken_out() {
+    let names = |overrides: &[&str]| {
+        let config = load(GOOD, overrides).unwrap().config;
+        let adapters = config.adapters.iter();
+        let adapters = adapters.map(|adapter| {
+            let (name, rank, dataset) = (&adapter.name, adapter.lora.r, &adapter.dataset);
+            format!("{name} {rank} {dataset}")
+        });
+        let datasets = config.datasets.keys().cloned();
+        adapters.chain(datasets).collect::<Vec<_>>()
+    };
+    let (a, b) = ("a 16 rows", "b 8 rows");
+    assert_eq!(names(&["adapters.a=null"]), [b, "more", "rows"]);
+    assert_eq!(names(&["adapters.0=null"]), [b, "more", "rows"]);
+    assert_eq!(names(&["datasets.more=null"]), [a, b, "rows"]);
+    assert_eq!(
+        names(&["adapters.b={dataset: more}"]),
+        [a, "b 16 more", "more", "rows"]
+    );
+    assert_eq!(
+        names(&["adapters.c={lora: {r: 2}}", "adapters.c.dataset=more"]),
+        [a, b, "c 2 more", "more", "rows"]
+    );
+    assert_eq!(
+        names(&["datasets.0={path: x}", "datasets.more={path: y}"]),
+        [a, b, "0", "more", "rows"]
+    );
 }
 
 #[test]
