@@ -182,6 +182,8 @@ mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, 
     'on(parent, crate::durable::create_directories(parent))?;' whose_directory_is_taken_away
 mutation gone-queue-not-noticed crates/server/src/desk.rs 'if !self.identity.is_at(path) {' 'if false {' \
     whose_directory_or_queue
+mutation least-work-split crates/scheduler/src/grouping/group.rs \
+    'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

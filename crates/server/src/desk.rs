@@ -256,7 +256,8 @@ impl Desk {
             .map(|(id, reason)| (TaskId(id.0), reason.as_str()))
             .filter(|(id, _)| known.contains(id))
             .collect();
-        let running = |live: &&Live| live.state == TaskState::Running;
+        let told: BTreeSet<TaskId> = texts.iter().map(|(id, _)| *id).collect();
+        let running = |live: &&Live| live.state == TaskState::Running && !told.contains(&live.id);
         let running = self.live.values().filter(running);
         texts.extend(running.map(|live| (live.id, "trains")));
         self.queue.explain(&texts)?;

@@ -142,7 +142,20 @@ impl Serving<'_, '_> {
         let reading = self.reading.keys().map(read);
         let absent = self.absent.iter();
         let absent = absent.map(|(&id, absent)| (id, absent.reason.clone()));
-        let waiting = waiting.filter_map(why).chain(reading).chain(absent);
+        let running = self.session.ledger.running.iter();
+        let split = running.filter(|task| task.parts > 1).map(|task| {
+            let why = format!(
+                "trains; its step is spread over {} iterations, since it slows shorter steps of its \
+                 group down by more than scheduler.max_slowdown otherwise",
+                task.parts
+            );
+            (task.id, why)
+        });
+        let waiting = waiting
+            .filter_map(why)
+            .chain(reading)
+            .chain(absent)
+            .chain(split);
         let waiting: Vec<_> = waiting.collect();
         source.decided(&waiting).map_err(TrainerError::Source)
     }

@@ -94,6 +94,20 @@ impl Sums {
     }
 }
 
+/// The least work of a group's members, by tokens and by the cost of a step alone. Splitting such a step
+/// only slows its task down. Tokens are what they are; costs are fitted to times, which may be noisy.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeastWork {
+    tokens: f64,
+    alone: f64,
+}
+
+impl LeastWork {
+    pub(super) fn is_of(&self, profile: &Profile) -> bool {
+        profile.tokens <= self.tokens || profile.alone <= self.alone
+    }
+}
+
 impl Group {
     /// The iteration with `newcomer` beside those that are there, with the fewest splits that keep
     /// everybody within the bound.
@@ -115,7 +129,7 @@ impl Group {
     }
 
     /// Splits steps, the most costly part first, until everybody keeps to the rules; or else says
-    /// how far from them the best try was.
+    /// how far from them the best try was. The step with the least work stays whole.
     ///
     /// If any parts keep everybody within the bound, these do. Let p be such parts, with an iteration
     /// of T seconds, and P(j) the most parts with P(j) · T ≤ bound · k · t(j), which is at least
@@ -141,7 +155,9 @@ impl Group {
         let own = own.flat_map(|profile| Split::of(profile, self.seats.len()));
         let mut own = own.peekable();
         let mut nearest: Option<(Iteration, Rejection)> = None;
-        for splits in 0.. {
+        let least_work = self.least_work(newcomer);
+        let mut splits = 0;
+        loop {
             let iteration = sums.iteration(&pass, &rules.prices, splits);
             let Some(rejection) = why_not(&iteration, &pass, rules) else {
                 return Ok(iteration);
@@ -153,20 +169,39 @@ impl Group {
             if at_best > rules.max_slowdown * (1.0 + ROUNDING) {
                 break;
             }
-            let next = match (theirs.peek(), own.peek()) {
+            let mut next = || match (theirs.peek(), own.peek()) {
                 (Some(their), Some(mine)) if mine.order(their).is_lt() => own.next(),
                 (None, _) => own.next(),
                 _ => theirs.next(),
             };
+            let profile_of = |split: &Split| {
+                let seat = self.seats.get(split.seat);
+                seat.map(|seat| &seat.profile).or(newcomer)
+            };
+            let next = std::iter::from_fn(&mut next)
+                .find(|split| profile_of(split).is_some_and(|profile| !least_work.is_of(profile)));
             let Some(split) = next else { break };
-            let seat = self.seats.get(split.seat).map(|seat| &seat.profile);
-            let Some(profile) = seat.or(newcomer) else {
+            let Some(profile) = profile_of(&split) else {
                 break;
             };
+            splits += 1;
             pass.shed(profile, 1.0 / split.parts as f64);
             sums.split(profile, split.parts);
         }
         Err(nearest.unwrap_or((self.now, Rejection::Padding)))
+    }
+
+    pub(super) fn least_work(&self, newcomer: Option<&Profile>) -> LeastWork {
+        let seats = self.seats.iter().map(|seat| &seat.profile);
+        let mut least = LeastWork {
+            tokens: f64::INFINITY,
+            alone: f64::INFINITY,
+        };
+        for profile in seats.chain(newcomer) {
+            least.tokens = least.tokens.min(profile.tokens);
+            least.alone = least.alone.min(profile.alone);
+        }
+        least
     }
 
     /// Seats a task that was tried with [`with`](Self::with).
@@ -199,8 +234,14 @@ impl Group {
         for seat in &mut self.seats {
             seat.parts = 1;
         }
-        for split in &self.splits[..self.now.splits] {
-            self.seats[split.seat].parts = split.parts;
+        let mut made = 0;
+        let least_work = self.least_work(None);
+        for split in &self.splits {
+            let seat = &mut self.seats[split.seat];
+            if made < self.now.splits && !least_work.is_of(&seat.profile) {
+                seat.parts = split.parts;
+                made += 1;
+            }
         }
         let seats = self.seats.iter();
         self.pass = seats.fold(Pass::default(), |pass, seat| {

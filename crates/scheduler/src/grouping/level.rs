@@ -53,7 +53,11 @@ pub(super) fn level(groups: &mut [Group], rules: &Rules) {
 /// The seat with the most costly part of a step that can be split.
 fn longest_part(group: &Group) -> Option<usize> {
     let seats = group.seats.iter().enumerate();
-    let splittable = seats.filter(|(_, seat)| seat.parts < seat.profile.most_parts);
+    let (least_work, several) = (group.least_work(None), group.seats.len() > 1);
+    let splittable = seats.filter(|(_, seat)| {
+        let stays = several && least_work.is_of(&seat.profile);
+        seat.parts < seat.profile.most_parts && !stays
+    });
     let longest = splittable.max_by(|(_, a), (_, b)| part_apart(a).total_cmp(&part_apart(b)));
     longest.map(|(seat, _)| seat)
 }

@@ -20,8 +20,8 @@
 //!
 //! A short task beside a long one has a large slowdown, until the step of the long one is spread over
 //! p iterations. `Group::split` finds the least spreading, longest task first, with which nobody
-//! exceeds the bound, the long task included; if there are any such p(j), powers of two, it finds
-//! some.
+//! exceeds the bound, the long task included. The step with the least work of a group, by tokens or by
+//! cost, is never spread for that.
 //!
 //! # Throughput
 //!

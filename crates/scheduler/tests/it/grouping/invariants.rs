@@ -191,6 +191,20 @@ proptest! {
             let decided = room.groups();
             prop_assert!(decided.len() <= world.groups);
 
+            // The step with the least work is whole, and a split lowers the largest slowdown. Steps
+            // of a pipeline's longest group are also split to fill its stages.
+            for group in with_tasks(&room, &tasks).iter().filter(|group| group.len() > 1) {
+                let tokens = |&(task, _): &(&Task, usize)| task.tokens_per_step;
+                let least = group.iter().map(tokens).min();
+                let split = group.iter().filter(|(_, parts)| *parts > 1);
+                prop_assert!(split.clone().all(|member| Some(tokens(member)) > least));
+                let whole: Group<'_> = group.iter().map(|&(task, _)| (task, 1)).collect();
+                let worst = |group: &Group<'_>| devices.worst_slowdown(std::slice::from_ref(group));
+                if split.count() > 0 && !world.pipeline {
+                    prop_assert!(worst(group) < worst(&whole), "{group:?}");
+                }
+            }
+
             // Every placed task once, where it was said to be.
             let mut seen: Vec<TaskId> = decided.iter().flatten().map(|m| m.task).collect();
             seen.sort_unstable();

@@ -150,14 +150,15 @@ fn compare(
 
 /// Bounds are what was measured. Not everybody is placed wherever that is possible, because tasks
 /// that come first are not sent away again. In a pipeline the parts of all groups' steps depend on
-/// each other, and are chosen one after another.
+/// each other, and are chosen one after another. Of all partitions some split the step with the least
+/// work of a group, which grouping never does.
 #[test]
 fn grouping_is_near_the_best_of_all_partitions() {
     for (is_pipeline, padding, all_placed, factor) in [
         (false, Padding::None, 0.92, 1.06),
         (true, Padding::None, 0.95, 1.42),
         (false, Padding::ToLongest, 0.85, 1.11),
-        (true, Padding::ToLongest, 0.94, 1.37),
+        (true, Padding::ToLongest, 0.93, 1.37),
     ] {
         let (cases, most_tasks) = if is_pipeline { (150, 5) } else { (400, 6) };
         let (possible, placed, worst, mean) = compare(cases, most_tasks, is_pipeline, padding);
