@@ -193,6 +193,7 @@ mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
 mutation check-alone-warns crates/trainer/src/prepare.rs 'data.warnings.iter().chain(&odd)' \
     'data.warnings.iter()' check_and_train_warn
+mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
 
 rm -f "$log"
 exit $((survived > 0))
