@@ -217,6 +217,7 @@ mutation entries-not-replaced crates/config/src/overrides.rs 'Some(index) => ite
 mutation parser-jargon crates/config/src/tree/words.rs 'problem.contains(part)' 'problem.is_empty()' malformed_files
 mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
     values_out_of_range
+mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
 
 rm -f "$log"
 exit $((survived > 0))

@@ -9,7 +9,7 @@ use crate::{
     render::{Renderer, RowText},
     row::Row,
     sample::Sample,
-    tokenizer::Tokenizer,
+    tokenizer::{Beginning, Tokenizer},
 };
 
 /// Everything that decides a row's tokens and mask.
@@ -24,7 +24,8 @@ pub(crate) struct Encoder<'a> {
     train_on_prompt: bool,
 }
 
-/// A row's sample, perhaps without targets, and its length before it was cut.
+/// A row's sample, perhaps without targets, and its length before it was cut, which is an estimate for
+/// rows so long that not all was tokenised.
 #[derive(Debug)]
 pub(crate) struct EncodedRow {
     pub(crate) sample: Sample,
@@ -95,12 +96,12 @@ impl<'a> Encoder<'a> {
         let mut tokens = Tokens::default();
         match self.renderer.render(row)? {
             RowText::PromptCompletion { prompt, completion } => {
-                tokens.extend(&self.text(&prompt)?, self.train_on_prompt);
-                tokens.extend(&self.text(&completion)?, true);
+                tokens.extend(self.text(&prompt)?, self.train_on_prompt);
+                tokens.extend(self.text(&completion)?, true);
                 self.end(&mut tokens);
             }
             RowText::Text(text) => {
-                tokens.extend(&self.text(&text)?, true);
+                tokens.extend(self.text(&text)?, true);
                 self.end(&mut tokens);
             }
             RowText::Chat(conversation) => tokens = self.chat(&conversation)?,
@@ -114,9 +115,13 @@ impl<'a> Encoder<'a> {
             .as_deref()
             .ok_or(TemplateError::Missing)?;
         let text = template.render_conversation(conversation)?;
-        let (ids, offsets) = self
+        let Beginning {
+            ids,
+            offsets,
+            beyond,
+        } = self
             .tokenizer
-            .encode_with_offsets(&text)
+            .beginning_with_offsets(&text, self.max_seq_len)
             .map_err(without_row)?;
         let is_target = if self.train_on_prompt {
             vec![true; ids.len()]
@@ -130,17 +135,24 @@ impl<'a> Encoder<'a> {
                 &template.target_spans(conversation, &text, limit)?,
             )
         };
-        Ok(Tokens { ids, is_target })
+        Ok(Tokens {
+            ids,
+            is_target,
+            beyond,
+        })
     }
 
-    fn text(&self, text: &str) -> Result<Vec<u32>, RowError> {
-        self.tokenizer.encode(text).map_err(without_row)
+    fn text(&self, text: &str) -> Result<Beginning, RowError> {
+        self.tokenizer
+            .beginning(text, self.max_seq_len)
+            .map_err(without_row)
     }
 
     /// Ends the row with EOS, unless its text did.
     fn end(&self, tokens: &mut Tokens) {
         if tokens.ids.last() != Some(&self.eos) {
-            tokens.extend(&[self.eos], true);
+            tokens.ids.push(self.eos);
+            tokens.is_target.push(true);
         }
     }
 
@@ -149,11 +161,12 @@ impl<'a> Encoder<'a> {
         let Tokens {
             mut ids,
             mut is_target,
+            beyond,
         } = tokens;
         let written = self.tokenizer.leading_bos(&ids);
         ids.splice(..written, self.tokenizer.bos());
         is_target.splice(..written, self.tokenizer.bos().map(|_| false));
-        let tokens = ids.len();
+        let tokens = ids.len() + beyond;
         ids.truncate(self.max_seq_len);
         is_target.truncate(self.max_seq_len);
         if let Some(first) = is_target.first_mut() {
@@ -170,12 +183,15 @@ impl<'a> Encoder<'a> {
 struct Tokens {
     ids: Vec<u32>,
     is_target: Vec<bool>,
+    /// Tokens that were left out, all of them beyond `max_seq_len`.
+    beyond: usize,
 }
 
 impl Tokens {
-    fn extend(&mut self, ids: &[u32], is_target: bool) {
-        self.ids.extend_from_slice(ids);
+    fn extend(&mut self, text: Beginning, is_target: bool) {
+        self.ids.extend(text.ids);
         self.is_target.resize(self.ids.len(), is_target);
+        self.beyond += text.beyond;
     }
 }
 

@@ -1,6 +1,6 @@
 //! A row to the text that will be tokenised.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use loraloom_config::ColumnMap;
 
@@ -16,9 +16,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum RowText {
     /// The completion is the target.
-    PromptCompletion { prompt: String, completion: String },
+    PromptCompletion {
+        prompt: Arc<str>,
+        completion: Arc<str>,
+    },
     /// Everything is.
-    Text(String),
+    Text(Arc<str>),
     /// The chat template decides.
     Chat(Conversation),
 }
@@ -152,10 +155,10 @@ impl Source {
         RowTemplate::new(template).map(Box::new).map(Self::Template)
     }
 
-    fn render(&self, row: &Row) -> Result<String, RowError> {
+    fn render(&self, row: &Row) -> Result<Arc<str>, RowError> {
         match self {
             Self::Column(column) => row.text(column),
-            Self::Template(template) => Ok(template.render(row)?),
+            Self::Template(template) => Ok(template.render(row)?.into()),
             // The instruction; after a blank line the input, if there is one; a newline.
             Self::Instruction { instruction, input } => {
                 let input = input
@@ -164,8 +167,8 @@ impl Source {
                     .transpose()?;
                 let instruction = row.text(instruction)?;
                 Ok(match input.flatten().filter(|input| !input.is_empty()) {
-                    Some(input) => format!("{instruction}\n\n{input}\n"),
-                    None => format!("{instruction}\n"),
+                    Some(input) => format!("{instruction}\n\n{input}\n").into(),
+                    None => format!("{instruction}\n").into(),
                 })
             }
         }

@@ -71,16 +71,16 @@ impl Row {
     }
 
     /// The column's text.
-    pub(crate) fn text(&self, column: &str) -> Result<String, RowError> {
+    pub(crate) fn text(&self, column: &str) -> Result<Arc<str>, RowError> {
         let value = self.require(column)?;
-        match value.as_str() {
-            Some(text) => Ok(text.to_owned()),
+        match value.to_str() {
+            Some(text) => Ok(text),
             None => Err(wrong_type(column, "a string", &value)),
         }
     }
 
     /// The column's text, `None` if the column is missing or null.
-    pub(crate) fn optional_text(&self, column: &str) -> Result<Option<String>, RowError> {
+    pub(crate) fn optional_text(&self, column: &str) -> Result<Option<Arc<str>>, RowError> {
         match self.get(column) {
             None => Ok(None),
             Some(value) if value.is_none() => Ok(None),

@@ -50,7 +50,8 @@ pub struct EncodeReport {
     pub dropped_without_target: usize,
     /// Rows cut to `max_seq_len`, kept or dropped.
     pub truncated: usize,
-    /// Tokens of these rows beyond `max_seq_len`.
+    /// Tokens of these rows beyond `max_seq_len`; as `longest` is, an estimate if there are texts so long
+    /// that only their beginning was tokenised.
     pub tokens_cut: usize,
     /// Samples that end a generation: one of their targets is an EOS token of the model.
     pub with_eos_target: usize,

@@ -9,6 +9,22 @@ use std::{
 
 use crate::{chat::ChatTemplate, error::DataError, special_tokens::ModelFiles};
 
+/// Bytes of a long text that are tokenised whatever is wanted of it.
+const PIECE: usize = 16 << 10;
+/// Bytes tokenised for each token that is wanted: a few times what one takes.
+const BYTES_OF_A_TOKEN: usize = 16;
+/// Tokens, and as many as are wanted, that a piece must have beyond these.
+const MARGIN: usize = 1 << 10;
+
+/// The first tokens of a text.
+pub(crate) struct Beginning {
+    pub(crate) ids: Vec<u32>,
+    /// Bytes of the text that each stands for, if they were asked for.
+    pub(crate) offsets: Vec<Range<usize>>,
+    /// Tokens of what was not tokenised, if it goes on as it begins; none of a whole text.
+    pub(crate) beyond: usize,
+}
+
 /// The tokenizer of a model directory.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -108,6 +124,47 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The ids of a text, or of a long text at least the first `wanted`.
+    pub(crate) fn beginning(&self, text: &str, wanted: usize) -> Result<Beginning, DataError> {
+        self.begin(text, wanted, |text| Ok((self.encode(text)?, Vec::new())))
+    }
+
+    /// The same with the bytes of the text that each stands for.
+    pub(crate) fn beginning_with_offsets(
+        &self,
+        text: &str,
+        wanted: usize,
+    ) -> Result<Beginning, DataError> {
+        self.begin(text, wanted, |text| self.encode_with_offsets(text))
+    }
+
+    /// Tokenises no more of a long text than is wanted and as much again, so that what the end of the
+    /// piece does to the tokens before it is far from those that are kept. BOS that the text begins
+    /// with does not count.
+    fn begin(
+        &self,
+        text: &str,
+        wanted: usize,
+        encode: impl Fn(&str) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError>,
+    ) -> Result<Beginning, DataError> {
+        let mut bytes = PIECE + BYTES_OF_A_TOKEN * wanted;
+        loop {
+            let is_whole = text.len() <= 2 * bytes;
+            let piece = if is_whole { text } else { piece(text, bytes) };
+            let (ids, offsets) = encode(piece)?;
+            let tokens = ids.len() - self.leading_bos(&ids);
+            if is_whole || tokens > MARGIN + 2 * wanted {
+                let rate = ids.len() as f64 / piece.len().max(1) as f64;
+                return Ok(Beginning {
+                    ids,
+                    offsets,
+                    beyond: (rate * (text.len() - piece.len()) as f64) as usize,
+                });
+            }
+            bytes *= 4;
+        }
+    }
+
     /// Ids of a prompt to continue: BOS once if the tokenizer has one, then `text`.
     ///
     /// # Errors
@@ -195,6 +252,17 @@ impl Tokenizer {
     pub(crate) fn special_tokens(&self) -> &BTreeMap<String, String> {
         &self.special_tokens
     }
+}
+
+/// About the first `bytes` of a text: up to the end of a word, if there is one in their second half.
+fn piece(text: &str, bytes: usize) -> &str {
+    let piece = &text[..text.floor_char_boundary(bytes)];
+    let is_end = |(at, character): &(usize, char)| {
+        character.is_whitespace() && !text[..*at].ends_with(char::is_whitespace)
+    };
+    let tail = piece.char_indices().rev();
+    let mut ends = tail.take_while(|(at, _)| *at > bytes / 2).filter(is_end);
+    ends.next().map_or(piece, |(at, _)| &text[..at])
 }
 
 fn tokenize(error: &tokenizers::Error) -> DataError {

@@ -64,7 +64,12 @@ impl Turns<'_> {
         index: usize,
         start: usize,
     ) -> Result<Option<Range<usize>>, TemplateError> {
-        let end = self.passed(&self.conversation.messages[..=index], false)?;
+        let messages = &self.conversation.messages;
+        let end = if index + 1 == messages.len() {
+            Some(self.whole.len())
+        } else {
+            self.passed(&messages[..=index], false)?
+        };
         Ok(end.filter(|end| start <= *end).map(|end| start..end))
     }
 

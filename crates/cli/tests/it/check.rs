@@ -148,6 +148,50 @@ fn check_and_train_warn_of_the_same() {
     insta::assert_snapshot!(said.join("\n"));
 }
 
+/// It took 180 times its size, and a minute.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_row_takes_three_times_its_size() {
+    const SIZE: usize = 20_000_000;
+    // What `check` takes with one short row, in KiB, is less than this.
+    let limit = 50_000 + 3 * SIZE / 1024;
+    let here = Workspace::new();
+    let text = "many words ".repeat(SIZE / 11);
+    here.write("text.jsonl", format!("{{\"text\": \"{text}\"}}\n"));
+    here.write("text.json", format!("[{{\"text\": \"{text}\"}}]\n"));
+    here.write(
+        "pair.jsonl",
+        format!("{{\"prompt\": \"a\", \"completion\": \"{text}\"}}\n"),
+    );
+    here.write("text.csv", format!("text,id\n{text},1\n"));
+    for name in ["text.jsonl", "text.json", "pair.jsonl", "text.csv"] {
+        let dataset = format!("datasets.shout.path={name}");
+        let limited = format!("ulimit -v {limit}; exec \"$@\"");
+        let mut check = here.command_under(
+            &["bash", "-c", &limited, "bash"],
+            &[
+                "check",
+                "loraloom.yaml",
+                "--set",
+                &dataset,
+                "--set",
+                "datasets.shout.validation=0",
+            ],
+        );
+        // Each thread that allocates reserves address space.
+        check
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("RAYON_NUM_THREADS", "1");
+        let output = check.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{name}: {said} {output:?}");
+        assert!(
+            said.contains("1 of 1 rows are cut, more than 99 %"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn a_tokenizer_of_another_model_is_found() {
     let here = Workspace::new();

@@ -36,8 +36,11 @@ pub(super) fn read(path: &Path, delimiter: u8) -> Result<Vec<Row>, DataError> {
         });
     }
     let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|error| malformed(path, error))?;
+    let mut record = ::csv::StringRecord::new();
+    while reader
+        .read_record(&mut record)
+        .map_err(|error| malformed(path, error))?
+    {
         let line = record.position().map_or(0, ::csv::Position::line);
         let columns = Value::from_pairs(header.iter().zip(&record));
         rows.push(Row::new(

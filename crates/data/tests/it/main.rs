@@ -4,6 +4,7 @@
 mod chats;
 mod common;
 mod formats;
+mod long_rows;
 mod readers;
 mod remarks;
 mod tokenizer;
