@@ -187,7 +187,8 @@ mutation text-without-end crates/data/src/jinja.rs 'self.bytes.len() + bytes.len
 mutation chains-not-bounded crates/data/src/jinja.rs 'longest > MAX_TAG' 'longest > usize::MAX' chains_are_as_long
 mutation pauses-counted crates/trainer/src/pace.rs 'self.at = None;' '' time_between_steps
 mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
-mutation base-asked-by-all crates/trainer/src/answers.rs 'slot: None, ..ask' '..ask' adapters_answer_as
+mutation base-asked-by-all crates/trainer/src/answers.rs 'slot: None, ..ask' '..ask' what_was_said_before
+mutation all-adapters-answer crates/trainer/src/run.rs 'adapters: Self::ANSWERING' 'adapters: 256' adapters_answer_as
 mutation texts-run-together crates/trainer/src/answers.rs 'texts.join("\n")' 'texts.join("")' what_was_said_before
 mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
 
