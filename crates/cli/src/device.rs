@@ -1,6 +1,6 @@
 //! From the name of a device to a device that works, or the reason why there is none.
 
-use std::{fmt, path::Path};
+use std::{ffi::OsStr, fmt, path::Path};
 
 use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
@@ -52,6 +52,29 @@ fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'stat
     } else {
         None
     }
+}
+
+const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
+
+/// Keeps libraries below wgpu from writing errors to stderr where there is no desktop. Mesa's layer that
+/// orders Vulkan devices looks for a Wayland display whenever they are listed, and libwayland complains
+/// there if it is not told of a directory with sockets in it. It finds none in this, and is quiet.
+///
+/// For the beginning of the process: no other thread may run.
+pub(crate) fn hush() {
+    let needed = cfg!(all(feature = "wgpu", target_os = "linux"));
+    if needed && is_complained_of(std::env::var_os(RUNTIME_DIRECTORY).as_deref()) {
+        #[expect(unsafe_code, reason = "a variable is set while there is one thread")]
+        // SAFETY: no other thread reads or writes the environment, as the caller sees to.
+        unsafe {
+            std::env::set_var(RUNTIME_DIRECTORY, "/dev/null");
+        }
+    }
+}
+
+/// Whether libwayland complains of a runtime directory.
+fn is_complained_of(directory: Option<&OsStr>) -> bool {
+    directory.is_none_or(|directory| !Path::new(directory).is_absolute())
 }
 
 /// A device of this machine, not opened yet.
@@ -303,7 +326,9 @@ mod tests {
 
     use loraloom_config::{DeviceChoice, RunConfig};
 
-    use super::{Listed, OpenedStage, cpu, open, open_stages, pick, replace, unused_gpu_in};
+    use super::{
+        Listed, OpenedStage, cpu, is_complained_of, open, open_stages, pick, replace, unused_gpu_in,
+    };
 
     /// A configuration with these stages.
     fn config(stages: &str) -> RunConfig {
@@ -361,6 +386,13 @@ mod tests {
         assert_eq!(found(&["cpu"]), Some(("an NVIDIA GPU", "cuda")));
         assert_eq!(found(&["wgpu", "cpu"]), Some(("an NVIDIA GPU", "cuda")));
         assert_eq!(found(&["cuda", "wgpu", "cpu"]), None);
+    }
+
+    #[test]
+    fn a_runtime_directory_is_kept_where_there_is_one() {
+        let complained = |directory: Option<&str>| is_complained_of(directory.map(AsRef::as_ref));
+        assert!(complained(None) && complained(Some("")) && complained(Some("run")));
+        assert!(!complained(Some("/run/user/1000")) && !complained(Some("/dev/null")));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use exit::Exit;
 use printer::Printer;
 
 fn main() -> ExitCode {
+    device::hush();
     panics::install();
     allocations::count();
     let arguments = match Arguments::try_parse() {

@@ -107,6 +107,11 @@ impl<'a> Progress<'a> {
 
     /// Shows what an event changes.
     pub(crate) fn show(&mut self, event: &Event) {
+        if self.bar.is_some()
+            && let Some(spinner) = self.spinner.take()
+        {
+            spinner.finish_and_clear();
+        }
         self.show_at(event, Instant::now());
     }
 
@@ -197,6 +202,7 @@ impl<'a> Progress<'a> {
             } => self
                 .printer
                 .note(&format!("resumed after iteration {iteration}, from {path}")),
+            Event::Answers { .. } => self.spinner = self.printer.spinner("answering prompts"),
             Event::RunStart { .. } if self.is_many() => self.printer.note(&format!(
                 "{} adapters: what each of them does is in events.jsonl",
                 self.known

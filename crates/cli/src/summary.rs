@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use loraloom_data::EncodeReport;
 use loraloom_trainer::{
-    AdapterReport, DatasetSummary, Outcome, RunReport, SweepReport, SweepStanding,
+    AdapterReport, DatasetSummary, Outcome, Run, RunReport, SweepReport, SweepStanding,
 };
 
 use crate::table;
@@ -18,26 +19,75 @@ const COLUMNS: [(&str, bool); 7] = [
     ("best validation", false),
     ("directory", true),
 ];
-/// Samples shown of each adapter.
-const SAMPLES: usize = 2;
+/// Datasets with a line of their own.
+const DATASETS: usize = 8;
 
-/// A line on the data an adapter trains on.
-pub(crate) fn dataset(summary: &DatasetSummary) -> String {
-    let train = &summary.train;
-    let mut line = format!(
-        "data    {}: {}; {} of {} rows",
-        summary.adapter, train.format, train.kept, train.rows
-    );
+/// A line on each dataset that adapters train on; one on the rest where there are many.
+pub(crate) fn datasets(summaries: &[DatasetSummary]) -> Vec<String> {
+    // Adapters may cut the rows of one dataset to different lengths.
+    let mut distinct: Vec<(&DatasetSummary, usize)> = Vec::new();
+    for summary in summaries {
+        let same = |(other, _): &&mut (&DatasetSummary, usize)| {
+            other.dataset == summary.dataset
+                && other.train == summary.train
+                && other.validation == summary.validation
+        };
+        match distinct.iter_mut().find(same) {
+            Some((_, adapters)) => *adapters += 1,
+            None => distinct.push((summary, 1)),
+        }
+    }
+    let name = |(summary, adapters): &(&DatasetSummary, usize)| {
+        let dataset = &summary.dataset;
+        let same = |(other, _): &&(&DatasetSummary, usize)| other.dataset == *dataset;
+        match (distinct.iter().filter(same).count(), adapters - 1) {
+            (1, _) => dataset.clone(),
+            (_, 0) => format!("{dataset} for {}", summary.adapter),
+            (_, more) => format!("{dataset} for {} and {more} more", summary.adapter),
+        }
+    };
+    let shown = match distinct.len() {
+        count if count > DATASETS + 1 => DATASETS,
+        count => count,
+    };
+    let (shown, rest) = distinct.split_at(shown);
+    let mut lines: Vec<String> = shown
+        .iter()
+        .map(|entry| {
+            let summary = entry.0;
+            let text = format!("{}: {}", name(entry), summary.train.format);
+            rows(&text, &[summary])
+        })
+        .collect();
+    if !rest.is_empty() {
+        let rest: Vec<&DatasetSummary> = rest.iter().map(|(summary, _)| *summary).collect();
+        lines.push(rows(&format!("and {} more", rest.len()), &rest));
+    }
+    lines
+}
+
+/// What became of the rows of all these.
+fn rows(text: &str, summaries: &[&DatasetSummary]) -> String {
+    let sum = |of: fn(&EncodeReport) -> usize| {
+        let reports = summaries.iter().map(|summary| &summary.train);
+        reports.map(of).sum::<usize>()
+    };
+    let (kept, all) = (sum(|train| train.kept), sum(|train| train.rows));
+    let mut line = format!("data    {text}; {kept} of {all} rows");
     for (count, what) in [
-        (train.dropped_without_target, "dropped"),
-        (train.truncated, "cut"),
+        (sum(|train| train.dropped_without_target), "dropped"),
+        (sum(|train| train.truncated), "cut"),
     ] {
         if count > 0 {
             let _ = write!(line, ", {count} {what}");
         }
     }
-    if let Some(validation) = &summary.validation {
-        let _ = write!(line, "; {} for validation", validation.kept);
+    let validation = summaries
+        .iter()
+        .filter_map(|summary| summary.validation.as_ref());
+    let validation: usize = validation.map(|report| report.kept).sum();
+    if validation > 0 {
+        let _ = write!(line, "; {validation} for validation");
     }
     line
 }
@@ -107,15 +157,16 @@ fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// Prompts with what the model said before and after, under the names of the adapters.
-pub(crate) fn samples(report: &RunReport) -> String {
+/// Prompts with what the model said before and after, under the names of the adapters. If only some
+/// were asked because there are many, says so.
+pub(crate) fn samples(report: &RunReport, some: bool) -> String {
     let mut text = String::new();
     for adapter in &report.adapters {
         if adapter.samples.is_empty() {
             continue;
         }
         let _ = writeln!(text, "{}", adapter.name);
-        for sample in adapter.samples.iter().take(SAMPLES) {
+        for sample in &adapter.samples {
             for (label, value) in [
                 ("prompt", &sample.prompt),
                 ("expected", &sample.reference),
@@ -125,6 +176,17 @@ pub(crate) fn samples(report: &RunReport) -> String {
                 let _ = writeln!(text, "  {label:<9} {}", one_line(value));
             }
         }
+    }
+    let unasked = report.adapters.iter().filter(|adapter| {
+        let ended = matches!(adapter.outcome, Outcome::Done | Outcome::Stopped { .. });
+        ended && adapter.samples.is_empty()
+    });
+    let (unasked, all) = (unasked.count(), report.adapters.len());
+    if some && all > Run::ANSWERING && unasked > 0 {
+        let _ = writeln!(
+            text,
+            "… and {unasked} more adapters; `--samples 2` has all of them answer"
+        );
     }
     text
 }
@@ -142,9 +204,10 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_trainer::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
+    use loraloom_data::EncodeReport;
+    use loraloom_trainer::{AdapterReport, AnswerSample, Best, DatasetSummary, Outcome, RunReport};
 
-    use super::{one_line, samples, table};
+    use super::{datasets, one_line, samples, table};
 
     fn report() -> RunReport {
         let adapter = |name: &str, outcome, best| AdapterReport {
@@ -192,13 +255,76 @@ mod tests {
 
     #[test]
     fn samples_are_under_the_name_of_their_adapter() {
-        insta::assert_snapshot!(samples(&report()), @r"
+        insta::assert_snapshot!(samples(&report(), true), @r"
         shout-r4
           prompt    what\nsay
           expected  RED!
           before    red
           after     RED!
         ");
+    }
+
+    #[test]
+    fn adapters_that_were_not_asked_are_counted() {
+        let mut report = report();
+        let mut unasked = report.adapters[0].clone();
+        unasked.samples.clear();
+        report.adapters.extend(vec![unasked; 4]);
+        let more = "… and 4 more adapters; `--samples 2` has all of them answer\n";
+        assert!(samples(&report, true).ends_with(more));
+        assert!(!samples(&report, false).contains("more adapters"));
+        report.adapters.truncate(4);
+        assert!(!samples(&report, true).contains("more adapters"));
+    }
+
+    fn dataset(adapter: &str, dataset: &str, truncated: usize) -> DatasetSummary {
+        let report = EncodeReport {
+            rows: 100,
+            kept: 98,
+            dropped_without_target: 2,
+            truncated,
+            with_eos_target: 98,
+            tokens: 1000,
+            target_tokens: 500,
+            longest: 20,
+            format: "text (text)".to_owned(),
+        };
+        DatasetSummary {
+            adapter: adapter.to_owned(),
+            dataset: dataset.to_owned(),
+            train: report.clone(),
+            validation: (truncated == 0).then_some(report),
+        }
+    }
+
+    #[test]
+    fn a_dataset_has_a_line_for_all_that_read_it_alike() {
+        let summaries = [
+            dataset("a", "mail", 0),
+            dataset("b", "books", 3),
+            dataset("c", "mail", 0),
+            dataset("d", "books", 0),
+            dataset("e", "books", 3),
+        ];
+        insta::assert_snapshot!(datasets(&summaries).join("\n"), @"
+        data    mail: text (text); 98 of 100 rows, 2 dropped; 98 for validation
+        data    books for b and 1 more: text (text); 98 of 100 rows, 2 dropped, 3 cut
+        data    books for d: text (text); 98 of 100 rows, 2 dropped; 98 for validation
+        ");
+    }
+
+    #[test]
+    fn many_datasets_are_summed_up_and_no_lost_row_is_left_out() {
+        let summaries: Vec<DatasetSummary> = (0..256)
+            .map(|index| dataset("a", &format!("d{index}"), index % 2))
+            .collect();
+        let lines = datasets(&summaries);
+        assert_eq!(lines.len(), 9);
+        insta::assert_snapshot!(lines[7..].join("\n"), @"
+        data    d7: text (text); 98 of 100 rows, 2 dropped, 1 cut
+        data    and 248 more; 24304 of 24800 rows, 496 dropped, 124 cut; 12152 for validation
+        ");
+        assert_eq!(datasets(&summaries[..9]).len(), 9);
     }
 
     #[test]

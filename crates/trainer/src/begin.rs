@@ -11,6 +11,7 @@ use loraloom_scheduler::{History, TaskId};
 
 use crate::{
     Event, SavedRun, TrainerError,
+    answers::Answers,
     checkpoint::config_value,
     ledger::Ledger,
     prepare::Tasks,
@@ -100,6 +101,7 @@ impl<'a> Session<'a> {
             held: BTreeSet::new(),
             carried: BTreeMap::new(),
             trials: Trials::default(),
+            answers: Answers::default(),
             history: History::default(),
             snapshot: None,
             saving,

@@ -7,7 +7,6 @@ use loraloom_scheduler::{Admission, Decision, Parking, TaskId};
 use crate::{
     Event, TrainerError,
     adapter::{ModelAdapter, fresh, on_host},
-    answers,
     session::Session,
     task::TrainingTask,
     waiting::WaitingTask,
@@ -44,8 +43,11 @@ impl Session<'_> {
                 self.ledger.running[index].parts = member.parts;
             }
         }
+        let admitted = decision.admitted.iter();
+        let admitted: Vec<TaskId> = admitted.map(|admission| admission.task).collect();
+        self.ask_before(&admitted)?;
         for admission in decision.admitted {
-            self.begin(admission)?;
+            self.begin(admission);
         }
         if let Some(reason) = decision.regrouped {
             let groups = self.ledger.group_names();
@@ -191,17 +193,11 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Says that a task trains from now on; what it answers before its first step is kept.
-    fn begin(&mut self, admission: Admission) -> Result<(), TrainerError> {
+    /// Says that a task trains from now on.
+    fn begin(&mut self, admission: Admission) {
         let Some(index) = self.ledger.index_of(admission.task) else {
-            return Ok(());
+            return;
         };
-        let task = &self.ledger.running[index];
-        if task.steps == 0 {
-            let place = self.ledger.place(index);
-            let samples = answers::before(&self.pipeline, self.tokenizer, task, place)?;
-            self.ledger.running[index].samples = samples;
-        }
         let task = &self.ledger.running[index];
         let (adapter, step, total_steps) = (task.config.name.clone(), task.steps, task.total_steps);
         self.ledger.emit(Event::Admit {
@@ -210,7 +206,6 @@ impl Session<'_> {
             total_steps,
             reason: admission.reason,
         });
-        Ok(())
     }
 }
 

@@ -165,6 +165,11 @@ pub enum Event {
         /// Whether this is its lowest so far.
         best: bool,
     },
+    /// Adapters at their end answer prompts of their datasets, for the report.
+    Answers {
+        /// Their names.
+        adapters: Vec<String>,
+    },
     /// An adapter was written.
     Checkpoint {
         /// The adapter.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::{
     Event, RunReport, SavedRun, Signals, TaskSource, TrainerError,
+    answers::Asked,
     balance::spread,
     begin::{Ground, Origin},
     checkpoint::model_digest,
@@ -41,9 +42,13 @@ pub struct Run {
     ground: Ground,
     pipeline: Pipeline,
     tasks: Tasks,
+    asked: Asked,
 }
 
 impl Run {
+    /// The first so many adapters answer prompts if nobody says how many are to.
+    pub const ANSWERING: usize = 4;
+
     /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
     /// nothing here; workers read their layers. There is a place for each stage; the
     /// configuration's own names for them are not looked at.
@@ -128,12 +133,23 @@ impl Run {
             ground,
             pipeline,
             tasks,
+            asked: Asked {
+                rows: 2,
+                adapters: Self::ANSWERING,
+            },
         })
     }
 
     /// What was read for each adapter, in the order of the configuration.
     pub fn datasets(&self) -> &[DatasetSummary] {
         &self.tasks.datasets
+    }
+
+    /// Has every adapter answer prompts of so many rows of its dataset, for the report: before and
+    /// after training. Left out, the [first few](Self::ANSWERING) answer two.
+    pub fn answer(&mut self, rows: usize) {
+        let adapters = usize::MAX;
+        self.asked = Asked { rows, adapters };
     }
 
     /// The steps that each adapter which is still to be trained has taken, and those it will.
@@ -176,6 +192,7 @@ impl Run {
             ground,
             pipeline,
             tasks,
+            asked,
         } = self;
         let split = ground.config.pipeline.microbatches;
         for waiting in &tasks.waiting {
@@ -186,6 +203,7 @@ impl Run {
         let origin = Origin::Configuration;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
         session.saving.limit = limit;
+        session.answers.asked = asked;
         let trained = session.train_all(scheduler, signals.into());
         session.saved_if_it_failed(trained)?;
         session.end(&scheduler.forecasts())
@@ -213,6 +231,7 @@ impl Run {
             ground,
             pipeline,
             tasks,
+            ..
         } = self;
         let model = pipeline.config().clone();
         let materials = Materials {

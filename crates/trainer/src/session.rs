@@ -13,7 +13,7 @@ use loraloom_scheduler::{History, Outcome as TaskOutcome, TaskId};
 use crate::{
     AdapterReport, Best, Event, Outcome, Signals, TrainerError,
     adapter::{ModelAdapter, unmoved},
-    answers,
+    answers::Answers,
     evaluate::evaluate,
     ledger::Ledger,
     rewind::Snapshot,
@@ -48,6 +48,7 @@ pub(crate) struct Session<'a> {
     pub(crate) carried: BTreeMap<TaskId, String>,
     pub(crate) saving: Saving,
     pub(crate) trials: Trials,
+    pub(crate) answers: Answers,
     /// What the scheduler remembers, as of its last decision.
     pub(crate) history: History,
     /// What to go back to if memory runs out.
@@ -105,10 +106,22 @@ impl Session<'_> {
                 early.get_or_insert(reason);
             }
         }
+        let mut ending = Vec::new();
         for index in (0..self.ledger.running.len()).rev() {
             let id = self.ledger.running[index].id;
             if let Some(early) = stepped.remove(&id) {
-                ended.extend(self.save_or_end(index, early)?);
+                match self.save(index, early.is_some())? {
+                    Some(false) => ended.push(self.fail_unsaved(index)?),
+                    Some(true) => ending.push((id, early)),
+                    None => {}
+                }
+            }
+        }
+        let ids: Vec<TaskId> = ending.iter().map(|(id, _)| *id).collect();
+        self.ask_after(&ids)?;
+        for (id, early) in ending {
+            if let Some(index) = self.ledger.index_of(id) {
+                ended.push(self.finish(index, early)?);
             }
         }
         ended[failed..].reverse();
@@ -163,29 +176,35 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// Saves or ends a task that took a step.
-    fn save_or_end(
+    /// Saves a task that took a step, if it is time for that: it is if the task ends, and then this says
+    /// whether it could be saved.
+    fn save(&mut self, index: usize, early: bool) -> Result<Option<bool>, TrainerError> {
+        let task = &self.ledger.running[index];
+        if early || task.ends_after(task.steps) {
+            return self.save_now(index).map(Some);
+        }
+        if task.saves_after(task.steps) {
+            self.save_last(index)?;
+        }
+        Ok(None)
+    }
+
+    /// Ends a task whose steps since the last checkpoint are taken again when the run is resumed.
+    fn fail_unsaved(&mut self, index: usize) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        self.held.insert(self.ledger.running[index].id);
+        let reason = "what it has learnt could not be saved".to_owned();
+        self.fail(index, reason)
+    }
+
+    /// Ends a task that was saved, after its last step or early for a reason.
+    fn finish(
         &mut self,
         index: usize,
         early: Option<String>,
-    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
-        let task = &self.ledger.running[index];
-        let (step, last) = (task.steps, task.ends_after(task.steps));
-        if !last && early.is_none() {
-            if task.saves_after(step) {
-                self.save_last(index)?;
-            }
-            return Ok(None);
-        }
-        if !self.save_now(index)? {
-            // Its steps since the last checkpoint are taken again when the run is resumed.
-            self.held.insert(self.ledger.running[index].id);
-            let reason = "what it has learnt could not be saved".to_owned();
-            return self.fail(index, reason).map(Some);
-        }
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
         let place = self.ledger.place(index);
-        let task = &mut self.ledger.running[index];
-        task.samples = answers::after(&self.pipeline, self.tokenizer, task, place)?;
+        let task = &self.ledger.running[index];
+        let last = task.ends_after(task.steps);
         let (outcome, reason) = match early.filter(|_| !last) {
             Some(reason) => {
                 let outcome = Outcome::Stopped {
@@ -204,7 +223,7 @@ impl Session<'_> {
             step,
             reason,
         });
-        Ok(Some((id, TaskOutcome::Done)))
+        Ok((id, TaskOutcome::Done))
     }
 
     /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
@@ -351,6 +370,11 @@ impl Session<'_> {
             self.carried.insert(task.id, task.config.name.clone());
         }
         self.saving.ask();
+        // Whoever was not asked at its end has answered nothing that can be compared.
+        let samples = match outcome {
+            Outcome::Done | Outcome::Stopped { .. } => task.samples,
+            _ => Vec::new(),
+        };
         let report = AdapterReport {
             name: task.config.name,
             outcome,
@@ -360,7 +384,7 @@ impl Session<'_> {
             last_loss: task.last_loss,
             best: task.best,
             directory,
-            samples: task.samples,
+            samples,
         };
         self.ended.insert(task.id, report);
     }

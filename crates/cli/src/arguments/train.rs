@@ -64,6 +64,10 @@ pub(crate) struct TrainArguments {
     /// Not with several stages.
     #[arg(long)]
     pub(crate) device: Option<DeviceChoice>,
+    /// Rows of its dataset that each adapter answers before and after training, as the report shows;
+    /// 0 for none. Left out, the first 4 adapters answer 2. Longer completions than 64 tokens are skipped.
+    #[arg(long, value_name = "N")]
+    pub(crate) samples: Option<usize>,
     /// Print the report as one JSON object to stdout at the end.
     #[arg(long)]
     pub(crate) json: bool,

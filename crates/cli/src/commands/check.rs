@@ -142,7 +142,9 @@ fn data(
             continue;
         };
         let label = format!("dataset {name}");
-        let dataset = match Dataset::load(name, settings, config.seed) {
+        let printer = report.printer;
+        let read = || Dataset::load(name, settings, config.seed);
+        let dataset = match printer.while_busy("reading data", read) {
             Ok(dataset) => dataset,
             Err(error) => {
                 report.fail(&label, &error.into())?;
@@ -160,7 +162,8 @@ fn data(
         let Some(tokenizer) = tokenizer else { continue };
         for (max_seq_len, train_on_prompt) in ways {
             let label = format!("{label} at max_seq_len {max_seq_len}");
-            match dataset.encode(tokenizer, max_seq_len, train_on_prompt) {
+            let encode = || dataset.encode(tokenizer, max_seq_len, train_on_prompt);
+            match printer.while_busy("reading data", encode) {
                 Ok(encoded) => {
                     samples(&label, &encoded.train, model, report)?;
                     if let Some(validation) = &encoded.validation {

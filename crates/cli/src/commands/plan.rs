@@ -17,7 +17,7 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
         tflops: arguments.tflops,
         link_bytes_per_second: arguments.link_gbits.map(|gigabits| gigabits * 1e9 / 8.0),
     };
-    let plan = Plan::prepare(&config, speeds)?;
+    let plan = printer.while_busy("reading data", || Plan::prepare(&config, speeds))?;
     if let Some(path) = &arguments.gantt {
         fs::write(path, plan.gantt_svg()).map_err(|error| {
             Failure::usage(format!("cannot write `{}`: {error}", path.display()))

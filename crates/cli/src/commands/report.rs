@@ -12,7 +12,7 @@ use crate::{
 /// Findings, printed as they come or as one JSON object at the end.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
-    printer: &'a Printer,
+    pub(super) printer: &'a Printer,
     json: bool,
     findings: Vec<Finding>,
     exit: Exit,

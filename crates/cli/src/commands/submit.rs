@@ -24,7 +24,9 @@ pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::
     };
     let loaded = RunConfig::load_with(&arguments.config, &options)?;
     printer.warnings(&loaded.warnings);
-    let (tasks, warnings) = client.submit(&loaded.config, arguments.key.as_deref())?;
+    let (tasks, warnings) = printer.while_busy("reading data", || {
+        client.submit(&loaded.config, arguments.key.as_deref())
+    })?;
     printer.warnings(&warnings);
     print(tasks, arguments.json, printer)
 }

@@ -15,13 +15,18 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let saved = if arguments.resume {
         let saved = SavedRun::claim(&config.output_dir)?;
         saved.check(&config)?;
-        if let Some(report) = saved.report(&config) {
+        if let Some(mut report) = saved.report(&config) {
             printer.warnings(saved.warnings());
             let run = config.output_dir.display();
             printer.note(&format!(
                 "the run in {run} has ended: nothing is left to train"
             ));
-            print(&report, arguments.json, printer)?;
+            for adapter in &mut report.adapters {
+                adapter
+                    .samples
+                    .truncate(arguments.samples.unwrap_or(usize::MAX));
+            }
+            print(&report, &arguments, printer)?;
             return Ok(exit(&report));
         }
         Some(saved)
@@ -33,12 +38,15 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let places = stages::open(&config, printer)?;
     let output_dir = config.output_dir.clone();
 
-    let run = printer.while_busy("reading data and weights", || match saved {
+    let mut run = printer.while_busy("reading data and weights", || match saved {
         Some(saved) => Run::resume(config, &places, saved),
         None => Run::prepare(config, &places),
     })?;
-    for dataset in run.datasets() {
-        printer.note(&summary::dataset(dataset));
+    for line in summary::datasets(run.datasets()) {
+        printer.note(&line);
+    }
+    if let Some(rows) = arguments.samples {
+        run.answer(rows);
     }
     let stop = interrupt::stop(printer)?;
     let signals = Signals {
@@ -50,7 +58,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     progress.finish();
     let report = report?;
 
-    print(&report, arguments.json, printer)?;
+    print(&report, &arguments, printer)?;
     if !arguments.json {
         printer.note("");
         printer.note(&format!(
@@ -91,15 +99,15 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(config)
 }
 
-fn print(report: &RunReport, json: bool, printer: &Printer) -> anyhow::Result<()> {
-    if json {
+fn print(report: &RunReport, arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<()> {
+    if arguments.json {
         return printer.json(report);
     }
     printer.data(&summary::table(report))?;
     for sweep in &report.sweeps {
         printer.data(&format!("\n{}", summary::leaderboard(sweep)))?;
     }
-    let samples = summary::samples(report);
+    let samples = summary::samples(report, arguments.samples.is_none());
     if !samples.is_empty() {
         printer.data(&format!("\n{samples}"))?;
     }

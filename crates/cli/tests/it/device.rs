@@ -36,6 +36,16 @@ fn a_backend_the_build_lacks_is_named_with_the_command_that_builds_it() {
     }
 }
 
+/// Of a build with wgpu, on a machine with Mesa's Vulkan drivers; elsewhere there is nobody to complain.
+#[test]
+fn libraries_do_not_complain_where_there_is_no_desktop() {
+    let here = Workspace::empty();
+    let mut doctor = here.command(&["doctor"]);
+    let output = doctor.env_remove("XDG_RUNTIME_DIR").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("XDG_RUNTIME_DIR"), "{stderr}");
+}
+
 #[test]
 fn doctor_finds_the_cpu_and_looks_at_models() {
     let here = Workspace::new();

@@ -34,6 +34,8 @@ mod server;
 mod signals;
 mod simulate;
 mod support;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod train;
 mod usage;
 #[cfg(all(feature = "remote", unix))]

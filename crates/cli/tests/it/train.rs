@@ -114,6 +114,83 @@ fn many_adapters_have_lines_on_all_of_them() {
 }
 
 #[test]
+fn adapters_answer_as_many_rows_as_are_asked_for() {
+    let here = workspace();
+    let names: Vec<String> = (0..6).map(|index| format!("{{name: a{index}}}")).collect();
+    let adapters = format!("adapters=[{}]", names.join(", "));
+    let dataset = "defaults.dataset=shout";
+    let train = |output: &str, more: &[&str]| {
+        let changes = [
+            "--quiet",
+            "--output-dir",
+            output,
+            "--set",
+            &adapters,
+            "--set",
+            dataset,
+        ];
+        let run = train(&here, &[&changes, more].concat());
+        assert_eq!(run.code, 0, "{}", run.all());
+        run
+    };
+    let counts = |run: &Run| {
+        let report = run.json();
+        let adapters = report["adapters"].as_array().unwrap().iter();
+        let counts = adapters.map(|adapter| adapter["samples"].as_array().unwrap().len());
+        counts.collect::<Vec<usize>>()
+    };
+    let few = train("few", &["--json"]);
+    assert_eq!(counts(&few), [2, 2, 2, 2, 0, 0]);
+    let sample = &few.json()["adapters"][0]["samples"][0];
+    let all = train("all", &["--samples", "1", "--json"]);
+    assert_eq!(counts(&all), [1; 6]);
+    for adapter in all.json()["adapters"].as_array().unwrap() {
+        let alike = &adapter["samples"][0];
+        for key in ["prompt", "reference", "before"] {
+            assert_eq!(alike[key], sample[key], "{key}");
+        }
+    }
+    let shown = train("shown", &[]).stdout;
+    assert!(
+        shown.contains("… and 2 more adapters; `--samples 2`"),
+        "{shown}"
+    );
+    let none = train("none", &["--samples", "0"]).stdout;
+    assert!(none.contains("tok/s") && !none.contains("prompt"), "{none}");
+    let again = ["train", "--resume", "shown", "--samples", "1", "--json"];
+    assert_eq!(counts(&here.run(&again)), [1, 1, 1, 1, 0, 0]);
+}
+
+/// An adapter that begins with another says before its training what that one said after its own. The
+/// system's and the user's text stand apart.
+#[test]
+fn what_was_said_before_is_that_of_the_adapter_it_begins_with() {
+    let here = workspace();
+    let row = r#"{"messages": [{"role": "system", "content": "You help."},
+        {"role": "user", "content": "Invoice 19?"}, {"role": "assistant", "content": "It is paid."}]}"#;
+    here.write("data/chat.json", format!("[{row}, {row}]"));
+    let changes = [
+        "--json",
+        "--set",
+        "datasets={chat: {path: data/chat.json}}",
+        "--set",
+        "defaults.train.max_steps=20",
+    ];
+    let train = |output: &str, adapters: &str| {
+        let more = ["--output-dir", output, "--set", adapters, "--samples", "1"];
+        let run = train(&here, &[&changes[..], &more].concat());
+        assert_eq!(run.code, 0, "{}", run.all());
+        run.json()["adapters"][0]["samples"][0].clone()
+    };
+    let first = train("first", "adapters=[{name: a}]");
+    assert_eq!(first["prompt"], "You help.\nInvoice 19?");
+    assert_ne!(first["after"], first["before"]);
+    let begin = "adapters=[{name: a, init_from: first/adapters/a/last}]";
+    let second = train("second", begin);
+    assert_eq!(second["before"], first["after"]);
+}
+
+#[test]
 fn the_report_is_json_and_quiet_is_quiet() {
     let here = workspace();
     let run = train(&here, &["--json", "--quiet", "--output-dir", "elsewhere"]);
@@ -204,6 +281,7 @@ fn an_interrupt_saves_everything_and_exits_with_130() {
         stdout.contains("interrupted, everything is saved"),
         "{stdout}"
     );
+    assert!(!stdout.contains("after"), "{stdout}");
     for name in ["shout-r2", "number-r4"] {
         let saved = format!("run/adapters/{name}/last/adapter_model.safetensors");
         assert!(here.path(&saved).exists(), "{saved}");

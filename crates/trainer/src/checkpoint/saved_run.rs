@@ -261,6 +261,10 @@ impl SavedRun {
     /// The report of a task that ends where it was saved.
     pub(crate) fn ended_as(&self, task: &TaskRecord, outcome: Outcome) -> AdapterReport {
         let directory = run_directory::adapter(&self.directory, &task.name, "last");
+        let samples = match outcome {
+            Outcome::Done | Outcome::Stopped { .. } => task.samples.clone(),
+            _ => Vec::new(),
+        };
         AdapterReport {
             name: task.name.clone(),
             outcome,
@@ -273,7 +277,7 @@ impl SavedRun {
                 loss: best.loss.0,
             }),
             directory: task.saved_steps.map(|_| directory),
-            samples: task.samples.clone(),
+            samples,
         }
     }
 }
