@@ -184,6 +184,10 @@ mutation gone-queue-not-noticed crates/server/src/desk.rs 'if !self.identity.is_
     whose_directory_or_queue
 mutation least-work-split crates/scheduler/src/grouping/group.rs \
     'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
+mutation too-large-is-made crates/pipeline/src/stage.rs 'Some(there) if bytes > there' \
+    'Some(there) if bytes > there && there == 0' the_device_cannot_hold
+mutation defaults-without-effect crates/config/src/load.rs \
+    'overrides::refuse_without_effect(&tree, source)?;' '' overrides_of_defaults_that_do_nothing
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if handler_stop.swap(true, Ordering::SeqCst) {' \
     'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends

@@ -181,7 +181,7 @@ fn queue_exit(error: &QueueError) -> Exit {
 
 fn pipeline_exit(error: &PipelineError) -> Exit {
     match error {
-        PipelineError::OutOfMemory { .. } => Exit::Memory,
+        PipelineError::OutOfMemory { .. } | PipelineError::TooLarge { .. } => Exit::Memory,
         PipelineError::StageLost { .. } => Exit::Lost,
         PipelineError::Network { .. } => Exit::Device,
         #[cfg(feature = "remote")]

@@ -283,6 +283,7 @@ mod tests {
             kept: 98,
             dropped_without_target: 2,
             truncated,
+            tokens_cut: 0,
             with_eos_target: 98,
             tokens: 1000,
             target_tokens: 500,

@@ -145,6 +145,7 @@ impl RunConfig {
             tree.set("output_dir", Node::string(default.to_string_lossy()));
         }
         let expansion = sweep::expand(&mut tree, source)?;
+        overrides::refuse_without_effect(&tree, source)?;
         let file: RunFile = tree.deserialize(source, "")?;
         let config = resolve(file, &expansion, &tree, source)?;
         let empty = options.without_adapters && config.adapters.is_empty();

@@ -49,6 +49,54 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
     Ok(())
 }
 
+/// Refuses an override of `defaults` that every adapter overrides: it would do nothing. The adapters of
+/// grids are in the tree.
+///
+/// # Errors
+///
+/// [`ConfigError::Override`] for the first of them.
+pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
+    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
+    for (index, text) in source.overrides.iter().enumerate() {
+        let path = text.split_once('=').map_or("", |(path, _)| path.trim());
+        let Some(defaults) = tree
+            .get("defaults")
+            .filter(|_| path.starts_with("defaults"))
+        else {
+            continue;
+        };
+        for field in leaves(defaults, Location::Set(index)) {
+            let mut own = adapters.iter().map(|adapter| adapter.find(&field));
+            if !adapters.is_empty() && own.all(|own| own.is_some()) {
+                return Err(ConfigError::Override {
+                    text: text.clone(),
+                    problem: format!(
+                        "it does nothing, since every adapter has its own `{field}`: set \
+                         `adapters.NAME.{field}`"
+                    ),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Paths of the values below a node that are from a place.
+fn leaves(node: &Node, from: Location) -> Vec<String> {
+    let Value::Mapping(entries) = &node.value else {
+        return Vec::new();
+    };
+    let below = |(key, value): &(Key, Node)| match &value.value {
+        Value::Mapping(inner) if !inner.is_empty() => {
+            let inner = leaves(value, from).into_iter();
+            inner.map(|path| format!("{}.{path}", key.name)).collect()
+        }
+        _ if value.location == from => vec![key.name.clone()],
+        _ => Vec::new(),
+    };
+    entries.iter().flat_map(below).collect()
+}
+
 struct Steps<'a> {
     path: &'a str,
     source: &'a Source<'a>,

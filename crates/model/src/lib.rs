@@ -22,7 +22,7 @@ pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host}
 pub use backbone::Backbone;
 pub use batch::SequenceBatch;
 pub use cache::LayerCache;
-pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes};
+pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, frozen_parameters, parameter_shapes};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::ModelError;

@@ -61,6 +61,23 @@ pub enum PipelineError {
         /// Bytes it may use.
         limit: u64,
     },
+    /// Weights that no device of this size can hold.
+    #[error(
+        "layers {first}..{end} take {:.1} GB of weights in {dtype}, and the device has {:.1} GB",
+        *bytes as f64 / 1e9, *there as f64 / 1e9
+    )]
+    TooLarge {
+        /// First decoder layer of the stage.
+        first: usize,
+        /// One past its last decoder layer.
+        end: usize,
+        /// Bytes of its weights.
+        bytes: u64,
+        /// Their type.
+        dtype: String,
+        /// Bytes that the device has.
+        there: u64,
+    },
     /// A pass without what an earlier pass leaves for it.
     #[error("stage of layers {first}..{end}, {pass}: {problem}")]
     NothingUnderWay {

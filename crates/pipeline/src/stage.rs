@@ -2,13 +2,14 @@ mod groups;
 
 use std::ops::Range;
 
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
     Backbone, Checkpoint, DecoderLayer, LayerCache, LayerGradients, LlamaConfig, Targets,
+    frozen_parameters,
 };
 
 use crate::{
-    PipelineError, StageGradients, StageLayers, Tape,
+    PipelineError, StageGradients, StageLayers, Tape, device_memory,
     microbatch::PlacedMicrobatch,
     stage_adapters::StageAdapters,
     tape::{LayerTape, backward},
@@ -38,7 +39,7 @@ impl Stage {
     /// Reads decoder layers `layers` of a checkpoint onto a device.
     ///
     /// # Errors
-    /// If the checkpoint does not hold what the configuration says.
+    /// If the checkpoint does not hold what the configuration says, or the device cannot hold it.
     pub fn load(
         checkpoint: &Checkpoint,
         config: &LlamaConfig,
@@ -47,6 +48,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let layers = layers.into();
+        check_room(config, &layers, dtype, device)?;
         let backbone = Backbone::load(checkpoint, config, layers.held(), dtype, device)?;
         Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
@@ -54,7 +56,7 @@ impl Stage {
     /// Decoder layers `layers` with random weights; see [`Backbone::random`].
     ///
     /// # Errors
-    /// As [`load`](Self::load), of which nothing can happen here.
+    /// If the device cannot hold them.
     pub fn random(
         config: &LlamaConfig,
         layers: impl Into<StageLayers>,
@@ -62,6 +64,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, PipelineError> {
         let layers = layers.into();
+        check_room(config, &layers, dtype, device)?;
         let backbone = Backbone::random(config, layers.held(), dtype, device)?;
         Ok(Self::new(backbone, config, layers, (dtype, device)))
     }
@@ -315,5 +318,50 @@ impl Stage {
             end,
             part,
         }
+    }
+}
+
+/// Refuses weights that are more than a device has, where it says what it has.
+fn check_room(
+    config: &LlamaConfig,
+    layers: &StageLayers,
+    dtype: FloatDType,
+    device: &Device,
+) -> Result<(), PipelineError> {
+    let held = layers.held();
+    let bytes = frozen_parameters(config, &held) as u64 * DType::from(dtype).size() as u64;
+    match device_memory(device) {
+        Some(there) if bytes > there => Err(PipelineError::TooLarge {
+            first: held.start,
+            end: held.end,
+            bytes,
+            dtype: format!("{dtype:?}").to_lowercase(),
+            there,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, FloatDType};
+    use loraloom_model::LlamaConfig;
+
+    use super::Stage;
+    use crate::PipelineError;
+
+    #[test]
+    fn weights_that_the_device_cannot_hold_are_refused_before_they_are_made() {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        // 4 TiB of embeddings and as much for the output projection.
+        (model.d_model, model.vocab_size) = (1 << 20, 1 << 20);
+        let layers = 0..model.num_hidden_layers;
+        let error = Stage::random(&model, layers, FloatDType::F32, &Device::flex()).unwrap_err();
+        assert!(
+            matches!(error, PipelineError::TooLarge { bytes, .. } if bytes > 8 << 40),
+            "{error}"
+        );
+        let said = error.to_string();
+        assert!(said.contains("GB of weights in f32"), "{said}");
     }
 }

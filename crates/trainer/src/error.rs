@@ -309,6 +309,11 @@ impl TrainerError {
             Self::NoToken => Some("name the file that workers were given, too".into()),
             #[cfg(feature = "remote")]
             Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),
+            Self::Pipeline(PipelineError::TooLarge { .. }) => Some(
+                "a smaller model, a narrower `dtype` where the device has it, or `pipeline.stages` with \
+                 several devices"
+                    .into(),
+            ),
             Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
             Self::Scheduler(SchedulerError::NeverFits { .. }) => Some(NEVER_FITS_HINT.into()),
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),

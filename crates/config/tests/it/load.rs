@@ -409,3 +409,32 @@ fn legal_but_odd_settings_are_warned_of() {
     dataset `spare` is used by no adapter
     ");
 }
+
+#[test]
+fn overrides_of_defaults_that_do_nothing_are_refused() {
+    let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n\
+                - {name: a, train: {learning_rate: 1e-3}}\n\
+                - {name: b, train: {learning_rate: 2e-3, max_steps: 5}}\n";
+    for set in [
+        "defaults.train.learning_rate=1e-4",
+        "defaults.train={learning_rate: 1e-4, batch_size: 3}",
+        "defaults={train: {learning_rate: 1e-4}}",
+    ] {
+        let error = load(text, &[set]).unwrap_err().to_string();
+        let problem = "it does nothing, since every adapter has its own `train.learning_rate`: set \
+                       `adapters.NAME.train.learning_rate`";
+        assert!(error.contains(problem), "{error}");
+    }
+    let config = load(text, &["defaults.train.max_steps=9"]).unwrap().config;
+    assert_eq!(config.adapters[0].train.max_steps, Some(9));
+    // A resolved configuration says everything of every adapter.
+    let resolved = config.to_yaml().unwrap();
+    assert!(load(&resolved, &["defaults.save.steps=9"]).is_err());
+    assert!(load(&resolved, &["adapters.a.save.steps=9"]).is_ok());
+    let grid = "sweep: [{name: s, grid: {lora.r: [2, 4]}}]\n";
+    let alone = "defaults.train.learning_rate=1e-4";
+    assert!(
+        load(&format!("{text}{grid}"), &[alone]).is_ok(),
+        "points of no base have it"
+    );
+}

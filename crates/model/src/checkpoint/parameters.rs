@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use crate::config::LlamaConfig;
 
 /// Hugging Face name and shape of every parameter of a decoder, layer by layer.
@@ -35,6 +37,31 @@ pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
         ));
     }
     shapes
+}
+
+/// Frozen parameters of a stage with these layers: with the embedding if they begin the model, with
+/// final norm and output projection if they end it.
+pub fn frozen_parameters(model: &LlamaConfig, layers: &Range<usize>) -> usize {
+    let begins = layers.start == 0;
+    let ends = layers.end == model.num_hidden_layers;
+    let is_here = |name: &str| match layer_of(name) {
+        Some(layer) => layers.contains(&layer),
+        // Tied, it is the output projection too, and a stage that does both holds it once.
+        None if name == "model.embed_tokens.weight" => {
+            begins || (ends && model.tie_word_embeddings)
+        }
+        None => ends,
+    };
+    parameter_shapes(model)
+        .iter()
+        .filter(|(name, _)| is_here(name))
+        .map(|(_, shape)| shape.iter().product::<usize>())
+        .sum()
+}
+
+fn layer_of(name: &str) -> Option<usize> {
+    let (layer, _) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    layer.parse().ok()
 }
 
 /// Tensors that checkpoints are known to have and a decoder does not need: rotary tables, which

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageChoice};
-use loraloom_model::LlamaConfig;
+use loraloom_model::{LlamaConfig, frozen_parameters};
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{Budget, DeviceMemory, Load, Refusal, SchedulerError, TaskId};
 
-use super::{gather::Gathered, parameters::frozen_parameters};
+use super::gather::Gathered;
 use crate::scheduling::{
     HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, fits, refusal, task_scheduler,
 };

@@ -1,6 +1,7 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
 use loraloom_config::RunConfig;
+use loraloom_model::frozen_parameters;
 use loraloom_pipeline::{
     StageLayers,
     simulate::{StageReport, gantt_text},
@@ -13,7 +14,6 @@ use super::{
     gather::Gathered,
     groups::{Groups, partitioned},
     notes::{notes, staggered},
-    parameters::frozen_parameters,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
 

@@ -1,35 +1,10 @@
 use std::ops::Range;
 
 use loraloom_config::LoraSettings;
-use loraloom_model::{LlamaConfig, PeftAdapter, Projection, parameter_shapes};
+use loraloom_model::{LlamaConfig, PeftAdapter, Projection};
 
 /// Bytes that a parameter of an adapter takes: itself and two moments, all in `float32`.
 pub(super) const ADAPTER_BYTES: usize = 3 * 4;
-
-/// Frozen parameters of a stage with these layers: with the embedding if they begin the model, with
-/// final norm and output projection if they end it.
-pub(super) fn frozen_parameters(model: &LlamaConfig, layers: &Range<usize>) -> usize {
-    let begins = layers.start == 0;
-    let ends = layers.end == model.num_hidden_layers;
-    let is_here = |name: &str| match layer_of(name) {
-        Some(layer) => layers.contains(&layer),
-        // Tied, it is the output projection too, and a stage that does both holds it once.
-        None if name == "model.embed_tokens.weight" => {
-            begins || (ends && model.tie_word_embeddings)
-        }
-        None => ends,
-    };
-    parameter_shapes(model)
-        .iter()
-        .filter(|(name, _)| is_here(name))
-        .map(|(_, shape)| shape.iter().product::<usize>())
-        .sum()
-}
-
-fn layer_of(name: &str) -> Option<usize> {
-    let (layer, _) = name.strip_prefix("model.layers.")?.split_once('.')?;
-    layer.parse().ok()
-}
 
 /// The ranks of an adapter, by decoder layer and projection; 0 is not adapted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,9 +72,9 @@ mod tests {
         module::Module,
         tensor::{Device, FloatDType},
     };
-    use loraloom_model::{Backbone, LlamaConfig};
+    use loraloom_model::{Backbone, LlamaConfig, frozen_parameters};
 
-    use super::{Ranks, frozen_parameters};
+    use super::Ranks;
 
     fn small() -> LlamaConfig {
         let mut model = LlamaConfig::named("micro").unwrap();
