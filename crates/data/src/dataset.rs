@@ -57,10 +57,11 @@ impl Dataset {
     /// A file that cannot be read or parsed, an unknown or mixed format, a row that does not fit it,
     /// a template that does not compile, rows without text, a split that leaves nothing to train on.
     pub fn load(name: &str, config: &DatasetConfig, seed: u64) -> Result<Self, DataError> {
+        let mut warnings = Vec::new();
         let files = config
             .path
             .iter()
-            .map(|path| Ok((path.as_path(), reader::read(path)?)))
+            .map(|path| Ok((path.as_path(), reader::read(path, &mut warnings)?)))
             .collect::<Result<Vec<_>, DataError>>()?;
         let template = config.template.as_deref();
         let detected = config.columns.is_none() && template.is_none();
@@ -104,7 +105,7 @@ impl Dataset {
             });
         }
         let about = format!("dataset {name}");
-        let mut warnings = oddities.warnings(&about, rows.len(), &renderer);
+        warnings.extend(oddities.warnings(&about, rows.len(), &renderer));
         warnings.extend(
             odd_settings(config, &renderer).map(|(message, hint)| Warning {
                 about: about.clone(),
@@ -114,7 +115,7 @@ impl Dataset {
         );
         let (train, validation) = match &config.validation {
             Validation::File(path) => {
-                let validation = reader::read(path)?;
+                let validation = reader::read(path, &mut warnings)?;
                 let oddities = check(&renderer, &validation, detected)?;
                 let about = format!("{about}, validation");
                 warnings.extend(oddities.warnings(&about, validation.len(), &renderer));

@@ -4,6 +4,10 @@ use std::{io, path::PathBuf};
 
 use crate::{format::similar_name, oddities::ROLES, row::Location};
 
+/// What to do about a quote that takes lines of a CSV file.
+pub(crate) const QUOTE_HINT: &str =
+    "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\"";
+
 /// Everything that can go wrong between a file and its samples.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -374,9 +378,7 @@ impl DataError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotAFile { .. } => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
-            Self::Quote { .. } => {
-                "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\""
-            }
+            Self::Quote { .. } => QUOTE_HINT,
             Self::Parquet { .. } => "convert it to JSONL, one object a line",
             Self::UnknownFormat {
                 similar: Some(similar),

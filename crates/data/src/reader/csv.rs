@@ -11,13 +11,17 @@ use minijinja::Value;
 
 use super::{BOM, cannot_read, open};
 use crate::{
-    error::DataError,
+    error::{DataError, QUOTE_HINT},
     row::{Location, Place, Row},
+    warning::Warning,
 };
 
 /// Rows of a file whose first line names the columns.
-pub(super) fn read(path: &Path, delimiter: u8) -> Result<Vec<Row>, DataError> {
-    check_quotes(path, delimiter)?;
+pub(super) fn read(
+    path: &Path,
+    delimiter: u8,
+    warnings: &mut Vec<Warning>,
+) -> Result<Vec<Row>, DataError> {
     let file: Arc<Path> = path.into();
     let mut reader = ::csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -26,6 +30,7 @@ pub(super) fn read(path: &Path, delimiter: u8) -> Result<Vec<Row>, DataError> {
         .headers()
         .map_err(|error| malformed(path, error))?
         .clone();
+    check_quotes(path, delimiter, header.len(), warnings)?;
     let mut seen = HashSet::new();
     if let Some(name) = header.iter().find(|name| !seen.insert(*name)) {
         return Err(DataError::Malformed {
@@ -64,13 +69,37 @@ enum Scan {
     Closed,
 }
 
+/// A field in quotes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Field {
+    /// Line and column of the quote that opens it.
+    opened: (u64, usize),
+    /// Lines that it takes from end to end.
+    lines: u64,
+    /// Each of these has as many delimiters as the header, which has some.
+    are_like_rows: bool,
+}
+
+/// Lines that look like rows by chance: a field may well have some.
+const LINES_LIKE_ROWS: u64 = 3;
+
 /// Refuses quotes that take in lines which were not meant: the parser, as Python's, ends a field that
-/// none closes with the file, and goes on with a field after its closing quote.
-fn check_quotes(path: &Path, delimiter: u8) -> Result<(), DataError> {
+/// none closes with the file, and goes on with a field after its closing quote. Warns of fields that
+/// seem to.
+fn check_quotes(
+    path: &Path,
+    delimiter: u8,
+    columns: usize,
+    warnings: &mut Vec<Warning>,
+) -> Result<(), DataError> {
     let mut reader = BufReader::new(open(path)?);
     let mut line = Vec::new();
     let mut state = Scan::FieldStart;
-    let mut opened = (0, 0);
+    let mut field = Field {
+        opened: (0, 0),
+        lines: 0,
+        are_like_rows: true,
+    };
     let refuse = |(line, column): (u64, usize), reason: String| DataError::Quote {
         path: path.to_owned(),
         line,
@@ -86,14 +115,15 @@ fn check_quotes(path: &Path, delimiter: u8) -> Result<(), DataError> {
             if state != Scan::Quoted {
                 return Ok(());
             }
-            let (first, last) = (opened.0, number - 1);
+            let (first, last) = (field.opened.0, number - 1);
             let reason = if first < last {
                 format!("no quote closes this one: lines {first} to {last} would be one field")
             } else {
                 "no quote closes this one".to_owned()
             };
-            return Err(refuse(opened, reason));
+            return Err(refuse(field.opened, reason));
         }
+        let before = (state == Scan::Quoted).then_some(field);
         let start = if number == 1 && line.starts_with(BOM) {
             BOM.len()
         } else {
@@ -103,22 +133,41 @@ fn check_quotes(path: &Path, delimiter: u8) -> Result<(), DataError> {
             let is_end = byte == delimiter || matches!(byte, b'\r' | b'\n');
             state = match (state, byte) {
                 (Scan::FieldStart, b'"') => {
-                    opened = (number, at + 1);
+                    field = Field {
+                        opened: (number, at + 1),
+                        lines: 0,
+                        are_like_rows: true,
+                    };
                     Scan::Quoted
                 }
                 (Scan::Quoted, b'"') => Scan::Closed,
                 (Scan::Quoted, _) | (Scan::Closed, b'"') => Scan::Quoted,
                 _ if is_end => Scan::FieldStart,
-                (Scan::Closed, _) if number > opened.0 => {
+                (Scan::Closed, _) if number > field.opened.0 => {
                     let reason = format!(
                         "lines {} to {number} would be one field, for the quote that closes this one \
                          is there, and has text behind it",
-                        opened.0
+                        field.opened.0
                     );
-                    return Err(refuse(opened, reason));
+                    return Err(refuse(field.opened, reason));
                 }
                 _ => Scan::Unquoted,
             };
+        }
+        let Some(before) = before else { continue };
+        if state == Scan::Quoted && before == field {
+            let fields = line.split(|byte| *byte == delimiter).count();
+            field.lines += 1;
+            field.are_like_rows &= fields == columns && columns > 1;
+        } else if before.are_like_rows && before.lines >= LINES_LIKE_ROWS {
+            let first = before.opened.0;
+            warnings.push(Warning {
+                about: format!("{}:{first}", path.display()),
+                message: format!(
+                    "a quote makes lines {first} to {number} one field, and each of them looks like a row"
+                ),
+                hint: Some(QUOTE_HINT),
+            });
         }
     }
     Ok(())

@@ -10,20 +10,20 @@ use std::{
     path::Path,
 };
 
-use crate::{error::DataError, row::Row};
+use crate::{error::DataError, row::Row, warning::Warning};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// All rows of a file, at least one.
-pub(crate) fn read(path: &Path) -> Result<Vec<Row>, DataError> {
+/// All rows of a file, at least one; `warnings` gets what is odd about it.
+pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
     let extension = path
         .extension()
         .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     let rows = match extension.as_deref() {
         Some("jsonl" | "ndjson") => json::read(path, json::Extension::Lines)?,
         Some("json") => json::read(path, json::Extension::Json)?,
-        Some("csv") => csv::read(path, b',')?,
-        Some("tsv") => csv::read(path, b'\t')?,
+        Some("csv") => csv::read(path, b',', warnings)?,
+        Some("tsv") => csv::read(path, b'\t', warnings)?,
         Some("parquet") => {
             return Err(DataError::Parquet {
                 path: path.to_owned(),

@@ -198,3 +198,34 @@ fn nulls_in_templates_and_keys_that_are_there_twice() {
     ]);
     insta::assert_snapshot!(all);
 }
+
+#[test]
+fn quotes_that_seem_to_take_rows() {
+    let (_directory, tokenizer) = model(None);
+    let say = |cell: &str| {
+        let text = format!("prompt,completion\na,b\nc,{cell}\nd,e\n");
+        remarks("a.csv", text, &tokenizer, 64, nothing)
+    };
+    let all = said([
+        (
+            "rows between two quotes",
+            say("\"goat\n1,goat\n2,goat\n3,goat\n4,goat\""),
+        ),
+        (
+            "lines of text",
+            say("\"goat\none\ntwo, three\nfour\nfive\""),
+        ),
+        ("a few lines", say("\"goat\n1,goat\n2,goat\n3,goat\"")),
+        (
+            "a column of texts",
+            remarks(
+                "a.csv",
+                "text\na\n\"b\nc\nd\ne\nf\"\n",
+                &tokenizer,
+                64,
+                nothing,
+            ),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
