@@ -219,6 +219,7 @@ mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let r
 mutation base-asked-by-all crates/trainer/src/answers.rs 'slot: None, ..ask' '..ask' what_was_said_before
 mutation all-adapters-answer crates/trainer/src/run.rs 'adapters: Self::ANSWERING' 'adapters: 256' adapters_answer_as
 mutation texts-run-together crates/trainer/src/answers.rs 'texts.join("\n")' 'texts.join("")' what_was_said_before
+mutation cursor-at-the-end crates/cli/src/screen.rs 'self.0.write_str("\r")?;' '' terminal::bars
 mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
 mutation entries-not-replaced crates/config/src/overrides.rs 'Some(index) => items[index] = value,' \
     'Some(_) => items.push(value),' entries_are_replaced

@@ -16,6 +16,7 @@ mod panics;
 mod printer;
 mod progress;
 mod run_directory;
+mod screen;
 mod summary;
 mod table;
 mod unserved;

@@ -6,11 +6,10 @@ use std::{
 };
 
 use clap::builder::styling::{AnsiColor, Style};
-use console::Term;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::arguments::OutputArguments;
+use crate::{arguments::OutputArguments, screen};
 
 /// How a line of a report ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -42,7 +41,7 @@ impl Printer {
         let draws = terminal && !arguments.quiet && !arguments.no_progress && !plain_terminal();
         Self {
             quiet: arguments.quiet,
-            bars: draws.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr())),
+            bars: draws.then(|| MultiProgress::with_draw_target(screen::target())),
             color_stderr: terminal && !plain,
             color_stdout: io::stdout().is_terminal() && !plain,
         }
@@ -53,17 +52,12 @@ impl Printer {
         self.bars.as_ref()
     }
 
-    /// Wipes the bars off, where a terminal of another width has made so many rows of them: a bar
-    /// only knows how many it has written.
-    pub(crate) fn wipe(&self, rows: usize) {
-        let Some(bars) = &self.bars else {
-            return;
-        };
-        let terminal = Term::stderr();
-        // A terminal that cannot be written to has nothing to be wiped off.
-        let _ = terminal.clear_line();
-        let _ = terminal.clear_last_lines(rows.saturating_sub(1));
-        bars.set_draw_target(ProgressDrawTarget::stderr());
+    /// Wipes a frame of bars off a terminal that had another width when it was drawn.
+    pub(crate) fn wipe(&self, lines: usize, columns: usize) {
+        if let Some(bars) = &self.bars {
+            screen::wipe(lines, columns);
+            bars.set_draw_target(screen::target());
+        }
     }
 
     /// Turns below everything else, until it is finished; nothing where nothing may be drawn.

@@ -354,8 +354,7 @@ impl<'a> Progress<'a> {
         }
         let size = Size::of_stderr();
         if let Some(drawn) = self.drawn.filter(|drawn| drawn.columns != size.columns) {
-            let rows = (drawn.lines * drawn.columns).div_ceil(size.columns.max(1));
-            self.printer.wipe(rows);
+            self.printer.wipe(drawn.lines, drawn.columns);
         }
         let frame = self.frame(size, now);
         self.drawn = Some(Drawn {

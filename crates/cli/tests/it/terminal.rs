@@ -39,6 +39,11 @@ fn bars_are_drawn_once_there_is_something_to_show() {
     // Before the first step, when a bar is all that there is.
     assert!(!text.contains(" 0/3"), "{text:?}");
     assert!(text.contains("answering prompts"), "{text:?}");
+    // What is typed meanwhile must not begin another line.
+    for frame in text.split("all       ").skip(1) {
+        let frame = frame.split('\u{1b}').next().unwrap();
+        assert!(frame.ends_with('\r'), "{frame:?}");
+    }
 }
 
 #[test]
