@@ -96,6 +96,7 @@ impl Run {
         let tokenizer = Tokenizer::load(&config.model)?;
         let materials = Materials {
             model: &model,
+            directory: &config.model,
             tokenizer: &tokenizer,
             device: &device,
         };
@@ -211,6 +212,7 @@ impl Run {
         let model = pipeline.config().clone();
         let materials = Materials {
             model: &model,
+            directory: &ground.config.model,
             tokenizer: &ground.tokenizer,
             device: &ground.device,
         };

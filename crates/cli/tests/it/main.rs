@@ -34,6 +34,8 @@ mod simulate;
 mod support;
 mod train;
 mod usage;
+#[cfg(unix)]
+mod words;
 #[cfg(all(feature = "remote", unix))]
 mod worker;
 mod working_directory;
