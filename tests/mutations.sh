@@ -227,6 +227,14 @@ mutation parser-jargon crates/config/src/tree/words.rs 'problem.contains(part)' 
 mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
     values_out_of_range
 mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
+mutation epsilon-not-blamed $trainer/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
+mutation decay-not-blamed $trainer/diagnosis.rs 'if decay * learning_rate >= 1.0 {' 'if false {' settings_that_keep
+mutation memory-for-whole-rows $trainer/task.rs '.min(self.config.train.max_seq_len)' '' \
+    rows_that_are_cut
+mutation unread-check-passes crates/cli/src/failure.rs 'Err(error) if is_broken_pipe(&error) => Ok(false),' '' \
+    a_check_that_fails_fails_unread
+mutation no-way-back crates/cli/src/commands/train.rs 'printer.set_way_back(way_back.clone());' '' \
+    an_interrupted_run_says_how_to_go_on
 
 rm -f "$log"
 exit $((survived > 0))

@@ -62,6 +62,7 @@ pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     if let Some(hint) = hint(error) {
         printer.hint(&hint);
     }
+    printer.hint_way_back();
     exit(error)
 }
 
@@ -113,6 +114,7 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
 fn trainer_exit(error: &TrainerError) -> Exit {
     match error {
         TrainerError::Model(error) => model_exit(error),
+        TrainerError::InitFrom { source, .. } => trainer_exit(source),
         TrainerError::Data(_)
         | TrainerError::Template(_)
         | TrainerError::TokenBeyondVocabulary { .. }
@@ -139,6 +141,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::RunInUse { .. }
         | TrainerError::NoCheckpoint { .. }
         | TrainerError::ConfigChanged { .. }
+        | TrainerError::AdapterGone { .. }
         | TrainerError::OtherModel { .. }
         | TrainerError::Write { .. }
         | TrainerError::Sweep(_)
@@ -159,6 +162,8 @@ fn server_exit(error: &ServerError) -> Exit {
         ServerError::QueueGone { .. } => Exit::Lost,
         ServerError::Scheduler(_) => Exit::Internal,
         ServerError::Config(_)
+        | ServerError::Clone { .. }
+        | ServerError::TwoNames { .. }
         | ServerError::NotServed { .. }
         | ServerError::NoConfiguration { .. }
         | ServerError::OtherModel { .. }
@@ -262,6 +267,20 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     })
 }
 
+/// Whether something printed was read; a reader that went away does not change how a command exits.
+///
+/// # Errors
+///
+/// Any other that printing met.
+pub(crate) fn unless_unread(printed: anyhow::Result<()>) -> anyhow::Result<bool> {
+    match printed {
+        Ok(()) => Ok(true),
+        Err(error) if is_broken_pipe(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nobody reads what is printed any more.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

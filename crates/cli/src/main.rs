@@ -23,8 +23,6 @@ mod unserved;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use arguments::Arguments;
 use exit::Exit;
 use printer::Printer;
@@ -33,7 +31,7 @@ fn main() -> ExitCode {
     device::hush();
     panics::install();
     allocations::count();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::parse_from(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => return unserved::explain(&error).into(),
     };
@@ -47,6 +45,7 @@ fn main() -> ExitCode {
                 printer.note(&format!("another thread: {message}"));
             }
             printer.hint("this is a bug in loraloom; please report it with the command you ran");
+            printer.hint_way_back();
             Exit::Internal
         }
     };

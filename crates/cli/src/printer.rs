@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal, Write},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Printer {
     bars: Option<MultiProgress>,
     color_stderr: bool,
     color_stdout: bool,
+    /// The command that goes on with a run that ends early.
+    way_back: OnceLock<String>,
 }
 
 impl Printer {
@@ -44,6 +47,7 @@ impl Printer {
             bars: draws.then(|| MultiProgress::with_draw_target(screen::target())),
             color_stderr: terminal && !plain,
             color_stdout: io::stdout().is_terminal() && !plain,
+            way_back: OnceLock::new(),
         }
     }
 
@@ -156,6 +160,19 @@ impl Printer {
         self.stderr(&format!("{label}: {text}"));
     }
 
+    /// From now on there is something to go on with after an early end.
+    pub(crate) fn set_way_back(&self, command: String) {
+        // A process has one run.
+        let _ = self.way_back.set(command);
+    }
+
+    /// How to go on with the run that has ended early, if there is one.
+    pub(crate) fn hint_way_back(&self) {
+        if let Some(command) = self.way_back.get() {
+            self.hint(&format!("`{command}` goes on from its last checkpoint"));
+        }
+    }
+
     fn stderr(&self, line: &str) {
         // There is nowhere left to complain to if this fails.
         let _ = self.suspended(|| writeln!(io::stderr().lock(), "{line}"));
@@ -173,6 +190,11 @@ impl Printer {
 /// A bar's style; the templates are constants.
 pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Whether stdout is a screen, which can be drawn anew.
+pub(crate) fn is_screen() -> bool {
+    io::stdout().is_terminal() && !plain_terminal()
 }
 
 /// Whether the terminal cannot move its cursor.

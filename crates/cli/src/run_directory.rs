@@ -28,6 +28,20 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses a directory in which a server trains: its tasks are in a queue.
+///
+/// # Errors
+///
+/// If it is one.
+pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
+    if !directory.join(loraloom_queue::FILE_NAME).exists() {
+        return Ok(());
+    }
+    let directory = directory.display();
+    let message = format!("`{directory}` is the run directory of a server");
+    Err(Failure::usage(message).hint(format!("`loraloom serve {directory}` goes on with it")))
+}
+
 /// The configuration of the run in `directory`.
 ///
 /// # Errors

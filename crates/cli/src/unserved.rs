@@ -32,13 +32,30 @@ pub(crate) fn explain(error: &clap::Error) -> Exit {
         }
         return Exit::Usage;
     }
+    let hint = run_to_resume(error);
     // Help may go into a closed pipe; clap prints it to the stream it belongs on.
     let _ = error.print();
+    if let Some(hint) = hint {
+        Printer::new(&crate::arguments::OutputArguments::default()).hint(hint);
+    }
     if error.use_stderr() {
         Exit::Usage
     } else {
         Exit::Success
     }
+}
+
+/// `resume` is of tasks; who names none may mean a run.
+fn run_to_resume(error: &clap::Error) -> Option<&'static str> {
+    let usage = match error.get(ContextKind::Usage)? {
+        ContextValue::StyledStr(usage) => usage.to_string(),
+        _ => return None,
+    };
+    let lacks = error.kind() == ErrorKind::MissingRequiredArgument;
+    let of_tasks = lacks && usage.contains("loraloom resume ");
+    of_tasks.then_some(
+        "TASK is a paused task of a server; a run of `train` goes on with `loraloom train --resume RUN`",
+    )
 }
 
 fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
@@ -62,13 +79,11 @@ fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::{COMMANDS, unserved};
     use crate::arguments::Arguments;
 
     fn refused(line: &str) -> Option<String> {
-        let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+        let error = Arguments::parse_from(line.split(' ')).unwrap_err();
         unserved(&error).map(|(what, _)| what)
     }
 

@@ -99,7 +99,7 @@ pub enum QueueError {
         problem: String,
     },
     /// A live task has the name.
-    #[error("the name `{name}` is taken by {id}, which is {state}")]
+    #[error("the name `{name}` is taken by {id}, which {}", state.predicate())]
     NameTaken {
         /// The name.
         name: String,
@@ -145,7 +145,8 @@ pub enum QueueError {
     },
     /// A request that the task's state, or a request before it, forbids.
     #[error(
-        "cannot {request} {id} (`{name}`): it is {state}{}",
+        "cannot {request} {id} (`{name}`): it {}{}",
+        state.predicate(),
         pending.map_or_else(String::new, |pending| format!(" and was asked to {pending}"))
     )]
     RequestRefused {

@@ -55,6 +55,19 @@ impl TaskState {
         }
     }
 
+    /// How a task stands, after its name: "is queued", "has failed".
+    pub fn predicate(self) -> &'static str {
+        match self {
+            Self::Queued => "is queued",
+            Self::Running => "is running",
+            Self::Parked => "is parked",
+            Self::Paused => "is paused",
+            Self::Done => "is done",
+            Self::Failed => "has failed",
+            Self::Cancelled => "is cancelled",
+        }
+    }
+
     /// The state that a word names.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)

@@ -54,8 +54,8 @@ impl FirstComeFirstServed {
     }
 
     /// Why a task is the one to get this place.
-    fn reason(&self, (Reverse(priority), arrival, _): Turn, place: usize) -> String {
-        let turn = format!("next in line with priority {priority}, arrival {arrival}");
+    fn reason(&self, (Reverse(priority), ..): Turn, place: usize) -> String {
+        let turn = format!("next in line at priority {priority}");
         match self.max_adapters {
             Some(cap) => format!("{turn}; takes place {place} of {cap}"),
             None => format!("{turn}; no cap on adapters"),

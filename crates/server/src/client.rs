@@ -92,6 +92,10 @@ impl Client {
         overrides: &[String],
         key: Option<&str>,
     ) -> Result<(Vec<Submitted>, Vec<String>), ServerError> {
+        if let Some(setting) = overrides.iter().find(|text| key_of(text) == "name") {
+            let setting = setting.clone();
+            return Err(ServerError::TwoNames { setting });
+        }
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let text = queue.spec(task.id)?.spec;
@@ -107,7 +111,8 @@ impl Client {
         // A sweep names its adapters; the clone is in none.
         let (mut config, _) = Spec::configuration(&text, &[])?;
         config.sweep.clear();
-        let (config, mut warnings) = Spec::configuration(&config.to_yaml()?, &settings)?;
+        let (config, mut warnings) = Spec::configuration(&config.to_yaml()?, &settings)
+            .map_err(|error| ServerError::Clone { error })?;
         let (submitted, more) = self.submit(&config, key)?;
         warnings.extend(more);
         Ok((submitted, warnings))
@@ -225,6 +230,11 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// The key of a `KEY=VALUE`.
+fn key_of(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or(setting).trim()
 }
 
 /// What the server's devices have room for, as far as it was ever started.

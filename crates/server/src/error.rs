@@ -65,6 +65,18 @@ pub enum ServerError {
         /// Its directory.
         path: PathBuf,
     },
+    /// Settings of a clone that cannot be.
+    #[error("{}", of_clone(error))]
+    Clone {
+        /// What is wrong with them.
+        error: ConfigError,
+    },
+    /// A clone with a second name.
+    #[error("--set {setting}: `--name` names the new adapter")]
+    TwoNames {
+        /// The setting.
+        setting: String,
+    },
     /// What the queue keeps for the server cannot be read.
     #[error("the queue's record `{key}` cannot be read: {problem}")]
     Record {
@@ -83,12 +95,23 @@ pub enum ServerError {
     },
 }
 
+/// The message in the words of `clone`: its one adapter stands for no list, and its name has an option.
+fn of_clone(error: &ConfigError) -> String {
+    let text = error.to_string();
+    let text = text.replace("--set adapters.0.name=", "--name ");
+    text.replace("--set adapters.0.", "--set ")
+        .replace("adapters[0].", "")
+}
+
 impl ServerError {
     /// What to do about it, where that is known and not in the message already.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Queue(error) => return error.hint(),
-            Self::Config(error) => return error.hint(),
+            Self::Clone {
+                error: ConfigError::Override { .. },
+            } => "keys are those of an adapter, e.g. `--set train.learning_rate=1e-4`",
+            Self::Config(error) | Self::Clone { error } => return error.hint(),
             Self::Trainer(error) => return error.hint(),
             Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
             Self::NoConfiguration { .. } => {
@@ -106,7 +129,10 @@ impl ServerError {
                  memory (`scheduler.memory_limit`)"
             }
             Self::NameUsed { .. } => "choose another name, or move that directory away",
-            Self::Scheduler(_) | Self::Record { .. } | Self::Path { .. } => return None,
+            Self::Scheduler(_)
+            | Self::TwoNames { .. }
+            | Self::Record { .. }
+            | Self::Path { .. } => return None,
         };
         Some(hint.to_owned())
     }

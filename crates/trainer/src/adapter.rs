@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_config::{AdapterConfig, RunConfig};
-use loraloom_data::Warning;
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
-    TargetModules, to_host,
+    to_host,
 };
 
 use crate::TrainerError;
@@ -147,72 +146,4 @@ pub(crate) fn to_peft(
         }
     }
     Ok(PeftAdapter { config, modules })
-}
-
-/// How a directory's adapter differs from what the configuration says, if it does.
-pub fn shape_warning(config: &AdapterConfig, peft: &PeftLoraConfig) -> Option<Warning> {
-    let lora = &config.lora;
-    let mut different = Vec::new();
-    let mut compare = |key: &str, ours: String, theirs: String| {
-        if ours != theirs {
-            different.push(format!("{key} {theirs} instead of {ours}"));
-        }
-    };
-    compare("r", lora.r.to_string(), peft.r.to_string());
-    compare(
-        "lora_alpha",
-        lora.lora_alpha.to_string(),
-        peft.lora_alpha.to_string(),
-    );
-    compare(
-        "use_rslora",
-        lora.use_rslora.to_string(),
-        peft.use_rslora.to_string(),
-    );
-    if let TargetModules::Names(names) = &peft.target_modules {
-        let sorted = |names: &[String]| {
-            let mut names = names.to_vec();
-            names.sort();
-            names.join(", ")
-        };
-        compare(
-            "target_modules",
-            sorted(&lora.target_modules),
-            sorted(names),
-        );
-    }
-    (!different.is_empty()).then(|| Warning {
-        about: format!("adapter {}", config.name),
-        message: format!(
-            "it keeps the shape of its `init_from`: {}",
-            different.join("; ")
-        ),
-        hint: None,
-    })
-}
-
-/// Names of the adapted modules whose A, or B, is still what it was in `before`.
-pub(crate) fn unmoved(
-    before: &[LayerAdapter],
-    after: &[LayerAdapter],
-) -> Result<Vec<String>, TrainerError> {
-    let mut unmoved = Vec::new();
-    for (layer, (before, after)) in before.iter().zip(after).enumerate() {
-        for (projection, (before, after)) in
-            Projection::ALL.into_iter().zip(before.iter().zip(after))
-        {
-            let Some((before, after)) = before.as_ref().zip(after.as_ref()) else {
-                continue;
-            };
-            for (factor, before, after) in [
-                ("lora_A", &before.weights.a, &after.weights.a),
-                ("lora_B", &before.weights.b, &after.weights.b),
-            ] {
-                if to_host(before.clone())? == to_host(after.clone())? {
-                    unmoved.push(format!("{}.{factor}", projection.module(layer)));
-                }
-            }
-        }
-    }
-    Ok(unmoved)
 }

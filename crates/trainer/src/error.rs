@@ -135,6 +135,16 @@ pub enum TrainerError {
         /// The run directory.
         run: PathBuf,
     },
+    /// A configuration without an adapter of the run that it is to go on with.
+    #[error("adapter `{adapter}` of the run is gone{}", added(new))]
+    AdapterGone {
+        /// Its name.
+        adapter: String,
+        /// Names that the run has not.
+        new: Vec<String>,
+        /// The run directory.
+        run: PathBuf,
+    },
     /// A model that the adapters of a run were not made for.
     #[error(
         "`{}` is not the model of `{}`: its weights or its `config.json` differ from those that the \
@@ -181,6 +191,16 @@ pub enum TrainerError {
         /// Rows of the embedding.
         vocabulary: usize,
     },
+    /// What an adapter is to begin from cannot be.
+    #[error("adapter `{adapter}` cannot begin from `{}`: {source}", directory.display())]
+    InitFrom {
+        /// Name of the adapter.
+        adapter: String,
+        /// Its `init_from`.
+        directory: PathBuf,
+        /// Why not.
+        source: Box<TrainerError>,
+    },
     /// An adapter would take no optimizer step.
     #[error("adapter `{adapter}` would train for 0 steps: `train.num_epochs` is {epochs}")]
     NoSteps {
@@ -212,6 +232,13 @@ pub enum TrainerError {
         /// Model directory.
         path: PathBuf,
     },
+}
+
+fn added(new: &[String]) -> String {
+    match new {
+        [] => String::new(),
+        new => format!(", and `{}` new", new.join("`, `")),
+    }
 }
 
 fn listed(problems: &[String]) -> String {
@@ -253,10 +280,11 @@ impl TrainerError {
 
     /// Whether a file cannot be read that may be back later.
     pub(crate) fn is_of_an_absent_file(&self) -> bool {
-        matches!(
-            self,
-            Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. })
-        )
+        match self {
+            Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. }) => true,
+            Self::InitFrom { source, .. } => source.is_of_an_absent_file(),
+            _ => false,
+        }
     }
 
     /// What the user can do about it, for a `hint:` line.
@@ -265,6 +293,7 @@ impl TrainerError {
             Self::Config(error) => error.hint(),
             Self::Data(error) => error.hint(),
             Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => error.hint(),
+            Self::InitFrom { source, .. } => source.hint(),
             Self::RunExists { .. } => {
                 Some(
                     "`--resume` goes on with it; or choose another `output_dir`, or move it away"
@@ -280,6 +309,11 @@ impl TrainerError {
                 Some("start the run without `--resume`".into())
             }
             Self::RunInUse { .. } => Some("wait until it has ended, or stop it".into()),
+            Self::AdapterGone { run, .. } => Some(format!(
+                "a run keeps its adapters and their names; `loraloom train --resume {}` goes on with \
+                 its own configuration",
+                run.display()
+            )),
             Self::ConfigChanged { run, .. } => Some(format!(
                 "`loraloom train --resume {}` goes on with the run's own configuration; anything else \
                  is a new run",
@@ -296,10 +330,7 @@ impl TrainerError {
                  RUN/adapters/NAME/last`"
                     .into(),
             ),
-            Self::SavesFailed { .. } => Some(
-                "make room, or mend the disk; `--resume` goes on from the last whole checkpoint"
-                    .into(),
-            ),
+            Self::SavesFailed { .. } => Some("make room, or mend the disk".into()),
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
@@ -326,7 +357,8 @@ impl TrainerError {
 fn worker_hint(problem: &WorkerError) -> Option<String> {
     let hint = match problem {
         WorkerError::Unreachable { .. } => {
-            "is `loraloom worker` running there, and does every machine let UDP through to its port?"
+            "is `loraloom worker` running there, is this the line that it printed, and does every machine \
+             let UDP through to its port?"
         }
         WorkerError::Token => {
             "`pipeline.token_file` and the worker's `--token-file` must hold the same text"

@@ -71,6 +71,15 @@ impl Generator {
         Ok(self.pipeline.logits(0, &microbatch)?)
     }
 
+    /// Tokens that the model's context leaves for a continuation of the prompt.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), but for the prompt's length.
+    pub fn room(&self, prompt: &str, options: &GenerateOptions) -> Result<usize, TrainerError> {
+        let context = self.pipeline.config().max_position_embeddings;
+        Ok(context.saturating_sub(self.ids(prompt, options.chat)?.len()))
+    }
+
     /// Continues the prompt once for each entry of `who`, an index into the adapters given to
     /// [`load`](Self::load) or `None` for the base model, all in one batch.
     ///
@@ -82,18 +91,7 @@ impl Generator {
         who: &[Option<usize>],
         options: &GenerateOptions,
     ) -> Result<Vec<String>, TrainerError> {
-        let ids = if options.chat {
-            let template =
-                self.tokenizer
-                    .chat_template()
-                    .ok_or_else(|| TrainerError::NoChatTemplate {
-                        path: self.tokenizer.directory().to_owned(),
-                    })?;
-            let text = template.render(&[Message::new("user", prompt)], true)?;
-            self.tokenizer.encode_prompt(&text)?
-        } else {
-            self.tokenizer.encode_prompt(prompt)?
-        };
+        let ids = self.ids(prompt, options.chat)?;
         let mut samplers = vec![Sampler::new(options); who.len()];
         let answers = decode(
             &self.pipeline,
@@ -107,5 +105,16 @@ impl Generator {
             .iter()
             .map(|ids| Ok(self.tokenizer.decode(ids, true)?))
             .collect()
+    }
+    fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TrainerError> {
+        if !chat {
+            return Ok(self.tokenizer.encode_prompt(prompt)?);
+        }
+        let none = || TrainerError::NoChatTemplate {
+            path: self.tokenizer.directory().to_owned(),
+        };
+        let template = self.tokenizer.chat_template().ok_or_else(none)?;
+        let text = template.render(&[Message::new("user", prompt)], true)?;
+        Ok(self.tokenizer.encode_prompt(&text)?)
     }
 }

@@ -30,6 +30,7 @@ pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), Trai
     let model = LlamaConfig::from_directory(&config.model)?;
     let materials = Materials {
         model: &model,
+        directory: &config.model,
         tokenizer: &Tokenizer::load(&config.model)?,
         device: &Device::flex(),
     };

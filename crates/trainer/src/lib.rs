@@ -11,10 +11,12 @@ mod answers;
 mod assemble;
 mod balance;
 mod begin;
+mod beginning;
 mod bench;
 mod checkpoint;
 mod decision;
 mod decode;
+mod diagnosis;
 mod dtype;
 mod ending;
 mod error;
@@ -52,7 +54,7 @@ mod waiting;
 mod window;
 mod writer;
 
-pub use adapter::shape_warning;
+pub use beginning::{odd_beginning, odd_rank};
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
 };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    path::Path,
     sync::Arc,
 };
 
@@ -13,7 +14,8 @@ use loraloom_scheduler::TaskId;
 
 use crate::{
     AdapterReport, DatasetSummary, Outcome, TrainerError,
-    adapter::{ModelAdapter, from_peft, shape_warning},
+    adapter::{ModelAdapter, from_peft},
+    beginning::{odd_beginning, odd_rank},
     checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
     rows::RowCache,
     scheduling::{adapter_bytes, fresh_bytes},
@@ -48,6 +50,8 @@ pub(crate) struct Tasks {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Materials<'a> {
     pub(crate) model: &'a LlamaConfig,
+    /// The model's directory.
+    pub(crate) directory: &'a Path,
     pub(crate) tokenizer: &'a Tokenizer,
     /// Where adapters begin: a stage takes its part from there.
     pub(crate) device: &'a Device,
@@ -134,13 +138,20 @@ impl Materials<'_> {
         }
         let adapter = &task.config;
         if let Some(directory) = &adapter.init_from {
-            let peft = PeftAdapter::load(directory)?;
-            let odd = shape_warning(adapter, &peft.config);
-            tasks.warnings.extend(odd.map(|odd| odd.to_string()));
+            let begun = |error| TrainerError::InitFrom {
+                adapter: adapter.name.clone(),
+                directory: directory.clone(),
+                source: Box::new(error),
+            };
+            let peft = PeftAdapter::load(directory).map_err(|error| begun(error.into()))?;
+            let odd = odd_beginning(adapter, &peft.config, self.directory);
+            tasks.warnings.extend(odd);
             let dropout = adapter.lora.lora_dropout;
-            let state = from_peft(&peft, dropout, self.model, self.device)?;
+            let state = from_peft(&peft, dropout, self.model, self.device).map_err(begun)?;
             tasks.shapes.insert(id, peft.config);
             tasks.initial.insert(id, state);
+        } else {
+            tasks.warnings.extend(odd_rank(adapter, self.model));
         }
         Ok(WaitingTask::new(task))
     }

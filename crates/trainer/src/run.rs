@@ -101,6 +101,7 @@ impl Run {
         let tokenizer = Tokenizer::load(&config.model)?;
         let materials = Materials {
             model: &model,
+            directory: &config.model,
             tokenizer: &tokenizer,
             device: &device,
         };
@@ -236,6 +237,7 @@ impl Run {
         let model = pipeline.config().clone();
         let materials = Materials {
             model: &model,
+            directory: &ground.config.model,
             tokenizer: &ground.tokenizer,
             device: &ground.device,
         };

@@ -11,17 +11,9 @@ use loraloom_pipeline::{
 use loraloom_scheduler::{History, Outcome as TaskOutcome, TaskId};
 
 use crate::{
-    AdapterReport, Best, Event, Outcome, Signals, TrainerError,
-    adapter::{ModelAdapter, unmoved},
-    answers::Answers,
-    evaluate::evaluate,
-    ledger::Ledger,
-    rewind::Snapshot,
-    saving::Saving,
-    task::TrainingTask,
-    trials::Trials,
-    waiting::WaitingTask,
-    window::Window,
+    AdapterReport, Best, Event, Outcome, Signals, TrainerError, adapter::ModelAdapter,
+    answers::Answers, diagnosis, evaluate::evaluate, ledger::Ledger, rewind::Snapshot,
+    saving::Saving, task::TrainingTask, trials::Trials, waiting::WaitingTask, window::Window,
 };
 
 /// Iterations that are run without a pause at most.
@@ -236,18 +228,10 @@ impl Session<'_> {
             return Ok(None);
         }
         let place = self.ledger.place(index);
-        let unmoved = unmoved(before, &self.pipeline.extract(place.group, place.slot)?)?;
+        let now = self.pipeline.extract(place.group, place.slot)?;
+        let reason = diagnosis::unmoved(task, before, &now)?;
         self.initial.remove(&task.id);
-        Ok((!unmoved.is_empty()).then(|| {
-            let more = unmoved.len().saturating_sub(3);
-            let more = if more > 0 {
-                format!(" and {more} more")
-            } else {
-                String::new()
-            };
-            let named = unmoved.into_iter().take(3).collect::<Vec<_>>().join(", ");
-            format!("no training reaches {named}{more}")
-        }))
+        Ok(reason)
     }
 
     /// Evaluates a task that has validation rows; why it ends early, if it does.

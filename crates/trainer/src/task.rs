@@ -224,9 +224,11 @@ impl TrainingTask {
         self.config.train.batch_size.div_ceil(parts)
     }
 
-    /// Tokens of its longest row.
+    /// Tokens of its longest row, as it is trained.
     pub(crate) fn longest_row(&self) -> usize {
-        self.train_report().longest
+        self.train_report()
+            .longest
+            .min(self.config.train.max_seq_len)
     }
 
     /// Micro-batches of a whole step, at the most.

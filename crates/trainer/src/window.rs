@@ -6,7 +6,7 @@ use loraloom_pipeline::executor::{StepOutcome, StepPlan, Steps};
 use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
 
 use crate::{
-    Event, Signals, TrainerError,
+    Event, Signals, TrainerError, diagnosis,
     ledger::Ledger,
     pending::{StepResult, SubmittedIteration, SubmittedStep},
     saving::Saving,
@@ -147,18 +147,15 @@ impl Ledger<'_> {
             }
             return;
         }
-        let loss = loss_sum / target_tokens as f64;
-        if !loss.is_finite() || !grad_norm.is_finite() {
-            let reason = format!(
-                "step {step}: loss {loss}, gradient norm {grad_norm} at a learning rate of \
-                 {learning_rate}"
-            );
-            self.failures.push((id, reason));
-            return;
-        }
         let Some(task) = self.running.iter_mut().find(|task| task.id == id) else {
             return;
         };
+        let loss = loss_sum / target_tokens as f64;
+        if !loss.is_finite() || !grad_norm.is_finite() {
+            let reason = diagnosis::not_finite(task, loss, grad_norm, learning_rate);
+            self.failures.push((id, reason));
+            return;
+        }
         task.steps = step;
         task.loss_sum = 0.0;
         task.first_loss.get_or_insert(loss);

@@ -7,7 +7,7 @@ use loraloom_model::{PeftAdapter, Projection};
 use loraloom_tests::{Fixture, device, train};
 use loraloom_trainer::{Outcome, Run, SavedRun};
 use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// After two steps every targeted A and B of every layer has moved, and no other module has any. That the
@@ -73,6 +73,65 @@ fn an_adapter_that_no_training_reaches_fails() {
     assert!(reason.contains("q_proj"), "{reason}");
     assert_eq!(attention.steps, 2);
     assert!(matches!(mlp.outcome, Outcome::Done), "{:?}", mlp.outcome);
+}
+
+/// Weights that stay for another reason are not said to be out of reach, and what diverges is told with
+/// its losses.
+#[test]
+fn settings_that_keep_an_adapter_from_learning_are_named() {
+    let fixture = Fixture::open("llama-gqa");
+    let adapter = |name: &str, lora: Value, train: Value| {
+        let mut adapter = json!({
+            "name": name, "dataset": "data",
+            "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]},
+            "train": {"batch_size": 2, "max_seq_len": 32, "max_steps": 8, "learning_rate": 1e-3,
+                      "lr_scheduler_type": "constant"},
+        });
+        for (part, settings) in [("lora", lora), ("train", train)] {
+            let settings = settings.as_object().expect("settings").clone();
+            adapter[part]
+                .as_object_mut()
+                .expect("settings")
+                .extend(settings);
+        }
+        adapter
+    };
+    let trained = |key: &str, value: f64| adapter(key, json!({}), json!({ key: value }));
+    let shaped = |key: &str, value: f64| adapter(key, json!({ key: value }), json!({}));
+    let mut tiny = trained("learning_rate", 1e-12);
+    tiny["name"] = json!("tiny_rate");
+    let adapters = [
+        trained("learning_rate", 1e9),
+        tiny,
+        trained("max_grad_norm", 1e-30),
+        trained("adam_epsilon", 1e20),
+        trained("weight_decay", 1e30),
+        shaped("lora_dropout", 0.999_999_999),
+        shaped("lora_alpha", 1e38),
+    ];
+    let run = train(|output_dir| fixture.config(&adapters, output_dir));
+    let told = run.report.adapters.iter().map(|adapter| {
+        let Outcome::Failed { reason } = &adapter.outcome else {
+            panic!("{}: {:?}", adapter.name, adapter.outcome);
+        };
+        let mut reason = reason.clone();
+        for (loss, name) in [(adapter.first_loss, "FIRST"), (adapter.last_loss, "LAST")] {
+            if let Some(loss) = loss {
+                reason = reason.replacen(&format!("{loss:.4}"), name, 1);
+            }
+        }
+        format!("{} after {} steps: {reason}", adapter.name, adapter.steps)
+    });
+    insta::assert_snapshot!(told.collect::<Vec<_>>().join("
+"), @r"
+    learning_rate after 2 steps: the first step was too large (the loss was FIRST, then LAST, at a learning rate of 1000000000.0): it leaves no gradient to model.layers.0.self_attn.q_proj.lora_A, model.layers.1.self_attn.q_proj.lora_A; lower `train.learning_rate`
+    tiny_rate after 2 steps: the weights do not move (the loss was FIRST, then LAST): a learning rate of 1e-12 changes them by less than float32 tells apart; raise `train.learning_rate`
+    max_grad_norm after 2 steps: the weights do not move (the loss was FIRST, then LAST): `train.max_grad_norm` 1e-30 scales gradients below `train.adam_epsilon` 1e-8; raise it, or set it to 0 to leave them as they are
+    adam_epsilon after 2 steps: the weights do not move (the loss was FIRST, then LAST): `train.adam_epsilon` 1e20 is far above their gradients; lower it
+    weight_decay after 2 steps: loss NaN, gradient norm NaN after a loss of LAST, at a learning rate of 1.000e-3: `train.weight_decay` 1e30 takes more than all of a weight away; lower it
+    lora_dropout after 2 steps: the weights do not move (the loss was FIRST, then LAST): `lora.lora_dropout` 0.999999999 leaves the adapter no input; lower it
+    lora_alpha after 0 steps: loss 6.1661, gradient norm inf before anything was learned: are the weights of the model or of `init_from` damaged, is `dtype` too narrow, or the scale of 2.5e37 (`lora.lora_alpha`, `lora.r`) too large?
+    ");
 }
 
 /// A run that goes on after its first step still knows the values that its adapters began with.
@@ -174,7 +233,7 @@ fn without_output_projections(fixture: &Fixture) -> TempDir {
 }
 
 /// All targeted modules, from the names in the configuration and the layers PEFT knows.
-fn targets(adapter: &PeftAdapter, names: &serde_json::Value) -> Vec<String> {
+fn targets(adapter: &PeftAdapter, names: &Value) -> Vec<String> {
     let names: Vec<&str> = names
         .as_array()
         .expect("a list")

@@ -1,7 +1,9 @@
 //! The commands.
 #![expect(clippy::doc_markdown, reason = "help is read without Markdown")]
 
-use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::{
@@ -95,14 +97,44 @@ pub(crate) enum Command {
     },
 }
 
+impl Arguments {
+    /// Parses a command line. A negative number is a value there, and whoever takes it says in words
+    /// what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// A mistake, or a wish for help.
+    pub(crate) fn parse_from(
+        line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = with_negative_numbers(Self::command());
+        let matches = command.try_get_matches_from_mut(line)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes)
+    });
+    let names = command
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned());
+    let names: Vec<String> = names.collect();
+    names.into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, with_negative_numbers)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
-    use super::Arguments;
+    use super::{Arguments, with_negative_numbers};
 
     #[test]
     fn the_definition_is_consistent() {
-        Arguments::command().debug_assert();
+        with_negative_numbers(Arguments::command()).debug_assert();
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueHint};
 use loraloom_config::{DeviceChoice, DtypeChoice};
 
-use super::values::parse_dtype;
+use super::values::{parse_count, parse_dtype, parse_not_negative, parse_probability, parse_whole};
 
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
@@ -25,24 +25,19 @@ pub(crate) struct GenerateArguments {
     #[arg(long)]
     pub(crate) compare_base: bool,
     /// Stop after this many tokens.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
     pub(crate) max_new_tokens: usize,
     /// Divide logits by this before drawing; 0 always takes the most likely token.
-    #[arg(
-        long,
-        value_name = "T",
-        default_value_t = 0.0,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_not_negative)]
     pub(crate) temperature: f64,
     /// Draw from this many most likely tokens only.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = parse_count)]
     pub(crate) top_k: Option<usize>,
     /// Draw from the fewest most likely tokens that together have this probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = parse_probability)]
     pub(crate) top_p: Option<f64>,
     /// Seed of the draws.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_whole)]
     pub(crate) seed: u64,
     /// Put the prompt into the tokenizer's chat template as the user's message.
     #[arg(long)]

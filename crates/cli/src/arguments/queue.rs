@@ -13,7 +13,7 @@ model is trained, on what and by which scheduler; adapters in it are the first t
 `loraloom serve RUN` is enough, and --config may give other devices or another scheduler.
 
 Ctrl-C, SIGTERM, or SIGHUP unless it is ignored, finishes the step, saves every task and exits with \
-130; SIGUSR1 saves every task, and the server goes on. After that, or after kill -9, the next \
+130, or with 0 if no task was left to train; SIGUSR1 saves every task, and the server goes on. After that, or after kill -9, the next \
 `serve` goes on from what was saved. There is no network: whoever can write in RUN can submit.")]
 pub(crate) struct ServeArguments {
     /// The run directory; it is made where it is missing.
@@ -62,7 +62,7 @@ pub(crate) struct StatusArguments {
     /// The server's run directory.
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
-    /// Print again whenever something has changed, until every task has ended.
+    /// Print again whenever something has changed, until every task has ended; on a screen, in its place.
     #[arg(long)]
     pub(crate) watch: bool,
     /// Leave out tasks that have ended.

@@ -8,7 +8,7 @@ use clap::{
 };
 use loraloom_scheduler::{Padding, simulate::SimulatedPolicy};
 
-use super::values::{parse_count, parse_not_negative, parse_positive};
+use super::values::{parse_count, parse_index, parse_not_negative, parse_positive, parse_whole};
 
 /// Arguments of `simulate`.
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = parse_count)]
     pub(crate) jobs: usize,
     /// The first of them, counted from 0 in order of arrival; left out, it is drawn from the seed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_index)]
     pub(crate) start: Option<usize>,
     /// Number of devices.
     #[arg(long, value_name = "D", default_value_t = 8, value_parser = parse_count)]
@@ -50,7 +50,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, conflicts_with = "load")]
     pub(crate) as_recorded: bool,
     /// Seed of all draws.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_whole)]
     pub(crate) seed: u64,
     /// JSON file with what iterations take, instead of the built-in costs.
     #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]

@@ -18,8 +18,25 @@ pub(super) fn parse_not_negative(text: &str) -> Result<f64, String> {
 
 pub(super) fn parse_count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("expected a number above 0".to_owned()),
+        Ok(0) | Err(_) => Err("expected a whole number above 0".to_owned()),
         Ok(count) => Ok(count),
+    }
+}
+
+pub(super) fn parse_index(text: &str) -> Result<usize, String> {
+    let number = parse_whole(text)?;
+    usize::try_from(number).map_err(|_| format!("expected at most {}", usize::MAX))
+}
+
+pub(super) fn parse_whole(text: &str) -> Result<u64, String> {
+    let expected = "expected a whole number of at least 0";
+    text.parse().map_err(|_| expected.to_owned())
+}
+
+pub(super) fn parse_probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
     }
 }
 

@@ -2,19 +2,26 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
+    io::ErrorKind,
     path::Path,
 };
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
-use loraloom_data::{Dataset, EncodedDataset, Tokenizer, Warning};
+use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, ModelError, PeftAdapter, parameter_shapes};
-use loraloom_trainer::{odd_settings, shape_warning};
+use loraloom_trainer::{odd_beginning, odd_rank, odd_settings};
 
 use super::{config::options, report::Report};
 use crate::{
     arguments::CheckArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
 };
+
+/// Bytes of a name in common file systems.
+const LONGEST_NAME: usize = 255;
+/// Bytes of a path in Linux are 4096, and a run makes directories and files below its own.
+const LONGEST_PATH: usize = 3800;
 
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut report = Report::new(printer, arguments.json);
@@ -41,10 +48,12 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
-        match describe_adapter(adapter, model.as_ref()) {
+        match describe_adapter(adapter, &config.model, model.as_ref()) {
             Ok((found, odd)) => {
                 report.pass(&name, found)?;
-                report.odd(&odd)?;
+                for warning in odd {
+                    report.warn("config", warning, None)?;
+                }
             }
             Err(error) => report.fail(&name, &error)?,
         }
@@ -214,8 +223,9 @@ fn samples(
 /// Checks an adapter against the model and says what it is, and what is odd about it.
 fn describe_adapter(
     adapter: &AdapterConfig,
+    directory: &Path,
     model: Option<&LlamaConfig>,
-) -> anyhow::Result<(String, Vec<Warning>)> {
+) -> anyhow::Result<(String, Vec<String>)> {
     let lora = &adapter.lora;
     let mut size = String::new();
     if let Some(model) = model {
@@ -232,14 +242,17 @@ fn describe_adapter(
         }
         size = format!(", {:.3} M parameters", parameters as f64 / 1e6);
     }
-    let (mut start, mut odd) = (String::new(), Vec::new());
-    if let Some(directory) = &adapter.init_from {
-        let loaded = PeftAdapter::load(directory)?;
+    let mut start = String::new();
+    let mut odd = Vec::new();
+    if let Some(beginning) = &adapter.init_from {
+        let loaded = PeftAdapter::load(beginning)?;
         if let Some(model) = model {
             loaded.verify(model)?;
         }
-        start = format!(", from {}", directory.display());
-        odd.extend(shape_warning(adapter, &loaded.config));
+        start = format!(", from {}", beginning.display());
+        odd = odd_beginning(adapter, &loaded.config, directory);
+    } else if let Some(model) = model {
+        odd.extend(odd_rank(adapter, model));
     }
     let modules = lora.target_modules.join(", ");
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
@@ -248,6 +261,20 @@ fn describe_adapter(
 /// Checks that a run can be written to `directory`: it holds none yet and files can be made there.
 fn output_directory(directory: &Path) -> anyhow::Result<String> {
     run_directory::refuse_used(directory)?;
+    let bytes = |name: &OsStr| name.as_encoded_bytes().len();
+    let (longest, all) = (
+        directory.iter().map(bytes).max().unwrap_or(0),
+        bytes(directory.as_os_str()),
+    );
+    if longest > LONGEST_NAME || all > LONGEST_PATH {
+        let message = format!(
+            "a path of {all} bytes, with a name of {longest}: at most {LONGEST_PATH} and \
+             {LONGEST_NAME} can be made"
+        );
+        return Err(Failure::usage(message)
+            .hint("choose another `output_dir`")
+            .into());
+    }
     writable(directory).map_err(|error| {
         let message = format!("cannot write to `{}`: {error}", directory.display());
         Failure::usage(message).hint("choose another `output_dir`")
@@ -268,8 +295,13 @@ pub(super) fn writable(directory: &Path) -> std::io::Result<()> {
                 path
             }
         })
-        .find(|path| path.symlink_metadata().is_ok())
-        .unwrap_or(here);
+        .find_map(|path| match path.symlink_metadata() {
+            Ok(_) => Some(Ok(path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            // Names that are too long, or what must not be looked at.
+            Err(error) => Some(Err(error)),
+        })
+        .unwrap_or(Ok(here))?;
     let probe = existing.join(format!(".loraloom-{}", std::process::id()));
     fs::File::create_new(&probe)?;
     fs::remove_file(probe)

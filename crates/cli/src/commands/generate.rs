@@ -53,6 +53,13 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
         .into_iter()
         .chain((0..adapters.len()).map(Some))
         .collect();
+    let (most, room) = (options.max_new_tokens, generator.room(&prompt, &options)?);
+    if room > 0 && most > room {
+        printer.warning(&format!(
+            "the model's context leaves {room} tokens after this prompt: completions end there, not \
+             after {most}"
+        ));
+    }
     let texts = generator.generate(&prompt, &who, &options)?;
 
     if arguments.json {
@@ -97,23 +104,6 @@ fn trimmed(text: &str) -> &str {
 
 fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
     let temperature = arguments.temperature;
-    if !(temperature.is_finite() && temperature >= 0.0) {
-        return Err(Failure::usage(format!(
-            "--temperature must be at least 0, got {temperature}"
-        )));
-    }
-    if let Some(top_p) = arguments.top_p
-        && !(top_p > 0.0 && top_p <= 1.0)
-    {
-        return Err(Failure::usage(format!(
-            "--top-p must be in (0, 1], got {top_p}"
-        )));
-    }
-    if arguments.top_k == Some(0) || arguments.max_new_tokens == 0 {
-        return Err(Failure::usage(
-            "--top-k and --max-new-tokens must be at least 1",
-        ));
-    }
     if temperature == 0.0 && (arguments.top_k.is_some() || arguments.top_p.is_some()) {
         let failure = Failure::usage("--top-k and --top-p do nothing at temperature 0");
         return Err(failure.hint("add `--temperature 1`"));
@@ -128,16 +118,22 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
     })
 }
 
-/// Names and directories of the adapters asked for.
+/// Names and directories of the adapters asked for, each once.
 fn adapters(arguments: &GenerateArguments) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut named: Vec<String> = Vec::new();
+    for spec in &arguments.adapters {
+        if !named.contains(spec) {
+            named.push(spec.clone());
+        }
+    }
     let Some(run) = &arguments.run else {
-        let named = |spec: &String| (spec.clone(), PathBuf::from(spec));
-        return Ok(arguments.adapters.iter().map(named).collect());
+        let named = named.into_iter();
+        return Ok(named.map(|spec| (spec.clone(), spec.into())).collect());
     };
-    let specs = if arguments.adapters.is_empty() {
+    let specs = if named.is_empty() {
         run_directory::adapters(run)
     } else {
-        arguments.adapters.clone()
+        named
     };
     let mut found = Vec::with_capacity(specs.len());
     for spec in specs {

@@ -47,11 +47,12 @@ pub(super) fn ask(
         return Ok(Exit::Success);
     }
     let Task { name, state, .. } = task;
+    let stands = state.predicate();
     printer.data(&match answer {
         Answer::Waits => format!("{name}: the server will {request} it after this step"),
-        Answer::CarriedOut => format!("{name} is {state}"),
-        Answer::Withdrew => format!("{name}: what was asked before is taken back; it is {state}"),
-        Answer::Already => format!("{name} is {state} already"),
+        Answer::CarriedOut => format!("{name} {stands}"),
+        Answer::Withdrew => format!("{name}: what was asked before is taken back; it {stands}"),
+        Answer::Already => format!("{name} {stands} already"),
     })?;
     Ok(Exit::Success)
 }
@@ -84,8 +85,10 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
         &task.reason
     };
     printer.data(&format!(
-        "{} is {} at step {}{steps}: {why}",
-        task.name, task.state, task.step
+        "{} {} at step {}{steps}: {why}",
+        task.name,
+        task.state.predicate(),
+        task.step
     ))?;
     for event in events {
         printer.data(&format!("  {}: {}", event.kind, event.reason))?;

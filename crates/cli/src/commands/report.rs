@@ -16,6 +16,8 @@ pub(super) struct Report<'a> {
     json: bool,
     findings: Vec<Finding>,
     exit: Exit,
+    /// Whether somebody reads along; the exit code is true without.
+    is_read: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,6 +41,7 @@ impl<'a> Report<'a> {
             json,
             findings: Vec::new(),
             exit: Exit::Success,
+            is_read: true,
         }
     }
 
@@ -77,10 +80,11 @@ impl<'a> Report<'a> {
     /// Prints what is left to print and says how to exit.
     pub(super) fn finish(self) -> anyhow::Result<Exit> {
         if self.json {
-            self.printer.json(&Written {
+            let written = self.printer.json(&Written {
                 ok: self.exit == Exit::Success,
                 checks: &self.findings,
-            })?;
+            });
+            failure::unless_unread(written)?;
         }
         Ok(self.exit)
     }
@@ -92,9 +96,10 @@ impl<'a> Report<'a> {
         message: String,
         hint: Option<String>,
     ) -> anyhow::Result<()> {
-        if !self.json {
-            self.printer
-                .status(status, &format!("{name}: {message}"), hint.as_deref())?;
+        if !self.json && self.is_read {
+            let line = format!("{name}: {message}");
+            let written = self.printer.status(status, &line, hint.as_deref());
+            self.is_read = failure::unless_unread(written.map_err(Into::into))?;
         }
         self.findings.push(Finding {
             name: name.to_owned(),

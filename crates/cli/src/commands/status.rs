@@ -5,11 +5,19 @@ use std::{thread, time::Duration};
 use loraloom_server::{Client, Status, TaskStatus};
 
 use crate::{
-    arguments::StatusArguments, exit::Exit, frame, printer::Printer, summary, table::aligned,
+    arguments::StatusArguments,
+    exit::Exit,
+    frame,
+    printer::{self, Printer},
+    summary,
+    table::aligned,
 };
 
 /// How often a watched queue is looked at.
 const EVERY: Duration = Duration::from_millis(500);
+
+/// Takes what is on the screen away and begins at its top.
+const ANEW: &str = "\x1b[H\x1b[2J";
 
 pub(super) fn run(arguments: &StatusArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let client = Client::open(&arguments.directory)?;
@@ -24,6 +32,9 @@ pub(super) fn run(arguments: &StatusArguments, printer: &Printer) -> anyhow::Res
             match (arguments.json, arguments.watch) {
                 (true, true) => printer.data(&serde_json::to_string(&status)?)?,
                 (true, false) => printer.json(&status)?,
+                (false, true) if printer::is_screen() => {
+                    printer.data(&format!("{ANEW}{}", text(&status)))?;
+                }
                 (false, _) => printer.data(&text(&status))?,
             }
             shown = Some(status);
@@ -57,6 +68,7 @@ fn text(status: &Status) -> String {
         ("tenant", true),
         ("reason", true),
     ];
+    let row = |task| row(task, status.served);
     let rows: Vec<[String; 10]> = status.tasks.iter().map(row).collect();
     let mut text = format!("{server}\n{}", aligned(columns, &rows));
     for sweep in &status.sweeps {
@@ -66,12 +78,14 @@ fn text(status: &Status) -> String {
     text
 }
 
-fn row(task: &TaskStatus) -> [String; 10] {
+fn row(task: &TaskStatus, served: bool) -> [String; 10] {
     let total = task
         .total_steps
         .map_or_else(|| "?".to_owned(), |total| total.to_string());
     let state = match &task.requested {
         Some(request) => format!("{}, to {request}", task.state),
+        // It has its place, and goes on with the next server.
+        None if task.state == "running" && !served => "interrupted".to_owned(),
         None => task.state.clone(),
     };
     [

@@ -1,18 +1,25 @@
 //! `train CONFIG`: every adapter to its end.
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{Outcome, Run, RunReport, SavedRun, Signals};
+use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, Signals};
 
 use super::{config, stages};
 use crate::{
-    arguments::TrainArguments, device, exit::Exit, failure::Failure, interrupt, printer::Printer,
-    progress::Progress, run_directory, summary,
+    arguments::TrainArguments,
+    device,
+    exit::Exit,
+    failure::{self, Failure},
+    interrupt,
+    printer::Printer,
+    progress::Progress,
+    run_directory, summary,
 };
 
 pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let save = interrupt::save()?;
     let config = configuration(&arguments, printer)?;
     let saved = if arguments.resume {
+        run_directory::refuse_served(&config.output_dir)?;
         let saved = SavedRun::claim(&config.output_dir)?;
         saved.check(&config)?;
         if let Some(mut report) = saved.report(&config) {
@@ -54,16 +61,24 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         ..Signals::from(&*stop)
     };
     let mut progress = Progress::new(printer, &run.steps());
-    let report = run.train(signals, &mut |event| progress.show(event));
+    let directory = output_dir.display();
+    let way_back = format!("loraloom train --resume {directory}");
+    let report = run.train(signals, &mut |event| {
+        if matches!(event, Event::RunCheckpoint { .. } | Event::Resume { .. }) {
+            printer.set_way_back(way_back.clone());
+        }
+        progress.show(event);
+    });
     progress.finish();
     let report = report?;
 
     print(&report, &arguments, printer)?;
-    if !arguments.json {
+    if report.interrupted {
+        printer.hint_way_back();
+    } else if !arguments.json {
         printer.note("");
         printer.note(&format!(
-            "try: loraloom generate --run {} --compare-base PROMPT",
-            output_dir.display()
+            "try: loraloom generate --run {directory} --compare-base PROMPT"
         ));
     }
     Ok(exit(&report))
@@ -73,6 +88,15 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
 fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<RunConfig> {
     let mut named = arguments.config.clone();
     let mut output_dir = arguments.output_dir.clone();
+    if arguments.resume && !named.config.exists() && named.config.extension().is_none() {
+        let message = format!("there is no run in `{}`", named.config.display());
+        return Err(Failure::usage(message)
+            .hint(
+                "RUN is the directory of a run that has begun, by default `runs/` and the name of \
+                   its configuration",
+            )
+            .into());
+    }
     if arguments.resume && named.config.is_dir() {
         if output_dir.is_some() {
             let message = "`--output-dir` and a run directory to resume are given";
@@ -81,6 +105,7 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
                 .into());
         }
         let directory = named.config;
+        run_directory::refuse_served(&directory)?;
         named.config = directory.join(run_directory::CONFIG_FILE);
         if !named.config.exists() {
             // There is none to be resumed either, and this says so.
@@ -100,6 +125,15 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
 }
 
 fn print(report: &RunReport, arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<()> {
+    failure::unless_unread(print_all(report, arguments, printer))?;
+    Ok(())
+}
+
+fn print_all(
+    report: &RunReport,
+    arguments: &TrainArguments,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     if arguments.json {
         return printer.json(report);
     }

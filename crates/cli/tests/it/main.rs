@@ -38,6 +38,8 @@ mod support;
 mod terminal;
 mod train;
 mod usage;
+#[cfg(unix)]
+mod words;
 #[cfg(all(feature = "remote", unix))]
 mod worker;
 mod working_directory;

@@ -371,6 +371,15 @@ fn what_cannot_be_is_refused() {
     ];
     refused(&other, 2, &["the key `k/shout-r2`", "spec"]);
     refused(&["pause", "run", "nobody"], 2, &["no task `nobody`"]);
+    let clone = |name: &'static str, setting: &'static str| {
+        ["clone", "run", "shout-r2", "--name", name, "--set", setting]
+    };
+    let name = "error: --set name=zz: `--name` names the new adapter";
+    refused(&clone("c1", "name=zz"), 2, &[name]);
+    let name = "error: --name a/b: `name`: `a/b` names a directory";
+    refused(&clone("a/b", "lora.r=2"), 2, &[name]);
+    let rank = "error: --set lora.r=0: `lora.r`: must be at least 1";
+    refused(&clone("c1", "lora.r=0"), 2, &[rank]);
     refused(
         &[
             "submit",

@@ -44,7 +44,19 @@ fn mistakes_exit_with_2() {
             "hello",
         ],
         &["generate", "--model", "m", "--max-new-tokens", "0", "hello"],
+        &[
+            "generate",
+            "--model",
+            "m",
+            "--max-new-tokens",
+            "-1",
+            "hello",
+        ],
+        &["generate", "--model", "m", "--seed", "-1", "hello"],
         &["generate", "--run", "nowhere", "hello"],
+        &["plan", "x.yaml", "--tflops", "-1"],
+        &["bench", "--rank", "-8"],
+        &["simulate", "trace.csv", "--start", "1.5"],
     ] {
         let run = here.run(arguments);
         assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr);

@@ -130,7 +130,7 @@ fn read_toml(text: &str) -> Parsed {
         let location = error
             .span()
             .map_or(Location::Unknown, |span| lines.location(span.start));
-        (location, error.message().to_owned())
+        (location, in_words(error.message()))
     })?;
     let entries = lines.entries(table.into_inner())?;
     Ok(Node {

@@ -4,7 +4,7 @@
 const MOST_SHOWN: usize = 60;
 
 /// A part of a parser's message, and what it means to the file's author.
-const WORDS: [(&str, &str); 33] = [
+const WORDS: [(&str, &str); 40] = [
     (
         "budget breached: Depth",
         "lists and mappings are nested too deeply",
@@ -88,6 +88,31 @@ const WORDS: [(&str, &str); 33] = [
         "more text after the closing quote",
     ),
     (
+        "implicit flow mapping",
+        "no value between two commas, or a bracket that is not closed",
+    ),
+    (
+        "parsing a quoted scalar",
+        "an escape such as `\\x` or `\\u` without the digits of a character",
+    ),
+    (
+        "unicode hexadecimal",
+        "an escape such as `\\u` without the digits of a character",
+    ),
+    (
+        "control character",
+        "line ends and tabs in text are written `\\n` and `\\t`",
+    ),
+    ("basic string", "quotes that are not closed"),
+    (
+        "string values must be quoted",
+        "no value; text must be in quotes",
+    ),
+    (
+        "may only go between digits",
+        "`_` in a number may stand between two digits only",
+    ),
+    (
         "block scalar",
         "text blocks begin with `|` or `>` and a line end",
     ),
@@ -122,6 +147,9 @@ pub(super) fn in_words(problem: &str) -> String {
     }
     if let Some(character) = problem.strip_prefix("unexpected character: `") {
         let character = character.strip_suffix('\'').unwrap_or(character);
+        if character.starts_with("\\u") {
+            return format!("the control character `{character}` is not text");
+        }
         return format!("text that begins with, or has, `{character}` needs quotes");
     }
     problem.to_owned()

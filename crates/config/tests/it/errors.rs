@@ -322,6 +322,9 @@ fn malformed_files() {
         ("run.yaml", "model: \"a\\q\"\n"),
         ("run.yaml", "model: \"a\nseed: 1\n"),
         ("run.yaml", "model: \"\\ud800\"\n"),
+        ("run.yaml", "model: \"\\xZZ\"\n"),
+        ("run.yaml", "model: a\u{1}b\n"),
+        ("run.yaml", "model: [a,,b]\n"),
         ("run.yaml", "seed: !!int abc\n"),
         ("run.yaml", "~: 2\n"),
         ("run.yaml", "[a, b]: 2\n"),
@@ -333,6 +336,10 @@ fn malformed_files() {
         ("run.json", "{\"model\": \"a\\ud800b\"}"),
         ("run.json", "{\"model\": \"base\""),
         ("run.json", "{} {}"),
+        ("run.json", "{\"model\": \"a\tb\"}"),
+        ("run.toml", "model = \"a\n"),
+        ("run.toml", "model = \"\\ud800\"\n"),
+        ("run.toml", "seed = 1__0\n"),
     ]
     .map(|(name, text)| {
         let error = load_named(name, text, &[]).expect_err(text);

@@ -219,8 +219,19 @@ fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
             controller: SESSIONS.to_string(),
         },
         error => WorkerError::Unreachable {
-            reason: error.to_string(),
+            reason: reason(&error.to_string()),
         },
     })?;
     Ok(Session::new(device))
+}
+
+/// What the network says, of a worker that is known by its key and that no relay is asked for.
+fn reason(said: &str) -> String {
+    if said.contains("invalid peer certificate") {
+        "another worker answers there, not the one with this ID".to_owned()
+    } else if said.contains("relay") {
+        "nobody answers there".to_owned()
+    } else {
+        said.to_owned()
+    }
 }

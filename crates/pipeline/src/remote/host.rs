@@ -118,7 +118,8 @@ impl Host {
             let (worker, controller) = lines
                 .find(|(ours, theirs)| ours != theirs)
                 .unwrap_or(("shorter", "longer"));
-            return mismatch("model configuration", worker.trim(), controller.trim());
+            let value = |line: &str| line.trim().trim_end_matches(',').to_owned();
+            return mismatch("model configuration", &value(worker), &value(controller));
         }
         let controller = EndpointId::from_bytes(&greeting.controller)
             .map_err(|error| WorkerError::failed(&error))?;
@@ -181,7 +182,10 @@ impl Host {
         let weight_bytes = stage.weight_bytes();
         self.shelf.clear();
         *work = Some((lease, Work::new(LocalStage::new(stage), self.stand_in)));
-        self.say(&format!("serves layers {first}..{end} as {dtype:?}"));
+        self.say(&format!(
+            "serves layers {first}-{} as {dtype:?}",
+            end.saturating_sub(1)
+        ));
         Ok(Answer::Loaded { weight_bytes }.into())
     }
 

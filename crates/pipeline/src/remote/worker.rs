@@ -142,7 +142,10 @@ impl Worker {
         let runtime = runtime.map_err(|error| cannot_listen(error.to_string()))?;
         let endpoint = runtime
             .block_on(connection::bind(Some((listen, key))))
-            .map_err(|error| cannot_listen(error.to_string()))?;
+            .map_err(|error| {
+                let why = "is the port taken, or the address not this machine's?";
+                cannot_listen(format!("{error}; {why}"))
+            })?;
         let address = address_of(&endpoint, listen);
         let server = RemoteServer::new(vec![device.clone(); SESSIONS])
             .with_authorizer(authorizer(token, &host));
@@ -189,7 +192,8 @@ fn authorizer(token: TokenAuthorizer, host: &Arc<Host>) -> impl PeerAuthorizer +
     let host = Arc::clone(host);
     move |request: AuthorizationRequest<'_>| {
         let (client, session) = (request.client, request.device_index as usize);
-        token.authorize(request)?;
+        let refused = |_: &_| (host.log)("refuses a controller that has another token");
+        token.authorize(request).inspect_err(refused)?;
         let ClientId::Iroh(peer) = client else {
             return Err("not over QUIC".to_owned());
         };

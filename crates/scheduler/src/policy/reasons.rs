@@ -73,10 +73,9 @@ pub(super) fn admission<R>(
                     turn.priority
                 )
             }
-            Policy::StrictFifo | Policy::BestEffortFifo => format!(
-                "next in line with priority {}{raised}, arrival {}",
-                turn.priority, turn.arrival
-            ),
+            Policy::StrictFifo | Policy::BestEffortFifo => {
+                format!("next in line at priority {}{raised}", turn.priority)
+            }
         },
     };
     if entry.state() == TaskState::Parked {

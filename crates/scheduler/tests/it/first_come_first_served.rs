@@ -179,8 +179,8 @@ fn a_reason_names_the_turn_and_the_place() {
     assert_eq!(
         first,
         [
-            "next in line with priority 5, arrival 1; takes place 1 of 2",
-            "next in line with priority 0, arrival 0; takes place 2 of 2",
+            "next in line at priority 5; takes place 1 of 2",
+            "next in line at priority 0; takes place 2 of 2",
         ]
     );
 }

@@ -16,15 +16,28 @@ const FREE: [&str; 6] = [
 /// Of an adapter: whose turn it is, when it is saved, and where it began.
 const FREE_OF_ADAPTER: [&str; 4] = ["init_from", "priority", "save", "tenant"];
 
-/// A key with different values.
+/// Characters of a value that a message shows.
+const MOST_SHOWN: usize = 60;
+
+/// What two configurations do not have in common.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Difference {
-    /// Its dotted path.
-    pub(super) key: String,
-    /// The value that the run has.
-    pub(super) saved: String,
-    /// The value now.
-    pub(super) now: String,
+pub(super) enum Difference {
+    /// A key with different values.
+    Value {
+        /// Its dotted path.
+        key: String,
+        /// The value that the run has.
+        saved: String,
+        /// The value now.
+        now: String,
+    },
+    /// An adapter of the run that is no longer there.
+    Gone {
+        /// Its name.
+        adapter: String,
+        /// Names that the run has not.
+        new: Vec<String>,
+    },
 }
 
 /// A configuration as it comes back from a checkpoint.
@@ -48,8 +61,10 @@ pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
         let other = now.get(key).unwrap_or(&Value::Null);
         let found = match key.as_str() {
             key if FREE.contains(&key) => None,
-            "adapters" => of_entries(key, value, other, &FREE_OF_ADAPTER, true),
-            "datasets" => of_entries(key, value, other, &["path"], false),
+            "adapters" => {
+                gone(value, other).or_else(|| of_entries(key, value, other, &FREE_OF_ADAPTER))
+            }
+            "datasets" => of_entries(key, value, other, &["path"]),
             _ => deep(key, value, other),
         };
         if found.is_some() {
@@ -73,19 +88,21 @@ fn by_name(config: &Value) -> Value {
     config
 }
 
-fn of_entries(
-    key: &str,
-    saved: &Value,
-    now: &Value,
-    free: &[&str],
-    required: bool,
-) -> Option<Difference> {
+/// The first adapter that is no longer there.
+fn gone(saved: &Value, now: &Value) -> Option<Difference> {
+    let (saved, now) = (saved.as_object()?, now.as_object()?);
+    let adapter = saved.keys().find(|name| !now.contains_key(*name))?;
+    let new = now.keys().filter(|name| !saved.contains_key(*name));
+    Some(Difference::Gone {
+        adapter: adapter.clone(),
+        new: new.cloned().collect(),
+    })
+}
+
+fn of_entries(key: &str, saved: &Value, now: &Value, free: &[&str]) -> Option<Difference> {
     for (name, entry) in saved.as_object()? {
         let path = format!("{key}.{name}");
         let Some(other) = now.get(name) else {
-            if required {
-                return Some(different(path, entry, &Value::Null));
-            }
             continue;
         };
         for (field, value) in entry.as_object().into_iter().flatten() {
@@ -120,10 +137,19 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
 }
 
 fn different(key: String, saved: &Value, now: &Value) -> Difference {
-    Difference {
+    Difference::Value {
         key,
-        saved: saved.to_string(),
-        now: now.to_string(),
+        saved: shown(saved),
+        now: shown(now),
+    }
+}
+
+/// A value in few enough characters for a message.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -131,7 +157,7 @@ fn different(key: String, saved: &Value, now: &Value) -> Difference {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::difference;
+    use super::{Difference, difference};
 
     fn config() -> Value {
         json!({
@@ -150,8 +176,10 @@ mod tests {
     fn found(change: impl FnOnce(&mut Value)) -> Option<String> {
         let mut now = config();
         change(&mut now);
-        difference(&config(), &now)
-            .map(|found| format!("{} {} {}", found.key, found.saved, found.now))
+        difference(&config(), &now).map(|found| match found {
+            Difference::Value { key, saved, now } => format!("{key} {saved} {now}"),
+            Difference::Gone { adapter, new } => format!("{adapter} gone, {new:?} new"),
+        })
     }
 
     #[test]
@@ -182,7 +210,11 @@ mod tests {
         let removed = found(|config| {
             config["adapters"].as_array_mut().unwrap().remove(0);
         });
-        assert!(removed.is_some_and(|told| told.starts_with("adapters.a ")));
+        assert_eq!(removed.as_deref(), Some("a gone, [] new"));
+        let renamed = found(|config| config["adapters"][1]["name"] = json!("c"));
+        assert_eq!(renamed.as_deref(), Some("b gone, [\"c\"] new"));
+        let long = found(|config| config["seed"] = json!("x".repeat(900)));
+        assert!(long.is_some_and(|told| told.chars().count() == "seed 1 ".len() + 61));
     }
 
     #[test]

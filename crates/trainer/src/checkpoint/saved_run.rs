@@ -9,7 +9,7 @@ use loraloom_scheduler::Learnt;
 
 use super::{
     DIRECTORY, LEARNT, RECORD,
-    compare::{config_value, difference},
+    compare::{Difference, config_value, difference},
     digest::model_digest,
     generation::{Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
@@ -158,16 +158,20 @@ impl SavedRun {
     /// as may priorities, and there may be further adapters.
     ///
     /// # Errors
-    /// [`TrainerError::ConfigChanged`] with the first key that differs.
+    /// [`TrainerError::AdapterGone`], or [`TrainerError::ConfigChanged`] with the first key that differs.
     pub fn check(&self, config: &RunConfig) -> Result<(), TrainerError> {
+        let run = self.directory.clone();
         match difference(&self.record.config, &config_value(config)?) {
             None => Ok(()),
-            Some(found) => Err(TrainerError::ConfigChanged {
-                key: found.key,
-                saved: found.saved,
-                now: found.now,
-                run: self.directory.clone(),
+            Some(Difference::Value { key, saved, now }) => Err(TrainerError::ConfigChanged {
+                key,
+                saved,
+                now,
+                run,
             }),
+            Some(Difference::Gone { adapter, new }) => {
+                Err(TrainerError::AdapterGone { adapter, new, run })
+            }
         }
     }
 

@@ -18,7 +18,7 @@ fn a_task_of_higher_priority_parks_and_the_parked_one_goes_on_later() {
     let low = world.arrive(0, "a", 4, 10);
     assert_eq!(
         world.decide().admitted[0].reason,
-        "next in line with priority 0, arrival 0"
+        "next in line at priority 0"
     );
     for _ in 0..3 {
         world.train();
@@ -39,7 +39,7 @@ fn a_task_of_higher_priority_parks_and_the_parked_one_goes_on_later() {
     let decision = world.decide();
     assert_eq!(
         decision.admitted[0].reason,
-        "next in line with priority 0, arrival 0; goes on after step 3"
+        "next in line at priority 0; goes on after step 3"
     );
     assert_eq!(world.scheduler.steps_taken(low), Some(3));
 }

@@ -1,0 +1,211 @@
+//! What a mistake is called: its cause, where it is, and what to do.
+
+use std::{
+    fs, io,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{server::until, support::Workspace, train};
+
+/// A run of one step in `run`.
+fn trained() -> Workspace {
+    let here = train::workspace();
+    let one = [
+        "train",
+        "short.yaml",
+        "--quiet",
+        "--set",
+        "defaults.train.max_steps=1",
+    ];
+    let run = here.run(&one);
+    assert_eq!(run.code, 0, "{}", run.all());
+    here
+}
+
+/// What several command lines say on stderr.
+fn told(here: &Workspace, lines: &[(i32, &str)]) -> String {
+    let mut all = String::new();
+    for (code, line) in lines {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let run = here.run(&arguments);
+        assert_eq!(run.code, *code, "{line}: {}", run.all());
+        all += &run.after(&arguments);
+    }
+    all
+}
+
+#[test]
+fn what_is_to_be_resumed_is_not_there() {
+    let here = trained();
+    here.write("served/queue.sqlite", "");
+    let one = "--set defaults.train.max_steps=1";
+    insta::assert_snapshot!(told(
+        &here,
+        &[
+            (2, "train --resume runs/nothere"),
+            (2, "train --resume served"),
+            (2, "train short.yaml --resume --output-dir served"),
+            (
+                2,
+                &format!("train short.yaml --resume {one} --set adapters.number-r4=null")
+            ),
+            (
+                2,
+                &format!("train short.yaml --resume {one} --set adapters.number-r4.name=b")
+            ),
+            (2, "train short.yaml --resume"),
+            (2, "resume run"),
+        ],
+    ));
+}
+
+#[test]
+fn beginnings_that_are_odd_or_cannot_be() {
+    let here = trained();
+    let path = here.path("run/adapters/shout-r2/last/adapter_config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["target_modules"] = json!(r".*\.(q|k|v|o)_proj");
+    config["exclude_modules"] = json!(["lm_head"]);
+    config["rank_pattern"] = json!({"lm_head": 3});
+    config["base_model_name_or_path"] = json!("openai-community/gpt2");
+    fs::write(&path, config.to_string()).unwrap();
+    let from = "--set adapters.shout-r2.init_from=run/adapters/shout-r2/last";
+    let more = "--set output_dir=other --set adapters.number-r4.lora.r=200 --set \
+                adapters.number-r4.train.gradient_accumulation_steps=1000";
+    let say = |command: &str| {
+        let line = format!("{command} short.yaml {from} {more}");
+        let run = here.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, 0, "{}", run.all());
+        run
+    };
+    let (checked, run) = (say("check"), say("train"));
+    let warned = checked
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("WARN  config: adapter"));
+    let said = run
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("warning: adapter"));
+    let all: Vec<&str> = warned.chain(said).collect();
+    insta::assert_snapshot!(all.join("\n"));
+
+    let nowhere = "train short.yaml --output-dir third --set adapters.shout-r2.init_from=nowhere";
+    insta::assert_snapshot!("init_from_nowhere", told(&here, &[(3, nowhere)]));
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_found_by_check() {
+    let here = train::workspace();
+    let name = "n".repeat(300);
+    let run = here.run(&[
+        "check",
+        "short.yaml",
+        "--set",
+        &format!("output_dir=runs/{name}"),
+    ]);
+    assert_eq!(run.code, 2, "{}", run.all());
+    assert!(run.stdout.contains("a name of 300"), "{}", run.stdout);
+}
+
+#[test]
+fn answers_are_given_once_and_end_with_the_context() {
+    let here = trained();
+    let run = here.run(&[
+        "generate",
+        "--run",
+        "run",
+        "--device",
+        "cpu",
+        "--adapter",
+        "shout-r2,shout-r2",
+        "--max-new-tokens",
+        "10000",
+        "a",
+    ]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    assert!(!run.stdout.contains("=="), "{}", run.stdout);
+    insta::assert_snapshot!(run.stderr, @"warning: the model's context leaves 510 tokens after this prompt: completions end there, not after 10000");
+}
+
+/// Whether or not anybody reads to the end.
+#[test]
+fn a_check_that_fails_fails_unread() {
+    let here = train::workspace();
+    for more in [&[][..], &["--json"]] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let line = [&["check", "short.yaml", "--set", "model=nowhere"], more].concat();
+        let output = here.command(&line).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{more:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    }
+}
+
+#[test]
+fn an_interrupted_run_says_how_to_go_on() {
+    let here = train::workspace();
+    let line = [
+        "train",
+        "short.yaml",
+        "--no-progress",
+        "--set",
+        "defaults.train.max_steps=100000",
+    ];
+    let mut command = here.command(&line);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("an iteration", || {
+        let events = fs::read_to_string(here.path("run/events.jsonl"));
+        events.is_ok_and(|events| events.contains("\"iteration\""))
+    });
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let last = stderr.lines().last().unwrap_or_default();
+    assert_eq!(
+        here.with_paths(last),
+        here.with_paths("hint: `loraloom train --resume run` goes on from its last checkpoint")
+    );
+}
+
+/// Memory is needed for what of a row is trained.
+#[test]
+fn rows_that_are_cut_need_no_more_memory() {
+    let here = train::workspace();
+    let row = json!({"prompt": "List: cup", "completion": "CUP! ".repeat(20_000)});
+    here.write("data/long.jsonl", format!("{row}\n{row}\n"));
+    let run = here.run(&[
+        "train",
+        "short.yaml",
+        "--quiet",
+        "--set",
+        "datasets.number.path=data/long.jsonl",
+    ]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let events = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let predicted: Vec<u64> = events
+        .filter_map(|event| event["bytes_predicted"].as_u64())
+        .collect();
+    assert!(!predicted.is_empty());
+    assert!(
+        predicted.iter().all(|bytes| *bytes < 1 << 30),
+        "{predicted:?}"
+    );
+}
