@@ -132,7 +132,7 @@ pub enum QueueError {
     #[error("there is no task `{0}`")]
     UnknownName(String),
     /// The state machine has no such step.
-    #[error("{id} (`{name}`) is {from} and cannot become {to}")]
+    #[error("{id} (`{name}`) {} and cannot become {to}", from.predicate())]
     IllegalTransition {
         /// The task.
         id: TaskId,
@@ -167,7 +167,10 @@ impl QueueError {
     /// What to do about it, where that is known and not in the message already.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Missing { .. } => "a queue is created by its server; is it another directory?",
+            Self::Missing { .. } => {
+                "a queue is created by its server; is it another directory? A run of `train` has none: \
+                 `loraloom train --resume RUN` goes on with it"
+            }
             Self::NotAQueue { .. } => {
                 "nothing was changed; name another directory, or move the file away"
             }

@@ -110,3 +110,33 @@ fn left(seconds: Option<f64>) -> String {
 fn loss(loss: Option<f64>) -> String {
     loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_server::TaskStatus;
+
+    use super::row;
+
+    #[test]
+    fn nothing_runs_without_a_server() {
+        let mut task = TaskStatus {
+            id: 1,
+            name: "a".to_owned(),
+            state: "running".to_owned(),
+            requested: None,
+            step: 3,
+            saved_step: 2,
+            total_steps: Some(9),
+            last_loss: None,
+            best_eval_loss: None,
+            priority: 0,
+            tenant: "default".to_owned(),
+            sweep: None,
+            reason: String::new(),
+        };
+        assert_eq!(row(&task, true)[2], "running");
+        assert_eq!(row(&task, false)[2], "interrupted");
+        task.state = "paused".to_owned();
+        assert_eq!(row(&task, false)[2], "paused");
+    }
+}

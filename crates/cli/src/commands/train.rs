@@ -75,7 +75,12 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     print(&report, &arguments, printer)?;
     if report.interrupted {
         printer.hint_way_back();
-    } else if !arguments.json {
+    } else if !arguments.json
+        && report
+            .adapters
+            .iter()
+            .any(|adapter| adapter.directory.is_some())
+    {
         printer.note("");
         printer.note(&format!(
             "try: loraloom generate --run {directory} --compare-base PROMPT"

@@ -175,7 +175,7 @@ fn what_cannot_be_measured_is_refused() {
             &["--shape", "llama-9"],
             "possible values: micro, tinyllama-1.1b",
         ),
-        (&["--adapters", "0"], "expected a number above 0"),
+        (&["--adapters", "0"], "expected a whole number above 0"),
         (
             &["--rows", "4", "--adapters", "8"],
             "8 adapters cannot share 4 rows",

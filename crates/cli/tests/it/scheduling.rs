@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::Workspace;
 
 /// Bytes that the process may allocate: the model and about four adapters at work.
-const LIMIT: u64 = 44_000_000;
+const LIMIT: u64 = 38_000_000;
 const STEPS: usize = 24;
 
 /// Twelve adapters of mixed rank, batch, length and priority.
