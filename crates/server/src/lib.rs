@@ -16,4 +16,4 @@ mod watch;
 pub use client::{Client, Submitted};
 pub use error::ServerError;
 pub use server::{ServeOptions, Server, configuration};
-pub use status::{Status, TaskStatus};
+pub use status::{Status, TaskStatus, is_explained};

@@ -107,8 +107,7 @@ impl TaskStatus {
         let steps = task
             .total_steps
             .map(|total| total.saturating_sub(task.step));
-        let waits = matches!(task.state, TaskState::Queued | TaskState::Parked);
-        let explained = waits && !task.explanation.is_empty();
+        let explained = is_explained(&task);
         Self {
             id: task.id.0,
             state: task.state.to_string(),
@@ -133,6 +132,15 @@ impl TaskStatus {
             name: task.name,
         }
     }
+}
+
+/// Whether the server says from decision to decision why a task stands where it does.
+pub fn is_explained(task: &Task) -> bool {
+    let live = matches!(
+        task.state,
+        TaskState::Queued | TaskState::Running | TaskState::Parked
+    );
+    live && !task.explanation.is_empty()
 }
 
 /// Seconds of a step of the tasks that train, by their numbers.

@@ -1,7 +1,7 @@
 //! `pause`, `resume`, `cancel` and `explain`: one task of a server.
 
-use loraloom_queue::{Answer, Event, Request, Task, TaskState};
-use loraloom_server::Client;
+use loraloom_queue::{Answer, Event, Request, Task};
+use loraloom_server::{Client, is_explained};
 use serde::Serialize;
 
 use crate::{arguments::TaskArguments, exit::Exit, printer::Printer};
@@ -78,8 +78,7 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
     let steps = task
         .total_steps
         .map_or_else(String::new, |total| format!(" of {total}"));
-    let waits = matches!(task.state, TaskState::Queued | TaskState::Parked);
-    let why = if waits && !task.explanation.is_empty() {
+    let why = if is_explained(&task) {
         &task.explanation
     } else {
         &task.reason

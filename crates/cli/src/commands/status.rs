@@ -127,6 +127,7 @@ mod tests {
             step: 3,
             saved_step: 2,
             total_steps: Some(9),
+            seconds_left: None,
             last_loss: None,
             best_eval_loss: None,
             priority: 0,
