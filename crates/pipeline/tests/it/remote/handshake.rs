@@ -100,7 +100,7 @@ fn configurations_must_be_the_same() {
     assert_eq!(what, "model configuration");
     assert_eq!(
         (worker.as_str(), controller.as_str()),
-        ("rms_norm_eps: 1e-5,", "rms_norm_eps: 1e-6,")
+        ("rms_norm_eps: 1e-5", "rms_norm_eps: 1e-6")
     );
 }
 
