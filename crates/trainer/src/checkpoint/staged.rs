@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_model::{sync_directory, write_synced};
+use loraloom_model::{create_directory, sync_directory, write_synced};
 
 use super::{
     MANIFEST,
@@ -62,7 +62,7 @@ impl Staged {
     pub(crate) fn write(&mut self, name: &str, contents: &[u8]) -> Result<(), TrainerError> {
         let path = self.path.join(name);
         if let Some(directory) = path.parent() {
-            on(directory, fs::create_dir_all(directory))?;
+            on(directory, create_directory(directory))?;
         }
         let seal = Seal {
             bytes: contents.len() as u64,
