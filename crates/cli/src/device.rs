@@ -72,7 +72,7 @@ pub(crate) fn hush() {
     }
 }
 
-/// Whether libwayland complains of a runtime directory.
+/// Tells if libwayland prints an error for this runtime directory.
 fn is_complained_of(directory: Option<&OsStr>) -> bool {
     directory.is_none_or(|directory| !Path::new(directory).is_absolute())
 }

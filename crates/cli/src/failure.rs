@@ -267,7 +267,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-/// Whether something printed was read; a reader that went away does not change how a command exits.
+/// Tells if a reader took what was printed. One that closes the pipe does not change the exit code.
 ///
 /// # Errors
 ///
@@ -280,7 +280,7 @@ pub(crate) fn unless_unread(printed: anyhow::Result<()>) -> anyhow::Result<bool>
     }
 }
 
-/// Whether nobody reads what is printed any more.
+/// Tells if the reader has closed the pipe.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

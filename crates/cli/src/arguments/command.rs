@@ -98,8 +98,7 @@ pub(crate) enum Command {
 }
 
 impl Arguments {
-    /// Parses a command line. A negative number is a value there, and whoever takes it says in words
-    /// what is wrong with it.
+    /// Parses a command line. A negative number is a value there: its option refuses it with the range.
     ///
     /// # Errors
     ///

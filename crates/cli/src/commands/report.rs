@@ -16,7 +16,7 @@ pub(super) struct Report<'a> {
     json: bool,
     findings: Vec<Finding>,
     exit: Exit,
-    /// Whether somebody reads along; the exit code is true without.
+    /// False once the reader has closed the pipe; the checks go on for the exit code.
     is_read: bool,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Report<'a> {
         self.add(Status::Warn, name, message, hint.map(str::to_owned))
     }
 
-    /// What training warns of, too.
+    /// Adds the warnings that training gives as well.
     pub(super) fn odd(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
         for warning in warnings {
             self.warn(&warning.about, warning.message.clone(), warning.hint)?;

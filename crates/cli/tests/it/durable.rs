@@ -14,7 +14,7 @@ use crate::{
     support::Workspace,
 };
 
-const CONFIG: &str = "\
+pub(crate) const CONFIG: &str = "\
 model: tiny-llama
 output_dir: run
 device: cpu

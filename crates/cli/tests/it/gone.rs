@@ -6,18 +6,18 @@ use std::{
 };
 
 use crate::{
+    durable::CONFIG,
     server::{ok, served, step, until, workspace},
     support::Workspace,
 };
 
-const CONFIG: &str = "\
-model: tiny-llama
-output_dir: run
-device: cpu
-datasets: {shout: {path: data/shout.jsonl}}
-defaults: {train: {batch_size: 2, max_steps: 100000, max_seq_len: 48}, save: {steps: 7}}
-adapters: [{name: shout, dataset: shout, lora: {r: 2}}]
-";
+/// Far from its end, and saved often.
+const ENDLESS: &[&str] = &[
+    "--set",
+    "defaults.train.max_steps=100000",
+    "--set",
+    "defaults.save.steps=7",
+];
 
 fn start(here: &Workspace, arguments: &[&str]) -> Child {
     let mut command = here.command(arguments);
@@ -43,7 +43,8 @@ fn a_run_whose_directory_is_taken_away_ends_and_says_what_is_lost() {
     for moved in [false, true] {
         let here = Workspace::new();
         here.write("config.yaml", CONFIG);
-        let run = start(&here, &["train", "config.yaml", "--no-progress"]);
+        let train = ["train", "config.yaml", "--no-progress"];
+        let run = start(&here, &[&train[..], ENDLESS].concat());
         until("steps", || steps(&here) > 20);
         if moved {
             fs::rename(here.path("run"), here.path("moved")).unwrap();
@@ -79,13 +80,7 @@ fn a_server_whose_directory_or_queue_is_taken_away_ends() {
             );
             served(&here);
             if !idle {
-                let submit = [
-                    "submit",
-                    "run",
-                    "config.yaml",
-                    "--set",
-                    "defaults.train.max_steps=100000",
-                ];
+                let submit = [&["submit", "run", "config.yaml"], ENDLESS].concat();
                 ok(&here, &submit);
                 until("steps", || step(&here, "shout") > 20);
             }

@@ -1,10 +1,10 @@
 //! How near grouping comes to the best there is, found by trying everything.
 
-use loraloom_scheduler::{GroupingOptions, Padding, Room, Task};
+use loraloom_scheduler::{GroupedRoom, GroupingOptions, Padding, Room, Task};
 
 use super::{
-    reference::Devices,
-    support::{Random, devices, pipeline, task},
+    reference::{Devices, Group},
+    support::{Random, Tokens, devices, pipeline, task},
 };
 
 const BOUND: f64 = 1.2;
@@ -39,12 +39,24 @@ fn all_places(tasks: usize, groups: usize) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
+/// Whether the steps with the least work of a group, by tokens and by seconds, are whole. A pipeline
+/// splits the step of a task that is alone in its group, to fill its stages.
+fn keeps_the_least_whole(group: &Group<'_>, devices: Devices) -> bool {
+    let tokens = group.iter().map(|(task, _)| task.tokens_per_step).min();
+    let seconds = |task: &Task| devices.alone(task);
+    let least = group.iter().map(|(task, _)| seconds(task));
+    let least = least.fold(f64::INFINITY, f64::min);
+    group.iter().all(|&(task, parts)| {
+        let is_least = Some(task.tokens_per_step) == tokens || seconds(task) <= least;
+        parts == 1 || group.len() == 1 || !is_least
+    })
+}
+
 /// Most tokens a second of these tasks on one device; `None` if they cannot be together.
 fn best_on_a_device(tasks: &[&Task], devices: Devices) -> Option<f64> {
     let rates = all_parts(tasks).into_iter().filter_map(|parts| {
         let group = [tasks.iter().copied().zip(parts).collect::<Vec<_>>()];
-        devices
-            .allows(&group, 1, BOUND)
+        (keeps_the_least_whole(&group[0], devices) && devices.allows(&group, 1, BOUND))
             .then(|| devices.tokens_per_second(&group, 1))
     });
     rates.max_by(f64::total_cmp)
@@ -80,12 +92,28 @@ fn best_of_a_pipeline(tasks: &[Task], groups: usize, devices: Devices) -> Option
                 layout[group].push((*task, parts));
             }
             let rate = devices.tokens_per_second(&layout, groups);
-            if best.is_none_or(|best| rate > best) && devices.allows(&layout, groups, BOUND) {
+            let whole = |group: &Group<'_>| keeps_the_least_whole(group, devices);
+            if best.is_none_or(|best| rate > best)
+                && layout.iter().all(whole)
+                && devices.allows(&layout, groups, BOUND)
+            {
                 best = Some(rate);
             }
         }
     }
     best
+}
+
+/// Whether everybody is placed as a policy does it: where tasks have moved, those that were refused are
+/// tried again.
+fn placed_by_a_policy(room: &mut GroupedRoom<Tokens>, tasks: &[Task]) -> bool {
+    loop {
+        let refused = tasks.iter().filter(|task| room.place(task, None).is_err());
+        let all = refused.count() == 0;
+        if room.regroup().is_none() {
+            return all;
+        }
+    }
 }
 
 /// Cases that can be placed at all, those in which grouping placed everybody, and the worst and mean
@@ -132,10 +160,9 @@ fn compare(
         let Some(best) = best else { continue };
         possible += 1;
         room.use_step_times(on.model);
-        if !tasks.iter().all(|task| room.place(task, None).is_ok()) {
+        if !placed_by_a_policy(&mut room, &tasks) {
             continue;
         }
-        room.regroup();
         placed += 1;
         let found = room.tokens_per_second().expect("known");
         assert!(
@@ -150,14 +177,14 @@ fn compare(
 
 /// Bounds are what was measured. Not everybody is placed wherever that is possible, because tasks
 /// that come first are not sent away again. In a pipeline the parts of all groups' steps depend on
-/// each other, and are chosen one after another. Of all partitions some split the step with the least
-/// work of a group, which grouping never does.
+/// each other, and are chosen one after another. In one case of 72 a task would have found room
+/// beside another only with the step of less work split, which is never done.
 #[test]
 fn grouping_is_near_the_best_of_all_partitions() {
     for (is_pipeline, padding, all_placed, factor) in [
         (false, Padding::None, 0.92, 1.06),
         (true, Padding::None, 0.95, 1.42),
-        (false, Padding::ToLongest, 0.85, 1.11),
+        (false, Padding::ToLongest, 0.86, 1.11),
         (true, Padding::ToLongest, 0.93, 1.37),
     ] {
         let (cases, most_tasks) = if is_pipeline { (150, 5) } else { (400, 6) };
@@ -167,7 +194,7 @@ fn grouping_is_near_the_best_of_all_partitions() {
              worst {worst:.3}, mean {mean:.4}"
         );
         assert!(placed as f64 >= all_placed * possible as f64);
-        assert!(worst <= factor && mean <= 1.02);
+        assert!(worst <= factor && mean <= 1.01);
     }
 }
 

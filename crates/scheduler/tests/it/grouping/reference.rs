@@ -22,7 +22,7 @@ impl Devices {
     }
 
     /// t(j).
-    fn alone(&self, task: &Task) -> f64 {
+    pub(crate) fn alone(&self, task: &Task) -> f64 {
         self.pass(&[(task, 1)])
     }
 
