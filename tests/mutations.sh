@@ -179,7 +179,9 @@ mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stam
 mutation gone-directory-not-noticed $trainer/run_directory/directory.rs 'self.identity.is_at(&self.path)' 'true' \
     whose_directory
 mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, create_directory(parent))?;' \
-    'on(parent, crate::durable::create_directories(parent))?;' whose_directory_is_taken_away
+    'on(parent, crate::durable::create_directories(parent))?;' that_is_gone_is_not_made_again
+mutation gone-checkpoints-made-again $trainer/checkpoint/staged.rs 'on(directory, create_directory(directory))?;' \
+    'on(directory, fs::create_dir_all(directory))?;' that_is_gone_is_not_made_again
 mutation gone-queue-not-noticed crates/server/src/desk.rs 'if !self.identity.is_at(path) {' 'if false {' \
     whose_directory_or_queue
 mutation least-work-split crates/scheduler/src/grouping/group.rs \

@@ -199,6 +199,19 @@ fn a_file_is_not_replaced() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
 }
 
+/// Of what is above an adapter's own directory nothing is made: it may have been taken away.
+#[test]
+fn a_directory_that_is_gone_is_not_made_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let adapters = parent.path().join("adapters");
+    let one = adapter(&[(Q, module(2, 4.0, 3, 5))]);
+    let error = one.save(&adapters.join("name/last")).unwrap_err();
+    assert!(matches!(error, ModelError::Write { .. }), "{error}");
+    assert!(!adapters.exists());
+    fs::create_dir(&adapters).unwrap();
+    one.save(&adapters.join("name/last")).unwrap();
+}
+
 #[test]
 fn an_interrupted_save_is_explained() {
     let parent = tempfile::tempdir().unwrap();

@@ -153,6 +153,19 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_is_gone_is_not_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parent = directory.path().join("checkpoints");
+        assert!(Staged::create(&parent, 9).is_err());
+        fs::create_dir(&parent).expect("a directory");
+        let mut staged = Staged::create(&parent, 9).expect("a directory");
+        fs::remove_dir_all(&parent).expect("removed");
+        assert!(staged.write("tasks/a.safetensors", b"a").is_err());
+        drop(staged);
+        assert!(!parent.exists());
+    }
+
+    #[test]
     fn one_of_the_same_number_is_replaced_and_never_missing() {
         let directory = tempfile::tempdir().expect("a directory");
         let parent = directory.path();
