@@ -237,6 +237,21 @@ mutation unread-check-passes crates/cli/src/failure.rs 'Err(error) if is_broken_
     a_check_that_fails_fails_unread
 mutation no-way-back crates/cli/src/commands/train.rs 'printer.set_way_back(way_back.clone());' '' \
     an_interrupted_run_says_how_to_go_on
+mutation saved-steps-again crates/server/src/server.rs 'self.nothing_is_lost()?;' '' checkpoints_are_away
+mutation unlisted-is-empty $trainer/checkpoint/generation.rs \
+    'Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),' 'Err(_) => Vec::new(),' checkpoints_are_away
+mutation held-is-left crates/server/src/desk.rs '!task.state.is_final() && !paused(task.state)' \
+    '!task.state.is_final()' exit_codes_tell
+mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
+mutation copy-is-a-change crates/server/src/files.rs \
+    'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
+mutation copy-is-back $trainer/serving.rs ' && now == self.seen' '' waits_for_data_that_is_away
+mutation full-is-usage crates/cli/src/failure.rs \
+    'TrainerError::Write { source, .. } if is_full(source)' 'TrainerError::Write { source, .. } if !is_full(source)' \
+    could_not_begin
+mutation nothing-begun-is-a-run $trainer/run_directory/directory.rs \
+    'entries.map_or_else(is_there, |mut entries| entries.next().is_some())' \
+    'entries.map_or_else(is_there, |_| true)' could_not_begin
 
 rm -f "$log"
 exit $((survived > 0))

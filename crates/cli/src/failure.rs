@@ -119,11 +119,13 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Template(_)
         | TrainerError::TokenBeyondVocabulary { .. }
         | TrainerError::DatasetChanged { .. }
-        | TrainerError::Checkpoint { .. } => Exit::Data,
+        | TrainerError::Checkpoint { .. }
+        | TrainerError::Unlisted { .. } => Exit::Data,
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
         // Once there is room again, what was saved before is gone on from.
         TrainerError::SavesFailed { .. } | TrainerError::DirectoryGone { .. } => Exit::Lost,
+        TrainerError::Write { source, .. } if is_full(source) => Exit::Lost,
         TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         TrainerError::Source(error) => match error.downcast_ref() {
             Some(error) => server_exit(error),
@@ -158,7 +160,7 @@ fn server_exit(error: &ServerError) -> Exit {
         ServerError::Queue(error) => queue_exit(error),
         ServerError::Trainer(error) => trainer_exit(error),
         ServerError::NeverFits { .. } => Exit::Memory,
-        ServerError::Record { .. } => Exit::Data,
+        ServerError::Record { .. } | ServerError::CheckpointsGone { .. } => Exit::Data,
         ServerError::QueueGone { .. } => Exit::Lost,
         ServerError::Scheduler(_) => Exit::Internal,
         ServerError::Config(_)
@@ -179,9 +181,15 @@ fn queue_exit(error: &QueueError) -> Exit {
         | QueueError::NewerSchema { .. } => Exit::Data,
         // As with adapters that cannot be saved: with room again, what was accepted goes on.
         QueueError::DiskFull { .. } => Exit::Lost,
+        QueueError::Io { source, .. } if is_full(source) => Exit::Lost,
         QueueError::Sqlite { .. } | QueueError::IllegalTransition { .. } => Exit::Internal,
         _ => Exit::Usage,
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn pipeline_exit(error: &PipelineError) -> Exit {

@@ -13,14 +13,14 @@ const ADAPTERS: &str = "adapters";
 /// What is kept of an adapter, the preferred one first.
 const KEPT: [&str; 2] = ["best", "last"];
 
-/// Refuses a directory that holds a run already.
+/// Refuses a directory that holds a run already, or a server's.
 ///
 /// # Errors
 ///
 /// If it does.
 pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
-    let holds = |name: &&str| directory.join(name).exists();
-    if [CONFIG_FILE, "events.jsonl", ADAPTERS].iter().any(holds) {
+    refuse_served(directory)?;
+    if loraloom_trainer::holds_run(directory) {
         let message = format!("`{}` already holds a run", directory.display());
         let hint = "`--resume` goes on with it; or choose another `output_dir`, or move it away";
         return Err(Failure::usage(message).hint(hint));

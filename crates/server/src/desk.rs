@@ -428,14 +428,19 @@ impl Desk {
         }
     }
 
-    /// Says of all running tasks that they wait for the next server.
-    pub(crate) fn close(&mut self, reason: &str) -> Result<(), ServerError> {
+    /// Says of all running tasks that they wait for the next server; whether any task is left to train.
+    pub(crate) fn close(&mut self, reason: &str) -> Result<bool, ServerError> {
         let running = |(_, live): &(&String, &Live)| live.state == TaskState::Running;
         let names = self.live.iter().filter(running);
         let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
         for name in names {
             self.enter(&name, TaskState::Parked, reason)?;
         }
-        Ok(self.flush(true)?)
+        self.flush(true)?;
+        let tasks = self.queue.queue().tasks()?;
+        let paused = |state| state == TaskState::Paused;
+        Ok(tasks
+            .iter()
+            .any(|task| !task.state.is_final() && !paused(task.state)))
     }
 }

@@ -32,6 +32,19 @@ pub enum ServerError {
         /// The directory.
         path: PathBuf,
     },
+    /// The queue knows of steps that no checkpoint has.
+    #[error(
+        "`{}` has no checkpoint, and the queue knows of {} with steps that were saved: {}",
+        path.display(),
+        match tasks.len() { 1 => "a task".to_owned(), count => format!("{count} tasks") },
+        tasks.join(", ")
+    )]
+    CheckpointsGone {
+        /// Where they should be.
+        path: PathBuf,
+        /// The tasks, with their steps.
+        tasks: Vec<String>,
+    },
     /// The queue of a server that runs is not where it was.
     #[error(
         "the queue `{}` was removed, moved or replaced while the server ran: nobody can reach it any \
@@ -120,6 +133,10 @@ impl ServerError {
             Self::QueueGone { .. } => {
                 "put it back and start the server again; without it, adapters and checkpoints are \
                  what is left"
+            }
+            Self::CheckpointsGone { .. } => {
+                "put the checkpoints back and start the server again; nothing was changed. To begin \
+                 anew, submit the tasks to another directory"
             }
             Self::OtherModel { .. } => {
                 "a server trains over one model: leave `model` out, or start a server for the other one"

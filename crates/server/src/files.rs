@@ -96,6 +96,8 @@ struct SeenFiles(HashMap<PathBuf, Seen>);
 struct Seen {
     stamp: Option<Stamp>,
     content: Option<blake3::Hash>,
+    /// What it was at the last look, if that was another.
+    looked_at: Option<Stamp>,
 }
 
 type Stamp = (u64, Option<SystemTime>);
@@ -107,7 +109,11 @@ impl SeenFiles {
             let content = content(path);
             // Of a file that has changed meanwhile nobody knows what it was.
             let content = content.filter(|_| self::stamp(path) == stamp);
-            Seen { stamp, content }
+            Seen {
+                stamp,
+                content,
+                looked_at: None,
+            }
         });
     }
 
@@ -115,7 +121,8 @@ impl SeenFiles {
         self.0.retain(|path, _| files.contains(path));
     }
 
-    /// Forgets those whose content is another, and returns them. One that is away is no other.
+    /// Forgets those whose content is another, and returns them. One that is away is no other, and one
+    /// that somebody writes to, as while it is copied back, is not yet.
     fn take_changed(&mut self) -> Vec<(PathBuf, Change)> {
         let mut changed = Vec::new();
         self.0.retain(|path, seen| {
@@ -123,10 +130,17 @@ impl SeenFiles {
             if stamp.is_none() || stamp == seen.stamp {
                 return true;
             }
+            if std::mem::replace(&mut seen.looked_at, stamp) != stamp {
+                return true;
+            }
             let content = content(path);
             // Touched, written anew as it was, or there for the first time.
             if content == seen.content || seen.stamp.is_none() {
-                *seen = Seen { stamp, content };
+                *seen = Seen {
+                    stamp,
+                    content,
+                    looked_at: None,
+                };
                 return true;
             }
             let word = |content: Option<blake3::Hash>| {
@@ -162,6 +176,12 @@ mod tests {
 
     use super::{Change, SeenFiles, stamp};
 
+    /// What is a change when nobody writes any more.
+    fn changed(files: &mut SeenFiles) -> Vec<(std::path::PathBuf, Change)> {
+        assert!(files.take_changed().is_empty(), "it may still be written");
+        files.take_changed()
+    }
+
     #[test]
     fn only_other_content_is_a_change() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -186,13 +206,15 @@ mod tests {
             before: hash("other"),
             now: hash("longer than before"),
         };
-        assert_eq!(files.take_changed(), [(path("other"), change)]);
+        assert_eq!(changed(&mut files), [(path("other"), change)]);
         assert!(files.take_changed().is_empty(), "told once");
         // A file that is back is compared with what it was.
-        fs::write(path("gone"), "gone").expect("written");
+        fs::write(path("gone"), "go").expect("written");
         assert!(files.take_changed().is_empty());
+        fs::write(path("gone"), "gone").expect("written");
+        assert!(changed(&mut files).is_empty());
         fs::write(path("gone"), "longer than before").expect("written");
-        assert_eq!(files.take_changed().len(), 1);
+        assert_eq!(changed(&mut files).len(), 1);
     }
 
     #[test]
@@ -204,7 +226,7 @@ mod tests {
         fs::write(&path, "longer than before").expect("written");
         let mut files = SeenFiles::default();
         files.watch(path.clone(), before);
-        let changed = files.take_changed();
+        let changed = changed(&mut files);
         assert_eq!(changed.len(), 1);
         assert_eq!(
             (&changed[0].0, changed[0].1.before.as_str()),
@@ -219,8 +241,8 @@ mod tests {
         let mut files = SeenFiles::default();
         files.watch(path.clone(), stamp(&path));
         fs::write(&path, "rows").expect("written");
-        assert!(files.take_changed().is_empty());
+        assert!(changed(&mut files).is_empty());
         fs::write(&path, "other rows").expect("written");
-        assert_eq!(files.take_changed().len(), 1);
+        assert_eq!(changed(&mut files).len(), 1);
     }
 }

@@ -3,6 +3,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     rc::Rc,
+    sync::atomic::Ordering,
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
@@ -116,7 +117,8 @@ impl Server {
     }
 
     /// Trains until a signal to stop is set, or there is nothing left if it drains. Tasks that still run
-    /// then are saved and parked. What a caller's signals say of news is not looked at.
+    /// then are saved and parked; the report says `interrupted` if a signal left any to train. What a
+    /// caller's signals say of news is not looked at.
     ///
     /// # Errors
     /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
@@ -129,7 +131,10 @@ impl Server {
     ) -> Result<RunReport, ServerError> {
         let saved = match SavedRun::claim(&self.directory) {
             Ok(saved) => Some(saved),
-            Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => None,
+            Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => {
+                self.nothing_is_lost()?;
+                None
+            }
             Err(error) => return Err(error.into()),
         };
         let run = match saved {
@@ -137,11 +142,13 @@ impl Server {
             None => Run::prepare(self.config, places)?,
         };
         let watch = Watch::start(&self.directory)?;
+        let signals = signals.into();
+        let stop = signals.stop;
         let news = watch.news();
         let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)?));
         let signals = Signals {
             news: &news,
-            ..signals.into()
+            ..signals
         };
         let mut source = Shared(Rc::clone(&desk));
         let trained = run.serve(&mut source, signals, &mut |event| {
@@ -152,10 +159,29 @@ impl Server {
             Ok(_) => "the server was stopped".to_owned(),
             Err(error) => format!("the server ended: {error}"),
         };
-        let closed = desk.borrow_mut().close(&reason);
+        let left = desk.borrow_mut().close(&reason);
         let report = trained?;
-        closed?;
-        Ok(report)
+        let interrupted = left? && stop.load(Ordering::Relaxed);
+        Ok(RunReport {
+            interrupted,
+            ..report
+        })
+    }
+
+    /// Checks that no task that is to go on had steps saved, where there is no checkpoint.
+    fn nothing_is_lost(&self) -> Result<(), ServerError> {
+        let tasks = self.queue.queue().tasks()?;
+        let saved = tasks
+            .iter()
+            .filter(|task| !task.state.is_final() && task.saved_step > 0);
+        let tasks: Vec<String> = saved
+            .map(|task| format!("{} at step {}", task.name, task.saved_step))
+            .collect();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join("checkpoints");
+        Err(ServerError::CheckpointsGone { path, tasks })
     }
 }
 

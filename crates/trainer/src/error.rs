@@ -89,6 +89,14 @@ pub enum TrainerError {
         /// The run directory.
         path: PathBuf,
     },
+    /// Checkpoints that may be there cannot be told.
+    #[error("cannot list the checkpoints in `{}`: {source}", path.display())]
+    Unlisted {
+        /// Where they are.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The run directory cannot be written.
     #[error("cannot write `{}`: {source}", path.display())]
     Write {

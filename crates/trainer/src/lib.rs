@@ -71,6 +71,6 @@ pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, Planne
 pub use prepare::odd_settings;
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
-pub use run_directory::Identity;
+pub use run_directory::{Identity, holds_run};
 pub use sampling::GenerateOptions;
 pub use scheduling::DeviceRoom;

@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     error::Error,
-    fs::File,
+    fs::{self, File},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use loraloom_config::Validation;
@@ -52,6 +52,27 @@ pub(crate) struct Absent {
     held: bool,
     /// Which file cannot be read, and why.
     reason: String,
+    /// Its files when they were last looked at.
+    seen: Vec<Option<Seen>>,
+}
+
+/// Length of a file with something in it, and when it was last written.
+type Seen = (u64, SystemTime);
+
+impl Absent {
+    /// Looks at its files; whether all of them are there and nobody has written to them since the last
+    /// look.
+    fn is_back(&mut self) -> bool {
+        let look = |path: &PathBuf| {
+            let found = fs::metadata(path).ok()?;
+            let readable = found.is_file() && found.len() > 0 && File::open(path).is_ok();
+            readable.then_some((found.len(), found.modified().ok()?))
+        };
+        let now: Vec<_> = files(&self.task).map(look).collect();
+        let is_back = now.iter().all(Option::is_some) && now == self.seen;
+        self.seen = now;
+        is_back
+    }
 }
 
 /// A task whose rows are being read.
@@ -125,9 +146,8 @@ impl Serving<'_, '_> {
             return;
         }
         self.looked = Instant::now();
-        let back = |absent: &Absent| files(&absent.task).all(|path| File::open(path).is_ok());
-        for (id, Absent { task, held, .. }) in self.absent.extract_if(.., |_, absent| back(absent))
-        {
+        let back = self.absent.extract_if(.., |_, absent| absent.is_back());
+        for (id, Absent { task, held, .. }) in back {
             let adapter = task.adapter.name.clone();
             self.reading.insert(id, Reading { adapter, held });
             self.reader.ask(task);
@@ -274,8 +294,13 @@ impl Serving<'_, '_> {
                 let message = format!("`{name}` waits: {reason}");
                 self.session.ledger.emit(Event::Warning { message });
                 self.session.carried.insert(id, name);
-                let task = new;
-                self.absent.insert(id, Absent { task, held, reason });
+                let absent = Absent {
+                    task: new,
+                    held,
+                    reason,
+                    seen: Vec::new(),
+                };
+                self.absent.insert(id, absent);
             } else {
                 self.refuse(id, name, 0, error.to_string());
             }

@@ -53,13 +53,16 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let mut failed = false;
     for adapter in &report.adapters {
         if let Outcome::Failed { reason } = &adapter.outcome {
-            printer.note(&format!("{} failed: {reason}", adapter.name));
+            printer.note(&format!(
+                "{} is not trained to its end: {reason}",
+                adapter.name
+            ));
             failed = true;
         }
     }
     Ok(if report.interrupted {
         Exit::Interrupted
-    } else if failed {
+    } else if failed && arguments.drain {
         Exit::Failed
     } else {
         Exit::Success

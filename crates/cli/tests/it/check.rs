@@ -86,7 +86,7 @@ fn what_is_wrong_is_said_with_place_and_hint() {
     all += &findings(3, &set("adapters.shout-r4.init_from=nowhere"), nothing);
     all += &findings(2, &set("output_dir=loraloom.yaml/below"), nothing);
     all += &findings(2, &set("output_dir=used"), |here| {
-        here.write("used/events.jsonl", "");
+        here.write("used/events.jsonl", "{\"event\":\"step\"}\n");
     });
     all += &findings(0, &set("adapters.shout-r4.train.max_seq_len=16"), nothing);
     let mut settings = insta::Settings::clone_current();

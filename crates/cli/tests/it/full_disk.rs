@@ -99,3 +99,35 @@ fn a_disk_that_is_full_before_the_first_step_ends_a_server_and_loses_nothing() {
 fn a_disk_that_is_full_after_a_step_ends_a_server_and_loses_nothing() {
     a_full_disk_loses_nothing("step");
 }
+
+/// Neither a run nor a server can begin on a full disk; both do once there is room.
+const AT_THE_START: &str = r#"
+mount -t tmpfs -o size=16m none run
+cat /dev/zero >run/ballast 2>/dev/null || true
+for what in "train tasks.yaml --output-dir run/trained" "serve run/served --config tasks.yaml --drain"; do
+    code=0; "$1" $what --no-progress 2>>first.log || code=$?
+    echo $code >>code
+    rm run/ballast
+    "$1" $what --no-progress 2>>second.log
+    rm -rf run/trained
+    cat /dev/zero >run/ballast 2>/dev/null || true
+done
+"#;
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+fn nothing_is_left_in_the_way_of_a_run_that_could_not_begin() {
+    let here = Workspace::new();
+    here.write("tasks.yaml", TASKS.replace("max_steps: 60", "max_steps: 2"));
+    fs::create_dir(here.path("run")).unwrap();
+    let program = assert_cmd::cargo::cargo_bin!("loraloom");
+    let arguments = [program.to_str().unwrap(), ""];
+    let log = |name: &str| fs::read_to_string(here.path(name)).unwrap_or_default();
+    match in_a_mount_namespace(&here.path(""), AT_THE_START, arguments) {
+        None => println!("skipped: no file system can be mounted here"),
+        Some(went_well) => {
+            assert!(went_well, "{}\n{}", log("first.log"), log("second.log"));
+            assert_eq!(log("code"), "75\n75\n", "{}", log("first.log"));
+        }
+    }
+}

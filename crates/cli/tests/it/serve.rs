@@ -2,16 +2,23 @@
 
 use std::{
     fs,
+    io::Write,
     thread::sleep,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde_json::Value;
 
-use crate::server::{
-    LONG, NAMES, Server, assert_as_alone, ok, served, step, task, train_alone, until,
-    wait_for_state, workspace,
+use crate::{
+    server::{
+        LONG, NAMES, Server, assert_as_alone, ok, served, step, task, train_alone, until,
+        wait_for_state, workspace,
+    },
+    support::Workspace,
 };
+
+/// One task that does not end in a test.
+const LONG_SHOUT: &str = "adapters.shout-r2.train.max_steps=100000";
 
 /// A task that has three checkpoints kept.
 const KEPT: &str = "\
@@ -239,6 +246,24 @@ fn a_dataset_that_changes_fails_its_own_task_only() {
 }
 
 /// A server that is started while the data is away, as when a disk is not mounted yet.
+/// How many events of a kind there are.
+fn events(here: &Workspace, kind: &str) -> usize {
+    let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    text.matches(&format!(r#""event":"{kind}""#)).count()
+}
+
+/// A server that has said that a file is away.
+fn start_without_data(here: &Workspace) -> Server {
+    let before = events(here, "warning");
+    let server = Server::start(here, &[]);
+    until("a warning", || events(here, "warning") > before);
+    until("a reason", || {
+        let why = ok(here, &["explain", "run", "shout-r2"]).stdout;
+        why.contains("it goes on when that can be read again")
+    });
+    server
+}
+
 #[test]
 fn a_task_waits_for_data_that_is_away() {
     let here = workspace();
@@ -253,22 +278,95 @@ fn a_task_waits_for_data_that_is_away() {
 
     let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
     assert_eq!(drained.code, 1, "{}", drained.all());
-    let words = "shout-r2 failed: cannot read [DIR]/data/shout.jsonl: No such file";
+    let words =
+        "shout-r2 is not trained to its end: cannot read [DIR]/data/shout.jsonl: No such file";
     assert!(drained.stderr.contains(words), "{}", drained.stderr);
     assert_eq!(task(&here, "number-r4")["state"], "done");
     assert_eq!(task(&here, "shout-r2")["state"], "parked");
     assert_eq!(task(&here, "shout-r3")["state"], "queued");
 
-    let _server = Server::start(&here, &[]);
-    until("a reason", || {
-        let why = ok(&here, &["explain", "run", "shout-r2"]).stdout;
-        why.contains("it goes on when that can be read again")
-    });
-    fs::rename(&away, &path).unwrap();
+    let _server = start_without_data(&here);
+    // As copying it back takes a while: nothing is read before it has ended.
+    let rows = fs::read(&away).unwrap();
+    let mut copy = fs::File::create(&path).unwrap();
+    for part in rows.chunks(rows.len() / 6) {
+        sleep(Duration::from_millis(400));
+        copy.write_all(part).unwrap();
+    }
+    drop(copy);
     for name in NAMES {
         wait_for_state(&here, name, "done");
     }
     assert_as_alone(&here, &NAMES);
+}
+
+#[test]
+fn saved_steps_are_not_trained_again_where_checkpoints_are_away() {
+    let here = workspace();
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml", "--set", LONG_SHOUT]);
+    until("a checkpoint", || step(&here, "shout-r2") > 6);
+    server.kill();
+    let last = || fs::read(here.path("run/adapters/shout-r2/last/adapter_model.safetensors"));
+    let (before, saved) = (
+        last().unwrap(),
+        task(&here, "shout-r2")["saved_step"].clone(),
+    );
+    let checkpoints = here.path("run/checkpoints");
+    fs::rename(&checkpoints, here.path("away")).unwrap();
+    let refused = |words: &str| {
+        let run = here.run(&["serve", "run", "--drain", "--no-progress"]);
+        assert_eq!(run.code, 3, "{}", run.all());
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+        assert_eq!(last().unwrap(), before);
+        assert_eq!(task(&here, "shout-r2")["saved_step"], saved);
+    };
+    let step = saved.as_u64().unwrap();
+    refused(&format!(
+        "with steps that were saved: shout-r2 at step {step}"
+    ));
+    // Something that is no directory cannot be listed, whoever the user is.
+    here.write("run/checkpoints", "");
+    refused("cannot list the checkpoints in `run/checkpoints`");
+    fs::remove_file(&checkpoints).unwrap();
+    fs::rename(here.path("away"), &checkpoints).unwrap();
+    let _server = Server::start(&here, &[]);
+    until("steps after the saved one", || {
+        task(&here, "shout-r2")["step"].as_u64().unwrap() > step
+    });
+}
+
+#[test]
+fn exit_codes_tell_if_anything_is_left_to_train() {
+    let here = workspace();
+    let drained = |code| {
+        let run = here.run(&["serve", "run", "--drain", "--no-progress"]);
+        assert_eq!(run.code, code, "{}", run.all());
+    };
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml", "--set", LONG_SHOUT]);
+    until("steps", || step(&here, "shout-r2") > 1);
+    ok(&here, &["pause", "run", "shout-r2"]);
+    wait_for_state(&here, "shout-r2", "paused");
+    server.kill();
+    // A task that its owner holds is not left to train; nobody interrupted anything.
+    drained(0);
+    drained(0);
+    // What waits for its file is, and SIGTERM is not the failure of a task.
+    ok(&here, &["resume", "run", "shout-r2"]);
+    fs::remove_file(here.path("data/shout.jsonl")).unwrap();
+    drained(1);
+    let mut server = start_without_data(&here);
+    server.signal("-TERM");
+    assert_eq!(server.ends(), Some(130));
+    ok(&here, &["cancel", "run", "shout-r2"]);
+    let before = events(&here, "resume");
+    let mut server = Server::start(&here, &[]);
+    until("a run", || events(&here, "resume") > before);
+    server.signal("-TERM");
+    assert_eq!(server.ends(), Some(0));
 }
 
 #[test]

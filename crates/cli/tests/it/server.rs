@@ -67,6 +67,11 @@ impl Server {
         self.kill();
     }
 
+    /// Waits for its end; its exit code.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+
     /// Sends a signal, such as `-INT`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();

@@ -33,10 +33,18 @@ pub(super) struct Seal {
 }
 
 /// The checkpoints in `parent`, the newest first. One that was about to be replaced by another of its
-/// number comes behind that.
-pub(super) fn generations(parent: &Path) -> Vec<Generation> {
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+/// number comes behind that. None if there is no `parent`.
+///
+/// # Errors
+/// If `parent` is there and cannot be listed.
+pub(super) fn generations(parent: &Path) -> io::Result<Vec<Generation>> {
+    let entries = match fs::read_dir(parent) {
+        Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
     let mut found: Vec<(bool, Generation)> = entries
+        .into_iter()
         .filter_map(|entry| {
             let path = entry.path();
             let name = path.file_name()?.to_str()?;
@@ -46,7 +54,7 @@ pub(super) fn generations(parent: &Path) -> Vec<Generation> {
         })
         .collect();
     found.sort_by_key(|(current, generation)| (generation.number, *current));
-    found.into_iter().rev().map(|(_, found)| found).collect()
+    Ok(found.into_iter().rev().map(|(_, found)| found).collect())
 }
 
 impl Manifest {
@@ -123,7 +131,7 @@ mod tests {
     }
 
     fn numbers(parent: &Path) -> Vec<u64> {
-        let found = generations(parent).into_iter();
+        let found = generations(parent).expect("a list").into_iter();
         found.map(|generation| generation.number).collect()
     }
 
@@ -131,7 +139,7 @@ mod tests {
     fn what_is_committed_is_whole_and_what_is_not_is_nowhere() {
         let directory = tempfile::tempdir().expect("a directory");
         let parent = directory.path().join("checkpoints");
-        assert!(generations(&parent).is_empty());
+        assert_eq!(generations(&parent).expect("a list"), []);
         fs::create_dir(&parent).expect("a directory");
         commit(&parent, 9, b"nine");
         commit(&parent, 10, b"ten");
@@ -177,9 +185,10 @@ mod tests {
         assert_eq!(read.as_deref(), Ok(&b"second"[..]));
         // Between the two renames there is the old one under another name.
         fs::rename(parent.join("3"), parent.join("3.old")).expect("renamed");
-        assert_eq!(generations(parent)[0].path, parent.join("3.old"));
+        let left = generations(parent).expect("a list");
+        assert_eq!(left[0].path, parent.join("3.old"));
         commit(parent, 3, b"third");
-        assert_eq!(generations(parent).len(), 1);
+        assert_eq!(generations(parent).expect("a list").len(), 1);
     }
 
     #[test]

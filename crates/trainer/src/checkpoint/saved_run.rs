@@ -11,7 +11,7 @@ use super::{
     DIRECTORY, LEARNT, RECORD,
     compare::{Difference, config_value, difference},
     digest::model_digest,
-    generation::{Manifest, generations},
+    generation::{Generation, Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
     staged::remove,
     tensors::decode,
@@ -68,7 +68,7 @@ impl SavedRun {
     /// [`TrainerError::NoCheckpoint`] if there is none.
     pub fn newest(directory: &Path) -> Result<Self, TrainerError> {
         let mut problems = Vec::new();
-        for generation in generations(&directory.join(DIRECTORY)) {
+        for generation in listed(directory)? {
             let path = generation.path;
             match read(&path) {
                 Ok((manifest, record)) => {
@@ -106,7 +106,7 @@ impl SavedRun {
         let mut saved = Self::newest(directory)?;
         saved.claim = claim;
         run_directory::tidy(directory)?;
-        for generation in generations(&directory.join(DIRECTORY)) {
+        for generation in listed(directory)? {
             if generation.path == saved.path {
                 break;
             }
@@ -286,16 +286,21 @@ impl SavedRun {
     }
 }
 
+/// The checkpoints of the run in `directory`, the newest first.
+fn listed(directory: &Path) -> Result<Vec<Generation>, TrainerError> {
+    let path = directory.join(DIRECTORY);
+    generations(&path).map_err(|source| TrainerError::Unlisted { path, source })
+}
+
 /// Digest of the model that the run in `directory` trains over, if it has written that down; tensors
 /// of checkpoints are not read.
 pub fn trained_over(directory: &Path) -> Option<String> {
-    generations(&directory.join(DIRECTORY))
-        .into_iter()
-        .find_map(|generation| {
-            let record = fs::read(generation.path.join(RECORD)).ok()?;
-            let record: RunRecord = serde_json::from_slice(&record).ok()?;
-            Some(record.model)
-        })
+    let generations = generations(&directory.join(DIRECTORY)).ok();
+    generations.into_iter().flatten().find_map(|generation| {
+        let record = fs::read(generation.path.join(RECORD)).ok()?;
+        let record: RunRecord = serde_json::from_slice(&record).ok()?;
+        Some(record.model)
+    })
 }
 
 /// Checks that `model` is what the run in `directory` trains over, if that is known.

@@ -123,7 +123,7 @@ impl Drop for Staged {
 /// # Errors
 /// If one cannot be removed.
 pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<(), TrainerError> {
-    let (undone, kept): (Vec<_>, Vec<_>) = generations(parent)
+    let (undone, kept): (Vec<_>, Vec<_>) = on(parent, generations(parent))?
         .into_iter()
         .partition(|generation| generation.number > number);
     for generation in undone.into_iter().chain(kept.into_iter().skip(keep)) {

@@ -37,6 +37,20 @@ pub(crate) fn is_run(directory: &Path) -> bool {
     [EVENTS, CONFIG, checkpoint::DIRECTORY].iter().any(holds)
 }
 
+/// Whether a run has left anything in a directory: steps, adapters or checkpoints. What cannot be read
+/// counts.
+pub fn holds_run(directory: &Path) -> bool {
+    let is_there =
+        |error: io::Error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+    let events = fs::read_to_string(directory.join(EVENTS));
+    let stepped = events.map_or_else(is_there, |events| events.contains(r#""event":"step""#));
+    let holds = |name: &str| {
+        let entries = fs::read_dir(directory.join(name));
+        entries.map_or_else(is_there, |mut entries| entries.next().is_some())
+    };
+    stepped || holds(ADAPTERS) || holds(checkpoint::DIRECTORY)
+}
+
 /// Where an adapter is kept: `which` is `last` or `best`.
 pub(crate) fn adapter(directory: &Path, name: &str, which: &str) -> PathBuf {
     directory.join(ADAPTERS).join(name).join(which)
@@ -44,19 +58,29 @@ pub(crate) fn adapter(directory: &Path, name: &str, which: &str) -> PathBuf {
 
 impl RunDirectory {
     /// Creates the directory, with the resolved configuration and an empty list of events. A
-    /// directory that already holds a run is never touched.
+    /// directory that already holds a run is never touched, unless that ended before its first
+    /// checkpoint: then there is nothing of it to lose, and nothing to go on from.
     pub(crate) fn create(path: &Path, config: &str) -> Result<Self, TrainerError> {
         on(path, create_directories(path))?;
         let exists = || TrainerError::RunExists {
             path: path.to_owned(),
         };
         let adapters = path.join(ADAPTERS);
-        if adapters.exists() || path.join(EVENTS).exists() {
+        let events_path = path.join(EVENTS);
+        let some = adapters.exists() || events_path.exists();
+        if some && holds_run(path) {
             return Err(exists());
         }
         let claim = Claim::take(path)?;
+        if some {
+            // Whoever had the claim until now may have begun.
+            if holds_run(path) {
+                return Err(exists());
+            }
+            on(&events_path, File::create(&events_path))?;
+            return Self::resume(path, config, claim);
+        }
         // Creating the list of events is what claims the directory: of two runs one fails here.
-        let events_path = path.join(EVENTS);
         let events = OpenOptions::new()
             .append(true)
             .create_new(true)
