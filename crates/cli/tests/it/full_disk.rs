@@ -115,7 +115,6 @@ done
 "#;
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn nothing_is_left_in_the_way_of_a_run_that_could_not_begin() {
     let here = Workspace::new();
     here.write("tasks.yaml", TASKS.replace("max_steps: 60", "max_steps: 2"));
