@@ -241,7 +241,7 @@ mutation saved-steps-again crates/server/src/server.rs 'self.nothing_is_lost()?;
 mutation unlisted-is-empty $trainer/checkpoint/generation.rs \
     'Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),' 'Err(_) => Vec::new(),' checkpoints_are_away
 mutation held-is-left crates/server/src/desk.rs '!task.state.is_final() && !paused(task.state)' \
-    '!task.state.is_final()' exit_codes_tell
+    '!task.state.is_final() || paused(task.state)' exit_codes_tell
 mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
     'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
