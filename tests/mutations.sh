@@ -252,6 +252,12 @@ mutation full-is-usage crates/cli/src/failure.rs \
 mutation nothing-begun-is-a-run $trainer/run_directory/directory.rs \
     'entries.map_or_else(is_there, |mut entries| entries.next().is_some())' \
     'entries.map_or_else(is_there, |_| true)' could_not_begin
+mutation stop-waits crates/cli/src/interrupt.rs 'Duration::from_secs(5)' 'Duration::from_secs(60)' a_signal_inside
+mutation standby-is-empty $trainer/standby.rs 'self.state().kept = Some(kept);' 'drop(kept);' a_stop_inside_a_step
+mutation training-goes-on $trainer/standby.rs 'mem::forget(state);' 'drop(state);' a_stop_inside_a_step
+mutation standby-of-now $trainer/snapshot.rs '=> (snapshot.iteration, snapshot.tokens)' \
+    '=> (self.ledger.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
+mutation old-copy-serves $trainer/rewind.rs '&& !self.is_old()' '' old_copies
 
 rm -f "$log"
 exit $((survived > 0))

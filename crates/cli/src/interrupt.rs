@@ -1,27 +1,72 @@
 //! Signals: Ctrl-C and its like ask a run to stop after its step, and end the process when they come
 //! again; SIGUSR1 asks it to save.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
 };
 
-use crate::{exit::Exit, printer::Printer};
+use loraloom_trainer::{Standby, TrainerError};
 
-/// A flag that Ctrl-C, SIGTERM and SIGHUP set.
+use crate::{exit::Exit, failure, printer::Printer};
+
+/// How long a stop waits for the step under way. Slurm and Kubernetes kill after 30 seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a run looks at to see if it is to stop, and what stops it where it does not look.
+pub(crate) struct Stop {
+    /// Set by Ctrl-C, SIGTERM and SIGHUP.
+    pub(crate) asked: Arc<AtomicBool>,
+    pub(crate) standby: Arc<Standby>,
+}
+
+/// Handles Ctrl-C, SIGTERM and SIGHUP. The process ends inside a step that takes too long.
 ///
 /// # Errors
 /// If the operating system refuses the handler.
-pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let (handler_stop, printer) = (Arc::clone(&stop), printer.clone());
+pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
+    let asked = Arc::new(AtomicBool::new(false));
+    let standby = Arc::new(Standby::default());
+    let stop = Stop {
+        asked: Arc::clone(&asked),
+        standby: Arc::clone(&standby),
+    };
+    let printer = printer.clone();
     on_stop(move || {
-        if handler_stop.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(Exit::Interrupted as u8));
+        if asked.swap(true, Ordering::SeqCst) {
+            process::exit(i32::from(Exit::Interrupted as u8));
         }
         printer.note("stopping after this step; everything will be saved (Ctrl-C again quits now)");
+        let (standby, printer) = (Arc::clone(&standby), printer.clone());
+        thread::spawn(move || {
+            thread::sleep(PATIENCE);
+            loop {
+                if let Some(saved) = standby.take_over() {
+                    process::exit(i32::from(cut_short(&printer, saved) as u8));
+                }
+                thread::sleep(PATIENCE / 100);
+            }
+        });
     })?;
     Ok(stop)
+}
+
+/// Says that a run ends inside a step.
+fn cut_short(printer: &Printer, saved: Result<(), TrainerError>) -> Exit {
+    if let Err(error) = saved {
+        return failure::report(printer, &error.into());
+    }
+    printer.note(&format!(
+        "the step under way takes more than {} seconds: it is dropped, and taken again on resume",
+        PATIENCE.as_secs()
+    ));
+    printer.hint_way_back();
+    Exit::Interrupted
 }
 
 /// A flag that SIGUSR1 sets, where there are such signals. Without a handler it ends the process, so
@@ -54,7 +99,7 @@ pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<
         signals.push(SIGHUP);
     }
     let mut signals = Signals::new(signals)?;
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name("signals".into())
         .spawn(move || signals.forever().for_each(|_| act()))?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal, Write},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct Printer {
     color_stderr: bool,
     color_stdout: bool,
     /// The command that goes on with a run that ends early.
-    way_back: OnceLock<String>,
+    way_back: Arc<OnceLock<String>>,
 }
 
 impl Printer {
@@ -47,7 +47,7 @@ impl Printer {
             bars: draws.then(|| MultiProgress::with_draw_target(screen::target())),
             color_stderr: terminal && !plain,
             color_stdout: io::stdout().is_terminal() && !plain,
-            way_back: OnceLock::new(),
+            way_back: Arc::default(),
         }
     }
 

@@ -2,13 +2,16 @@
 
 use std::{
     error::Error,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use loraloom_config::{AdapterConfig, DatasetConfig, EarlyStopping};
 use loraloom_scheduler::TaskId;
 
-use crate::DeviceRoom;
+use crate::{DeviceRoom, Standby};
 
 /// Whatever keeps a source from being read or written.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -80,6 +83,8 @@ pub struct Signals<'a> {
     pub news: &'a AtomicBool,
     /// Everything is to be saved, and the run to go on; unset once that begins.
     pub save: &'a AtomicBool,
+    /// Saves the run if it is to end inside a step.
+    pub standby: Option<&'a Arc<Standby>>,
 }
 
 /// A flag that nobody sets.
@@ -92,6 +97,7 @@ impl<'a> From<&'a AtomicBool> for Signals<'a> {
             stop,
             news: &NEVER,
             save: &NEVER,
+            standby: None,
         }
     }
 }

@@ -35,16 +35,25 @@ impl Session<'_> {
         }
         let decision = scheduler.decide();
         let most = decision.max_steps;
-        self.carry_out(decision)?;
-        if self.ledger.running.is_empty() {
-            return Ok(false);
+        let standby = self.saving.standby.clone();
+        if let Some(standby) = &standby {
+            standby.compute();
         }
-        let ended = match self.train(signals, most) {
+        let trained = self.carry_out(decision).and_then(|()| {
+            let any = !self.ledger.running.is_empty();
+            any.then(|| self.train(signals, most)).transpose()
+        });
+        if let Some(standby) = &standby {
+            standby.wait();
+        }
+        let ended = match trained {
+            Ok(None) => return Ok(false),
+            Ok(Some(ended)) => ended,
             Err(error) if error.is_out_of_memory() => {
                 self.go_on_with_less(error, scheduler)?;
                 return Ok(true);
             }
-            ended => ended?,
+            Err(error) => return Err(error),
         };
         for iteration in std::mem::take(&mut self.ledger.measured) {
             scheduler.measured(&iteration)?;

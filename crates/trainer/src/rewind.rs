@@ -1,4 +1,7 @@
-//! Running out of memory, and going on from where that was not so yet.
+//! Copies of the running tasks: to go on from after running out of memory, and to save by a stop
+//! inside a step.
+
+use std::time::{Duration, Instant};
 
 use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Scheduler, TaskId, TaskState};
 
@@ -6,18 +9,25 @@ use crate::{
     Event, TrainerError,
     adapter::{ModelAdapter, on_host},
     session::Session,
+    snapshot::Running,
+    standby::Kept,
     task::TrainingTask,
+    writer::Parts,
 };
 
 /// Iterations that are taken again at the most, apart from those without a pause.
 const LONGEST_LOOK_BACK: u64 = 32;
 
+/// Time after which a copy is made again at the next step.
+const OLDEST: Duration = Duration::from_secs(60);
+
 /// The running tasks with their adapters, as they were at an iteration's end.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    iteration: u64,
-    tokens: u64,
-    tasks: Vec<(TrainingTask, ModelAdapter)>,
+    made: Instant,
+    pub(crate) iteration: u64,
+    pub(crate) tokens: u64,
+    pub(crate) tasks: Vec<(TrainingTask, ModelAdapter)>,
 }
 
 impl Snapshot {
@@ -25,12 +35,22 @@ impl Snapshot {
     fn serves(&self, running: &[TrainingTask], iteration: u64) -> bool {
         let place = |task: &TrainingTask| (task.id, task.group);
         let same = self.tasks.iter().map(|(task, _)| place(task));
-        iteration < self.iteration + LONGEST_LOOK_BACK && same.eq(running.iter().map(place))
+        let recent = iteration < self.iteration + LONGEST_LOOK_BACK && !self.is_old();
+        recent && same.eq(running.iter().map(place))
+    }
+
+    fn is_old(&self) -> bool {
+        Instant::now() >= self.oldest()
+    }
+
+    /// When the next one is made at the latest.
+    pub(crate) fn oldest(&self) -> Instant {
+        self.made + OLDEST
     }
 }
 
 impl Session<'_> {
-    /// Keeps what the running tasks are, if memory can run out here.
+    /// Keeps what the running tasks are, unless a recent copy is there.
     pub(crate) fn keep_snapshot(&mut self) -> Result<(), TrainerError> {
         let ledger = &self.ledger;
         let kept = self.snapshot.as_ref();
@@ -43,12 +63,31 @@ impl Session<'_> {
             let adapter = on_host(self.pipeline.extract(place.group, place.slot)?)?;
             Ok((ledger.running[index].clone(), adapter))
         });
-        self.snapshot = Some(Snapshot {
+        let snapshot = Snapshot {
+            made: Instant::now(),
             iteration: ledger.iteration,
             tokens: ledger.tokens,
             tasks: copies.collect::<Result<_, TrainerError>>()?,
-        });
+        };
+        if let Some(standby) = &self.saving.standby
+            && self.saving.written_at != Some(snapshot.iteration)
+        {
+            standby.keep(self.kept(&snapshot)?);
+        }
+        self.snapshot = Some(snapshot);
         Ok(())
+    }
+
+    /// The checkpoint that a stop inside a step writes.
+    fn kept(&self, snapshot: &Snapshot) -> Result<Kept, TrainerError> {
+        let (mut sender, parts) = Parts::new();
+        self.write_checkpoint(&mut sender, Running::Kept(snapshot))?;
+        Ok(Kept {
+            parent: self.ledger.directory.checkpoints(),
+            iteration: snapshot.iteration,
+            keep: self.saving.keep,
+            parts,
+        })
     }
 
     /// Goes on after memory ran out: the steps since the last snapshot are taken again, without the
@@ -152,5 +191,29 @@ impl Session<'_> {
             microbatch_rows: Some(rows),
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{LONGEST_LOOK_BACK, Snapshot};
+
+    #[test]
+    fn old_copies_are_made_again() {
+        let serves = |age, iteration| {
+            let made = Instant::now().checked_sub(Duration::from_secs(age));
+            let copy = Snapshot {
+                made: made.expect("a machine that is up for two minutes"),
+                iteration: 5,
+                tokens: 0,
+                tasks: Vec::new(),
+            };
+            copy.serves(&[], iteration)
+        };
+        assert!(serves(50, 5 + LONGEST_LOOK_BACK - 1));
+        assert!(!serves(70, 5));
+        assert!(!serves(0, 5 + LONGEST_LOOK_BACK));
     }
 }

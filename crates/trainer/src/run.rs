@@ -205,7 +205,9 @@ impl Run {
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
         session.saving.limit = limit;
         session.answers.asked = asked;
-        let trained = session.train_all(scheduler, signals.into());
+        let signals: Signals<'_> = signals.into();
+        session.saving.standby = signals.standby.cloned();
+        let trained = session.train_all(scheduler, signals);
         session.saved_if_it_failed(trained)?;
         session.end(&scheduler.forecasts())
     }
@@ -244,6 +246,7 @@ impl Run {
         let origin = Origin::Queue;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
         session.saving.limit = limit;
+        session.saving.standby = signals.standby.cloned();
         let rows = RowCache::new(&ground.tokenizer, model.vocab_size);
         let served = thread::scope(|scope| {
             let mut serving = Serving {

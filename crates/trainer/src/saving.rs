@@ -1,7 +1,7 @@
 //! What a run writes: adapters for PEFT, and checkpoints to go on from. The training stands still only
 //! while adapters are copied to the host's memory.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use loraloom_scheduler::TaskId;
 use serde_json::Value;
@@ -13,9 +13,10 @@ use crate::{
     report::Best,
     session::Session,
     snapshot::Running,
+    standby::Standby,
     task::TrainingTask,
     waiting::WaitingTask,
-    writer::{AdapterFiles, Before, Part, Writer},
+    writer::{AdapterFiles, Before, Part, Parts, Writer},
 };
 
 /// A run ends when saves have failed at so many moments in a row.
@@ -40,6 +41,10 @@ pub(crate) struct Saving {
     writer: Option<Writer>,
     /// Bytes that this process may have, if a stage is in its memory and there is a limit.
     pub(crate) limit: Option<u64>,
+    /// Saves the run if it is to stop inside a step.
+    pub(crate) standby: Option<Arc<Standby>>,
+    /// The iteration after which the last checkpoint was begun here.
+    pub(crate) written_at: Option<u64>,
     /// Tasks of which `last` or `best` could not be written, and what is there.
     unsaved: Vec<(TaskId, Before)>,
     /// Something was saved since the last moment.
@@ -63,6 +68,8 @@ impl Saving {
             due: false,
             writer: None,
             limit: None,
+            standby: None,
+            written_at: None,
             unsaved: Vec::new(),
             saved: false,
             problems: Vec::new(),
@@ -301,7 +308,7 @@ impl Session<'_> {
     }
 
     /// What writes at this moment. What was saved before is written first, and what became of it known.
-    fn writer(&mut self) -> &mut Writer {
+    fn writer(&mut self) -> &mut Parts {
         if self.saving.writer.as_ref().is_some_and(Writer::is_closed) {
             self.saving.wait(&mut self.ledger);
         }
@@ -309,7 +316,7 @@ impl Session<'_> {
         let ledger = &self.ledger;
         let (iteration, keep) = (ledger.iteration, self.saving.keep);
         let start = || Writer::start(ledger.directory.checkpoints(), iteration, keep);
-        self.saving.writer.get_or_insert_with(start)
+        self.saving.writer.get_or_insert_with(start).parts()
     }
 
     /// Bytes that copies which are not yet written may take, beside what the running tasks are expected
@@ -320,14 +327,19 @@ impl Session<'_> {
 
     /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
     /// then.
-    fn start_writing(&mut self, running: Running) -> Result<(), TrainerError> {
+    fn start_writing(&mut self, running: Running<'_>) -> Result<(), TrainerError> {
         self.check_directory()?;
         if std::mem::take(&mut self.saving.due) {
             self.writer();
             if let Some(mut writer) = self.saving.writer.take() {
-                let sent = self.write_checkpoint(&mut writer, running);
+                let sent = self.write_checkpoint(writer.parts(), running);
+                let writing = writer.writing();
                 self.saving.writer = Some(writer);
                 sent?;
+                self.saving.written_at = Some(self.ledger.iteration);
+                if let Some(standby) = &self.saving.standby {
+                    standby.has_begun(writing);
+                }
             }
         }
         if let Some(writer) = &mut self.saving.writer {

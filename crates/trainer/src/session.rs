@@ -59,6 +59,7 @@ impl Session<'_> {
     ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
         self.restart_lost_steps();
         self.keep_snapshot()?;
+        let renew = self.snapshot.as_ref().map(Snapshot::oldest);
         let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
         let split = self.ledger.config.pipeline.microbatches;
         let running = self.ledger.running.iter();
@@ -78,6 +79,7 @@ impl Session<'_> {
             ledger: &mut self.ledger,
             saving: &mut self.saving,
             signals,
+            renew,
         };
         self.pipeline.run(&passes, &mut window)?;
 

@@ -11,29 +11,36 @@ use crate::{
     checkpoint::{
         BestRecord, Exact, FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors,
     },
+    rewind::Snapshot,
     session::Session,
     task::TrainingTask,
-    writer::{Part, Writer},
+    writer::{Part, Parts},
 };
 
 /// Where running tasks' adapters are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Running {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Running<'a> {
     /// In the stages.
     There,
+    /// Here, as they were; nothing is written before all is sent.
+    Kept(&'a Snapshot),
     /// Nowhere: a stage is lost.
     Lost,
 }
 
 impl Session<'_> {
-    /// Has a checkpoint of the run as it is written.
+    /// Has a checkpoint of the run written.
     pub(crate) fn write_checkpoint(
         &self,
-        writer: &mut Writer,
-        running: Running,
+        writer: &mut Parts,
+        running: Running<'_>,
     ) -> Result<(), TrainerError> {
         let old = !self.held.is_empty() || !self.carried.is_empty();
-        let before = if running == Running::Lost || old {
+        let room = match running {
+            Running::Kept(_) => None,
+            _ => self.room_for_copies(),
+        };
+        let before = if matches!(running, Running::Lost) || old {
             SavedRun::newest(self.ledger.directory.path()).ok()
         } else {
             None
@@ -43,7 +50,7 @@ impl Session<'_> {
         let reports = self.ended.iter().filter(|_| !self.numbered);
         for (id, report) in reports {
             let record = if self.held.contains(id) {
-                self.as_before(writer, before.as_ref(), queued(report))?
+                as_before(writer, room, before.as_ref(), queued(report))?
             } else {
                 ended(report)
             };
@@ -53,33 +60,46 @@ impl Session<'_> {
             let records = before.iter().flat_map(|before| &before.record().tasks);
             let mut begun = records.filter(|record| record.standing == Standing::Begun);
             if let Some(record) = begun.find(|record| record.number == Some(id.0)) {
-                let record = self.as_before(writer, before.as_ref(), record.clone())?;
+                let record = as_before(writer, room, before.as_ref(), record.clone())?;
                 tasks.insert(*id, record);
             }
         }
-        for (index, task) in self.ledger.running.iter().enumerate() {
-            let record = if running == Running::Lost {
-                self.as_before(writer, before.as_ref(), queued_task(task))?
-            } else {
-                let place = self.ledger.place(index);
-                let copy = || Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?);
-                self.begun(writer, task, copy)?
-            };
-            tasks.insert(task.id, record);
+        if let Running::Kept(snapshot) = running {
+            for (task, states) in &snapshot.tasks {
+                tasks.insert(
+                    task.id,
+                    self.begun(writer, room, task, || Ok(states.clone()))?,
+                );
+            }
+        } else {
+            for (index, task) in self.ledger.running.iter().enumerate() {
+                let record = if matches!(running, Running::Lost) {
+                    as_before(writer, room, before.as_ref(), queued_task(task))?
+                } else {
+                    let place = self.ledger.place(index);
+                    let copy = || Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?);
+                    self.begun(writer, room, task, copy)?
+                };
+                tasks.insert(task.id, record);
+            }
         }
         for waiting in self.waiting.values() {
             let task = &waiting.task;
             let record = match &waiting.adapter {
-                Some(states) => self.begun(writer, task, || Ok(states.clone()))?,
+                Some(states) => self.begun(writer, room, task, || Ok(states.clone()))?,
                 None => queued_task(task),
             };
             tasks.insert(task.id, record);
         }
+        let (iteration, tokens) = match running {
+            Running::Kept(snapshot) => (snapshot.iteration, snapshot.tokens),
+            _ => (self.ledger.iteration, self.ledger.tokens),
+        };
         let record = RunRecord {
             format: FORMAT,
             loraloom: env!("CARGO_PKG_VERSION").to_owned(),
-            iteration: self.ledger.iteration,
-            tokens: self.ledger.tokens,
+            iteration,
+            tokens,
             seconds: self.saving.seconds(),
             model: self.saving.model.clone(),
             layers: self.pipeline.config().num_hidden_layers,
@@ -115,14 +135,14 @@ impl Session<'_> {
     /// change it; not needed if that was sent with its `last`.
     fn begun(
         &self,
-        writer: &mut Writer,
+        writer: &mut Parts,
+        room: Option<u64>,
         task: &TrainingTask,
         copy: impl FnOnce() -> Result<ModelAdapter, TrainerError>,
     ) -> Result<TaskRecord, TrainerError> {
         if !writer.has_drafted(task.id, task.steps) {
             let tensors = self.tensors(task.id, copy()?)?;
             let name = task.config.name.clone();
-            let room = self.room_for_copies();
             writer.draft((task.id, task.steps), name, tensors, room);
         }
         let shape = self.shapes.get(&task.id);
@@ -142,27 +162,27 @@ impl Session<'_> {
         let initial = self.initial.get(&task).cloned();
         Ok(Tensors::Adapter(states, initial.map(on_host).transpose()?))
     }
+}
 
-    /// A task as the checkpoint before has it, with its tensors, or else without a step.
-    fn as_before(
-        &self,
-        writer: &mut Writer,
-        before: Option<&SavedRun>,
-        queued: TaskRecord,
-    ) -> Result<TaskRecord, TrainerError> {
-        let found = before.and_then(|before| {
-            let mut tasks = before.record().tasks.iter();
-            Some((before, tasks.find(|task| task.name == queued.name)?))
-        });
-        let Some((before, record)) = found else {
-            return Ok(queued);
-        };
-        if let Some(file) = before.tensors_of(record)? {
-            let part = Part::Tensors(record.name.clone(), Tensors::File(file));
-            writer.send(part, self.room_for_copies());
-        }
-        Ok(record.clone())
+/// A task as the checkpoint before has it, with its tensors, or else without a step.
+fn as_before(
+    writer: &mut Parts,
+    room: Option<u64>,
+    before: Option<&SavedRun>,
+    queued: TaskRecord,
+) -> Result<TaskRecord, TrainerError> {
+    let found = before.and_then(|before| {
+        let mut tasks = before.record().tasks.iter();
+        Some((before, tasks.find(|task| task.name == queued.name)?))
+    });
+    let Some((before, record)) = found else {
+        return Ok(queued);
+    };
+    if let Some(file) = before.tensors_of(record)? {
+        let part = Part::Tensors(record.name.clone(), Tensors::File(file));
+        writer.send(part, room);
     }
+    Ok(record.clone())
 }
 
 fn queued_task(task: &TrainingTask) -> TaskRecord {

@@ -17,6 +17,8 @@ pub(crate) struct Window<'s, 'a> {
     pub(crate) ledger: &'s mut Ledger<'a>,
     pub(crate) saving: &'s mut Saving,
     pub(crate) signals: Signals<'s>,
+    /// When the copy of the running tasks is to be made again.
+    pub(crate) renew: Option<Instant>,
 }
 
 impl Steps for Window<'_, '_> {
@@ -24,10 +26,11 @@ impl Steps for Window<'_, '_> {
 
     /// The first step is always taken: whoever asked for a window means it.
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
-        if step > 0 && (self.signals.any() || !self.ledger.directory.is_there()) {
+        let begun = Instant::now();
+        let renews = self.renew.is_some_and(|renew| begun >= renew);
+        if step > 0 && (renews || self.signals.any() || !self.ledger.directory.is_there()) {
             return Ok(None);
         }
-        let begun = Instant::now();
         let ledger = &mut *self.ledger;
         let (plan, groups) = ledger.plan_step()?;
         ledger.iteration += 1;

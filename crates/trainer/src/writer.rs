@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     panic::resume_unwind,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
 };
@@ -69,9 +69,16 @@ pub(crate) struct WrittenCheckpoint {
     pub(crate) path: Result<PathBuf, TrainerError>,
 }
 
-/// A thread that writes the parts it is sent.
+/// Parts that were sent, with their bytes, and where to say of how many bytes are done with.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct Pending {
+    parts: Receiver<(Part, u64)>,
+    done: Sender<u64>,
+}
+
+/// Where parts go that are to be written.
+#[derive(Debug)]
+pub(crate) struct Parts {
     /// `None` once all parts were sent.
     parts: Option<Sender<(Part, u64)>>,
     /// Bytes of the parts that are done with.
@@ -80,24 +87,79 @@ pub(crate) struct Writer {
     held: u64,
     /// Tasks whose tensors were sent for the checkpoint, at these steps.
     drafted: BTreeMap<TaskId, usize>,
+}
+
+/// A thread that writes the parts it is sent.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    parts: Parts,
+    writing: Option<Receiver<()>>,
     thread: JoinHandle<Written>,
 }
 
 impl Writer {
     /// Starts to write what is saved after `iteration`; the newest `keep` checkpoints in `parent` stay.
     pub(crate) fn start(parent: PathBuf, iteration: u64, keep: usize) -> Self {
+        let (parts, pending) = Parts::new();
+        let (writes, writing) = mpsc::channel();
+        Self {
+            parts,
+            writing: Some(writing),
+            thread: thread::spawn(move || {
+                let _writes: Sender<()> = writes;
+                write_pending(&parent, iteration, keep, &pending)
+            }),
+        }
+    }
+
+    /// What ends when all is written; given out once.
+    pub(crate) fn writing(&mut self) -> Option<Receiver<()>> {
+        self.writing.take()
+    }
+
+    /// Where its parts go.
+    pub(crate) fn parts(&mut self) -> &mut Parts {
+        &mut self.parts
+    }
+
+    /// Says that there are no more parts.
+    pub(crate) fn close(&mut self) {
+        self.parts.parts = None;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parts.parts.is_none()
+    }
+
+    /// Whether all parts were sent and written.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_closed() && self.thread.is_finished()
+    }
+
+    /// Waits until all is written.
+    pub(crate) fn join(mut self) -> Written {
+        self.close();
+        let written = self.thread.join();
+        written.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Parts {
+    /// A way for parts, and its end.
+    pub(crate) fn new() -> (Self, Pending) {
         let (parts, to_write) = mpsc::channel();
         let (written, done) = mpsc::channel();
-        Self {
+        let sender = Self {
             parts: Some(parts),
             done,
             held: 0,
             drafted: BTreeMap::new(),
-            thread: thread::spawn(move || {
-                let create = || Draft::create(&parent, iteration);
-                write(&to_write, &written, create, keep)
-            }),
-        }
+        };
+        let pending = Pending {
+            parts: to_write,
+            done: written,
+        };
+        (sender, pending)
     }
 
     /// Has a part written. Waits until the parts that are held leave it a place in `room` bytes, or it is
@@ -134,27 +196,6 @@ impl Writer {
     pub(crate) fn has_drafted(&self, task: TaskId, step: usize) -> bool {
         self.drafted.get(&task) == Some(&step)
     }
-
-    /// Says that there are no more parts.
-    pub(crate) fn close(&mut self) {
-        self.parts = None;
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.parts.is_none()
-    }
-
-    /// Whether all parts were sent and written.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.is_closed() && self.thread.is_finished()
-    }
-
-    /// Waits until all is written.
-    pub(crate) fn join(mut self) -> Written {
-        self.close();
-        let written = self.thread.join();
-        written.unwrap_or_else(|panic| resume_unwind(panic))
-    }
 }
 
 impl Part {
@@ -169,16 +210,18 @@ impl Part {
     }
 }
 
-/// Writes the parts as they come. The checkpoint, which comes last, names as saved only what was.
-fn write(
-    parts: &Receiver<(Part, u64)>,
-    done: &Sender<u64>,
-    create: impl Fn() -> Result<Draft, TrainerError>,
+/// Writes parts as they come, of what is saved after `iteration`; the newest `keep` checkpoints in
+/// `parent` stay. The checkpoint, which comes last, names as saved only what was.
+pub(crate) fn write_pending(
+    parent: &Path,
+    iteration: u64,
     keep: usize,
+    pending: &Pending,
 ) -> Written {
+    let create = || Draft::create(parent, iteration);
     let mut written = Written::default();
     let mut draft = None;
-    for (part, bytes) in parts {
+    for (part, bytes) in &pending.parts {
         match part {
             Part::Adapter(files, config, states) => {
                 let saved = to_peft(*config, &states).and_then(|peft| peft.save(&files.path));
@@ -187,7 +230,7 @@ fn write(
                     .push((files, saved.map_err(TrainerError::from)));
             }
             Part::Tensors(name, tensors) => {
-                let begun = draft.take().unwrap_or_else(&create);
+                let begun = draft.take().unwrap_or_else(create);
                 draft = Some(begun.and_then(|draft: Draft| draft.add(name, tensors)));
             }
             Part::Checkpoint(mut record, learnt) => {
@@ -202,7 +245,7 @@ fn write(
                         }
                     }
                 }
-                let begun = draft.take().unwrap_or_else(&create);
+                let begun = draft.take().unwrap_or_else(create);
                 written.checkpoint = Some(WrittenCheckpoint {
                     iteration: record.iteration,
                     steps: record.begun().collect(),
@@ -211,7 +254,7 @@ fn write(
             }
         }
         // Nobody may be waiting any more.
-        let _ = done.send(bytes);
+        let _ = pending.done.send(bytes);
     }
     written
 }
@@ -225,11 +268,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let held = |room| {
             let mut writer = Writer::start(directory.path().to_owned(), 1, 1);
+            let parts = writer.parts();
             let names = ["a", "b", "c"];
             names.map(|name| {
                 let tensors = Tensors::File(vec![0; 8]);
-                writer.send(Part::Tensors(name.to_owned(), tensors), room);
-                writer.held
+                parts.send(Part::Tensors(name.to_owned(), tensors), room);
+                parts.held
             })
         };
         assert_eq!(held(None), [8, 16, 24]);

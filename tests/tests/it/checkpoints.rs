@@ -3,13 +3,20 @@
 use std::{
     fs,
     path::Path,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::Duration,
 };
 
 use loraloom_config::RunConfig;
 use loraloom_model::to_host;
-use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, train};
-use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, TrainerError};
+use loraloom_tests::{Fixture, TrainedRun, assert_same_training, device, losses, train};
+use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, Signals, Standby, TrainerError};
 use serde_json::{Value, json};
 
 /// An adapter that is saved after every second step.
@@ -379,4 +386,83 @@ fn a_task_is_found_by_its_name() {
     assert_eq!(values(&state.weights.a), weights.a);
     let moved = |tensor| values(tensor).iter().any(|&value| value != 0.0);
     assert!(moved(&state.first_moment.a) && moved(&state.second_moment.b));
+}
+
+/// Another thread saves a run that is inside a step: the newest copy of its tasks, from which it ends
+/// with the bits of a run that nobody stopped. The thread that trains saves nothing after that.
+#[test]
+fn a_stop_inside_a_step_saves_the_newest_copy() {
+    let mut long = adapter("a", 80);
+    long["save"]["steps"] = json!(1000);
+    // An evaluation ends the iterations without a pause, and what is 32 iterations old is copied again.
+    long["eval"] = json!({"steps": 55});
+    let fixture = Fixture::open("llama-gqa");
+    let with_validation = |output_dir: &Path| {
+        let mut config = fixture.config(&[long.clone()], output_dir);
+        config["datasets"]["data"]["validation"] = config["datasets"]["data"]["path"].clone();
+        config
+    };
+    let undisturbed = train(with_validation);
+    let load = |directory: &Path| {
+        let path = directory.join("config.json");
+        let config = with_validation(&directory.join("run"));
+        fs::write(&path, config.to_string()).expect("the configuration is written");
+        let loaded = RunConfig::load(&path, &[]);
+        loaded.expect("a valid configuration").config
+    };
+
+    let (stopped, resumed) = (
+        tempfile::tempdir().expect("a temporary directory"),
+        tempfile::tempdir().expect("a temporary directory"),
+    );
+    let begin = Run::prepare(load(stopped.path()), &[device()]).expect("the run is prepared");
+    let standby = Arc::new(Standby::default());
+    assert!(standby.take_over().is_none(), "nothing is computed yet");
+    let ((reach, reached), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+    let of_training = Arc::clone(&standby);
+    let training = thread::spawn(move || {
+        let never = AtomicBool::new(false);
+        let signals = Signals {
+            standby: Some(&of_training),
+            ..Signals::from(&never)
+        };
+        begin.train(signals, &mut |event| {
+            if matches!(event, Event::Step { step: 60, .. }) {
+                reach.send(()).expect("the test waits");
+                let _ = released.recv();
+            }
+        })
+    });
+    reached.recv().expect("step 60");
+    let taken = standby.take_over().expect("it computes");
+    taken.expect("the checkpoint is written");
+    let run_directory = stopped.path().join("run");
+    let newest = || SavedRun::newest(&run_directory).expect("a checkpoint");
+    assert_eq!(newest().iteration(), 55);
+    drop(release);
+    thread::sleep(Duration::from_secs(2));
+    assert!(!training.is_finished(), "it waits for the process to end");
+    assert_eq!(newest().iteration(), 55);
+
+    // The thread has the directory still.
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args([run_directory.as_path(), resumed.path()])
+        .status();
+    assert!(copied.expect("`cp` is there").success());
+    let saved = SavedRun::newest(&resumed.path().join("run")).expect("a checkpoint");
+    let begin = Run::resume(load(resumed.path()), &[device()], saved).expect("the run goes on");
+    let (report, events) = run(begin, |_| {});
+    let found = TrainedRun {
+        directory: resumed,
+        report: report.expect("the run ends"),
+        events,
+    };
+    let expected = losses(&undisturbed.events, "a");
+    assert_eq!(losses(&found.events, "a"), expected[55..]);
+    assert!(found.adapter("a") == undisturbed.adapter("a"));
+    assert_eq!(
+        found.report.adapters[0].best,
+        undisturbed.report.adapters[0].best
+    );
 }

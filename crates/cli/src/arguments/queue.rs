@@ -12,8 +12,9 @@ in the same directory is refused. Begin with `loraloom serve RUN --config CONFIG
 model is trained, on what and by which scheduler; adapters in it are the first tasks. After that \
 `loraloom serve RUN` is enough, and --config may give other devices or another scheduler.
 
-Ctrl-C, SIGTERM, or SIGHUP unless it is ignored, finishes the step, saves every task and exits with \
-130, or with 0 if no task was left to train; SIGUSR1 saves every task, and the server goes on. After that, or after kill -9, the next \
+Ctrl-C, SIGTERM, or SIGHUP unless it is ignored, finishes the step (one of more than 5 seconds is \
+dropped, and taken again later), saves every task and exits with 130, or with 0 if no task was left to \
+train; SIGUSR1 saves every task, and the server goes on. After that, or after kill -9, the next \
 `serve` goes on from what was saved. There is no network: whoever can write in RUN can submit.")]
 pub(crate) struct ServeArguments {
     /// The run directory; it is made where it is missing.

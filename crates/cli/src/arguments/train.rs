@@ -37,8 +37,9 @@ pub(crate) struct PlanArguments {
 The loss of a step is the sum of its target tokens' cross-entropies divided by their number, over the \
 whole step of that adapter, however it is batched.
 
-Ctrl-C finishes the step, saves every adapter and exits with 130; a second one quits at once. SIGTERM \
-does the same, and SIGHUP unless it is ignored, as under nohup. SIGUSR1 saves every adapter and a \
+Ctrl-C finishes the step, saves every adapter and exits with 130; a second one quits at once. A step \
+that takes more than 5 seconds is dropped: `--resume` takes it again, with at most a minute of steps \
+before it. SIGTERM does the same, and SIGHUP unless it is ignored, as under nohup. SIGUSR1 saves every adapter and a \
 checkpoint after the step, and the run goes on.
 
 A run that was interrupted, killed, or lost a worker goes on with

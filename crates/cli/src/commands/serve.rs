@@ -40,7 +40,8 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let stop = interrupt::stop(printer)?;
     let signals = Signals {
         save: &save,
-        ..Signals::from(&*stop)
+        standby: Some(&stop.standby),
+        ..Signals::from(&*stop.asked)
     };
     printer.note(&format!("serves {run}"));
     let mut progress = Progress::new(printer, &[]);

@@ -58,7 +58,8 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let stop = interrupt::stop(printer)?;
     let signals = Signals {
         save: &save,
-        ..Signals::from(&*stop)
+        standby: Some(&stop.standby),
+        ..Signals::from(&*stop.asked)
     };
     let mut progress = Progress::new(printer, &run.steps());
     let directory = output_dir.display();

@@ -3,6 +3,8 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -116,6 +118,42 @@ fn a_second_signal_ends_a_run_at_once() {
     }
     assert_eq!(run.0.wait().unwrap().code(), Some(130));
     assert!(!saved(&here, "first"));
+}
+
+/// The first step takes minutes: it is over 60,000 rows.
+#[test]
+fn a_signal_inside_a_long_step_ends_a_run_within_ten_seconds() {
+    let here = Workspace::new();
+    let rows = fs::read_to_string(here.path("data/number.jsonl")).unwrap();
+    here.write("data/number.jsonl", rows.repeat(200));
+    let long = "train: {batch_size: 2, gradient_accumulation_steps: 30000,";
+    here.write(
+        "config.yaml",
+        CONFIG.replace("train: {batch_size: 2,", long),
+    );
+    let mut command = here.command(&["train", "config.yaml", "--no-progress", "--samples", "0"]);
+    let stderr = fs::File::create(here.path("stderr")).unwrap();
+    let mut run = Running(
+        command
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .unwrap(),
+    );
+    until("checkpoint", || !events(&here, "run_checkpoint").is_empty());
+    sleep(Duration::from_secs(1));
+    let begun = Instant::now();
+    run.signal("-TERM");
+    assert_eq!(run.0.wait().unwrap().code(), Some(130));
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!((5.0..10.0).contains(&seconds), "{seconds} seconds");
+    let stderr = fs::read_to_string(here.path("stderr")).unwrap();
+    let last: Vec<&str> = stderr.lines().rev().take(2).collect();
+    let expected = [
+        "hint: `loraloom train --resume run` goes on from its last checkpoint",
+        "the step under way takes more than 5 seconds: it is dropped, and taken again on resume",
+    ];
+    assert_eq!(last, expected, "{stderr}");
 }
 
 #[cfg(target_os = "linux")]
