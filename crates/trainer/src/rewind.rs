@@ -19,7 +19,7 @@ use crate::{
 const LONGEST_LOOK_BACK: u64 = 32;
 
 /// Time after which a copy is made again at the next step.
-const OLDEST: Duration = Duration::from_secs(60);
+const OLDEST: Duration = Duration::from_mins(1);
 
 /// The running tasks with their adapters, as they were at an iteration's end.
 #[derive(Debug)]

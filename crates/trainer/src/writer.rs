@@ -80,7 +80,7 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// `None` once all parts were sent.
-    parts: Option<Sender<(Part, u64)>>,
+    sender: Option<Sender<(Part, u64)>>,
     /// Bytes of the parts that are done with.
     done: Receiver<u64>,
     /// Bytes of the parts that may not be.
@@ -124,11 +124,11 @@ impl Writer {
 
     /// Says that there are no more parts.
     pub(crate) fn close(&mut self) {
-        self.parts.parts = None;
+        self.parts.sender = None;
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.parts.parts.is_none()
+        self.parts.sender.is_none()
     }
 
     /// Whether all parts were sent and written.
@@ -150,7 +150,7 @@ impl Parts {
         let (parts, to_write) = mpsc::channel();
         let (written, done) = mpsc::channel();
         let sender = Self {
-            parts: Some(parts),
+            sender: Some(parts),
             done,
             held: 0,
             drafted: BTreeMap::new(),
@@ -173,9 +173,9 @@ impl Parts {
             self.held -= done;
         }
         self.held += bytes;
-        if let Some(parts) = &self.parts {
+        if let Some(sender) = &self.sender {
             // A writer that panicked says so when it is joined.
-            let _ = parts.send((part, bytes));
+            let _ = sender.send((part, bytes));
         }
     }
 
