@@ -258,6 +258,13 @@ mutation training-goes-on $trainer/standby.rs 'mem::forget(state);' 'drop(state)
 mutation standby-of-now $trainer/snapshot.rs '=> (snapshot.iteration, snapshot.tokens)' \
     '=> (self.ledger.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
 mutation old-copy-serves $trainer/rewind.rs '&& !self.is_old()' '' old_copies
+mutation own-file-unexplained crates/cli/src/commands/train.rs \
+    'named.config.is_dir() && named.overrides.is_empty()' 'false' a_run_whose_own_configuration
+mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().is_some_and(is_full)' 'false' stdout_on
+mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' '' lock_is_removed
+mutation lock-unwatched crates/server/src/desk.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
+    lock_is_taken_away
+mutation old-explanation crates/queue/src/write.rs " explanation = '', " ' ' a_watcher_hears
 
 rm -f "$log"
 exit $((survived > 0))

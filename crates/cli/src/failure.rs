@@ -104,6 +104,9 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
         if cause.is::<DataError>() {
             return Exit::Data;
         }
+        if cause.downcast_ref().is_some_and(is_full) {
+            return Exit::Lost;
+        }
         if cause.is::<ConfigError>() {
             return Exit::Usage;
         }
@@ -167,6 +170,7 @@ fn server_exit(error: &ServerError) -> Exit {
         | ServerError::Clone { .. }
         | ServerError::TwoNames { .. }
         | ServerError::NotServed { .. }
+        | ServerError::Unserved { .. }
         | ServerError::NoConfiguration { .. }
         | ServerError::OtherModel { .. }
         | ServerError::NameUsed { .. }

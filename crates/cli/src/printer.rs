@@ -88,12 +88,15 @@ impl Printer {
     /// If stdout cannot be written; a closed pipe is an error like any other here.
     pub(crate) fn data(&self, line: &str) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
-        self.suspended(|| {
+        let written = self.suspended(|| {
             stdout.write_all(line.as_bytes())?;
             if !line.ends_with('\n') {
                 stdout.write_all(b"\n")?;
             }
             stdout.flush()
+        });
+        written.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot write to stdout: {error}"))
         })
     }
 

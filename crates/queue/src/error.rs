@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf, time::Duration};
 
-use crate::{Request, TaskId, TaskState};
+use crate::{LOCK_NAME, Request, TaskId, TaskState};
 
 /// Everything that can go wrong with a queue.
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +167,9 @@ impl QueueError {
     /// What to do about it, where that is known and not in the message already.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Missing { path } if path.with_file_name(LOCK_NAME).exists() => {
+                "a server was here: put its queue back; adapters and checkpoints are there without it"
+            }
             Self::Missing { .. } => {
                 "a queue is created by its server; is it another directory? A run of `train` has none: \
                  `loraloom train --resume RUN` goes on with it"

@@ -43,7 +43,7 @@ pub use answer::Answer;
 pub use changes::Cursor;
 pub use error::QueueError;
 pub use event::{Event, EventKind};
-pub use lock::Presence;
+pub use lock::{LOCK_NAME, Presence};
 pub use progress::Progress;
 pub use queue::{FILE_NAME, Queue};
 pub use request::Request;

@@ -8,7 +8,8 @@ use std::{
 
 use crate::QueueError;
 
-const FILE_NAME: &str = "server.lock";
+/// The file that a server locks in its run directory.
+pub const LOCK_NAME: &str = "server.lock";
 
 /// Others hold the lock for the moment of a look or of a request; only a server keeps it longer.
 const TRIES: u32 = 50;
@@ -46,13 +47,13 @@ impl ServerLock {
         }
         Self::try_acquire(directory)?.ok_or_else(|| QueueError::ServerRunning {
             directory: directory.to_owned(),
-            pid: read_pid(&directory.join(FILE_NAME)),
+            pid: read_pid(&directory.join(LOCK_NAME)),
         })
     }
 
     /// Takes the lock if nobody has it at this moment.
     pub(crate) fn try_acquire(directory: &Path) -> Result<Option<Self>, QueueError> {
-        let path = directory.join(FILE_NAME);
+        let path = directory.join(LOCK_NAME);
         let lock = || -> io::Result<Option<Self>> {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -76,7 +77,7 @@ impl ServerLock {
 
 /// Whether a server has the directory.
 pub(crate) fn presence(directory: &Path) -> Result<Presence, QueueError> {
-    let path = directory.join(FILE_NAME);
+    let path = directory.join(LOCK_NAME);
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Presence::Absent),

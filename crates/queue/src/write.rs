@@ -147,7 +147,7 @@ impl Write<'_> {
         let started_at = (to == TaskState::Running).then_some(self.now);
         let ended_at = to.is_final().then_some(self.now);
         self.execute(
-            "UPDATE task SET state = ?2, reason = ?3, requested = ?4, \
+            "UPDATE task SET state = ?2, reason = ?3, requested = ?4, explanation = '', \
              started_at = coalesce(started_at, ?5), ended_at = ?6, changed = ?7 WHERE id = ?1",
             params![
                 id,

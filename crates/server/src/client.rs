@@ -4,7 +4,7 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
-use loraloom_queue::{Answer, Queue, Request, Submission, Task};
+use loraloom_queue::{Answer, Presence, Queue, QueueError, Request, Submission, Task, TaskState};
 use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
 
 use crate::{ServerError, Status, configuration, desk::ROOMS, spec::Spec};
@@ -125,8 +125,20 @@ impl Client {
     pub fn ask(&self, reference: &str, request: Request) -> Result<(Task, Answer), ServerError> {
         let mut queue = Queue::open(&self.directory)?;
         let id = queue.find(reference)?.id;
-        let answer = queue.request(id, request)?;
-        Ok((queue.task(id)?, answer))
+        match queue.request(id, request) {
+            Ok(answer) => Ok((queue.task(id)?, answer)),
+            Err(QueueError::RequestRefused {
+                name,
+                request: Request::Resume,
+                state: TaskState::Running | TaskState::Parked,
+                pending: None,
+                ..
+            }) if queue.server()? == Presence::Absent => Err(ServerError::Unserved {
+                name,
+                directory: self.directory.clone(),
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// How all tasks stand.

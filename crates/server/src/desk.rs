@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loraloom_queue::{Progress, QueueError, Request, Task, TaskId, TaskState, Transition};
+use loraloom_queue::{
+    LOCK_NAME, Progress, QueueError, Request, Task, TaskId, TaskState, Transition,
+};
 use loraloom_scheduler::TaskId as TrainedId;
 use loraloom_trainer::{DeviceRoom, Event, Identity, NewTask, Order, Pace};
 
@@ -31,7 +33,8 @@ const NAP: Duration = Duration::from_millis(50);
 pub(crate) struct Desk {
     queue: loraloom_queue::Server,
     /// The queue's file as it was found.
-    identity: Identity,
+    /// The queue and the lock, which another file may take the place of.
+    own: [(PathBuf, Identity); 2],
     watch: Watch,
     /// Whether the server ends once nothing is left to train.
     drain: bool,
@@ -73,13 +76,17 @@ impl Desk {
     ) -> Result<Self, ServerError> {
         let files = Files::start(watch.news());
         let path = queue.queue().path();
-        let identity = Identity::of(path).map_err(|source| ServerError::Path {
-            path: path.to_owned(),
-            source,
-        })?;
+        let identified = |path: PathBuf| match Identity::of(&path) {
+            Ok(identity) => Ok((path, identity)),
+            Err(source) => Err(ServerError::Path { path, source }),
+        };
+        let own = [
+            identified(path.to_owned())?,
+            identified(path.with_file_name(LOCK_NAME))?,
+        ];
         Ok(Self {
             queue,
-            identity,
+            own,
             watch,
             drain,
             last: TaskId(0),
@@ -101,9 +108,8 @@ impl Desk {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
-        let path = self.queue.queue().path();
-        if !self.identity.is_at(path) {
-            let path = path.to_owned();
+        if let Some((path, _)) = self.own.iter().find(|(path, own)| !own.is_at(path)) {
+            let path = path.clone();
             return Err(ServerError::QueueGone { path });
         }
         self.flush(!self.late.is_empty())?;

@@ -1,7 +1,7 @@
 use std::{io, path::PathBuf};
 
 use loraloom_config::ConfigError;
-use loraloom_queue::QueueError;
+use loraloom_queue::{LOCK_NAME, QueueError};
 use loraloom_scheduler::SchedulerError;
 use loraloom_trainer::TrainerError;
 
@@ -45,10 +45,18 @@ pub enum ServerError {
         /// The tasks, with their steps.
         tasks: Vec<String>,
     },
-    /// The queue of a server that runs is not where it was.
+    /// A task that only a server goes on with is to be resumed.
+    #[error("`{name}` is not paused: it is interrupted, and no server runs")]
+    Unserved {
+        /// The task's name.
+        name: String,
+        /// The server's directory.
+        directory: PathBuf,
+    },
+    /// The queue of a server that runs, or its lock, is not where it was.
     #[error(
-        "the queue `{}` was removed, moved or replaced while the server ran: nobody can reach it any \
-         more; the tasks are saved", path.display()
+        "`{}` was removed, moved or replaced while the server ran: nobody can reach it any more; the \
+         tasks are saved", path.display()
     )]
     QueueGone {
         /// Where it was.
@@ -126,9 +134,22 @@ impl ServerError {
             } => "keys are those of an adapter, e.g. `--set train.learning_rate=1e-4`",
             Self::Config(error) | Self::Clone { error } => return error.hint(),
             Self::Trainer(error) => return error.hint(),
+            Self::NotServed { path } if path.join(LOCK_NAME).exists() => {
+                "a server was here: put its queue.sqlite back, or serve another directory, where \
+                 `init_from` begins from an adapter of this one"
+            }
             Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
+            Self::Unserved { directory, .. } => {
+                return Some(format!(
+                    "`loraloom serve {}` goes on with it",
+                    directory.display()
+                ));
+            }
             Self::NoConfiguration { .. } => {
                 "begin with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
+            }
+            Self::QueueGone { path } if path.ends_with(LOCK_NAME) => {
+                "start the server again; two of them would train the same tasks"
             }
             Self::QueueGone { .. } => {
                 "put it back and start the server again; without it, adapters and checkpoints are \

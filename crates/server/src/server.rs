@@ -7,11 +7,11 @@ use std::{
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_queue::{FILE_NAME, Recovered};
+use loraloom_queue::{FILE_NAME, Presence, Queue, Recovered};
 use loraloom_scheduler::TaskId;
 use loraloom_trainer::{
     DeviceRoom, Event, Order, Run, RunReport, SavedRun, Signals, SourceError, StagePlace,
-    TaskSource, TrainerError,
+    TaskSource, TrainerError, refuse_in_use,
 };
 
 use crate::{Client, ServerError, desk::Desk, watch::Watch};
@@ -81,6 +81,10 @@ impl Server {
             path: directory.to_owned(),
             source,
         })?;
+        if !is_new && Queue::open(directory)?.server()? == Presence::Absent {
+            // Its lock may have been removed while it runs.
+            refuse_in_use(directory)?;
+        }
         let (mut queue, recovered) = loraloom_queue::Server::start(directory)?;
         let first = config.clone();
         config.adapters.clear();

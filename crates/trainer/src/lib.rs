@@ -72,7 +72,7 @@ pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, Planne
 pub use prepare::odd_settings;
 pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
 pub use run::{DatasetSummary, Run};
-pub use run_directory::{Identity, holds_run};
+pub use run_directory::{Identity, holds_run, refuse_in_use};
 pub use sampling::GenerateOptions;
 pub use scheduling::DeviceRoom;
 pub use standby::Standby;

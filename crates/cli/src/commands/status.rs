@@ -82,10 +82,11 @@ fn row(task: &TaskStatus, served: bool) -> [String; 10] {
     let total = task
         .total_steps
         .map_or_else(|| "?".to_owned(), |total| total.to_string());
+    // It has its place, and goes on with the next server.
+    let interrupted = task.state == "running" && !served;
     let state = match &task.requested {
         Some(request) => format!("{}, to {request}", task.state),
-        // It has its place, and goes on with the next server.
-        None if task.state == "running" && !served => "interrupted".to_owned(),
+        None if interrupted => "interrupted".to_owned(),
         None => task.state.clone(),
     };
     [
@@ -98,7 +99,11 @@ fn row(task: &TaskStatus, served: bool) -> [String; 10] {
         loss(task.best_eval_loss),
         task.priority.to_string(),
         task.tenant.clone(),
-        task.reason.clone(),
+        if interrupted {
+            "no server runs".to_owned()
+        } else {
+            task.reason.clone()
+        },
     ]
 }
 
@@ -133,11 +138,16 @@ mod tests {
             priority: 0,
             tenant: "default".to_owned(),
             sweep: None,
-            reason: String::new(),
+            reason: "trains".to_owned(),
         };
-        assert_eq!(row(&task, true)[2], "running");
-        assert_eq!(row(&task, false)[2], "interrupted");
+        let stands = |task: &TaskStatus, served| {
+            let [_, _, state, .., reason] = row(task, served);
+            (state, reason)
+        };
+        let said = |state: &str, reason: &str| (state.to_owned(), reason.to_owned());
+        assert_eq!(stands(&task, true), said("running", "trains"));
+        assert_eq!(stands(&task, false), said("interrupted", "no server runs"));
         task.state = "paused".to_owned();
-        assert_eq!(row(&task, false)[2], "paused");
+        assert_eq!(stands(&task, false), said("paused", "trains"));
     }
 }

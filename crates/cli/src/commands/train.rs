@@ -1,7 +1,9 @@
 //! `train CONFIG`: every adapter to its end.
 
+use std::{error::Error, path::Path};
+
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, Signals};
+use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, Signals, TrainerError};
 
 use super::{config, stages};
 use crate::{
@@ -17,11 +19,19 @@ use crate::{
 
 pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let save = interrupt::save()?;
+    // Whether the configuration is the run's own, and nothing else.
+    let named = &arguments.config;
+    let own = arguments.resume && named.config.is_dir() && named.overrides.is_empty();
     let config = configuration(&arguments, printer)?;
     let saved = if arguments.resume {
         run_directory::refuse_served(&config.output_dir)?;
         let saved = SavedRun::claim(&config.output_dir)?;
-        saved.check(&config)?;
+        match saved.check(&config) {
+            Err(error @ TrainerError::ConfigChanged { .. }) if own => {
+                return Err(edited(&config.output_dir, &error).into());
+            }
+            checked => checked?,
+        }
         if let Some(mut report) = saved.report(&config) {
             printer.warnings(saved.warnings());
             let run = config.output_dir.display();
@@ -113,9 +123,14 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
         let directory = named.config;
         run_directory::refuse_served(&directory)?;
         named.config = directory.join(run_directory::CONFIG_FILE);
-        if !named.config.exists() {
-            // There is none to be resumed either, and this says so.
+        let options = LoadOptions {
+            output_dir: Some(directory.clone()),
+            ..LoadOptions::default()
+        };
+        if let Err(error) = RunConfig::load_with(&named.config, &options) {
+            // There may be no run either, and this says so.
             SavedRun::newest(&directory)?;
+            return Err(edited(&directory, &error).into());
         }
         output_dir = Some(directory);
     }
@@ -128,6 +143,15 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
         device::replace(&mut config, device)?;
     }
     Ok(config)
+}
+
+/// That the configuration in a run's directory is not as the run left it.
+fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
+    let (file, directory) = (run_directory::CONFIG_FILE, directory.display());
+    Failure::usage(failure::message(error)).hint(format!(
+        "{file} is not as the run left it: restore it, or name the configuration that the run began with, \
+         `loraloom train CONFIG --resume --output-dir {directory}`"
+    ))
 }
 
 fn print(report: &RunReport, arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use crate::{
@@ -69,8 +69,8 @@ fn a_run_whose_directory_is_taken_away_ends_and_says_what_is_lost() {
 }
 
 #[test]
-fn a_server_whose_directory_or_queue_is_taken_away_ends() {
-    for taken in ["run", "run/queue.sqlite"] {
+fn a_server_whose_directory_queue_or_lock_is_taken_away_ends() {
+    for taken in ["run", "run/queue.sqlite", "run/server.lock"] {
         for idle in [false, true] {
             let here = workspace();
             here.write("config.yaml", CONFIG);
@@ -92,4 +92,38 @@ fn a_server_whose_directory_or_queue_is_taken_away_ends() {
             assert_eq!(saved, taken != "run" && !idle);
         }
     }
+}
+
+/// The first one is halted, so that it cannot notice in between. The queue is as it was: neither has
+/// taken the other's tasks.
+#[test]
+fn a_server_whose_lock_is_removed_is_not_joined_by_another() {
+    let here = workspace();
+    here.write("config.yaml", CONFIG);
+    let serve = ["serve", "run", "--no-progress", "--config", "server.yaml"];
+    let server = start(&here, &serve);
+    served(&here);
+    ok(
+        &here,
+        &[&["submit", "run", "config.yaml"], ENDLESS].concat(),
+    );
+    until("steps", || step(&here, "shout") > 20);
+    let signal = |name: &str| {
+        let mut kill = Command::new("kill");
+        let sent = kill.args([name, &server.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    fs::remove_file(here.path("run/server.lock")).unwrap();
+    let second = here.run(&serve);
+    signal("-CONT");
+    assert_eq!(second.code, 2, "{}", second.all());
+    assert!(
+        second
+            .stderr
+            .contains("another process is training the run in `run`"),
+        "{}",
+        second.stderr
+    );
+    assert!(lost(server).contains("server.lock` was removed"));
 }

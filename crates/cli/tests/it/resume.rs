@@ -301,7 +301,7 @@ fn a_damaged_checkpoint_is_passed_over() {
     assert_eq!(resumed.code, 0, "{}", resumed.all());
     let (newest, older) = (numbers[0], numbers[1]);
     let said = format!(
-        "warning: checkpoint `run/checkpoints/{newest}` is damaged: tasks/shout-r2.safetensors: its BLAKE3 is "
+        "warning: checkpoint `run/checkpoints/{newest}` cannot be used: tasks/shout-r2.safetensors: its BLAKE3 is "
     );
     assert!(resumed.stderr.contains(&said), "{}", resumed.stderr);
     let line = format!("from checkpoints/{older}");
@@ -315,7 +315,7 @@ fn a_damaged_checkpoint_is_passed_over() {
     let resumed = here.run(&["train", "--resume", "copy"]);
     assert_eq!(resumed.code, 3, "{}", resumed.all());
     for number in numbers {
-        let said = format!("checkpoint `copy/checkpoints/{number}` is damaged");
+        let said = format!("checkpoint `copy/checkpoints/{number}` cannot be used");
         assert!(resumed.stderr.contains(&said), "{}", resumed.stderr);
     }
     assert!(

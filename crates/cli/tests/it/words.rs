@@ -61,6 +61,46 @@ fn what_is_to_be_resumed_is_not_there() {
     ));
 }
 
+/// No hint names the command that has just failed.
+#[test]
+fn a_run_whose_own_configuration_was_changed_says_how_to_go_on() {
+    let here = trained();
+    let own = here.path("run/config.resolved.yaml");
+    let text = fs::read_to_string(&own).unwrap();
+    let resume = ["train", "--resume", "run"];
+    let mut all = String::new();
+    for changed in [
+        None,
+        Some(String::new()),
+        Some(text.replacen("batch_size: 2", "batch_size: 4", 1)),
+    ] {
+        match changed {
+            None => fs::remove_file(&own).unwrap(),
+            Some(text) => fs::write(&own, text).unwrap(),
+        }
+        let refused = here.run(&resume);
+        assert_eq!(refused.code, 2, "{}", refused.all());
+        all += &refused.after(&resume);
+    }
+    insta::assert_snapshot!(all);
+    let hinted = "train short.yaml --set defaults.train.max_steps=1 --resume --output-dir run";
+    let resumed = here.run(&hinted.split(' ').collect::<Vec<_>>());
+    assert_eq!(resumed.code, 0, "{}", resumed.all());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn stdout_on_a_full_disk_is_named() {
+    let here = Workspace::new();
+    let full = fs::File::create("/dev/full").unwrap();
+    let mut command = here.command(&["config", "schema"]);
+    let output = command.stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = "error: cannot write to stdout: No space left on device (os error 28)\n";
+    assert_eq!(said, expected);
+}
+
 #[test]
 fn beginnings_that_are_odd_or_cannot_be() {
     let here = trained();

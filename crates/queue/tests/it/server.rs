@@ -237,4 +237,7 @@ fn a_watcher_hears_of_every_change_once() {
     let new = watcher.tasks_after(ids[2]).unwrap();
     assert_eq!(new.len(), 1);
     assert_eq!(watcher.task(ids[0]).unwrap().explanation, "waits for b");
+    // It was of the state that the task leaves.
+    server.apply(&[to(ids[0], TaskState::Running)]).unwrap();
+    assert_eq!(watcher.task(ids[0]).unwrap().explanation, "");
 }

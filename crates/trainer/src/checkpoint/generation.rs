@@ -76,7 +76,9 @@ impl Manifest {
         let manifest: Self = serde_json::from_slice(&text).map_err(|error| of(MANIFEST, error))?;
         if manifest.format != FORMAT {
             let format = manifest.format;
-            let problem = format!("it has format {format}, and this version reads {FORMAT}");
+            let problem = format!(
+                "another version of loraloom wrote it, in format {format}; this one reads {FORMAT}"
+            );
             return Err(of(MANIFEST, problem));
         }
         for name in manifest.files.keys() {

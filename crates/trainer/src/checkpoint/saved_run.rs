@@ -83,7 +83,7 @@ impl SavedRun {
                 }
                 Err(problem) => {
                     let name = path.display();
-                    problems.push(format!("checkpoint `{name}` is damaged: {problem}"));
+                    problems.push(format!("checkpoint `{name}` cannot be used: {problem}"));
                 }
             }
         }

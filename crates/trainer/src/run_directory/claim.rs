@@ -3,6 +3,7 @@ use std::{
     path::Path,
 };
 
+use super::is_run;
 use crate::TrainerError;
 
 const LOCK: &str = ".lock";
@@ -30,4 +31,15 @@ impl Claim {
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Self { _lock: lock }),
         }
     }
+}
+
+/// Refuses the directory of a run that another process trains.
+///
+/// # Errors
+/// [`TrainerError::RunInUse`] if it is one.
+pub fn refuse_in_use(directory: &Path) -> Result<(), TrainerError> {
+    if is_run(directory) {
+        Claim::take(directory)?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@ mod identity;
 mod tidy;
 
 pub(crate) use claim::Claim;
+pub use claim::refuse_in_use;
 pub use directory::holds_run;
 pub(crate) use directory::{RunDirectory, adapter, is_run};
 pub use identity::Identity;
