@@ -265,6 +265,8 @@ mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' ''
 mutation lock-unwatched crates/server/src/desk.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
     lock_is_taken_away
 mutation old-explanation crates/queue/src/write.rs " explanation = '', " ' ' a_watcher_hears
+mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_adapters().is_empty()' 'true' \
+    an_adapter_that_is_gone
 
 rm -f "$log"
 exit $((survived > 0))

@@ -41,6 +41,12 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
         check_model(&model, run)?;
     }
     let adapters = adapters(arguments)?;
+    if let Some(run) = arguments.run.as_ref().filter(|_| adapters.is_empty()) {
+        let run = run.display();
+        printer.warning(&format!(
+            "`{run}` has no adapters: the base model answers alone"
+        ));
+    }
     let prompt = prompt(arguments)?;
 
     let opened = device::open(arguments.device)?;

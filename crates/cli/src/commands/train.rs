@@ -44,7 +44,11 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
                     .truncate(arguments.samples.unwrap_or(usize::MAX));
             }
             print(&report, &arguments, printer)?;
-            return Ok(exit(&report));
+            return Ok(if saved.lost_adapters().is_empty() {
+                exit(&report)
+            } else {
+                Exit::Data
+            });
         }
         Some(saved)
     } else {

@@ -88,6 +88,28 @@ fn a_run_whose_own_configuration_was_changed_says_how_to_go_on() {
     assert_eq!(resumed.code, 0, "{}", resumed.all());
 }
 
+/// What has ended is in no checkpoint.
+#[test]
+fn an_adapter_that_is_gone_or_cut_off_is_not_reported_as_fine() {
+    let here = trained();
+    let weights = here.path("run/adapters/shout-r2/last/adapter_model.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    let resumed = |code| {
+        let run = here.run(&["train", "--resume", "run"]);
+        assert_eq!(run.code, code, "{}", run.all());
+        run.stderr
+    };
+    let lost = "warning: adapter shout-r2 is lost: ";
+    assert!(!resumed(0).contains(lost));
+    fs::write(&weights, &whole[..whole.len() - 1]).unwrap();
+    assert!(resumed(3).contains(lost));
+    fs::remove_dir_all(here.path("run/adapters")).unwrap();
+    assert!(resumed(3).contains(lost));
+    let base = here.run(&["generate", "--run", "run", "--max-new-tokens", "2", "hi"]);
+    let said = "warning: `run` has no adapters: the base model answers alone\n";
+    assert_eq!((base.code, base.stderr.as_str()), (0, said));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn stdout_on_a_full_disk_is_named() {

@@ -22,6 +22,15 @@ impl PeftAdapter {
         load::load(directory)
     }
 
+    /// Checks that there is an adapter in `directory`, both of its files as long as they say; reads no
+    /// weight.
+    ///
+    /// # Errors
+    /// If a file is missing or cut off.
+    pub fn check(directory: &Path) -> Result<(), ModelError> {
+        load::open(directory).map(drop)
+    }
+
     /// Writes `directory` so that PEFT's `PeftModel.from_pretrained` loads it. The bytes depend on
     /// the adapter alone.
     ///

@@ -16,6 +16,13 @@ use crate::{
 const PICKLE_FILE: &str = "adapter_model.bin";
 
 pub(super) fn load(directory: &Path) -> Result<PeftAdapter, ModelError> {
+    let (config, shard) = open(directory)?;
+    let modules = modules(&config, &shard)?;
+    Ok(PeftAdapter { config, modules })
+}
+
+/// Opens both files, without a look at the weights.
+pub(super) fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
     if let Some(kept) = interrupted_save(directory) {
         return Err(ModelError::InterruptedSave {
             path: directory.into(),
@@ -31,9 +38,7 @@ pub(super) fn load(directory: &Path) -> Result<PeftAdapter, ModelError> {
         let (directory, file) = (directory.into(), PICKLE_FILE.to_owned());
         return Err(ModelError::PickleOnly { directory, file });
     }
-    let shard = Shard::open(&path)?;
-    let modules = modules(&config, &shard)?;
-    Ok(PeftAdapter { config, modules })
+    Ok((config, Shard::open(&path)?))
 }
 
 /// What a save that was cut off left of the adapter that `directory` had.

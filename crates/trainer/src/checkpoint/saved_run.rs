@@ -4,7 +4,7 @@ use std::{
 };
 
 use loraloom_config::RunConfig;
-use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, PeftLoraConfig};
+use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::Learnt;
 
 use super::{
@@ -105,6 +105,8 @@ impl SavedRun {
             .transpose()?;
         let mut saved = Self::newest(directory)?;
         saved.claim = claim;
+        let lost = saved.lost_adapters();
+        saved.warnings.extend(lost);
         run_directory::tidy(directory)?;
         for generation in listed(directory)? {
             if generation.path == saved.path {
@@ -120,7 +122,18 @@ impl SavedRun {
         Ok(saved)
     }
 
-    /// What is odd about the run's checkpoints, a sentence each.
+    /// Adapters that have come to their end and are not where the run wrote them, a sentence each. No
+    /// checkpoint has them any more.
+    pub fn lost_adapters(&self) -> Vec<String> {
+        let lost = self.record.tasks.iter().filter_map(|task| {
+            let report = self.report_of(task)?;
+            let error = PeftAdapter::check(&report.directory?).err()?;
+            Some(format!("adapter {} is lost: {error}", task.name))
+        });
+        lost.collect()
+    }
+
+    /// What is odd about the run's checkpoints and adapters, a sentence each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
