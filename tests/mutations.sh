@@ -267,6 +267,8 @@ mutation lock-unwatched crates/server/src/desk.rs 'path.with_file_name(LOCK_NAME
 mutation old-explanation crates/queue/src/write.rs " explanation = '', " ' ' a_watcher_hears
 mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_adapters().is_empty()' 'true' \
     an_adapter_that_is_gone
+mutation events-go-nowhere $trainer/run_directory/directory.rs \
+    'self.list.is_at(&path) || !self.is_there()' 'true' events_that_are_removed
 
 rm -f "$log"
 exit $((survived > 0))

@@ -4,6 +4,9 @@ use std::{error::Error, io, path::PathBuf, time::Duration};
 
 use crate::{LOCK_NAME, Request, TaskId, TaskState};
 
+/// Bytes of a path that SQLite still takes with the name of its journal.
+const LONGEST_PATH: usize = 511 - "-journal".len();
+
 /// Everything that can go wrong with a queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -184,6 +187,9 @@ impl QueueError {
             Self::NewerSchema { .. } => "use the version of loraloom that wrote it, or a later one",
             Self::ServerRunning { .. } => {
                 "submit to the server that runs, or stop it first; its lock ends with its process"
+            }
+            Self::ReadOnly { path, .. } if path.as_os_str().len() > LONGEST_PATH => {
+                "SQLite takes paths of at most 511 bytes, with `-journal` at their end: use a shorter one"
             }
             Self::ReadOnly { .. } => {
                 "the file and its directory must be writable, for readers too: SQLite keeps its \

@@ -180,7 +180,7 @@ pub enum TrainerError {
         lost: Vec<String>,
     },
     /// Nothing can be saved any more.
-    #[error("saving has failed, {times} times in a row: {problem}")]
+    #[error("saving has failed{}: {problem}", in_a_row(*times))]
     SavesFailed {
         /// How many.
         times: usize,
@@ -358,6 +358,13 @@ impl TrainerError {
             Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
             _ => None,
         }
+    }
+}
+
+fn in_a_row(times: usize) -> String {
+    match times {
+        1 => String::new(),
+        times => format!(" {times} times in a row"),
     }
 }
 

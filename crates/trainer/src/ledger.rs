@@ -41,6 +41,16 @@ impl Ledger<'_> {
     /// many are missing is written when that is possible again.
     pub(crate) fn emit(&mut self, event: Event) {
         (self.observer)(&event);
+        if matches!(self.directory.replace_list(), Ok(true)) {
+            let message = "events.jsonl was removed or replaced: events before this one are lost";
+            let lost = Event::Warning {
+                message: message.to_owned(),
+            };
+            (self.observer)(&lost);
+            if self.directory.append(&lost).is_err() {
+                self.unwritten += 1;
+            }
+        }
         if self.unwritten > 0 {
             let count = self.unwritten;
             let message = format!("{count} events could not be written before this one");

@@ -179,3 +179,48 @@ fn a_stopped_run_saves_every_adapter_and_a_second_run_touches_nothing() {
     );
     assert_eq!(PeftAdapter::load(&saved).expect("still there"), before);
 }
+
+/// As by `logrotate`, or a user who cleans up: the list goes on where it is looked for.
+#[test]
+fn events_that_are_removed_begin_anew_and_say_so() {
+    let fixture = Fixture::open("llama-gqa");
+    for moved in [false, true] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output_dir = directory.path().join("run");
+        let events = output_dir.join("events.jsonl");
+        let path = directory.path().join("config.json");
+        let config = config(&fixture, &[adapter("a", 1e-3)], &output_dir);
+        fs::write(&path, config.to_string()).expect("the configuration is written");
+        let loaded = RunConfig::load(&path, &[]).expect("a valid configuration");
+        let run = Run::prepare(loaded.config, &[device()]).expect("the run is prepared");
+        let mut seen = Vec::new();
+        run.train(&AtomicBool::new(false), &mut |event| {
+            if matches!(event, Event::Step { step: 3, .. }) {
+                fs::rename(&events, output_dir.join("events.1")).expect("moved");
+                if moved {
+                    fs::write(&events, "").expect("another file");
+                }
+            }
+            seen.push(event.clone());
+        })
+        .expect("the run ends");
+        let text = fs::read_to_string(&events).expect("a list");
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(lines[0]["event"], "warning");
+        let message = "events.jsonl was removed or replaced: events before this one are lost";
+        assert_eq!(lines[0]["message"], message);
+        assert_eq!(
+            (&lines[1]["event"], &lines[1]["step"]),
+            (&json!("step"), &json!(3))
+        );
+        assert_eq!(lines.last().expect("lines")["event"], "run_end");
+        let warnings = seen.iter().filter(|event| match event {
+            Event::Warning { message: said } => said == message,
+            _ => false,
+        });
+        assert_eq!(warnings.count(), 1);
+    }
+}

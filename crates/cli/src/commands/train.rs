@@ -43,7 +43,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
                     .samples
                     .truncate(arguments.samples.unwrap_or(usize::MAX));
             }
-            print(&report, &arguments, printer)?;
+            print(&report, &arguments, false, printer)?;
             return Ok(if saved.lost_adapters().is_empty() {
                 exit(&report)
             } else {
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     progress.finish();
     let report = report?;
 
-    print(&report, &arguments, printer)?;
+    print(&report, &arguments, arguments.samples.is_none(), printer)?;
     if report.interrupted {
         printer.hint_way_back();
     } else if !arguments.json
@@ -158,14 +158,21 @@ fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     ))
 }
 
-fn print(report: &RunReport, arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<()> {
-    failure::unless_unread(print_all(report, arguments, printer))?;
+/// Prints a report. `some` says that only some adapters were asked, and more can be.
+fn print(
+    report: &RunReport,
+    arguments: &TrainArguments,
+    some: bool,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    failure::unless_unread(print_all(report, arguments, some, printer))?;
     Ok(())
 }
 
 fn print_all(
     report: &RunReport,
     arguments: &TrainArguments,
+    some: bool,
     printer: &Printer,
 ) -> anyhow::Result<()> {
     if arguments.json {
@@ -175,7 +182,7 @@ fn print_all(
     for sweep in &report.sweeps {
         printer.data(&format!("\n{}", summary::leaderboard(sweep)))?;
     }
-    let samples = summary::samples(report, arguments.samples.is_none());
+    let samples = summary::samples(report, some);
     if !samples.is_empty() {
         printer.data(&format!("\n{samples}"))?;
     }

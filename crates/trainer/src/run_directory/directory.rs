@@ -20,6 +20,8 @@ pub(crate) struct RunDirectory {
     events: File,
     /// Bytes of the events that were written whole.
     length: u64,
+    /// The list of events.
+    list: Identity,
     identity: Identity,
     _claim: Claim,
 }
@@ -97,6 +99,7 @@ impl RunDirectory {
             path: path.to_owned(),
             events,
             length: 0,
+            list: on(&events_path, Identity::of(&events_path))?,
             identity: on(path, Identity::of(path))?,
             _claim: claim,
         })
@@ -130,6 +133,7 @@ impl RunDirectory {
             path: path.to_owned(),
             events,
             length,
+            list: on(&events_path, Identity::of(&events_path))?,
             identity: on(path, Identity::of(path))?,
             _claim: claim,
         })
@@ -161,6 +165,18 @@ impl RunDirectory {
             .unwrap_or(path)
             .display()
             .to_string()
+    }
+
+    /// Begins a new list of events if the one it had was removed or replaced; whether that was so.
+    pub(crate) fn replace_list(&mut self) -> io::Result<bool> {
+        let path = self.path.join(EVENTS);
+        if self.list.is_at(&path) || !self.is_there() {
+            return Ok(false);
+        }
+        self.events = OpenOptions::new().append(true).create(true).open(&path)?;
+        self.length = self.events.metadata()?.len();
+        self.list = Identity::of(&path)?;
+        Ok(true)
     }
 
     /// Appends one event. Where that fails no part of it is left.
