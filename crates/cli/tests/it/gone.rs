@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     durable::CONFIG,
-    server::{ok, served, step, until, workspace},
+    server::{ok, served, step, task, until, workspace},
     support::Workspace,
 };
 
@@ -116,6 +116,7 @@ fn a_server_whose_lock_is_removed_is_not_joined_by_another() {
     signal("-STOP");
     fs::remove_file(here.path("run/server.lock")).unwrap();
     let second = here.run(&serve);
+    assert_eq!(task(&here, "shout")["state"], "running");
     signal("-CONT");
     assert_eq!(second.code, 2, "{}", second.all());
     assert!(
