@@ -179,7 +179,8 @@ impl Session<'_> {
         };
         let running = &mut self.ledger.running[index];
         if running.microbatch_rows(split) == 1 {
-            let (task, outcome) = self.fail(index, reason)?;
+            let step = running.steps + 1;
+            let (task, outcome) = self.fail(index, step, reason)?;
             return Ok(scheduler.finish(task, outcome)?);
         }
         running.halvings += 1;

@@ -257,7 +257,8 @@ impl Serving<'_, '_> {
 
     fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
         let outcome = if let Some(index) = self.session.ledger.index_of(id) {
-            self.session.fail(index, reason)?;
+            let step = self.session.ledger.running[index].steps + 1;
+            self.session.fail(index, step, reason)?;
             TaskOutcome::Failed
         } else if let Some(waiting) = self.session.waiting.remove(&id) {
             self.session.fail_waiting(waiting, reason);

@@ -86,7 +86,8 @@ impl Session<'_> {
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {
             if let Some(index) = self.ledger.index_of(task) {
-                ended.push(self.fail(index, reason)?);
+                let step = self.ledger.running[index].steps + 1;
+                ended.push(self.fail(index, step, reason)?);
             }
         }
         let failed = ended.len();
@@ -157,7 +158,8 @@ impl Session<'_> {
             return Ok(None);
         }
         if let Some(reason) = self.unmoved(index)? {
-            return self.fail(index, reason).map(Some);
+            let step = self.ledger.running[index].steps;
+            return self.fail(index, step, reason).map(Some);
         }
         let task = &self.ledger.running[index];
         let (id, step, loss) = (task.id, task.steps, task.last_loss);
@@ -185,9 +187,11 @@ impl Session<'_> {
 
     /// Ends a task whose steps since the last checkpoint are taken again when the run is resumed.
     fn fail_unsaved(&mut self, index: usize) -> Result<(TaskId, TaskOutcome), TrainerError> {
-        self.held.insert(self.ledger.running[index].id);
+        let task = &self.ledger.running[index];
+        let step = task.steps;
+        self.held.insert(task.id);
         let reason = "what it has learnt could not be saved".to_owned();
-        self.fail(index, reason)
+        self.fail(index, step, reason)
     }
 
     /// Ends a task that was saved, after its last step or early for a reason.
@@ -268,16 +272,17 @@ impl Session<'_> {
         Ok(impatient.then(|| format!("{without} evaluations without a new best")))
     }
 
-    /// Ends a task that cannot go on. What it saved before stays as it is.
+    /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is.
     pub(crate) fn fail(
         &mut self,
         index: usize,
+        step: usize,
         reason: String,
     ) -> Result<(TaskId, TaskOutcome), TrainerError> {
         let place = self.ledger.place(index);
         self.pipeline.remove(place.group, place.slot)?;
         let task = self.ledger.running.remove(index);
-        let (id, step, adapter) = (task.id, task.steps + 1, task.config.name.clone());
+        let (id, adapter) = (task.id, task.config.name.clone());
         self.conclude(
             task,
             Outcome::Failed {

@@ -3,6 +3,8 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -26,7 +28,14 @@ fn start(here: &Workspace, arguments: &[&str]) -> Child {
 }
 
 /// That it ends with 75 without more ado, and what it says.
-fn lost(child: Child) -> String {
+fn lost(mut child: Child) -> String {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_mins(1) {
+            child.kill().unwrap();
+        }
+        sleep(Duration::from_millis(20));
+    }
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(75), "{said}");
