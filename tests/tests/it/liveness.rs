@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, io::ErrorKind, sync::atomic::AtomicBool};
 use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
 use loraloom_tests::{Fixture, device, train};
-use loraloom_trainer::{Outcome, Run, SavedRun};
+use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use safetensors::{SafeTensors, serialize_to_file, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -72,6 +72,11 @@ fn an_adapter_that_no_training_reaches_fails() {
     assert!(reason.contains("no training reaches"), "{reason}");
     assert!(reason.contains("q_proj"), "{reason}");
     assert_eq!(attention.steps, 2);
+    let failed = run.events.iter().find_map(|event| match event {
+        Event::AdapterFailed { step, .. } => Some(*step),
+        _ => None,
+    });
+    assert_eq!(failed, Some(2));
     assert!(matches!(mlp.outcome, Outcome::Done), "{:?}", mlp.outcome);
 }
 
