@@ -135,7 +135,7 @@ mutation undone-checkpoints-kept $trainer/checkpoint/staged.rs \
     'generation.number > number)' 'generation.number > number + 1000)' the_newest_are_kept
 mutation others-files-lost $trainer/run_directory/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
 mutation save-in-the-way $trainer/writer.rs \
-    'self.parts = None;' 'self.parts = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
+    'self.parts.sender = None;' 'self.parts.sender = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
 mutation file-not-synced crates/model/src/durable.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
 mutation new-directory-not-synced crates/model/src/durable.rs \
     'path.parent().map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
@@ -182,8 +182,8 @@ mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, 
     'on(parent, crate::durable::create_directories(parent))?;' that_is_gone_is_not_made_again
 mutation gone-checkpoints-made-again $trainer/checkpoint/staged.rs 'on(directory, create_directory(directory))?;' \
     'on(directory, fs::create_dir_all(directory))?;' that_is_gone_is_not_made_again
-mutation gone-queue-not-noticed crates/server/src/desk.rs 'if !self.identity.is_at(path) {' 'if false {' \
-    whose_directory_or_queue
+mutation gone-queue-not-noticed crates/server/src/desk.rs '!own.is_at(path)' 'own.is_at(path) && false' \
+    lock_is_taken_away
 mutation least-work-split crates/scheduler/src/grouping/group.rs \
     'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
 mutation too-large-is-made crates/pipeline/src/stage.rs 'Some(there) if bytes > there' \
@@ -191,8 +191,8 @@ mutation too-large-is-made crates/pipeline/src/stage.rs 'Some(there) if bytes > 
 mutation defaults-without-effect crates/config/src/load.rs \
     'overrides::refuse_without_effect(&tree, source)?;' '' overrides_of_defaults_that_do_nothing
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
-    'if handler_stop.swap(true, Ordering::SeqCst) {' \
-    'if handler_stop.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends
+    'if asked.swap(true, Ordering::SeqCst) {' \
+    'if asked.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends
 mutation validation-with-short-rope $trainer/evaluate.rs \
     'map(Sample::len).max().unwrap_or(0)' 'map(Sample::len).min().unwrap_or(0)' goes_by_the_longest_row
 mutation first-values-forgotten $trainer/snapshot.rs 'let initial = self.initial.get(&task).cloned();' \
@@ -269,6 +269,32 @@ mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_ada
     an_adapter_that_is_gone
 mutation events-go-nowhere $trainer/run_directory/directory.rs \
     'self.list.is_at(&path) || !self.is_there()' 'true' events_that_are_removed
+mutation old-copy-beats-checkpoint $trainer/standby.rs '(state.kept, state.writing) = (None, writing);' \
+    'state.writing = writing;' a_stop_inside_a_step_saves
+mutation write-cut-off $trainer/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
+mutation taken-while-saving $trainer/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
+mutation serve-waits crates/cli/src/commands/serve.rs 'standby: Some(&stop.standby),' 'standby: None,' a_signal_inside
+mutation lost-is-new $trainer/snapshot.rs 'as_before(writer, room, before.as_ref(), queued_task(task))?' \
+    'queued_task(task)' an_error_keeps
+mutation parked-is-lost $trainer/saving.rs 'let parked = |task: &TrainingTask| task.steps > 0;' \
+    'let parked = |task: &TrainingTask| task.steps > usize::MAX - 1;' an_error_keeps
+mutation paused-is-lost $trainer/saving.rs $'self.saving.ask();\n        self.start_writing(Running::There)?;' \
+    'self.start_writing(Running::There)?;' saves_paused_tasks
+mutation last-save-is-fine $trainer/saving.rs 'Some(problem) => Err(TrainerError::SavesFailed { times, problem }),' \
+    'Some(_) => Ok(()),' whose_last_save_fails
+mutation cut-short-is-fine crates/cli/src/interrupt.rs 'return failure::report(printer, &error.into());' \
+    'printer.warning(&failure::message(&error));' a_copy_that_could_not
+mutation copy-unsaved-is-fine $trainer/standby.rs 'checkpoint.transpose().map(drop)' 'drop(checkpoint); Ok(())' \
+    says_when_it_cannot_save
+mutation two-of-a-name $trainer/serving.rs 'id == task.id || *name != task.adapter.name' \
+    'id == task.id || !name.is_empty()' with_the_name_of_one_that_failed
+mutation unread-run-passes crates/cli/src/commands/train.rs \
+    'failure::unless_unread(print_all(report, arguments, some, printer))?;' \
+    'let _ = failure::unless_unread(Ok(())); print_all(report, arguments, some, printer)?;' a_run_that_fails_fails
+mutation watch-goes-on crates/cli/src/commands/status.rs 'if !arguments.watch || ended {' \
+    'if !arguments.watch || false && ended {' a_watched_status
+mutation unserved-is-served crates/server/src/client.rs 'if queue.server()? == Presence::Absent' \
+    'if queue.server()? != Presence::Absent' saves_paused_tasks
 
 rm -f "$log"
 exit $((survived > 0))

@@ -125,3 +125,24 @@ fn is_ignored(signal: i32) -> bool {
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use loraloom_trainer::TrainerError;
+
+    use super::cut_short;
+    use crate::{arguments::OutputArguments, exit::Exit, printer::Printer};
+
+    #[test]
+    fn a_copy_that_could_not_be_saved_is_no_interruption() {
+        let printer = Printer::new(&OutputArguments::default());
+        let full = TrainerError::Write {
+            path: "run".into(),
+            source: io::ErrorKind::StorageFull.into(),
+        };
+        assert_eq!(cut_short(&printer, Err(full)), Exit::Lost);
+        assert_eq!(cut_short(&printer, Ok(())), Exit::Interrupted);
+    }
+}

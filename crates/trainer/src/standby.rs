@@ -94,3 +94,39 @@ impl Kept {
         checkpoint.transpose().map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use super::Standby;
+
+    #[test]
+    fn nobody_takes_over_while_the_run_saves() {
+        let standby = Standby::default();
+        assert!(standby.take_over().is_none());
+        standby.compute();
+        standby.wait();
+        assert!(standby.take_over().is_none());
+        standby.compute();
+        assert!(standby.take_over().is_some());
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_being_written_is_waited_for() {
+        let standby = Arc::new(Standby::default());
+        let (writes, writing) = mpsc::channel();
+        standby.has_begun(Some(writing));
+        standby.compute();
+        let taking = Arc::clone(&standby);
+        let taking = thread::spawn(move || taking.take_over().is_some());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!taking.is_finished());
+        drop(writes);
+        assert!(taking.join().expect("no panic"));
+    }
+}

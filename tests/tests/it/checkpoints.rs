@@ -4,6 +4,7 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -310,7 +311,7 @@ fn a_resumed_adapter_keeps_the_shape_that_it_began_with() {
     assert_eq!(found.report.adapters[0].outcome, Outcome::Done);
     let last = loraloom_model::PeftAdapter::load(&run_directory.join("adapters/a/last"));
     assert!(last.expect("an adapter").config.use_rslora);
-    let whole = whole(std::slice::from_ref(&adapter));
+    let whole = whole(slice::from_ref(&adapter));
     let weights = |path: &Path| loraloom_model::PeftAdapter::load(path).expect("an adapter");
     assert!(weights(&run_directory.join("adapters/a/last")) == whole.adapter("a"));
 }
@@ -388,81 +389,139 @@ fn a_task_is_found_by_its_name() {
     assert!(moved(&state.first_moment.a) && moved(&state.second_moment.b));
 }
 
-/// Another thread saves a run that is inside a step: the newest copy of its tasks, from which it ends
-/// with the bits of a run that nobody stopped. The thread that trains saves nothing after that.
+/// Another thread saves a run that is inside a step: the newest copy of its tasks, unless a checkpoint is
+/// newer. The run ends from there with the bits of one that nobody stopped. The thread that trains saves
+/// nothing after that.
 #[test]
 fn a_stop_inside_a_step_saves_the_newest_copy() {
+    // An evaluation ends the iterations without a pause, and what is 32 iterations old is copied again.
+    for (evaluated, saved, newest) in [(55, 1000, 55), (40, 50, 50)] {
+        let mut long = adapter("a", 80);
+        long["save"]["steps"] = json!(saved);
+        long["eval"] = json!({"steps": evaluated});
+        let undisturbed = train(|output_dir| with_validation(&long, output_dir));
+        let stopped = Stopped::inside_step_60(&long);
+        let taken = stopped.standby.take_over().expect("it computes");
+        taken.expect("the checkpoint is written");
+        let run_directory = stopped.directory.path().join("run");
+        let iteration = || {
+            let saved = SavedRun::newest(&run_directory).expect("a checkpoint");
+            saved.iteration()
+        };
+        assert_eq!(iteration(), newest as u64);
+        drop(stopped.release);
+        thread::sleep(Duration::from_secs(2));
+        assert!(
+            !stopped.training.is_finished(),
+            "it waits for the process to end"
+        );
+        assert_eq!(iteration(), newest as u64);
+
+        // The thread has the directory still.
+        let resumed = tempfile::tempdir().expect("a temporary directory");
+        let copied = Command::new("cp")
+            .arg("-r")
+            .args([run_directory.as_path(), resumed.path()])
+            .status();
+        assert!(copied.expect("`cp` is there").success());
+        let saved = SavedRun::newest(&resumed.path().join("run")).expect("a checkpoint");
+        let config = load(&long, resumed.path());
+        let begin = Run::resume(config, &[device()], saved).expect("the run goes on");
+        let (report, events) = run(begin, |_| {});
+        let found = adapter_of(resumed, report.expect("the run ends"), events);
+        let expected = losses(&undisturbed.events, "a");
+        assert_eq!(losses(&found.events, "a"), expected[newest..]);
+        assert!(found.adapter("a") == undisturbed.adapter("a"));
+        let best = |run: &TrainedRun| run.report.adapters[0].best;
+        assert_eq!(best(&found), best(&undisturbed));
+    }
+}
+
+#[test]
+fn a_stop_inside_a_step_says_when_it_cannot_save() {
     let mut long = adapter("a", 80);
     long["save"]["steps"] = json!(1000);
-    // An evaluation ends the iterations without a pause, and what is 32 iterations old is copied again.
     long["eval"] = json!({"steps": 55});
-    let fixture = Fixture::open("llama-gqa");
-    let with_validation = |output_dir: &Path| {
-        let mut config = fixture.config(&[long.clone()], output_dir);
-        config["datasets"]["data"]["validation"] = config["datasets"]["data"]["path"].clone();
-        config
-    };
-    let undisturbed = train(with_validation);
-    let load = |directory: &Path| {
-        let path = directory.join("config.json");
-        let config = with_validation(&directory.join("run"));
-        fs::write(&path, config.to_string()).expect("the configuration is written");
-        let loaded = RunConfig::load(&path, &[]);
-        loaded.expect("a valid configuration").config
-    };
-
-    let (stopped, resumed) = (
-        tempfile::tempdir().expect("a temporary directory"),
-        tempfile::tempdir().expect("a temporary directory"),
+    let stopped = Stopped::inside_step_60(&long);
+    block(&stopped.directory.path().join("run/checkpoints"));
+    let taken = stopped.standby.take_over().expect("it computes");
+    assert!(
+        matches!(taken, Err(TrainerError::Write { .. })),
+        "{taken:?}"
     );
-    let begin = Run::prepare(load(stopped.path()), &[device()]).expect("the run is prepared");
-    let standby = Arc::new(Standby::default());
-    assert!(standby.take_over().is_none(), "nothing is computed yet");
-    let ((reach, reached), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-    let of_training = Arc::clone(&standby);
-    let training = thread::spawn(move || {
-        let never = AtomicBool::new(false);
-        let signals = Signals {
-            standby: Some(&of_training),
-            ..Signals::from(&never)
-        };
-        begin.train(signals, &mut |event| {
-            if matches!(event, Event::Step { step: 60, .. }) {
-                reach.send(()).expect("the test waits");
-                let _ = released.recv();
+}
+
+/// The last save of a run that is stopped has no other after it that may succeed.
+#[test]
+fn a_stop_whose_last_save_fails_is_an_error() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let begin = Run::prepare(config(&[adapter("a", 80)], directory.path()), &[device()]);
+    let checkpoints = directory.path().join("run/checkpoints");
+    let stop = AtomicBool::new(false);
+    let report = begin
+        .expect("the run is prepared")
+        .train(&stop, &mut |event| {
+            if matches!(event, Event::Step { step: 5, .. }) {
+                block(&checkpoints);
+                stop.store(true, Relaxed);
             }
-        })
-    });
-    reached.recv().expect("step 60");
-    let taken = standby.take_over().expect("it computes");
-    taken.expect("the checkpoint is written");
-    let run_directory = stopped.path().join("run");
-    let newest = || SavedRun::newest(&run_directory).expect("a checkpoint");
-    assert_eq!(newest().iteration(), 55);
-    drop(release);
-    thread::sleep(Duration::from_secs(2));
-    assert!(!training.is_finished(), "it waits for the process to end");
-    assert_eq!(newest().iteration(), 55);
+        });
+    let error = report.expect_err("nothing could be saved");
+    assert!(matches!(error, TrainerError::SavesFailed { .. }), "{error}");
+}
 
-    // The thread has the directory still.
-    let copied = Command::new("cp")
-        .arg("-r")
-        .args([run_directory.as_path(), resumed.path()])
-        .status();
-    assert!(copied.expect("`cp` is there").success());
-    let saved = SavedRun::newest(&resumed.path().join("run")).expect("a checkpoint");
-    let begin = Run::resume(load(resumed.path()), &[device()], saved).expect("the run goes on");
-    let (report, events) = run(begin, |_| {});
-    let found = TrainedRun {
-        directory: resumed,
-        report: report.expect("the run ends"),
-        events,
-    };
-    let expected = losses(&undisturbed.events, "a");
-    assert_eq!(losses(&found.events, "a"), expected[55..]);
-    assert!(found.adapter("a") == undisturbed.adapter("a"));
-    assert_eq!(
-        found.report.adapters[0].best,
-        undisturbed.report.adapters[0].best
-    );
+fn with_validation(adapter: &Value, output_dir: &Path) -> Value {
+    let fixture = Fixture::open("llama-gqa");
+    let mut config = fixture.config(slice::from_ref(adapter), output_dir);
+    config["datasets"]["data"]["validation"] = config["datasets"]["data"]["path"].clone();
+    config
+}
+
+/// The configuration of a run in `directory`.
+fn load(adapter: &Value, directory: &Path) -> RunConfig {
+    let path = directory.join("config.json");
+    let config = with_validation(adapter, &directory.join("run"));
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let loaded = RunConfig::load(&path, &[]);
+    loaded.expect("a valid configuration").config
+}
+
+/// A run that another thread trains, and that stands still in step 60.
+struct Stopped {
+    directory: tempfile::TempDir,
+    standby: Arc<Standby>,
+    training: thread::JoinHandle<Result<RunReport, TrainerError>>,
+    /// Dropped, it goes on.
+    release: mpsc::Sender<()>,
+}
+
+impl Stopped {
+    fn inside_step_60(adapter: &Value) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let begin = Run::prepare(load(adapter, directory.path()), &[device()]);
+        let begin = begin.expect("the run is prepared");
+        let standby = Arc::new(Standby::default());
+        let ((reach, reached), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let of_training = Arc::clone(&standby);
+        let training = thread::spawn(move || {
+            let never = AtomicBool::new(false);
+            let signals = Signals {
+                standby: Some(&of_training),
+                ..Signals::from(&never)
+            };
+            begin.train(signals, &mut |event| {
+                if matches!(event, Event::Step { step: 60, .. }) {
+                    reach.send(()).expect("the test waits");
+                    let _ = released.recv();
+                }
+            })
+        });
+        reached.recv().expect("step 60");
+        Self {
+            directory,
+            standby,
+            training,
+            release,
+        }
+    }
 }

@@ -306,3 +306,88 @@ fn a_decision_that_contradicts_what_runs_is_refused() {
         assert!(error.to_string().contains(problem), "{error}");
     }
 }
+
+/// Parks the second task, goes on with the first for a step, and then decides what cannot be carried out.
+struct Breaks {
+    decisions: usize,
+}
+
+impl Scheduler for Breaks {
+    fn submit(&mut self, _: Task) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Decision {
+        self.decisions += 1;
+        let [first, second, nobody] = [0, 1, 99].map(TaskId);
+        let admitted = |task| Admission {
+            task,
+            reason: String::new(),
+        };
+        let group = |tasks: &[TaskId]| {
+            let member = |&task| Member { task, parts: 1 };
+            vec![tasks.iter().map(member).collect()]
+        };
+        match self.decisions {
+            1 => Decision {
+                admitted: [first, second].map(admitted).into(),
+                groups: group(&[first, second]),
+                ..Decision::default()
+            },
+            2 => Decision {
+                parked: vec![Parking {
+                    task: second,
+                    by: Some(first),
+                    reason: String::new(),
+                }],
+                groups: group(&[first]),
+                ..Decision::default()
+            },
+            3 => Decision {
+                groups: group(&[first]),
+                max_steps: Some(1),
+                ..Decision::default()
+            },
+            _ => Decision {
+                groups: group(&[nobody]),
+                ..Decision::default()
+            },
+        }
+    }
+
+    fn finish(&mut self, _: TaskId, _: TaskOutcome) -> Result<(), SchedulerError> {
+        Ok(())
+    }
+
+    fn state(&self, _: TaskId) -> Option<TaskState> {
+        None
+    }
+}
+
+/// What has run until then is as the last checkpoint has it, for its steps may be lost; what is parked is
+/// as it is.
+#[test]
+fn an_error_keeps_what_is_parked_and_what_was_saved() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut adapters = [0, 1].map(adapter);
+    adapters[0]["save"]["steps"] = json!(3);
+    adapters[0]["train"]["gradient_accumulation_steps"] = json!(1);
+    adapters[1]["train"]["gradient_accumulation_steps"] = json!(1);
+    let run_directory = directory.path().join("run");
+    let config = config(&adapters, 1, &run_directory);
+    let path = directory.path().join("config.json");
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let loaded = RunConfig::load(&path, &[]).expect("a valid configuration");
+    let run = Run::prepare(loaded.config, &[device()]).expect("the run is prepared");
+    let mut scheduler = Breaks { decisions: 0 };
+    let ended = run.train_with(&mut scheduler, &AtomicBool::new(false), &mut |_| {});
+    assert!(
+        matches!(ended, Err(TrainerError::Decision { .. })),
+        "{ended:?}"
+    );
+    let record = fs::read(run_directory.join("checkpoints/7/run.json")).expect("a checkpoint");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    // Iterations without a pause end at step 3, when both are seen to have moved, and at the save.
+    let steps = |index: usize| &record["tasks"][index]["step"];
+    assert_eq!([steps(0), steps(1)], [&json!(6), &json!(3)]);
+}

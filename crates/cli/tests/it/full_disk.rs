@@ -37,6 +37,7 @@ rm run/ballast
 "$1" serve run --drain --no-progress 2>second.log
 "$1" status run --json >status.json
 cp -r run/adapters saved
+cp run/events.jsonl events.jsonl
 "#;
 
 /// Runs a script where file systems can be mounted, if there is such a place.
@@ -73,6 +74,11 @@ fn a_full_disk_loses_nothing(event: &str) {
     assert!(first.to_lowercase().contains("no space left"), "{first}");
     assert_eq!(log("code").trim(), "75", "{first}");
 
+    // What was half written is cut off.
+    for line in log("events.jsonl").lines() {
+        let event: Result<serde_json::Value, _> = serde_json::from_str(line);
+        assert!(event.is_ok(), "{line}");
+    }
     let alone = here.run(&["train", "tasks.yaml", "--no-progress"]);
     assert_eq!(alone.code, 0, "{}", alone.all());
     for name in ["shout", "number"] {

@@ -3,8 +3,9 @@
 use std::{
     fs,
     io::Write,
+    process::Stdio,
     thread::sleep,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde_json::Value;
@@ -415,6 +416,65 @@ fn a_task_that_failed_goes_on_once_its_data_is_restored() {
         line.contains(r#""event":"step""#) && line.contains(r#""adapter":"shout-r2","step":1,"#)
     });
     assert_eq!(first_steps.count(), 1, "it began anew");
+}
+
+/// A new task may have the name of one that failed, once its directory is moved away. Checkpoints have the
+/// new one then.
+#[test]
+fn a_task_with_the_name_of_one_that_failed_goes_on_after_a_restart() {
+    let here = workspace();
+    here.write("kept.yaml", KEPT);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "kept.yaml"]);
+    until("checkpoints", || step(&here, "number") > 6);
+    server.kill();
+    let path = here.path("data/number.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("frog", "newt", 1)).unwrap();
+    let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
+    assert_eq!(drained.code, 1, "{}", drained.all());
+
+    fs::rename(here.path("run/adapters/number"), here.path("old")).unwrap();
+    ok(&here, &["submit", "run", "kept.yaml"]);
+    let newest = || {
+        let status = ok(&here, &["status", "run", "--json"]).json();
+        status["tasks"].as_array().unwrap().last().unwrap().clone()
+    };
+    let server = Server::start(&here, &[]);
+    until("checkpoints", || newest()["saved_step"].as_u64() > Some(5));
+    server.kill();
+    let saved = newest()["saved_step"].as_u64().unwrap();
+    let _server = Server::start(&here, &[]);
+    until("more steps", || newest()["step"].as_u64() > Some(saved + 2));
+    let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let first_steps = events
+        .lines()
+        .filter(|line| line.contains(r#""adapter":"number","step":1,"#));
+    let first_steps = first_steps.filter(|line| line.contains(r#""event":"step""#));
+    assert_eq!(first_steps.count(), 2, "each of the two begins once");
+}
+
+#[test]
+fn a_watched_status_ends_with_the_last_task() {
+    let here = workspace();
+    let one = "defaults.train.max_steps=1";
+    let _server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "tasks.yaml", "--set", one]);
+    let mut watch = here.command(&["status", "run", "--watch"]);
+    let mut watch = watch.stdout(Stdio::null()).spawn().unwrap();
+    for name in NAMES {
+        wait_for_state(&here, name, "done");
+    }
+    let ended = Instant::now();
+    while watch.try_wait().unwrap().is_none() {
+        if ended.elapsed() > Duration::from_secs(20) {
+            watch.kill().unwrap();
+        }
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
 }
 
 #[test]

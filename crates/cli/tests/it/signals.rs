@@ -122,7 +122,7 @@ fn a_second_signal_ends_a_run_at_once() {
 
 /// The first step takes minutes: it is over 60,000 rows.
 #[test]
-fn a_signal_inside_a_long_step_ends_a_run_within_ten_seconds() {
+fn a_signal_inside_a_long_step_ends_a_run_or_server_within_ten_seconds() {
     let here = Workspace::new();
     let rows = fs::read_to_string(here.path("data/number.jsonl")).unwrap();
     here.write("data/number.jsonl", rows.repeat(200));
@@ -131,29 +131,84 @@ fn a_signal_inside_a_long_step_ends_a_run_within_ten_seconds() {
         "config.yaml",
         CONFIG.replace("train: {batch_size: 2,", long),
     );
-    let mut command = here.command(&["train", "config.yaml", "--no-progress", "--samples", "0"]);
-    let stderr = fs::File::create(here.path("stderr")).unwrap();
-    let mut run = Running(
-        command
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .unwrap(),
+    let start = |arguments: &[&str], said: &str| {
+        let mut command = here.command(arguments);
+        let stderr = fs::File::create(here.path(said)).unwrap();
+        Running(
+            command
+                .stdout(Stdio::null())
+                .stderr(stderr)
+                .spawn()
+                .unwrap(),
+        )
+    };
+    let mut run = start(
+        &["train", "config.yaml", "--no-progress", "--samples", "0"],
+        "train.log",
+    );
+    let mut server = start(
+        &[
+            "serve",
+            "served",
+            "--config",
+            "config.yaml",
+            "--no-progress",
+        ],
+        "serve.log",
     );
     until("checkpoint", || !events(&here, "run_checkpoint").is_empty());
+    let admitted = || fs::read_to_string(here.path("served/events.jsonl")).unwrap_or_default();
+    until("admission", || admitted().contains("\"event\":\"admit\""));
     sleep(Duration::from_secs(1));
     let begun = Instant::now();
-    run.signal("-TERM");
+    for process in [&run, &server] {
+        process.signal("-TERM");
+    }
     assert_eq!(run.0.wait().unwrap().code(), Some(130));
+    assert_eq!(server.0.wait().unwrap().code(), Some(130));
     let seconds = begun.elapsed().as_secs_f64();
     assert!((5.0..10.0).contains(&seconds), "{seconds} seconds");
-    let stderr = fs::read_to_string(here.path("stderr")).unwrap();
-    let last: Vec<&str> = stderr.lines().rev().take(2).collect();
-    let expected = [
-        "hint: `loraloom train --resume run` goes on from its last checkpoint",
-        "the step under way takes more than 5 seconds: it is dropped, and taken again on resume",
-    ];
-    assert_eq!(last, expected, "{stderr}");
+    let dropped =
+        "the step under way takes more than 5 seconds: it is dropped, and taken again on resume\n";
+    let way_back = "hint: `loraloom train --resume run` goes on from its last checkpoint\n";
+    for (said, end) in [
+        ("train.log", format!("{dropped}{way_back}")),
+        ("serve.log", dropped.to_owned()),
+    ] {
+        let text = fs::read_to_string(here.path(said)).unwrap();
+        assert!(text.ends_with(&end), "{text}");
+    }
+}
+
+/// A task that its owner holds is in the checkpoint of a stop with all its steps. `resume` says who goes
+/// on with one that a server trains, or trained.
+#[test]
+fn a_server_that_is_stopped_saves_paused_tasks() {
+    let here = workspace();
+    here.write("config.yaml", CONFIG);
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    ok(&here, &["submit", "run", "config.yaml"]);
+    let refused = |why: &str| {
+        let run = here.run(&["resume", "run", "first"]);
+        assert_eq!(run.code, 2, "{}", run.all());
+        assert!(run.stderr.contains(why), "{}", run.stderr);
+    };
+    until("step", || step(&here, "first") > 3);
+    refused("cannot resume task 1 (`first`): it is running");
+    server.kill();
+    refused("`first` is not paused: it is interrupted, and no server runs");
+    ok(&here, &["cancel", "run", "second"]);
+
+    let mut server = Server::start(&here, &[]);
+    until("step", || step(&here, "first") > 6);
+    ok(&here, &["pause", "run", "first"]);
+    wait_for_state(&here, "first", "paused");
+    server.signal("-TERM");
+    assert_eq!(server.ends(), Some(0));
+    let newest = events(&here, "run_checkpoint").pop().unwrap();
+    assert_eq!(newest["steps"]["first"], step(&here, "first"));
+    assert!(step(&here, "first") > 6);
 }
 
 #[cfg(target_os = "linux")]

@@ -207,6 +207,17 @@ fn a_check_that_fails_fails_unread() {
 }
 
 #[test]
+fn a_run_that_fails_fails_unread() {
+    let here = train::workspace();
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let rate = "defaults.train.learning_rate=1e30";
+    let line = ["train", "short.yaml", "--quiet", "--set", rate];
+    let output = here.command(&line).stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
 fn an_interrupted_run_says_how_to_go_on() {
     let here = train::workspace();
     let line = [
