@@ -295,6 +295,12 @@ mutation watch-goes-on crates/cli/src/commands/status.rs 'if !arguments.watch ||
     'if !arguments.watch || false && ended {' a_watched_status
 mutation unserved-is-served crates/server/src/client.rs 'if queue.server()? == Presence::Absent' \
     'if queue.server()? != Presence::Absent' saves_paused_tasks
+mutation idle-rows-learn crates/model/src/head.rs 'gradient.mask_fill(idle.expand([rows, d_model]), 0.0),' \
+    'gradient,' is_no_number_leaves
+mutation small-head-chunks crates/model/src/head.rs 'const DEVICE_LOGITS: usize = 512 << 20;' \
+    'const DEVICE_LOGITS: usize = 32 << 20;' chunks_are_even
+mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().slice([start..end, 0..d_model]);' \
+    'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
 
 rm -f "$log"
 exit $((survived > 0))

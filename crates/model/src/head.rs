@@ -2,7 +2,7 @@ use batchlora::frozen_linear;
 use burn::{
     module::{Module, Param},
     nn::RmsNorm,
-    tensor::{DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData},
+    tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData},
 };
 
 use crate::{
@@ -10,13 +10,18 @@ use crate::{
     ops::{cross_entropy, rms_norm_backward},
 };
 
-/// Logits of so many elements are held at a time.
-const LOGITS_PER_CHUNK: usize = 1 << 24;
+/// Bytes of logits that are held at a time on the host, where they are gone through in its caches.
+const HOST_LOGITS: usize = 64 << 20;
+/// The same on other devices: 2,093 rows in `bfloat16` at a vocabulary of 128,256. A chunk reads all
+/// weights of the projection twice, and has to have work for all of a device.
+const DEVICE_LOGITS: usize = 512 << 20;
+/// Chunks begin at multiples of so many rows: there a part of one number a row is a view, not a copy.
+const CHUNK_ROWS: usize = 128;
 
 /// What is predicted from which rows of a batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Targets {
-    /// Row of the batch that predicts the token.
+    /// Row of the batch that predicts the token. A row predicts one token at most.
     pub rows: Vec<usize>,
     /// The token to be predicted.
     pub ids: Vec<u32>,
@@ -58,14 +63,23 @@ impl LanguageModelHead {
         let gradient = rms_norm_backward(
             selected,
             self.norm.gamma.val(),
-            Tensor::cat(gradients, 0),
+            joined(gradients),
             self.norm.epsilon,
         );
-        let zeros = Tensor::zeros([rows, d_model], (&device, gradient.dtype()));
-        let rows = integers(&targets.rows, &device);
+        // Rows are gathered from the targets, those that predict nothing from any: they are masked, as
+        // a product with zero would keep what is no number.
+        let mut target_of = vec![0; rows];
+        let mut idle = vec![true; rows];
+        for (target, &row) in targets.rows.iter().enumerate() {
+            debug_assert!(idle[row], "row {row} predicts two tokens");
+            target_of[row] = target;
+            idle[row] = false;
+        }
+        let gradient = gradient.select(0, integers(&target_of, &device));
+        let idle = Tensor::<2, Bool>::from_data(TensorData::new(idle, [rows, 1]), &device);
         (
             losses,
-            zeros.select_assign(0, rows, gradient, IndexingUpdateOp::Add),
+            gradient.mask_fill(idle.expand([rows, d_model]), 0.0),
         )
     }
 
@@ -92,7 +106,13 @@ impl LanguageModelHead {
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
         let normal = normalise(selected, &self.norm);
         let projection = self.weight.val().transpose();
-        let chunk = (LOGITS_PER_CHUNK / projection.dims()[1]).max(1);
+        let bytes = projection.dims()[1] * normal.dtype().size();
+        let held = if device == Device::flex() {
+            HOST_LOGITS
+        } else {
+            DEVICE_LOGITS
+        };
+        let chunk = chunk_rows(count, held / bytes);
         let losses = (0..count).step_by(chunk).map(|start| {
             let end = (start + chunk).min(count);
             let rows = normal.clone().slice([start..end, 0..d_model]);
@@ -104,7 +124,20 @@ impl LanguageModelHead {
             with_gradient(gradient);
             loss
         });
-        Tensor::cat(losses.collect(), 0)
+        joined(losses.collect())
+    }
+}
+
+/// Rows of a chunk such that chunks are even, and have `most` rows or few more.
+fn chunk_rows(count: usize, most: usize) -> usize {
+    let chunks = count.div_ceil(most.max(1));
+    count.div_ceil(chunks).next_multiple_of(CHUNK_ROWS)
+}
+
+fn joined<const D: usize>(mut parts: Vec<Tensor<D>>) -> Tensor<D> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Tensor::cat(parts, 0),
     }
 }
 
@@ -116,4 +149,24 @@ fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, 
         .collect();
     let count = values.len();
     Tensor::from_data(TensorData::new(values, [count]), device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chunk_rows;
+
+    #[test]
+    fn chunks_are_even_and_of_whole_vectors_of_rows() {
+        // At a vocabulary of 128,256 in bfloat16.
+        let rows = chunk_rows(16_384, super::DEVICE_LOGITS / (128_256 * 2));
+        assert_eq!(rows, 2_048);
+        for (count, most, expected) in [
+            (1, 1, 128),
+            (5, 100, 128),
+            (1000, 100, 128),
+            (300, 299, 256),
+        ] {
+            assert_eq!(chunk_rows(count, most), expected, "{count} of {most}");
+        }
+    }
 }

@@ -5,10 +5,31 @@ use std::{
     ptr,
 };
 
-use crate::driver::{SUCCESS, Status};
+use crate::{
+    driver::{SUCCESS, Status},
+    order::{Order, in_order},
+};
 
+const INVALID_VALUE: Status = 1;
+
+/// Copies, unless something before it would not be done on a GPU.
 unsafe fn copy(target: u64, source: u64, bytes: usize) -> Status {
+    if let Err(error) = in_order(Order::launch) {
+        eprintln!("soft-cuda: a copy {error}");
+        return INVALID_VALUE;
+    }
     unsafe { ptr::copy(source as *const u8, target as *mut u8, bytes) };
+    SUCCESS
+}
+
+/// Only products that failed are written over.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: u64) -> Status {
+    if let Err(error) = in_order(|order| order.product(stream as usize)) {
+        eprintln!("soft-cuda: a memset {error}");
+        return INVALID_VALUE;
+    }
+    unsafe { ptr::write_bytes(to as *mut u8, value, bytes) };
     SUCCESS
 }
 
@@ -65,7 +86,10 @@ unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const Copy2d, _stream: *mut c_voi
     let what = unsafe { &*what };
     for row in 0..what.height {
         let of = |side: &Side2d| side.start() + (row * side.pitch) as u64;
-        unsafe { copy(of(&what.target), of(&what.source), what.width_bytes) };
+        let status = unsafe { copy(of(&what.target), of(&what.source), what.width_bytes) };
+        if status != SUCCESS {
+            return status;
+        }
     }
     SUCCESS
 }

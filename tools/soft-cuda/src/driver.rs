@@ -1,5 +1,5 @@
 //! The part of the CUDA driver's C interface that CubeCL calls, on the host's memory. Every call has
-//! happened when it returns, so that streams and events order nothing.
+//! happened when it returns; whether streams wait for each other is only looked at.
 
 use std::{
     env,
@@ -7,7 +7,10 @@ use std::{
     fs,
     path::PathBuf,
     ptr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
@@ -15,6 +18,7 @@ use crate::{
     device::{attribute, devices, total_memory},
     launch::{Grid, launch},
     module::{Entry, Module},
+    order::{CURRENT, Order, in_order},
 };
 
 pub type Status = c_int;
@@ -108,7 +112,33 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCurrent(_context: *mut c_void) -> Status {
+extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> Status {
+    CURRENT.set(context as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> Status {
+    unsafe { *context = ptr::without_provenance_mut(CURRENT.get()) };
+    SUCCESS
+}
+
+/// All work of the thread's context, which is the only one that is asked for.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxRecordEvent(context: *mut c_void, event: *mut c_void) -> Status {
+    if context as usize != CURRENT.get() {
+        return INVALID_VALUE;
+    }
+    in_order(|order| order.record_context(event as usize));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxWaitEvent(context: *mut c_void, event: *mut c_void) -> Status {
+    if context as usize != CURRENT.get() {
+        return INVALID_VALUE;
+    }
+    in_order(|order| order.context_waits(event as usize));
     SUCCESS
 }
 
@@ -242,6 +272,10 @@ unsafe extern "C" fn cuLaunchKernel(
     _extra: *mut c_void,
 ) -> Status {
     let entry = unsafe { &*function };
+    if let Err(error) = in_order(Order::launch) {
+        eprintln!("soft-cuda: {} {error}", entry.name);
+        return LAUNCH_FAILED;
+    }
     let grid = Grid {
         blocks: [grid_x, grid_y, grid_z],
         threads: [block_x, block_y, block_z],
@@ -266,9 +300,15 @@ unsafe extern "C" fn cuLaunchKernel(
     }
 }
 
+/// A stream's name: streams hold nothing.
+fn stream_name() -> *mut c_void {
+    static NAMES: AtomicUsize = AtomicUsize::new(1);
+    ptr::without_provenance_mut(NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> Status {
-    unsafe { *stream = ptr::dangling_mut() };
+    unsafe { *stream = stream_name() };
     SUCCESS
 }
 
@@ -278,7 +318,7 @@ unsafe extern "C" fn cuStreamCreateWithPriority(
     _flags: c_uint,
     _priority: c_int,
 ) -> Status {
-    unsafe { *stream = ptr::dangling_mut() };
+    unsafe { *stream = stream_name() };
     SUCCESS
 }
 
@@ -293,7 +333,8 @@ extern "C" fn cuStreamSynchronize(_stream: *mut c_void) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(_: *mut c_void, _: *mut c_void, _: c_uint) -> Status {
+extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _: c_uint) -> Status {
+    in_order(|order| order.stream_waits(stream as usize, event as usize));
     SUCCESS
 }
 
@@ -310,8 +351,9 @@ unsafe extern "C" fn cuEventDestroy_v2(event: *mut Instant) -> Status {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: *mut Instant, _stream: *mut c_void) -> Status {
+unsafe extern "C" fn cuEventRecord(event: *mut Instant, stream: *mut c_void) -> Status {
     unsafe { *event = Instant::now() };
+    in_order(|order| order.record_stream(event as usize, stream as usize));
     SUCCESS
 }
 

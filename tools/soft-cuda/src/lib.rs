@@ -7,6 +7,7 @@ mod calculation;
 mod comparison;
 mod conversion;
 mod copy;
+mod cublas;
 mod device;
 mod driver;
 mod fragment;
@@ -17,6 +18,7 @@ mod matrix;
 mod module;
 mod names;
 mod nccl;
+mod order;
 mod warp;
 
 #[cfg(test)]
