@@ -1,4 +1,7 @@
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device, FloatDType, Tensor, TensorData},
+};
 
 use crate::{
     AdapterBank, AdapterState, BatchLoraError, DropoutDraw, LoraSpec, Segment, Segments,
@@ -114,4 +117,14 @@ fn uniform(shape: [usize; 2], seed: u32, device: &Device) -> Tensor<2> {
     let values = words.map(|word| word as f32 / 2f32.powi(31) - 1.0);
     let values: Vec<f32> = values.take(shape[0] * shape[1]).collect();
     Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
+}
+
+/// What multiplies matrices on a device, in words: `cuBLAS 13.1`, or Burn's kernels and why cuBLAS is
+/// not in use. Opens the device.
+pub fn products(device: &Device) -> String {
+    match device.clone().without_autodiff().as_dispatch() {
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => crate::kernels::products(device),
+        _ => "gemm".to_owned(),
+    }
 }

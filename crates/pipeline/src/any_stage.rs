@@ -99,6 +99,11 @@ impl AnyStage {
         either!(&self.0, stage => stage.stage().weight_bytes(), stage.weight_bytes())
     }
 
+    /// What multiplies its matrices, for people.
+    pub(crate) fn products(&self) -> String {
+        either!(&self.0, stage => stage.stage().products(), stage.products().to_owned())
+    }
+
     pub(crate) fn gauge(&self) -> MemoryGauge {
         either!(&self.0, stage => MemoryGauge::of(stage.stage().device()),
             MemoryGauge::of_worker(stage.line()))

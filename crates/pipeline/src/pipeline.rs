@@ -143,6 +143,11 @@ impl Pipeline {
         self.stages.iter().map(AnyStage::weight_bytes)
     }
 
+    /// What multiplies the matrices of each stage, for people.
+    pub fn products(&self) -> impl ExactSizeIterator<Item = String> {
+        self.stages.iter().map(AnyStage::products)
+    }
+
     /// The memory of every device that stages are on, each device once.
     pub fn memory_gauges(&self) -> Vec<MemoryGauge> {
         let mut gauges: Vec<MemoryGauge> = Vec::new();

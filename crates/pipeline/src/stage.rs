@@ -108,6 +108,11 @@ impl Stage {
         self.backbone.weight_bytes()
     }
 
+    /// What multiplies its matrices, for people.
+    pub fn products(&self) -> String {
+        batchlora::products(&self.device)
+    }
+
     /// The decoder layers this stage holds.
     pub fn layers(&self) -> Range<usize> {
         self.layers.held()

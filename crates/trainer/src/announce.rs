@@ -14,6 +14,7 @@ impl Session<'_> {
         let layers = layers.map(|layers| [layers.start, layers.end]).collect();
         let partitions = self.pipeline.partitions();
         let partitions = partitions.are_staggered().then(|| partitions.counts());
+        let products = self.pipeline.products().collect();
         let (time, versions) = (now(), Versions::default());
         let asked = self.ledger.config.pipeline.balance == BalanceChoice::Staggered;
         let unheard = (asked && partitions.is_none()).then(|| Event::Warning {
@@ -27,6 +28,7 @@ impl Session<'_> {
                 layers,
                 partitions,
                 weight_bytes: self.pipeline.weight_bytes().collect(),
+                products,
                 versions,
             });
             if let Some(warning) = unheard {
@@ -56,6 +58,7 @@ impl Session<'_> {
             stages,
             layers,
             partitions,
+            products,
             versions,
         });
         if let Some(warning) = unheard {

@@ -28,6 +28,8 @@ pub enum Event {
         partitions: Option<Vec<Vec<usize>>>,
         /// Bytes of the weights that each stage has in memory.
         weight_bytes: Vec<u64>,
+        /// What multiplies the matrices of each stage: cuBLAS, or Burn's kernels and why.
+        products: Vec<String>,
         /// Versions of what computes.
         versions: Versions,
     },
@@ -50,6 +52,8 @@ pub enum Event {
         /// the partition at their number modulo how many there are.
         #[serde(skip_serializing_if = "Option::is_none")]
         partitions: Option<Vec<Vec<usize>>>,
+        /// What multiplies the matrices of each stage: cuBLAS, or Burn's kernels and why.
+        products: Vec<String>,
         /// Versions of what computes.
         versions: Versions,
     },

@@ -41,7 +41,12 @@ unsafe extern "C" fn cublasGetVersion_v2(_: *const Handle, version: *mut c_int) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasSetStream_v2(handle: *mut Handle, stream: *mut c_void) -> Status {
     let stream = stream as usize;
-    unsafe { *handle = Handle { stream, workspace: 0 } };
+    unsafe {
+        *handle = Handle {
+            stream,
+            workspace: 0,
+        }
+    };
     SUCCESS
 }
 
@@ -51,7 +56,7 @@ unsafe extern "C" fn cublasSetWorkspace_v2(
     workspace: *mut c_void,
     bytes: usize,
 ) -> Status {
-    if workspace as usize % 256 != 0 {
+    if !(workspace as usize).is_multiple_of(256) {
         return INVALID_VALUE;
     }
     unsafe { (*handle).workspace = bytes };
@@ -294,15 +299,38 @@ mod tests {
         let mut c = [f32::NAN; 8];
         let mut multiply = || unsafe {
             cublasGemmStridedBatchedEx(
-                handle, 1, 0, 2, 2, 3, &raw const 1.0, a.as_ptr().cast(), BF16, 4, 8,
-                b.as_ptr().cast(), BF16, 3, 0, &raw const 0.0, c.as_mut_ptr().cast(), F32, 2, 4, 2,
-                68, -1,
+                handle,
+                1,
+                0,
+                2,
+                2,
+                3,
+                &1.0,
+                a.as_ptr().cast(),
+                BF16,
+                4,
+                8,
+                b.as_ptr().cast(),
+                BF16,
+                3,
+                0,
+                &0.0,
+                c.as_mut_ptr().cast(),
+                F32,
+                2,
+                4,
+                2,
+                68,
+                -1,
             )
         };
         assert_eq!(multiply(), NOT_INITIALIZED);
         let stream = ptr::without_provenance_mut(4096);
         assert_eq!(unsafe { cublasSetStream_v2(handle, stream) }, SUCCESS);
-        assert_eq!(unsafe { cublasSetWorkspace_v2(handle, stream, 1024) }, SUCCESS);
+        assert_eq!(
+            unsafe { cublasSetWorkspace_v2(handle, stream, 1024) },
+            SUCCESS
+        );
         assert_eq!(multiply(), SUCCESS);
         assert_eq!(c, [-2.0, -2.0, 2.0, 5.0, -20.0, -20.0, 20.0, 50.0]);
     }

@@ -10,6 +10,7 @@ use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
 
 static COUNTS: AtomicUsize = AtomicUsize::new(0);
 static MOVED: AtomicU64 = AtomicU64::new(0);
+static PRODUCTS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether anybody counts.
 pub(super) fn active() -> bool {
@@ -21,6 +22,12 @@ pub(super) fn moved(bytes: u64) {
     MOVED.fetch_add(bytes, Ordering::Relaxed);
 }
 
+/// Notes a product that CubeCL does not launch.
+#[cfg(feature = "cuda")]
+pub(super) fn launched() {
+    PRODUCTS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Counts kernel launches, and the bytes this crate's own launches move, from its making on.
 ///
 /// The counts are the process's: one at a time, with the device synchronised before reading, and
@@ -28,6 +35,7 @@ pub(super) fn moved(bytes: u64) {
 pub struct LaunchCount {
     launches: Arc<Launches>,
     moved: u64,
+    products: u64,
     _observation: LaunchObservation,
 }
 
@@ -48,13 +56,15 @@ impl LaunchCount {
         Self {
             launches: launches.clone(),
             moved: MOVED.load(Ordering::Relaxed),
+            products: PRODUCTS.load(Ordering::Relaxed),
             _observation: LaunchObservation::new(launches),
         }
     }
 
-    /// Kernels launched so far.
+    /// Kernels launched so far, products by cuBLAS among them.
     pub fn launches(&self) -> u64 {
-        self.launches.0.load(Ordering::Relaxed)
+        let products = PRODUCTS.load(Ordering::Relaxed) - self.products;
+        self.launches.0.load(Ordering::Relaxed) + products
     }
 
     /// Bytes of device memory that the operands and results of this crate's launches, its matrix

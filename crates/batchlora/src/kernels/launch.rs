@@ -9,21 +9,23 @@ use burn_cubecl::{
     CubeDevice,
     cubecl::{
         client::Client,
-        prelude::{CubeDim, VectorSize},
+        prelude::{CubeCount, CubeDim, VectorSize},
         tensor_vector_size_parallel,
     },
     kernel::{into_contiguous, into_contiguous_aligned},
-    ops::numeric::empty_device_dtype,
+    ops::numeric::{empty_device_dtype, zeros_client},
     tensor::CubeTensor,
 };
 
 use super::count;
-pub use super::product::{is_software, matmul};
+pub use super::product::{is_software, matmul, matmul_onto};
 pub use super::tensor_cores::{has_tensor_cores, use_tensor_cores};
 
 /// Elements that a kernel loads at once where it can: one counter of the dropout generator. Where it
 /// cannot it loads one by one; sizes between would only be more kernels to compile.
 const VECTOR: usize = 4;
+/// Cubes along one dimension that every API allows.
+const MOST_CUBES: usize = 65_535;
 
 /// The tensor with its last dimension contiguous; rows may lie apart. Copies only what is not so.
 pub fn by_rows(tensor: CubeTensor) -> CubeTensor {
@@ -64,6 +66,16 @@ pub fn empty(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTe
     )
 }
 
+/// Zeros on the device of `like`.
+pub fn zeros(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
+    zeros_client(
+        like.client.clone(),
+        like.device.clone(),
+        shape.into(),
+        dtype,
+    )
+}
+
 /// Words of the host as a one-dimensional tensor. Never empty, as a kernel cannot bind nothing.
 pub fn table(client: &Client, device: &CubeDevice, words: &[u32]) -> CubeTensor {
     let words = if words.is_empty() { &[0] } else { words };
@@ -95,6 +107,12 @@ pub fn cube_dim(x: usize, y: usize) -> CubeDim {
     CubeDim::new_2d(x as u32, y as u32)
 }
 
+/// At least so many cubes, in a rectangle: kernels count them by `CUBE_POS`.
+pub fn cubes(count: usize) -> CubeCount {
+    let down = count.div_ceil(MOST_CUBES).max(1);
+    CubeCount::Static(count.div_ceil(down) as u32, down as u32, 1)
+}
+
 /// Notes that a launch reads or writes these tensors, each once.
 pub fn record(tensors: &[&CubeTensor]) {
     if count::active() {
@@ -102,6 +120,30 @@ pub fn record(tensors: &[&CubeTensor]) {
     }
 }
 
+/// Notes that a launch reads or writes so many elements of a tensor.
+pub fn record_elements(tensor: &CubeTensor, elements: usize) {
+    if count::active() {
+        count::moved((elements * tensor.dtype.size()) as u64);
+    }
+}
+
 fn bytes(tensor: &CubeTensor) -> u64 {
     (tensor.shape().num_elements() * tensor.dtype.size()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cubes_are_enough_and_few_more() {
+        for count in [1, 65_535, 65_536, 131_071, 10_000_001] {
+            let CubeCount::Static(along, down, 1) = cubes(count) else {
+                panic!("cubes of a count are known");
+            };
+            let (along, down) = (along as usize, down as usize);
+            assert!(along <= MOST_CUBES && down <= MOST_CUBES);
+            assert!((count..count + down).contains(&(along * down)), "{count}");
+        }
+    }
 }

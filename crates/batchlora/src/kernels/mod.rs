@@ -33,6 +33,9 @@
 
 mod adamw;
 mod count;
+#[cfg(feature = "cuda")]
+#[expect(unsafe_code, reason = "cuBLAS and the driver are C")]
+mod cublas;
 mod dropout;
 mod expand_add;
 mod gradient_norm;
@@ -47,6 +50,7 @@ mod tensor_cores;
 mod weight_grad;
 
 pub use count::LaunchCount;
+pub(crate) use product::products;
 pub(crate) use tables::{Tables, TablesKey};
 
 use burn::backend::{

@@ -1,4 +1,4 @@
-//! Products of matrices: Burn's kernels, on software adapters our own.
+//! Products of matrices: by cuBLAS, by Burn's kernels, and on software adapters by our own.
 
 use std::sync::OnceLock;
 
@@ -8,10 +8,7 @@ use burn::{
 };
 use burn_cubecl::{
     CubeDevice,
-    cubecl::{
-        device::WgpuDeviceKind,
-        ir::{ElemType, FloatKind},
-    },
+    cubecl::{self, device::WgpuDeviceKind, ir::FloatKind, prelude::*},
     kernel::matmul::{MatmulStrategy, matmul as burn_matmul},
     tensor::CubeTensor,
 };
@@ -25,20 +22,31 @@ use cubek::{
     std::InputBinding,
 };
 
+#[cfg(feature = "cuda")]
+use super::cublas;
 use super::{
-    launch::{empty, record},
+    launch::{cube_dim, cubes, empty, record, record_elements, vector_size},
     software_product::software_product,
 };
 
+/// Units of a cube.
+const UNITS: usize = 256;
+
 /// `lhs · rhs` over the last two dimensions, summed in `float32` and written as `dtype`.
 ///
-/// Tuned by measurement where Burn's `autotune` is on, except where tuning would give up precision,
-/// and on software adapters, where trying kernels takes minutes and Burn's are made for something
-/// else.
+/// By cuBLAS on CUDA devices, where it is in use ([`products`](crate::products)). Else by Burn's
+/// kernels, tuned by measurement where Burn's `autotune` is on, except where tuning would give up
+/// precision, and on software adapters, where trying kernels takes minutes and Burn's are made for
+/// something else.
 ///
 /// # Panics
 /// If no kernel takes these operands.
 pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
+    #[cfg(feature = "cuda")]
+    if let Some(out) = cublas::product(&lhs, &rhs, dtype) {
+        record(&[&lhs, &rhs, &out]);
+        return out;
+    }
     let (left, right) = (lhs.clone(), rhs.clone());
     let product = if rounds_factors(&lhs) {
         exact(lhs, rhs, dtype)
@@ -56,6 +64,77 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
             out
         }
         Err(error) => panic!("a product that no kernel computes: {error:?}"),
+    }
+}
+
+/// `lhs · rhs` as lines `first..` of each of the matrices of `out`, `[batch, lines, columns]`, or added
+/// to them. By cuBLAS in one launch; else a product and a launch more.
+///
+/// # Panics
+/// If no kernel takes these operands.
+pub fn matmul_onto(lhs: CubeTensor, rhs: CubeTensor, out: &CubeTensor, first: usize, add: bool) {
+    #[cfg(feature = "cuda")]
+    if cublas::product_onto(&lhs, &rhs, out, first, add) {
+        record(&[&lhs, &rhs]);
+        let [batch, _, columns] = out.shape().dims();
+        let written = batch * lhs.shape()[1] * columns;
+        record_elements(out, if add { 2 * written } else { written });
+        return;
+    }
+    let part = matmul(lhs, rhs, out.dtype);
+    let size = vector_size(&[out, &part]);
+    record(&[&part, &part]);
+    put_kernel::launch(
+        &out.client,
+        cubes((part.shape().num_elements() / size).div_ceil(UNITS)),
+        cube_dim(UNITS, 1),
+        size,
+        part.into_tensor_arg(),
+        out.clone().into_tensor_arg(),
+        first as u32,
+        add,
+        dtype_to_storage_type(out.dtype),
+    );
+}
+
+#[cube(launch)]
+fn put_kernel<F: Float, N: Size>(
+    part: &Tensor<Vector<F, N>>,
+    out: &mut Tensor<Vector<F, N>>,
+    first: u32,
+    #[comptime] add: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let size = N::value();
+    let width = part.shape(2) / size;
+    let column = ABSOLUTE_POS % width;
+    let line = ABSOLUTE_POS / width % part.shape(1);
+    let batch = ABSOLUTE_POS / width / part.shape(1);
+    if batch < part.shape(0) {
+        let out_line = line + first as usize;
+        let at = batch * (out.stride(0) / size) + out_line * (out.stride(1) / size) + column;
+        let part_at = batch * (part.stride(0) / size) + line * (part.stride(1) / size) + column;
+        let mut value = part[part_at];
+        if comptime!(add) {
+            value += out[at];
+        }
+        out[at] = value;
+    }
+}
+
+/// What multiplies matrices on a device, in words.
+pub(crate) fn products(device: &CubeDevice) -> String {
+    #[cfg(feature = "cuda")]
+    if let CubeDevice::Cuda(_) = device {
+        return match cublas::version(&device.client()) {
+            Ok(version) => format!("cuBLAS {}.{}", version / 10_000, version / 100 % 100),
+            Err(reason) => format!("Burn's kernels, without cuBLAS: {reason}"),
+        };
+    }
+    if is_software(device) {
+        "kernels for software devices".to_owned()
+    } else {
+        "Burn's kernels".to_owned()
     }
 }
 

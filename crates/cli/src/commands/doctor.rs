@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use batchlora::check_device;
+use batchlora::{check_device, products};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_pipeline::device_memory;
 
@@ -87,7 +87,10 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
                 .map_or_else(String::new, |name| format!("{name}, "));
             let memory = device_memory(&opened.device)
                 .map_or_else(String::new, |bytes| format!("{}, ", gibibytes(bytes)));
-            let found = format!("{hardware}{memory}computes (off by {difference:.1e})");
+            let products = products(&opened.device);
+            let found = format!(
+                "{hardware}{memory}computes (off by {difference:.1e}), products by {products}"
+            );
             report.pass(&listed.name, found)
         }
         Err(problem) if listed.name == "cpu" => {

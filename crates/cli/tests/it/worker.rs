@@ -73,6 +73,7 @@ fn assert_shared(over: &serde_json::Value, here: &serde_json::Value) {
         let stages = start["weight_bytes"].as_array().unwrap().iter();
         stages.map(|bytes| bytes.as_u64().unwrap()).collect()
     };
+    assert_eq!(over["products"], serde_json::json!(["gemm", "gemm"]));
     let (over, here) = (bytes(over), bytes(here));
     assert_eq!(over.len(), 2);
     let whole: u64 = here.iter().sum();

@@ -90,7 +90,11 @@ impl Reached {
             digest: weights_digest(order.checkpoint, &self.config, (held.start, held.end))?,
         });
         let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
-        let Answer::Loaded { weight_bytes } = answer else {
+        let Answer::Loaded {
+            weight_bytes,
+            products,
+        } = answer
+        else {
             return Err(failed("it does not say what it has loaded".to_owned()));
         };
         for _ in 0..FIRST_PULSES {
@@ -99,7 +103,12 @@ impl Reached {
         }
         let monitor = Monitor::start(&self.line, self.deadline)
             .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
-        Ok(RemoteStage::new(self, order, weight_bytes, monitor))
+        Ok(RemoteStage::new(
+            self,
+            order,
+            (weight_bytes, products),
+            monitor,
+        ))
     }
 
     pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {

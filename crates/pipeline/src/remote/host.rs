@@ -179,14 +179,17 @@ impl Host {
         let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)
             .map_err(|error| WorkerError::failed(&error))?
             .with_gradient_checkpointing(order.gradient_checkpointing);
-        let weight_bytes = stage.weight_bytes();
+        let loaded = Answer::Loaded {
+            weight_bytes: stage.weight_bytes(),
+            products: stage.products(),
+        };
         self.shelf.clear();
         *work = Some((lease, Work::new(LocalStage::new(stage), self.stand_in)));
         self.say(&format!(
             "serves layers {first}-{} as {dtype:?}",
             end.saturating_sub(1)
         ));
-        Ok(Answer::Loaded { weight_bytes }.into())
+        Ok(loaded.into())
     }
 
     /// Remembers why a pass could not be done; only the first reason counts.

@@ -32,6 +32,7 @@ pub struct RemoteStage {
     /// The worker computes a pass in the call, and can tell how long it took.
     on_cpu: bool,
     weight_bytes: u64,
+    products: String,
     /// By group and slot.
     groups: Vec<Vec<Specs>>,
     /// Rows of passes that are under way.
@@ -53,7 +54,7 @@ impl RemoteStage {
     pub(super) fn new(
         reached: Reached,
         order: &StageOrder<'_>,
-        weight_bytes: u64,
+        (weight_bytes, products): (u64, String),
         monitor: Monitor,
     ) -> Self {
         let (line, config, on_cpu) = reached.into_parts();
@@ -64,6 +65,7 @@ impl RemoteStage {
             dtype: order.dtype.into(),
             on_cpu,
             weight_bytes,
+            products,
             groups: Vec::new(),
             under_way: HashMap::new(),
             _monitor: monitor,
@@ -261,6 +263,10 @@ impl RemoteStage {
     /// Bytes of the layers' weights in the worker's memory.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    pub(crate) fn products(&self) -> &str {
+        &self.products
     }
 
     /// What is known of the worker without asking it.

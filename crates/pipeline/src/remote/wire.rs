@@ -164,6 +164,8 @@ pub(super) enum Answer {
     Loaded {
         /// Of the layers' weights as they are in memory.
         weight_bytes: u64,
+        /// What multiplies matrices.
+        products: String,
     },
     Pulse {
         /// Seconds of the worker's clock.

@@ -1,0 +1,553 @@
+//! Products by cuBLAS on CubeCL's buffers, in the order of CubeCL's queue.
+//!
+//! CubeCL's streams are private. A product is a task on the device's thread, between two launches: a
+//! stream of its own waits for all work that was given to the context, runs cuBLAS, and all later work
+//! of the context waits for it. The host waits for nothing.
+//!
+//! Sums are `float32`, also where factors are `bfloat16` or `float16`; `float32` factors keep all their
+//! bits. The library is loaded while the program runs: where it, a function of it or of the driver is
+//! missing, Burn's kernels compute, and [`version`] says why.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    env,
+    ffi::{c_int, c_longlong, c_uint, c_void},
+    ptr,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use burn::{
+    backend::{StreamId, TensorMetadata},
+    tensor::DType,
+};
+use burn_cubecl::{
+    CubeDevice,
+    cubecl::{
+        __private::Runtime,
+        client::Client,
+        cuda::CudaRuntime,
+        device::DeviceId,
+        device_handle::DeviceHandle,
+        dry_run::launch_mode,
+        server::{BufferBinding, ServerStorage},
+    },
+    tensor::CubeTensor,
+};
+use libloading::Library;
+
+use super::{count, launch::empty};
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// Off by `off`, for comparisons.
+const SWITCH: &str = "BATCHLORA_CUBLAS";
+/// Names of the library, newest version first.
+const CUBLAS: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
+const DRIVER: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+/// Bytes that cuBLAS may use beside operands: what it takes by itself on Hopper. Fixed, so that a
+/// product has the same bits every time.
+const WORKSPACE: usize = 32 << 20;
+
+type Pointer = *mut c_void;
+
+macro_rules! functions {
+    ($name:ident, $($function:ident($($argument:ty),*);)*) => {
+        #[allow(non_snake_case, reason = "the library's names")]
+        struct $name {
+            $($function: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl $name {
+            fn load(names: &[&str]) -> Result<Self, String> {
+                let library = open(names)?;
+                // SAFETY: these are the types of the functions in the library's headers, from 12.5 on.
+                unsafe {
+                    Ok(Self {
+                        $($function: *library
+                            .get(concat!(stringify!($function), "\0").as_bytes())
+                            .map_err(|_| format!("{} has no {}", names[0], stringify!($function)))?,)*
+                    })
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    Cublas,
+    cublasCreate_v2(*mut Pointer);
+    cublasGetVersion_v2(Pointer, *mut c_int);
+    cublasSetStream_v2(Pointer, Pointer);
+    cublasSetWorkspace_v2(Pointer, Pointer, usize);
+    cublasSetMathMode(Pointer, c_int);
+    cublasGemmEx(
+        Pointer, c_int, c_int, c_int, c_int, c_int, *const c_void,
+        *const c_void, c_int, c_int, *const c_void, c_int, c_int, *const c_void,
+        *mut c_void, c_int, c_int, c_int, c_int
+    );
+    cublasGemmStridedBatchedEx(
+        Pointer, c_int, c_int, c_int, c_int, c_int, *const c_void,
+        *const c_void, c_int, c_int, c_longlong,
+        *const c_void, c_int, c_int, c_longlong, *const c_void,
+        *mut c_void, c_int, c_int, c_longlong, c_int, c_int, c_int
+    );
+}
+
+functions! {
+    Driver,
+    cuDriverGetVersion(*mut c_int);
+    cuCtxGetCurrent(*mut Pointer);
+    cuCtxRecordEvent(Pointer, Pointer);
+    cuCtxWaitEvent(Pointer, Pointer);
+    cuStreamCreate(*mut Pointer, c_uint);
+    cuStreamWaitEvent(Pointer, Pointer, c_uint);
+    cuEventCreate(*mut Pointer, c_uint);
+    cuEventRecord(Pointer, Pointer);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemsetD8Async(u64, u8, usize, Pointer);
+}
+
+/// A library that stays loaded.
+fn open(names: &[&str]) -> Result<&'static Library, String> {
+    let mut first = None;
+    for name in names {
+        // SAFETY: NVIDIA's libraries do nothing when they are loaded.
+        match unsafe { Library::new(*name) } {
+            Ok(library) => return Ok(Box::leak(Box::new(library))),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    let error = first.map_or_else(String::new, |error| error.to_string());
+    Err(format!("no {} was found: {error}", names[0]))
+}
+
+struct Libraries {
+    cublas: Cublas,
+    driver: Driver,
+}
+
+fn libraries() -> Result<&'static Libraries, String> {
+    static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
+    let libraries = LIBRARIES.get_or_init(|| {
+        if env::var_os(SWITCH).is_some_and(|value| value == "off") {
+            return Err(format!("{SWITCH} is off"));
+        }
+        let driver = Driver::load(&DRIVER)?;
+        let mut version = 0;
+        // SAFETY: it writes one number.
+        let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
+        succeeds(status, "cuDriverGetVersion")?;
+        // A library that is newer than the driver loads, and fails later.
+        let newer = |name: &&&str| name.ends_with(".13") && version < 13_000;
+        let names: Vec<&str> = CUBLAS.iter().filter(|name| !newer(name)).copied().collect();
+        let cublas = Cublas::load(&names)?;
+        Ok(Libraries { cublas, driver })
+    });
+    libraries.as_ref().map_err(Clone::clone)
+}
+
+fn succeeds(status: c_int, call: &str) -> Result<(), String> {
+    match status {
+        0 => Ok(()),
+        status => Err(format!("{call} failed with status {status}")),
+    }
+}
+
+/// Calls a function of a library; an error names it and its status.
+macro_rules! call {
+    ($library:expr, $function:ident, $($argument:expr),*) => {
+        // SAFETY: pointers are to live memory of the type that the function takes, or made by it.
+        succeeds(unsafe { ($library.$function)($($argument),*) }, stringify!($function))
+    };
+}
+
+/// What the thread of a device multiplies with.
+struct Blas {
+    libraries: &'static Libraries,
+    handle: Pointer,
+    context: Pointer,
+    stream: Pointer,
+    /// All work that the context had before a product.
+    before: Pointer,
+    /// The product.
+    after: Pointer,
+}
+
+thread_local! {
+    static BLAS: RefCell<Option<Blas>> = const { RefCell::new(None) };
+}
+
+impl Blas {
+    fn new(libraries: &'static Libraries) -> Result<Self, String> {
+        const NON_BLOCKING: c_uint = 1;
+        const WITHOUT_TIMES: c_uint = 2;
+        // Splits of a long sum are added in `float32`, too.
+        const NO_REDUCED_SUMS: c_int = 16;
+        let Libraries { cublas, driver } = libraries;
+        let mut made = Self {
+            libraries,
+            handle: ptr::null_mut(),
+            context: ptr::null_mut(),
+            stream: ptr::null_mut(),
+            before: ptr::null_mut(),
+            after: ptr::null_mut(),
+        };
+        let mut workspace = 0;
+        call!(driver, cuCtxGetCurrent, &raw mut made.context)?;
+        call!(driver, cuStreamCreate, &raw mut made.stream, NON_BLOCKING)?;
+        call!(driver, cuEventCreate, &raw mut made.before, WITHOUT_TIMES)?;
+        call!(driver, cuEventCreate, &raw mut made.after, WITHOUT_TIMES)?;
+        call!(driver, cuMemAlloc_v2, &raw mut workspace, WORKSPACE)?;
+        call!(cublas, cublasCreate_v2, &raw mut made.handle)?;
+        call!(cublas, cublasSetStream_v2, made.handle, made.stream)?;
+        let workspace = ptr::with_exposed_provenance_mut(workspace as usize);
+        call!(
+            cublas,
+            cublasSetWorkspace_v2,
+            made.handle,
+            workspace,
+            WORKSPACE
+        )?;
+        call!(cublas, cublasSetMathMode, made.handle, NO_REDUCED_SUMS)?;
+        Ok(made)
+    }
+
+    fn version(&self) -> Result<c_int, String> {
+        let mut version = 0;
+        call!(
+            self.libraries.cublas,
+            cublasGetVersion_v2,
+            self.handle,
+            &raw mut version
+        )?;
+        Ok(version)
+    }
+
+    /// Work on the stream, after all work that the context has and before all that it will get.
+    fn in_order(&self, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        let driver = &self.libraries.driver;
+        call!(driver, cuCtxRecordEvent, self.context, self.before)?;
+        call!(driver, cuStreamWaitEvent, self.stream, self.before, 0)?;
+        let worked = work();
+        call!(driver, cuEventRecord, self.after, self.stream)?;
+        call!(driver, cuCtxWaitEvent, self.context, self.after)?;
+        worked
+    }
+
+    fn multiply(&self, product: &Product, [left, right, out]: [u64; 3]) -> Result<(), String> {
+        const FLOAT32: c_int = 68;
+        const DEFAULT: c_int = -1;
+        let [left, right, out] =
+            [left, right, out].map(|at| ptr::with_exposed_provenance_mut::<c_void>(at as usize));
+        let Product {
+            m,
+            n,
+            k,
+            batch,
+            types: [factor, result],
+            ..
+        } = *product;
+        let (alpha, beta) = (1f32, f32::from(u8::from(product.add)));
+        let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
+        let [a, b, c] = [product.left, product.right, product.out];
+        let (cublas, handle) = (&self.libraries.cublas, self.handle);
+        // By rows, C = A B; by columns, which is how cuBLAS reads the same memory, Cᵀ = Bᵀ Aᵀ.
+        let [op_b, op_a] = [b, a].map(|matrix| c_int::from(matrix.transposed));
+        if batch == 1 {
+            return call!(
+                cublas,
+                cublasGemmEx,
+                handle,
+                op_b,
+                op_a,
+                n,
+                m,
+                k,
+                alpha,
+                right,
+                factor,
+                b.leading,
+                left,
+                factor,
+                a.leading,
+                beta,
+                out,
+                result,
+                c.leading,
+                FLOAT32,
+                DEFAULT
+            );
+        }
+        call!(
+            cublas,
+            cublasGemmStridedBatchedEx,
+            handle,
+            op_b,
+            op_a,
+            n,
+            m,
+            k,
+            alpha,
+            right,
+            factor,
+            b.leading,
+            b.apart,
+            left,
+            factor,
+            a.leading,
+            a.apart,
+            beta,
+            out,
+            result,
+            c.leading,
+            c.apart,
+            batch,
+            FLOAT32,
+            DEFAULT
+        )
+    }
+
+    /// A result that is no number, where there is none.
+    fn spoil(&self, out: u64, bytes: u64) -> Result<(), String> {
+        let driver = &self.libraries.driver;
+        self.in_order(|| {
+            call!(
+                driver,
+                cuMemsetD8Async,
+                out,
+                0xff,
+                bytes as usize,
+                self.stream
+            )
+        })
+    }
+}
+
+/// Does something on this thread, which is a device's.
+fn with_blas<T>(work: impl FnOnce(&Blas) -> Result<T, String>) -> Result<T, String> {
+    BLAS.with_borrow_mut(|held| {
+        let blas = match held.take() {
+            Some(blas) => blas,
+            None => Blas::new(libraries()?)?,
+        };
+        work(held.insert(blas))
+    })
+}
+
+/// Matrices of a batch.
+#[derive(Clone, Copy)]
+struct Matrices {
+    /// Neighbours in memory are in one column.
+    transposed: bool,
+    /// Elements from one row, or column, to the next.
+    leading: c_int,
+    /// Elements from one matrix to the next.
+    apart: c_longlong,
+}
+
+impl Matrices {
+    /// `[rows, columns]` or `[batch, rows, columns]`, if cuBLAS can read it as it is.
+    fn of(tensor: &CubeTensor) -> Option<Self> {
+        let dims = tensor.meta.num_dims();
+        if !(2..=3).contains(&dims) || tensor.meta.is_tiled() {
+            return None;
+        }
+        let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+        let [rows, columns] = [shape[dims - 2], shape[dims - 1]];
+        let [down, along] = [strides[dims - 2], strides[dims - 1]];
+        let (transposed, lines, length, leading) = if along == 1 || columns == 1 {
+            (false, rows, columns, down)
+        } else if down == 1 || rows == 1 {
+            (true, columns, rows, along)
+        } else {
+            return None;
+        };
+        if length == 0 || lines == 0 || lines > 1 && leading < length {
+            return None;
+        }
+        Some(Self {
+            transposed,
+            leading: leading.max(length).try_into().ok()?,
+            apart: match shape[0] {
+                batch if dims == 3 && batch > 1 => strides[0] as c_longlong,
+                _ => 0,
+            },
+        })
+    }
+}
+
+struct Product {
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    batch: c_int,
+    left: Matrices,
+    right: Matrices,
+    out: Matrices,
+    /// Bytes before the first line of the result.
+    offset: u64,
+    /// Whether the result is added to what is there.
+    add: bool,
+    /// `cudaDataType` of the factors, and of the result.
+    types: [c_int; 2],
+}
+
+/// `cudaDataType` of factors and result, where cuBLAS multiplies these with sums in `float32`.
+fn types(factors: DType, result: DType) -> Option<[c_int; 2]> {
+    let of = |dtype| match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(2),
+        DType::BF16 => Some(14),
+        _ => None,
+    };
+    (result == factors || result == DType::F32).then_some([of(factors)?, of(result)?])
+}
+
+/// cuBLAS's version on the device, or why it is not in use. The first call on a device opens it.
+pub(super) fn version(client: &Client) -> Result<c_int, String> {
+    static VERSIONS: Mutex<BTreeMap<DeviceId, Result<c_int, String>>> = Mutex::new(BTreeMap::new());
+    let device = client.service_id().device;
+    let mut versions = VERSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let version = versions.entry(device).or_insert_with(|| {
+        libraries()?;
+        let opened = handle(client).submit_blocking(|_| with_blas(Blas::version));
+        opened.unwrap_or_else(|error| Err(format!("{error:?}")))
+    });
+    version.clone()
+}
+
+/// What a product on a device's thread ran into. The product's result is no number then, and the next
+/// product of the process says what it was.
+static FAILURE: Mutex<Option<String>> = Mutex::new(None);
+
+/// `lhs · rhs` over the last two dimensions, or nothing where cuBLAS is not in use or does not read
+/// these operands.
+///
+/// # Panics
+/// If an earlier product failed.
+pub(super) fn product(lhs: &CubeTensor, rhs: &CubeTensor, dtype: DType) -> Option<CubeTensor> {
+    let operands = operands(lhs, rhs, dtype)?;
+    let dims = lhs.meta.num_dims();
+    let mut shape = lhs.shape();
+    shape[dims - 1] = rhs.meta.shape()[dims - 1];
+    if dims == 3 {
+        shape[0] = shape[0].max(rhs.meta.shape()[0]);
+    }
+    let out = empty(lhs, shape, dtype);
+    multiply(operands, [lhs, rhs, &out], 0, false).then_some(out)
+}
+
+/// `lhs · rhs` as lines `first..` of the matrices of `out`, or added to them, if cuBLAS can.
+///
+/// # Panics
+/// If an earlier product failed.
+pub(super) fn product_onto(
+    lhs: &CubeTensor,
+    rhs: &CubeTensor,
+    out: &CubeTensor,
+    first: usize,
+    add: bool,
+) -> bool {
+    operands(lhs, rhs, out.dtype)
+        .is_some_and(|operands| multiply(operands, [lhs, rhs, out], first, add))
+}
+
+/// Types and factors, where cuBLAS is in use and reads these.
+fn operands(
+    lhs: &CubeTensor,
+    rhs: &CubeTensor,
+    dtype: DType,
+) -> Option<([c_int; 2], [Matrices; 2])> {
+    let CubeDevice::Cuda(_) = lhs.device else {
+        return None;
+    };
+    let types = types(lhs.dtype, dtype).filter(|_| lhs.dtype == rhs.dtype)?;
+    let factors = [Matrices::of(lhs)?, Matrices::of(rhs)?];
+    let same = lhs.meta.num_dims() == rhs.meta.num_dims();
+    (same && version(&lhs.client).is_ok()).then_some((types, factors))
+}
+
+/// Submits a product, if its sizes are cuBLAS's.
+fn multiply(
+    (types, [left, right]): ([c_int; 2], [Matrices; 2]),
+    [lhs, rhs, out]: [&CubeTensor; 3],
+    first: usize,
+    add: bool,
+) -> bool {
+    let dims = lhs.meta.num_dims();
+    let (left_shape, right_shape) = (lhs.meta.shape(), rhs.meta.shape());
+    let sizes = [
+        left_shape[dims - 2],
+        right_shape[dims - 1],
+        left_shape[dims - 1],
+        if dims == 3 { out.meta.shape()[0] } else { 1 },
+    ];
+    let [Ok(m), Ok(n), Ok(k), Ok(batch)] = sizes.map(c_int::try_from) else {
+        return false;
+    };
+    let Some(result) = Matrices::of(out).filter(|out| !out.transposed) else {
+        return false;
+    };
+    let product = Product {
+        m,
+        n,
+        k,
+        batch,
+        left,
+        right,
+        out: result,
+        offset: (first * out.meta.strides()[dims - 2] * out.dtype.size()) as u64,
+        add,
+        types,
+    };
+    if let Some(failure) = FAILURE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+    {
+        panic!("a product by cuBLAS: {failure}");
+    }
+    count::launched();
+    if launch_mode().is_skipped() {
+        return true;
+    }
+    let bindings = [lhs, rhs, out].map(|tensor| tensor.handle.clone().binding());
+    handle(&lhs.client).submit(move |server| {
+        if let Err(failure) = run(server, bindings, &product) {
+            let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(failure);
+        }
+    });
+    true
+}
+
+/// On the device's thread.
+fn run(server: &mut Server, bindings: [BufferBinding; 3], product: &Product) -> Result<(), String> {
+    let stream = StreamId::current();
+    // They hold their memory until the product is in order.
+    let [left, right, out] = bindings.map(|binding| {
+        let resource = server.get_resource(binding, stream);
+        resource.map_err(|error| error.to_string())
+    });
+    let out = out?;
+    with_blas(|blas| {
+        let at = out.resource();
+        let multiplied = match (&left, &right) {
+            (Ok(left), Ok(right)) => {
+                let places = [
+                    left.resource().ptr,
+                    right.resource().ptr,
+                    at.ptr + product.offset,
+                ];
+                blas.in_order(|| blas.multiply(product, places))
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error.clone()),
+        };
+        multiplied.or_else(|failure| blas.spoil(at.ptr, at.size).and(Err(failure)))
+    })
+}
+
+fn handle(client: &Client) -> DeviceHandle<Server> {
+    DeviceHandle::new(client.service_id().device)
+}
