@@ -4,10 +4,16 @@
 //! `LORALOOM_TEST_DEVICE=wgpu` (or `cuda`) and `--include-ignored` run this test on a GPU.
 #![cfg(feature = "cubecl")]
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use batchlora::{AdapterState, LaunchCount, LoraPair, LoraSpec, Segment, Segments, seed_gradient};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+#[cfg(feature = "cuda")]
+use burn_cubecl::cubecl::dry_run::DryRun;
+
 use loraloom_model::{
     Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection, SequenceBatch,
     Sequences,
@@ -26,6 +32,12 @@ fn device() -> Device {
     }
 }
 
+/// One measurement at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn adapter(config: &LlamaConfig, rank: usize, device: &Device) -> LayerAdapter {
     let shapes = config.linears();
     Projection::ALL.map(|projection| {
@@ -40,19 +52,20 @@ fn adapter(config: &LlamaConfig, rank: usize, device: &Device) -> LayerAdapter {
     })
 }
 
-/// Launches of forward and backward over so many sequences of so many adapters, after a first pass.
-fn launches(device: &Device, sequences: usize, adapters: usize) -> u64 {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL);
-    let config = LlamaConfig::from_directory(&directory).expect("a configuration");
-    let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
-    let layer = DecoderLayer::load(&checkpoint, &config, 1, FloatDType::F32, device);
-    let layer = layer.expect("a layer");
-    let mut banks = LayerBanks::new(&config, 1, device);
+/// Launches of forward and backward of a layer over sequences of so many adapters, and dX.
+fn pass(
+    config: &LlamaConfig,
+    layer: &DecoderLayer,
+    dtype: FloatDType,
+    lengths: &[usize],
+    adapters: usize,
+) -> (u64, Tensor<2>) {
+    let device = &device();
+    let mut banks = LayerBanks::new(config, 1, device);
     for slot in 0..adapters {
-        let adapter = adapter(&config, 1 + slot % 4, device);
+        let adapter = adapter(config, 1 + slot % 4, device);
         banks.push(adapter).expect("fits");
     }
-    let lengths = vec![LENGTH; sequences];
     let layout = Sequences::from_lengths(lengths.iter().copied());
     let rows = layout.rows();
     let segments = (0..adapters).map(|slot| Segment {
@@ -60,41 +73,130 @@ fn launches(device: &Device, sequences: usize, adapters: usize) -> u64 {
         slot,
     });
     let segments = Segments::new(rows, segments.collect()).expect("in order");
-    let batch = SequenceBatch::new(&config, layout, &lengths, device);
+    let batch = SequenceBatch::new(config, layout, lengths, device);
     let autodiff = device.clone().autodiff();
-    let pass = || {
-        let lora = banks.attach(&segments, None).expect("slots exist");
-        let lora = lora.require_grad();
-        let x = Tensor::<2>::full([rows, config.d_model], 0.1, &autodiff).require_grad();
-        let y = layer.forward(x.clone(), &batch, &lora).expect("fits");
-        let seed = Tensor::full(y.dims(), 0.1, &autodiff);
-        autodiff.sync().expect("a device at rest");
-        let count = LaunchCount::start();
-        let y = layer.forward(x.clone(), &batch, &lora).expect("fits");
-        let mut gradients = seed_gradient(y, seed).backward();
-        let dx = x.grad(&gradients).expect("a gradient");
-        let _of_adapters = lora.take_gradients(&mut gradients);
-        autodiff.sync().expect("a device at rest");
-        let launches = count.launches();
-        let dx = loraloom_model::to_host(dx).expect("a value");
-        assert!(dx.iter().all(|value| value.is_finite()));
-        launches
+    let lora = banks.attach(&segments, None).expect("slots exist");
+    let lora = lora.require_grad();
+    let full = |value| {
+        Tensor::<2>::full(
+            [rows, config.d_model],
+            value,
+            (&autodiff, DType::from(dtype)),
+        )
     };
-    pass();
-    pass()
+    let x = full(0.1).require_grad();
+    let seed = full(0.1);
+    // Tables are uploaded in the first forward.
+    let y = layer.forward(x.clone(), &batch, &lora).expect("fits");
+    drop(y);
+    autodiff.sync().expect("a device at rest");
+    let count = LaunchCount::start();
+    let y = layer.forward(x.clone(), &batch, &lora).expect("fits");
+    let mut gradients = seed_gradient(y, seed).backward();
+    let dx = x.grad(&gradients).expect("a gradient");
+    let _of_adapters = lora.take_gradients(&mut gradients);
+    autodiff.sync().expect("a device at rest");
+    (count.launches(), dx)
 }
 
 #[test]
 #[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
 fn a_layer_launches_as_much_for_many_sequences_and_adapters_as_for_one() {
+    let _alone = alone();
     let device = device();
-    let one = launches(&device, 1, 1);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL);
+    let config = LlamaConfig::from_directory(&directory).expect("a configuration");
+    let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
+    let layer = DecoderLayer::load(&checkpoint, &config, 1, FloatDType::F32, &device);
+    let layer = layer.expect("a layer");
+    let launches = |sequences, adapters| {
+        let run = || {
+            pass(
+                &config,
+                &layer,
+                FloatDType::F32,
+                &vec![LENGTH; sequences],
+                adapters,
+            )
+        };
+        // The first compiles and tunes.
+        run();
+        let (launches, dx) = run();
+        let dx = loraloom_model::to_host(dx).expect("a value");
+        assert!(dx.iter().all(|value| value.is_finite()));
+        launches
+    };
+    let one = launches(1, 1);
     println!("{one} launches of one layer, forward and backward");
     for (sequences, adapters) in [(8, 1), (64, 1), (8, 8), (64, 8), (64, 64)] {
         assert_eq!(
-            launches(&device, sequences, adapters),
+            launches(sequences, adapters),
             one,
             "{sequences} sequences, {adapters} adapters"
         );
     }
+}
+
+/// A layer of Llama 3.1 8B over sequences of 1,024 tokens. Nothing is executed.
+#[test]
+#[ignore = "needs a CUDA device: LORALOOM_TEST_DEVICE"]
+#[cfg(feature = "cuda")]
+fn a_large_layer_launches_at_most_130_times_for_any_number_of_long_sequences() {
+    let _alone = alone();
+    let device = device();
+    let config = LlamaConfig::named("llama-3.1-8b").expect("a known shape");
+    let _dry_run = DryRun::new();
+    let backbone = loraloom_model::Backbone::random(&config, 1..2, FloatDType::BF16, &device);
+    let backbone = backbone.expect("nothing is read");
+    let layer = &backbone.layers()[0];
+    let launches = |sequences, adapters| {
+        pass(
+            &config,
+            layer,
+            FloatDType::BF16,
+            &vec![1024; sequences],
+            adapters,
+        )
+        .0
+    };
+    let most = launches(16, 4);
+    println!("{most} launches of a layer of 8B over 16 sequences of 1,024 tokens");
+    assert!(most <= 130, "{most}");
+    for (sequences, adapters) in [(1, 1), (4, 1), (16, 8), (16, 64)] {
+        let found = launches(sequences, adapters);
+        assert_eq!(found, most, "{sequences} sequences, {adapters} adapters");
+    }
+}
+
+/// Operands and results of attention's launches at the same shape, each once, 1.8 GB of it to lay heads
+/// side by side and back.
+#[test]
+#[ignore = "needs a CUDA device: LORALOOM_TEST_DEVICE"]
+#[cfg(feature = "cuda")]
+fn attention_moves_little_more_than_the_scores_that_are_seen() {
+    let _alone = alone();
+    let device = device().autodiff();
+    let shape = loraloom_model::AttentionShape {
+        sequences: Sequences::from_lengths([1024; 16]),
+        num_heads: 32,
+        num_kv_heads: 8,
+        head_dim: 128,
+        window: None,
+    };
+    let _dry_run = DryRun::new();
+    let rows = shape.sequences.rows();
+    let leaf = |heads: usize| {
+        let shape = [rows, heads * shape.head_dim];
+        Tensor::<2>::zeros(shape, (&device, DType::BF16)).require_grad()
+    };
+    let [q, k, v] = [leaf(32), leaf(8), leaf(8)];
+    let seed = leaf(32).detach();
+    let count = LaunchCount::start();
+    let out = loraloom_model::self_attention(q.clone(), k, v, &shape);
+    let gradients = seed_gradient(out, seed).backward();
+    assert!(q.grad(&gradients).is_some());
+    let (moved, launches) = (count.bytes_moved() as f64 / 1e9, count.launches());
+    println!("{moved:.2} GB by {launches} launches");
+    assert!(8.0 < moved && moved <= 12.6, "{moved} GB");
+    assert_eq!(launches, 49);
 }

@@ -1,31 +1,42 @@
 //! Attention as batched matrix products over sequences side by side.
 //!
 //! The query heads that share a key and value head lie one after another in a batch, so that one
-//! product serves all of them and the gradients of keys and values sum over them within it. Scores
-//! exist for one part at a time, at most [`score_limit`] of them, and are computed again in
-//! backward. A part takes 7 launches forward and 14 backward, whatever the number of sequences and
-//! heads in it (besides the copies that a product may need).
+//! product serves all of them and the gradients of keys and values sum over them within it. Queries
+//! attend in parts of 256, each to the keys up to its end: five eighths of all scores at 1,024 tokens
+//! where half is seen. Scores exist for one part at a time, and are computed again in backward.
+//!
+//! Launches are 3 and 3 a part forward, 4 and 7 a part backward, whatever the number of sequences and
+//! heads (besides the copies that a product may need, and a launch for each of a part's results where
+//! products cannot write into place).
+
+use std::ops::Range;
 
 use burn::{backend::TensorMetadata, tensor::DType};
-use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{kernel::slice, tensor::CubeTensor};
 
-use batchlora::launch::{by_rows, empty, is_software, matmul};
+use batchlora::launch::{by_rows, empty, is_software, matmul, matmul_onto, zeros};
 
 use super::{
-    chunks::{Chunk, Part, chunks},
-    places::{Block, Heads, add_to_sums, zero_sums},
+    chunks::{Chunk, Limits, Part, chunks},
+    places::{Block, Heads},
     softmax::{Places, softmax, softmax_backward},
     tables::SequenceTable,
 };
 use crate::AttentionShape;
 
-/// Scores held at a time: 256 MiB of them; on a software adapter, which is there for tests, so few
-/// that moderate sequences are split.
-fn score_limit(tensor: &CubeTensor) -> usize {
+/// A part's scores are at most 512 MiB in `bfloat16`: those of 32,768 tokens and 32 heads. A software
+/// adapter, which is there for tests, has so few that moderate sequences are split.
+fn limits(tensor: &CubeTensor) -> Limits {
     if is_software(&tensor.device) {
-        return 1 << 16;
+        return Limits {
+            queries: 64,
+            scores: 1 << 17,
+        };
     }
-    1 << 26
+    Limits {
+        queries: 256,
+        scores: 1 << 28,
+    }
 }
 
 fn transposed(mut tensor: CubeTensor) -> CubeTensor {
@@ -64,26 +75,43 @@ impl<'a> Attention<'a> {
         }
     }
 
-    fn block(&self, chunk: &Chunk, positions: &std::ops::Range<usize>) -> Block<'_> {
+    fn block(&self, chunk: &Chunk) -> Block<'_> {
         Block {
             table: &self.table,
             first_sequence: chunk.sequences.start,
             sequences: chunk.sequences.len(),
-            first_position: positions.start,
-            places: positions.len(),
+            places: chunk.places,
+            of_part: chunk.queries,
         }
     }
 
+    /// Lines of a batch that a part's queries are.
+    fn lines(&self, part: &Part) -> Range<usize> {
+        let group = self.query_heads().group;
+        group * part.queries.start..group * part.queries.end
+    }
+
     /// `[batch, group · queries, head_dim] × [batch, keys, head_dim] → [batch, group · queries, keys]`.
+    ///
+    /// Scores are `bfloat16` where q is, as in transformers' eager attention; `float16` has too small
+    /// a range for them.
     fn probabilities(&self, q: CubeTensor, k: CubeTensor, part: &Part) -> CubeTensor {
-        let scores = matmul(q, transposed(k), DType::F32);
-        let places = Places {
+        let scores = matmul(q, transposed(k), scores_type(self.dtype));
+        softmax(
+            scores,
+            self.places(part),
+            self.shape.scale() as f32,
+            self.dtype,
+        )
+    }
+
+    fn places(&self, part: &Part) -> Places {
+        Places {
             first_query: part.queries.start,
             queries: part.queries.len(),
             first_key: part.keys.start,
             window: self.shape.window,
-        };
-        softmax(scores, places, self.shape.scale() as f32, self.dtype)
+        }
     }
 }
 
@@ -97,18 +125,21 @@ pub(super) fn self_attention(
     let attention = Attention::new(&q, shape);
     let (query_heads, key_heads) = (attention.query_heads(), attention.key_heads());
     let out = empty(&q, q.shape(), q.dtype);
-    for chunk in chunks(&attention.table.lengths, shape, score_limit(&q)) {
+    for chunk in chunks(&attention.table.lengths, shape, limits(&q)) {
+        let block = attention.block(&chunk);
+        let queries = block.gather(&q, query_heads);
+        let [keys, values] = block.gather_both([&k, &v], key_heads);
+        let mut attended = Whole::side_by_side(block.shape(query_heads), q.dtype);
         for part in &chunk.parts {
-            let queries = attention.block(&chunk, &part.queries);
-            let keys = attention.block(&chunk, &part.keys);
+            let lines = attention.lines(part);
             let p = attention.probabilities(
-                queries.gather(&q, query_heads),
-                keys.gather(&k, key_heads),
+                lines_of(&queries, lines.clone()),
+                lines_of(&keys, part.keys.clone()),
                 part,
             );
-            let attended = matmul(p, keys.gather(&v, key_heads), q.dtype);
-            queries.scatter(attended, shape.num_kv_heads, &out);
+            attended.put(lines.start, p, lines_of(&values, part.keys.clone()));
         }
+        block.scatter(attended.finish(), query_heads, &out);
     }
     out
 }
@@ -128,42 +159,106 @@ pub(super) fn self_attention_backward(
     let dq = empty(&q, q.shape(), q.dtype);
     let dk = empty(&k, k.shape(), k.dtype);
     let dv = empty(&v, v.shape(), v.dtype);
-    for chunk in chunks(&attention.table.lengths, shape, score_limit(&q)) {
-        let whole = attention.block(&chunk, &(0..chunk.places));
-        let sums = (chunk.parts.len() > 1).then(|| {
-            let batch = chunk.sequences.len() * shape.num_kv_heads;
-            [(); 2].map(|()| zero_sums(&q, [batch, chunk.places, shape.head_dim]))
-        });
-        let dtype = if sums.is_some() { DType::F32 } else { q.dtype };
-        for part in &chunk.parts {
-            let queries = attention.block(&chunk, &part.queries);
-            let keys = attention.block(&chunk, &part.keys);
-            let part_q = queries.gather(&q, query_heads);
-            let part_k = keys.gather(&k, key_heads);
-            let part_v = keys.gather(&v, key_heads);
-            let part_gradient = queries.gather(&gradient, query_heads);
+    for chunk in chunks(&attention.table.lengths, shape, limits(&q)) {
+        let block = attention.block(&chunk);
+        let [queries, gradients] = block.gather_both([&q, &gradient], query_heads);
+        let [keys, values] = block.gather_both([&k, &v], key_heads);
+        let mut chunk_dq = Whole::side_by_side(block.shape(query_heads), q.dtype);
+        let [mut chunk_dk, mut chunk_dv] =
+            [(); 2].map(|()| Whole::sums(block.shape(key_heads), &chunk, q.dtype));
+        // The last part is the one that sees all keys, if there is no window.
+        for part in chunk.parts.iter().rev() {
+            let (lines, seen) = (attention.lines(part), part.keys.clone());
+            let part_q = lines_of(&queries, lines.clone());
+            let part_k = lines_of(&keys, seen.clone());
+            let part_v = lines_of(&values, seen.clone());
+            let part_gradient = lines_of(&gradients, lines.clone());
 
             let p = attention.probabilities(part_q.clone(), part_k.clone(), part);
-            let part_dv = matmul(transposed(p.clone()), part_gradient.clone(), dtype);
-            let dp = matmul(part_gradient, transposed(part_v), DType::F32);
-            let ds = softmax_backward(p, dp, shape.scale() as f32);
-            let part_dq = matmul(ds.clone(), part_k, q.dtype);
-            queries.scatter(part_dq, shape.num_kv_heads, &dq);
-            let part_dk = matmul(transposed(ds), part_q, dtype);
-            if let Some([sum_dk, sum_dv]) = &sums {
-                add_to_sums(sum_dk, part_dk, part.keys.start);
-                add_to_sums(sum_dv, part_dv, part.keys.start);
-            } else {
-                whole.scatter(part_dk, shape.num_kv_heads, &dk);
-                whole.scatter(part_dv, shape.num_kv_heads, &dv);
-            }
+            chunk_dv.put(seen.start, transposed(p.clone()), part_gradient.clone());
+            let dp = matmul(part_gradient, transposed(part_v), scores_type(q.dtype));
+            let ds = softmax_backward(p, dp, attention.places(part), shape.scale() as f32);
+            chunk_dq.put(lines.start, ds.clone(), part_k);
+            chunk_dk.put(seen.start, transposed(ds), part_q);
         }
-        if let Some([sum_dk, sum_dv]) = sums {
-            whole.scatter(sum_dk, shape.num_kv_heads, &dk);
-            whole.scatter(sum_dv, shape.num_kv_heads, &dv);
-        }
+        block.scatter(chunk_dq.finish(), query_heads, &dq);
+        block.scatter_both(
+            [chunk_dk.finish(), chunk_dv.finish()],
+            key_heads,
+            [&dk, &dv],
+        );
     }
     (dq, dk, dv)
+}
+
+/// Lines of every matrix of a batch `[batch, lines, head_dim]`.
+fn lines_of(whole: &CubeTensor, lines: Range<usize>) -> CubeTensor {
+    let [batch, all, width] = whole.shape().dims();
+    if lines.len() == all {
+        return whole.clone();
+    }
+    slice(whole.clone(), &[0..batch, lines, 0..width])
+}
+
+fn scores_type(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 => DType::BF16,
+        _ => DType::F32,
+    }
+}
+
+/// A batch of matrices from the products of a chunk's parts.
+struct Whole {
+    shape: [usize; 3],
+    dtype: DType,
+    /// Whether products are added where they overlap, or stand side by side.
+    sums: bool,
+    made: Option<CubeTensor>,
+}
+
+impl Whole {
+    fn side_by_side(shape: [usize; 3], dtype: DType) -> Self {
+        Self {
+            shape,
+            dtype,
+            sums: false,
+            made: None,
+        }
+    }
+
+    /// In `float32`, unless there is but one part.
+    fn sums(shape: [usize; 3], chunk: &Chunk, dtype: DType) -> Self {
+        let one = chunk.parts.len() == 1;
+        Self {
+            shape,
+            dtype: if one { dtype } else { DType::F32 },
+            sums: true,
+            made: None,
+        }
+    }
+
+    /// `lhs · rhs` as lines `first..` of each matrix.
+    fn put(&mut self, first: usize, lhs: CubeTensor, rhs: CubeTensor) {
+        let Self {
+            shape,
+            dtype,
+            sums,
+            made,
+        } = self;
+        if made.is_none() && lhs.shape()[1] == shape[1] {
+            *made = Some(matmul(lhs, rhs, *dtype));
+            return;
+        }
+        let whole = made.get_or_insert_with(|| match sums {
+            true => zeros(&lhs, *shape, *dtype),
+            false => empty(&lhs, *shape, *dtype),
+        });
+        matmul_onto(lhs, rhs, whole, first, *sums);
+    }
+
+    fn finish(self) -> CubeTensor {
+        self.made.expect("a chunk has a part")
+    }
 }
 
 /// Queries of sequences that advance together over the keys and values in their cache.
@@ -183,16 +278,15 @@ pub(super) fn cached_attention(
         table: &attention.table,
         first_sequence: 0,
         sequences: attention.table.lengths.len(),
-        first_position: 0,
         places: tokens,
+        of_part: tokens,
     };
     let seen = Part {
         queries: total - tokens..total,
         keys: 0..total,
     };
-    let gathered = queries.gather(&q, attention.query_heads());
-    let p = attention.probabilities(gathered, k, &seen);
-    let dtype = q.dtype;
-    queries.scatter(matmul(p, v, dtype), shape.num_kv_heads, &out);
+    let heads = attention.query_heads();
+    let p = attention.probabilities(queries.gather(&q, heads), k, &seen);
+    queries.scatter(matmul(p, v, q.dtype), heads, &out);
     out
 }

@@ -1,13 +1,23 @@
-//! Which sequences attend side by side, and in how many blocks of queries.
+//! Which sequences attend side by side, and which queries at a time.
 
 use std::ops::Range;
 
 use crate::AttentionShape;
 
-/// Places are a multiple of this: whole vectors of every type, and few different shapes.
-const PLACES: usize = 8;
+/// Places are a multiple of this: whole tiles of products, and few different shapes.
+const PLACES: usize = 64;
 /// Sequences up to this length go with longer ones, whatever the padding: a launch costs more.
-pub(super) const SHORT: usize = 128;
+pub(super) const SHORT: usize = 256;
+
+/// How much is computed at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Queries of a part, a multiple of [`PLACES`]. Keys end with the part's last query, so that small
+    /// parts compute little more than the half of all scores that is seen.
+    pub(super) queries: usize,
+    /// Scores of a part.
+    pub(super) scores: usize,
+}
 
 /// Sequences that attend side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +26,9 @@ pub(super) struct Chunk {
     pub(super) sequences: Range<usize>,
     /// Places that each of them has.
     pub(super) places: usize,
-    /// One part, or several of a sequence that is too long for one.
+    /// Queries of each part but the last, which may have fewer.
+    pub(super) queries: usize,
+    /// In the order of their queries.
     pub(super) parts: Vec<Part>,
 }
 
@@ -27,59 +39,54 @@ pub(super) struct Part {
     pub(super) keys: Range<usize>,
 }
 
-/// Chunks of sequences of these lengths, longest first, such that the scores of a part are at most
-/// `limit` elements, or those of [`PLACES`] queries.
+/// Chunks of sequences of these lengths, longest first, within the limits, or of one sequence and
+/// [`PLACES`] queries a part.
 ///
-/// Sequences go into one chunk as long as the padding is below half of the work, longer ones only with
-/// others of the same power of two: as many units take a row of scores as if the sequence were alone,
-/// and sum it in the same order.
-pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limit: usize) -> Vec<Chunk> {
+/// Sequences go into one chunk as long as the padding is below half of the work. Parts begin at the same
+/// positions in every chunk, and a row of scores has as many units whatever the padding
+/// ([`row_layout`](super::softmax::row_layout)): a sequence is summed in the same order whatever it
+/// attends beside.
+pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limits: Limits) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut start = 0;
     while start < lengths.len() {
         let places = lengths[start].next_multiple_of(PLACES);
-        let most = limit / (shape.num_heads * places * places);
+        let of_query = shape.num_heads * places;
+        let queries = limits.scores / of_query / PLACES * PLACES;
+        let queries = queries.clamp(PLACES, limits.queries).min(places);
+        let most = limits.scores / (of_query * queries);
         let alike = lengths[start..].iter().take_while(|&&length| {
             let own = length.next_multiple_of(PLACES);
-            let same_power = own.next_power_of_two() == places.next_power_of_two();
-            places <= SHORT || same_power && 4 * own >= 3 * places
+            places <= SHORT || 4 * own >= 3 * places
         });
         let end = start + alike.take(most.max(1)).count();
-        let parts = if most == 0 {
-            parts(places, shape, limit)
-        } else {
-            vec![Part {
-                queries: 0..places,
-                keys: 0..places,
-            }]
+        let part = |start: usize| {
+            let end = (start + queries).min(places);
+            Part {
+                queries: start..end,
+                keys: shape.first_key(start) / PLACES * PLACES..end,
+            }
         };
         chunks.push(Chunk {
             sequences: start..end,
             places,
-            parts,
+            queries,
+            parts: (0..places).step_by(queries).map(part).collect(),
         });
         start = end;
     }
     chunks
 }
 
-fn parts(places: usize, shape: &AttentionShape, limit: usize) -> Vec<Part> {
-    let queries = limit / (shape.num_heads * places) / PLACES * PLACES;
-    let part = |start: usize| {
-        let end = (start + queries.max(PLACES)).min(places);
-        let first_key = shape.first_key(start) / PLACES * PLACES;
-        Part {
-            queries: start..end,
-            keys: first_key..end,
-        }
-    };
-    (0..places).step_by(queries.max(PLACES)).map(part).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Sequences, ops::kernels::softmax::row_layout};
+
+    const ANY: Limits = Limits {
+        queries: 256,
+        scores: usize::MAX,
+    };
 
     fn shape(window: Option<usize>) -> AttentionShape {
         AttentionShape {
@@ -91,9 +98,18 @@ mod tests {
         }
     }
 
+    fn queries_of_parts(chunk: &Chunk) -> Vec<Range<usize>> {
+        let parts = chunk.parts.iter();
+        parts.map(|part| part.queries.clone()).collect()
+    }
+
     #[test]
     fn sequences_of_one_length_are_one_chunk_as_far_as_the_limit_goes() {
-        let found = chunks(&[16; 10], &shape(None), 4 * 16 * 16 * 4);
+        let limits = Limits {
+            scores: 4 * 64 * 64 * 4,
+            ..ANY
+        };
+        let found = chunks(&[60; 10], &shape(None), limits);
         let sequences: Vec<_> = found.into_iter().map(|chunk| chunk.sequences).collect();
         assert_eq!(sequences, [0..4, 4..8, 8..10]);
     }
@@ -101,27 +117,46 @@ mod tests {
     #[test]
     fn much_shorter_sequences_go_apart_unless_all_are_short() {
         let ends = |lengths: &[usize]| -> Vec<usize> {
-            let found = chunks(lengths, &shape(None), usize::MAX);
+            let found = chunks(lengths, &shape(None), ANY);
             found.iter().map(|chunk| chunk.sequences.end).collect()
         };
-        assert_eq!(ends(&[1000, 760, 740, 100, 3]), [2, 3, 5]);
-        assert_eq!(ends(&[128, 1, 1]), [3]);
-        assert_eq!(ends(&[136, 128, 120]), [1, 3]);
-        assert_eq!(ends(&[520, 513, 512, 500]), [2, 4]);
+        assert_eq!(ends(&[1000, 760, 700, 100, 3]), [2, 3, 5]);
+        assert_eq!(ends(&[256, 1, 1]), [3]);
+        assert_eq!(ends(&[257, 200, 192]), [1, 3]);
+        assert_eq!(ends(&[520, 513, 512, 385, 384]), [4, 5]);
         assert!(ends(&[]).is_empty());
+    }
+
+    /// In parts of equal keys, as many as one sequence has.
+    #[test]
+    fn any_number_of_long_sequences_attends_in_as_many_parts() {
+        for count in [1, 4, 16] {
+            let found = chunks(&vec![1024; count], &shape(None), ANY);
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].sequences, 0..count);
+            let keys: Vec<_> = found[0]
+                .parts
+                .iter()
+                .map(|part| part.keys.clone())
+                .collect();
+            assert_eq!(keys, [0..256, 0..512, 0..768, 0..1024]);
+        }
     }
 
     #[test]
     fn a_row_of_scores_has_the_units_that_it_has_alone() {
         let lengths: Vec<usize> = (1..5000).rev().collect();
         let mut shared = 0;
-        for chunk in chunks(&lengths, &shape(None), usize::MAX) {
+        for chunk in chunks(&lengths, &shape(None), ANY) {
             for &length in &lengths[chunk.sequences.clone()] {
-                let alone = length.next_multiple_of(PLACES);
-                shared += usize::from(alone < chunk.places);
-                for size in [1, 4] {
-                    let [alone, padded] = [alone, chunk.places].map(|keys| row_layout(keys, size));
-                    assert_eq!(alone.lanes, padded.lanes, "{length} of {}", chunk.places);
+                let alone = &chunks(&[length], &shape(None), ANY)[0];
+                shared += usize::from(alone.places < chunk.places);
+                for (alone, padded) in alone.parts.iter().zip(&chunk.parts) {
+                    assert_eq!(alone.queries.start, padded.queries.start);
+                    for size in [1, 4] {
+                        let lanes = |part: &Part| row_layout(part.keys.len(), size).lanes;
+                        assert_eq!(lanes(alone), lanes(padded), "{length}: {padded:?}");
+                    }
                 }
             }
         }
@@ -132,10 +167,10 @@ mod tests {
     #[test]
     fn parts_of_a_long_sequence_have_all_keys_they_see() {
         for window in [None, Some(1), Some(50), Some(400)] {
-            for limit in [1, 4 * 304 * 8, 4 * 304 * 100, 4 * 304 * 304 - 1] {
+            for scores in [1, 4 * 640 * 64, 4 * 640 * 150, usize::MAX] {
                 let shape = shape(window);
-                let found = chunks(&[300], &shape, limit);
-                assert_eq!(found.len(), 1);
+                let found = chunks(&[600], &shape, Limits { scores, ..ANY });
+                assert_eq!((found.len(), found[0].places), (1, 640));
                 assert!(found[0].parts.len() > 1);
                 let mut next = 0;
                 for Part { queries, keys } in &found[0].parts {
@@ -143,11 +178,13 @@ mod tests {
                     next = queries.end;
                     assert!(keys.start <= shape.first_key(queries.start));
                     assert_eq!(keys.end, queries.end);
-                    assert!(queries.len() == 8 || 4 * queries.len() * keys.len() <= limit);
-                    assert!(keys.start % 8 == 0 && queries.len() % 8 == 0);
+                    assert!(queries.len() == 64 || 4 * queries.len() * keys.len() <= scores);
+                    assert!(keys.start % 64 == 0 && queries.len() % 64 == 0);
                 }
                 assert_eq!(next, found[0].places);
             }
         }
+        let halves = chunks(&[100], &shape(None), Limits { queries: 64, ..ANY });
+        assert_eq!(queries_of_parts(&halves[0]), [0..64, 64..128]);
     }
 }

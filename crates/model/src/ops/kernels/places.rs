@@ -4,17 +4,20 @@
 //! sides. Every row is read and every place written once, zeros beyond a sequence's end.
 
 use burn::backend::TensorMetadata;
-use burn_cubecl::{cubecl, ops::numeric::zeros_client, tensor::CubeTensor};
+use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use batchlora::launch::{cube_dim, empty, record, vector_size};
+use batchlora::launch::{cube_dim, cubes, empty, record, record_elements, vector_size};
 
 use super::{
-    rows::{UNITS, cubes},
+    rows::UNITS,
     tables::{SEQUENCE_WORDS, SequenceTable},
 };
 
 /// Places that sequences have side by side.
+///
+/// The query heads that share a key and value head are one batch of products, `[group · places,
+/// head_dim]`: a part's queries of one head after another, and one part after another.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     pub(super) table: &'a SequenceTable,
@@ -22,10 +25,10 @@ pub(super) struct Block<'a> {
     pub(super) first_sequence: usize,
     /// Number of sequences.
     pub(super) sequences: usize,
-    /// Position of the first place in its sequence.
-    pub(super) first_position: usize,
-    /// Places that each sequence has here.
+    /// Places of each sequence.
     pub(super) places: usize,
+    /// Places of a part; the last has fewer.
+    pub(super) of_part: usize,
 }
 
 /// Heads of the rows and how many of them share a batch of products.
@@ -38,16 +41,19 @@ pub(super) struct Heads {
 }
 
 impl Block<'_> {
+    pub(super) fn shape(self, heads: Heads) -> [usize; 3] {
+        let batch = self.sequences * heads.of_keys;
+        [batch, heads.group * self.places, heads.head_dim]
+    }
+
     /// `[rows, heads · head_dim]` to `[sequences · kv_heads, group · places, head_dim]`.
     pub(super) fn gather(self, rows: &CubeTensor, heads: Heads) -> CubeTensor {
-        let batch = self.sequences * heads.of_keys;
-        let shape = [batch, heads.group * self.places, heads.head_dim];
-        let out = empty(rows, shape, rows.dtype);
+        let out = empty(rows, self.shape(heads), rows.dtype);
         let size = vector_size(&[rows, &out]);
         record(&[&out, &out]);
         gather_kernel::launch(
             &rows.client,
-            cubes((shape.iter().product::<usize>() / size).div_ceil(UNITS)),
+            cubes((out.shape().num_elements() / size).div_ceil(UNITS)),
             cube_dim(UNITS, 1),
             size,
             rows.clone().into_tensor_arg(),
@@ -55,58 +61,183 @@ impl Block<'_> {
             out.clone().into_tensor_arg(),
             self.first_sequence as u32,
             heads.of_keys as u32,
-            self.first_position as u32,
             self.places as u32,
+            self.of_part as u32,
             burn::backend::cubecl::dtype_to_storage_type(rows.dtype),
         );
         out
     }
 
-    /// The way back into `rows`, without what is beyond a sequence's end.
-    pub(super) fn scatter(self, heads: CubeTensor, kv_heads: usize, rows: &CubeTensor) {
-        let size = vector_size(&[&heads, rows]);
-        record(&[&heads, &heads]);
-        let dtypes = [heads.dtype, rows.dtype];
-        scatter_kernel::launch(
-            &rows.client,
-            cubes((heads.shape().num_elements() / size).div_ceil(UNITS)),
+    /// [`gather`](Self::gather) of two at once.
+    pub(super) fn gather_both(self, rows: [&CubeTensor; 2], heads: Heads) -> [CubeTensor; 2] {
+        let [first, second] = rows;
+        let outs = rows.map(|rows| empty(rows, self.shape(heads), rows.dtype));
+        let size = vector_size(&[first, second, &outs[0], &outs[1]]);
+        record(&[&outs[0], &outs[0], &outs[1], &outs[1]]);
+        gather_both_kernel::launch(
+            &first.client,
+            cubes((outs[0].shape().num_elements() / size).div_ceil(UNITS)),
             cube_dim(UNITS, 1),
             size,
-            heads.into_tensor_arg(),
+            first.clone().into_tensor_arg(),
+            second.clone().into_tensor_arg(),
+            self.table.words.clone().into_buffer_arg(),
+            outs[0].clone().into_tensor_arg(),
+            outs[1].clone().into_tensor_arg(),
+            self.first_sequence as u32,
+            heads.of_keys as u32,
+            self.places as u32,
+            self.of_part as u32,
+            burn::backend::cubecl::dtype_to_storage_type(first.dtype),
+        );
+        outs
+    }
+
+    /// The way back into `rows`, without what is beyond a sequence's end.
+    pub(super) fn scatter(self, places: CubeTensor, heads: Heads, rows: &CubeTensor) {
+        let size = vector_size(&[&places, rows]);
+        record(&[&places]);
+        record_elements(rows, places.shape().num_elements());
+        let dtypes = [places.dtype, rows.dtype];
+        scatter_kernel::launch(
+            &rows.client,
+            cubes((places.shape().num_elements() / size).div_ceil(UNITS)),
+            cube_dim(UNITS, 1),
+            size,
+            places.into_tensor_arg(),
             self.table.words.clone().into_buffer_arg(),
             rows.clone().into_tensor_arg(),
             self.first_sequence as u32,
-            kv_heads as u32,
-            self.first_position as u32,
+            heads.of_keys as u32,
             self.places as u32,
+            self.of_part as u32,
+            dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
+        );
+    }
+
+    /// [`scatter`](Self::scatter) of two at once.
+    pub(super) fn scatter_both(
+        self,
+        places: [CubeTensor; 2],
+        heads: Heads,
+        rows: [&CubeTensor; 2],
+    ) {
+        let [first, second] = places;
+        let size = vector_size(&[&first, &second, rows[0], rows[1]]);
+        record(&[&first, &second]);
+        record_elements(rows[0], 2 * first.shape().num_elements());
+        let dtypes = [first.dtype, rows[0].dtype];
+        scatter_both_kernel::launch(
+            &first.client.clone(),
+            cubes((first.shape().num_elements() / size).div_ceil(UNITS)),
+            cube_dim(UNITS, 1),
+            size,
+            first.into_tensor_arg(),
+            second.into_tensor_arg(),
+            self.table.words.clone().into_buffer_arg(),
+            rows[0].clone().into_tensor_arg(),
+            rows[1].clone().into_tensor_arg(),
+            self.first_sequence as u32,
+            heads.of_keys as u32,
+            self.places as u32,
+            self.of_part as u32,
             dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
         );
     }
 }
 
-/// Sums over the blocks of a long sequence, `[kv_heads, places, head_dim]` in `float32`.
-pub(super) fn zero_sums(like: &CubeTensor, shape: [usize; 3]) -> CubeTensor {
-    zeros_client(
-        like.client.clone(),
-        like.device.clone(),
-        shape.into(),
-        burn::tensor::DType::F32,
-    )
+/// Where one vector of one head is.
+#[derive(CubeType, Clone, Copy)]
+struct Place {
+    /// Whether there is one.
+    inside: bool,
+    /// Whether its place is in a sequence, and not padding.
+    seen: bool,
+    batch: usize,
+    /// Line of the batch.
+    line: usize,
+    /// Vector of the head.
+    column: usize,
+    row: usize,
+    /// Vector of the row, which has all heads.
+    row_column: usize,
 }
 
-/// Adds a block's part to the sums, whose place `first` is the part's first.
-pub(super) fn add_to_sums(sums: &CubeTensor, part: CubeTensor, first: usize) {
-    let size = vector_size(&[sums, &part]);
-    record(&[&part, &part, &part]);
-    add_kernel::launch(
-        &sums.client,
-        cubes((part.shape().num_elements() / size).div_ceil(UNITS)),
-        cube_dim(UNITS, 1),
-        size,
-        part.into_tensor_arg(),
-        sums.clone().into_tensor_arg(),
-        first as u32,
-    );
+/// That of this unit, with places `[batches, lines, width]`.
+#[cube]
+fn place(
+    batches: usize,
+    lines: usize,
+    width: usize,
+    sequences: &[u32],
+    first_sequence: u32,
+    kv_heads: u32,
+    places: u32,
+    of_part: u32,
+) -> Place {
+    let kv_heads = kv_heads as usize;
+    let places = places as usize;
+    let of_part = of_part as usize;
+    let column = ABSOLUTE_POS % width;
+    let line = ABSOLUTE_POS / width % lines;
+    let batch = ABSOLUTE_POS / width / lines;
+    let group = lines / places;
+    let first = line / (group * of_part) * of_part;
+    let in_part = line - first * group;
+    let mut length = places - first;
+    if length > of_part {
+        length = of_part;
+    }
+    let head = batch % kv_heads * group + in_part / length;
+    let position = first + in_part % length;
+    let inside = batch < batches;
+    let mut seen = false;
+    let mut row = 0usize;
+    if inside {
+        let words = (first_sequence as usize + batch / kv_heads) * SEQUENCE_WORDS;
+        seen = position < sequences[words + 1] as usize;
+        row = sequences[words] as usize + position;
+    }
+    Place {
+        inside,
+        seen,
+        batch,
+        line,
+        column,
+        row,
+        row_column: head * width + column,
+    }
+}
+
+#[cube]
+fn take<F: Float, N: Size>(
+    rows: &Tensor<Vector<F, N>>,
+    out: &mut Tensor<Vector<F, N>>,
+    place: &Place,
+) {
+    let size = N::value();
+    if place.inside {
+        let mut value = Vector::<F, N>::new(F::new(0.0));
+        if place.seen {
+            value = rows[place.row * (rows.stride(0) / size) + place.row_column];
+        }
+        let line = place.batch * (out.stride(0) / size) + place.line * (out.stride(1) / size);
+        out[line + place.column] = value;
+    }
+}
+
+#[cube]
+fn give<P: Float, F: Float, N: Size>(
+    places: &Tensor<Vector<P, N>>,
+    rows: &mut Tensor<Vector<F, N>>,
+    place: &Place,
+) {
+    let size = N::value();
+    if place.inside && place.seen {
+        let line = place.batch * (places.stride(0) / size) + place.line * (places.stride(1) / size);
+        let at = place.row * (rows.stride(0) / size) + place.row_column;
+        rows[at] = Vector::cast_from(places[line + place.column]);
+    }
 }
 
 #[cube(launch)]
@@ -116,31 +247,48 @@ fn gather_kernel<F: Float, N: Size>(
     out: &mut Tensor<Vector<F, N>>,
     first_sequence: u32,
     kv_heads: u32,
-    first_position: u32,
     places: u32,
+    of_part: u32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let size = N::value();
-    let kv_heads = kv_heads as usize;
-    let places = places as usize;
-    let width = out.shape(2) / size;
-    let column = ABSOLUTE_POS % width;
-    let line = ABSOLUTE_POS / width;
-    let within = line % out.shape(1);
-    let batch = line / out.shape(1);
-    let out_at = batch * (out.stride(0) / size) + within * (out.stride(1) / size) + column;
-    if batch < out.shape(0) {
-        let group = out.shape(1) / places;
-        let head = batch % kv_heads * group + within / places;
-        let position = first_position as usize + within % places;
-        let words = (first_sequence as usize + batch / kv_heads) * SEQUENCE_WORDS;
-        let mut value = Vector::<F, N>::new(F::new(0.0));
-        if position < sequences[words + 1] as usize {
-            let row = sequences[words] as usize + position;
-            value = rows[row * (rows.stride(0) / size) + head * width + column];
-        }
-        out[out_at] = value;
-    }
+    let place = place(
+        out.shape(0),
+        out.shape(1),
+        out.shape(2) / N::value(),
+        sequences,
+        first_sequence,
+        kv_heads,
+        places,
+        of_part,
+    );
+    take(rows, out, &place);
+}
+
+#[cube(launch)]
+fn gather_both_kernel<F: Float, N: Size>(
+    first: &Tensor<Vector<F, N>>,
+    second: &Tensor<Vector<F, N>>,
+    sequences: &[u32],
+    first_out: &mut Tensor<Vector<F, N>>,
+    second_out: &mut Tensor<Vector<F, N>>,
+    first_sequence: u32,
+    kv_heads: u32,
+    places: u32,
+    of_part: u32,
+    #[define(F)] _dtype: ElemType,
+) {
+    let place = place(
+        first_out.shape(0),
+        first_out.shape(1),
+        first_out.shape(2) / N::value(),
+        sequences,
+        first_sequence,
+        kv_heads,
+        places,
+        of_part,
+    );
+    take(first, first_out, &place);
+    take(second, second_out, &place);
 }
 
 #[cube(launch)]
@@ -150,49 +298,46 @@ fn scatter_kernel<P: Float, F: Float, N: Size>(
     rows: &mut Tensor<Vector<F, N>>,
     first_sequence: u32,
     kv_heads: u32,
-    first_position: u32,
     places: u32,
+    of_part: u32,
     #[define(P, F)] _dtypes: [ElemType; 2],
 ) {
-    let size = N::value();
-    let kv_heads = kv_heads as usize;
-    let places = places as usize;
-    let width = heads.shape(2) / size;
-    let column = ABSOLUTE_POS % width;
-    let line = ABSOLUTE_POS / width;
-    let within = line % heads.shape(1);
-    let batch = line / heads.shape(1);
-    let row_stride = rows.stride(0) / size;
-    if batch < heads.shape(0) {
-        let group = heads.shape(1) / places;
-        let head = batch % kv_heads * group + within / places;
-        let position = first_position as usize + within % places;
-        let words = (first_sequence as usize + batch / kv_heads) * SEQUENCE_WORDS;
-        if position < sequences[words + 1] as usize {
-            let row = sequences[words] as usize + position;
-            let at = batch * (heads.stride(0) / size) + within * (heads.stride(1) / size) + column;
-            rows[row * row_stride + head * width + column] = Vector::cast_from(heads[at]);
-        }
-    }
+    let place = place(
+        heads.shape(0),
+        heads.shape(1),
+        heads.shape(2) / N::value(),
+        sequences,
+        first_sequence,
+        kv_heads,
+        places,
+        of_part,
+    );
+    give(heads, rows, &place);
 }
 
 #[cube(launch)]
-fn add_kernel<N: Size>(
-    part: &Tensor<Vector<f32, N>>,
-    sums: &mut Tensor<Vector<f32, N>>,
-    first: u32,
+fn scatter_both_kernel<P: Float, F: Float, N: Size>(
+    first: &Tensor<Vector<P, N>>,
+    second: &Tensor<Vector<P, N>>,
+    sequences: &[u32],
+    first_rows: &mut Tensor<Vector<F, N>>,
+    second_rows: &mut Tensor<Vector<F, N>>,
+    first_sequence: u32,
+    kv_heads: u32,
+    places: u32,
+    of_part: u32,
+    #[define(P, F)] _dtypes: [ElemType; 2],
 ) {
-    let size = N::value();
-    let width = part.shape(2) / size;
-    let column = ABSOLUTE_POS % width;
-    let line = ABSOLUTE_POS / width;
-    let within = line % part.shape(1);
-    let batch = line / part.shape(1);
-    let place = within + first as usize;
-    let at = batch * (sums.stride(0) / size) + place * (sums.stride(1) / size) + column;
-    if batch < part.shape(0) {
-        let part_at = batch * (part.stride(0) / size) + within * (part.stride(1) / size) + column;
-        let sum = sums[at] + part[part_at];
-        sums[at] = sum;
-    }
+    let place = place(
+        first.shape(0),
+        first.shape(1),
+        first.shape(2) / N::value(),
+        sequences,
+        first_sequence,
+        kv_heads,
+        places,
+        of_part,
+    );
+    give(first, first_rows, &place);
+    give(second, second_rows, &place);
 }

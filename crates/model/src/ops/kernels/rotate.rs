@@ -7,9 +7,9 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use batchlora::launch::{by_rows, cube_dim, empty, record, vector_size};
+use batchlora::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 
-use super::rows::{UNITS, cubes, float32};
+use super::rows::{UNITS, float32};
 use crate::ops::Rotation;
 
 pub(super) fn rotate(

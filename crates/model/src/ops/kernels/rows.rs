@@ -4,12 +4,12 @@ use burn::tensor::DType;
 use burn_cubecl::{cubecl, kernel::cast, tensor::CubeTensor};
 use cubecl::prelude::*;
 
+use batchlora::launch::cubes;
+
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 /// Vectors of a row that one unit takes before a row gets more units.
 const VECTORS_PER_UNIT: usize = 4;
-/// Cubes along one dimension that every API allows.
-const MOST_CUBES: usize = 65_535;
 /// Below every score and logit: where the search for a maximum begins.
 pub(super) const LOWEST: f32 = -3.0e38;
 
@@ -35,12 +35,6 @@ impl RowLayout {
     pub(super) fn cubes(&self, rows: usize) -> CubeCount {
         cubes(rows.div_ceil(self.rows))
     }
-}
-
-/// At least so many cubes, in a rectangle: kernels count them by `CUBE_POS`.
-pub(super) fn cubes(count: usize) -> CubeCount {
-    let down = count.div_ceil(MOST_CUBES).max(1);
-    CubeCount::Static(count.div_ceil(down) as u32, down as u32, 1)
 }
 
 pub(super) fn float32(tensor: CubeTensor) -> CubeTensor {
@@ -128,18 +122,6 @@ pub(super) fn element_max<N: Size>(value: Vector<f32, N>) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cubes_are_enough_and_few_more() {
-        for count in [1, 65_535, 65_536, 131_071, 10_000_001] {
-            let CubeCount::Static(along, down, 1) = cubes(count) else {
-                panic!("cubes of a count are known");
-            };
-            let (along, down) = (along as usize, down as usize);
-            assert!(along <= MOST_CUBES && down <= MOST_CUBES);
-            assert!((count..count + down).contains(&(along * down)), "{count}");
-        }
-    }
 
     #[test]
     fn a_cube_is_full_whatever_the_width() {

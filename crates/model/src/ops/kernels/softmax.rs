@@ -8,7 +8,7 @@ use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use batchlora::launch::{cube_dim, empty, record, vector_size};
+use batchlora::launch::{cube_dim, empty, record, record_elements, vector_size};
 
 use super::{
     chunks::SHORT,
@@ -28,11 +28,27 @@ pub(super) struct Places {
     pub(super) window: Option<usize>,
 }
 
-/// Scores `[batch, heads · queries, keys]` in `float32` to probabilities of type `dtype`, in place
-/// if that is `float32`.
+impl Places {
+    /// Positions are below 2^31: no query is so far that a window of as many hides anything.
+    fn window(self) -> u32 {
+        self.window.map_or(u32::MAX / 2, |window| window as u32)
+    }
+
+    /// Scores of one head that its queries see.
+    fn seen(self) -> usize {
+        let queries = self.first_query..self.first_query + self.queries;
+        let window = self.window.unwrap_or(usize::MAX);
+        queries
+            .map(|query| (query + 1 - self.first_key).min(window))
+            .sum()
+    }
+}
+
+/// Scores `[batch, heads · queries, keys]` to probabilities of type `dtype`, in place if that is
+/// theirs.
 pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DType) -> CubeTensor {
     let [batch, rows, keys] = scores.shape().dims();
-    let in_place = dtype == DType::F32;
+    let in_place = dtype == scores.dtype;
     let out = if in_place {
         scores.clone()
     } else {
@@ -40,8 +56,9 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
     };
     let size = vector_size(&[&scores, &out]);
     let layout = row_layout(keys, size);
-    record(&[&scores, &out]);
-    let client = scores.client.clone();
+    record_elements(&scores, batch * (rows / places.queries) * places.seen());
+    record(&[&out]);
+    let (client, dtypes) = (scores.client.clone(), [scores.dtype, dtype]);
     softmax_kernel::launch(
         &client,
         layout.cubes(batch * rows),
@@ -56,21 +73,24 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
         places.first_query as u32,
         places.queries as u32,
         places.first_key as u32,
-        // Positions are below 2^31: no query is so far that this hides anything.
-        places.window.map_or(u32::MAX / 2, |window| window as u32),
+        places.window(),
         scale,
         layout.lanes,
         layout.rows,
-        burn::backend::cubecl::dtype_to_storage_type(dtype),
+        dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
     out
 }
 
-/// `scale · P ∘ (dP - rowsum(P ∘ dP))` in the type of P; dP is `float32`, and overwritten if P is
-/// too.
-pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> CubeTensor {
+/// `scale · P ∘ (dP - rowsum(P ∘ dP))` in the type of P, in place of dP if it is of that type.
+pub(super) fn softmax_backward(
+    p: CubeTensor,
+    dp: CubeTensor,
+    places: Places,
+    scale: f32,
+) -> CubeTensor {
     let [batch, rows, keys] = p.shape().dims();
-    let in_place = p.dtype == DType::F32;
+    let in_place = p.dtype == dp.dtype;
     let out = if in_place {
         dp.clone()
     } else {
@@ -78,8 +98,11 @@ pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> Cub
     };
     let size = vector_size(&[&p, &dp, &out]);
     let layout = row_layout(keys, size);
-    record(&[&p, &dp, &out]);
-    let (client, dtype) = (p.client.clone(), p.dtype);
+    let seen = batch * (rows / places.queries) * places.seen();
+    record_elements(&p, seen);
+    record_elements(&dp, seen);
+    record(&[&out]);
+    let (client, dtypes) = (p.client.clone(), [p.dtype, dp.dtype]);
     softmax_backward_kernel::launch(
         &client,
         layout.cubes(batch * rows),
@@ -92,10 +115,14 @@ pub(super) fn softmax_backward(p: CubeTensor, dp: CubeTensor, scale: f32) -> Cub
         } else {
             out.clone().into_tensor_arg()
         },
+        places.first_query as u32,
+        places.queries as u32,
+        places.first_key as u32,
+        places.window(),
         scale,
         layout.lanes,
         layout.rows,
-        burn::backend::cubecl::dtype_to_storage_type(dtype),
+        dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
     out
 }
@@ -107,8 +134,8 @@ pub(super) fn row_layout(keys: usize, size: usize) -> RowLayout {
 }
 
 #[cube(launch)]
-fn softmax_kernel<F: Float, N: Size>(
-    scores: &Tensor<Vector<f32, N>>,
+fn softmax_kernel<S: Float, F: Float, N: Size>(
+    scores: &Tensor<Vector<S, N>>,
     out: &mut Tensor<Vector<F, N>>,
     first_query: u32,
     queries: u32,
@@ -117,7 +144,7 @@ fn softmax_kernel<F: Float, N: Size>(
     scale: f32,
     #[comptime] lanes: usize,
     #[comptime] rows: usize,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, F)] _dtypes: [ElemType; 2],
 ) {
     let size = N::value();
     let lane = UNIT_POS_X as usize;
@@ -130,20 +157,20 @@ fn softmax_kernel<F: Float, N: Size>(
     let scores_row = batch * (scores.stride(0) / size) + within * (scores.stride(1) / size);
     let out_row = batch * (out.stride(0) / size) + within * (out.stride(1) / size);
 
-    // Keys begin..end of the row are seen.
-    let seen = first_query + within as u32 % queries + 1;
-    let end = (seen - first_key) as usize;
-    let mut begin = 0usize;
-    if seen > first_key + window {
-        begin = (seen - first_key - window) as usize;
-    }
+    let (begin, end) = seen_keys(within as u32 % queries, first_query, first_key, window);
 
     let mut largest = LOWEST.runtime();
     let mut sum = 0.0f32;
     for step in 0..width.div_ceil(lanes) {
         let column = step * lanes + lane;
         if inside && column < width && (column + 1) * size > begin && column * size < end {
-            let value = visible::<N>(scores[scores_row + column], scale, column, begin, end);
+            let value = visible::<N>(
+                Vector::cast_from(scores[scores_row + column]),
+                scale,
+                column,
+                begin,
+                end,
+            );
             let top = element_max::<N>(value);
             if top > largest {
                 sum *= f32::exp(largest - top);
@@ -161,13 +188,31 @@ fn softmax_kernel<F: Float, N: Size>(
         if inside && column < width {
             let mut probability = Vector::<f32, N>::new(0.0);
             if (column + 1) * size > begin && column * size < end {
-                let value = visible::<N>(scores[scores_row + column], scale, column, begin, end);
+                let value = visible::<N>(
+                    Vector::cast_from(scores[scores_row + column]),
+                    scale,
+                    column,
+                    begin,
+                    end,
+                );
                 let shifted = value - Vector::new(highest);
                 probability = shifted.exp() / Vector::new(total);
             }
             out[out_row + column] = Vector::cast_from(probability);
         }
     }
+}
+
+/// Keys begin..end of a part are seen by this query of it.
+#[cube]
+fn seen_keys(query: u32, first_query: u32, first_key: u32, window: u32) -> (usize, usize) {
+    let seen = first_query + query + 1;
+    let end = (seen - first_key) as usize;
+    let mut begin = 0usize;
+    if seen > first_key + window {
+        begin = (seen - first_key - window) as usize;
+    }
+    (begin, end)
 }
 
 /// Scaled scores; lowest, so that the exponential is zero, where the key is not seen.
@@ -192,14 +237,18 @@ fn visible<N: Size>(
 }
 
 #[cube(launch)]
-fn softmax_backward_kernel<F: Float, N: Size>(
+fn softmax_backward_kernel<F: Float, S: Float, N: Size>(
     p: &Tensor<Vector<F, N>>,
-    dp: &Tensor<Vector<f32, N>>,
+    dp: &Tensor<Vector<S, N>>,
     out: &mut Tensor<Vector<F, N>>,
+    first_query: u32,
+    queries: u32,
+    first_key: u32,
+    window: u32,
     scale: f32,
     #[comptime] lanes: usize,
     #[comptime] rows: usize,
-    #[define(F)] _dtype: ElemType,
+    #[define(F, S)] _dtypes: [ElemType; 2],
 ) {
     let size = N::value();
     let lane = UNIT_POS_X as usize;
@@ -212,21 +261,27 @@ fn softmax_backward_kernel<F: Float, N: Size>(
     let p_row = batch * (p.stride(0) / size) + within * (p.stride(1) / size);
     let dp_row = batch * (dp.stride(0) / size) + within * (dp.stride(1) / size);
     let out_row = batch * (out.stride(0) / size) + within * (out.stride(1) / size);
+    let (begin, end) = seen_keys(within as u32 % queries, first_query, first_key, window);
 
     let mut products = Vector::<f32, N>::new(0.0);
     for step in 0..width.div_ceil(lanes) {
         let column = step * lanes + lane;
-        if inside && column < width {
-            products += Vector::<f32, N>::cast_from(p[p_row + column]) * dp[dp_row + column];
+        if inside && column < width && (column + 1) * size > begin && column * size < end {
+            let probability = Vector::<f32, N>::cast_from(p[p_row + column]);
+            products += probability * Vector::cast_from(dp[dp_row + column]);
         }
     }
     let along = row_sum(element_sum::<N>(products), lanes);
     for step in 0..width.div_ceil(lanes) {
         let column = step * lanes + lane;
         if inside && column < width {
-            let probability = Vector::<f32, N>::cast_from(p[p_row + column]);
-            let slope = probability * (dp[dp_row + column] - Vector::new(along));
-            out[out_row + column] = Vector::cast_from(slope * Vector::new(scale));
+            let mut slope = Vector::<f32, N>::new(0.0);
+            if (column + 1) * size > begin && column * size < end {
+                let probability = Vector::<f32, N>::cast_from(p[p_row + column]);
+                let gradient = Vector::<f32, N>::cast_from(dp[dp_row + column]);
+                slope = probability * (gradient - Vector::new(along)) * Vector::new(scale);
+            }
+            out[out_row + column] = Vector::cast_from(slope);
         }
     }
 }

@@ -6,9 +6,9 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use batchlora::launch::{by_rows, cube_dim, empty, record, vector_size};
+use batchlora::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 
-use super::rows::{UNITS, cubes};
+use super::rows::UNITS;
 
 pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
     let (gate, up) = (by_rows(gate), by_rows(up));

@@ -96,10 +96,10 @@ fn attention_of_sequences_of_mixed_lengths() {
     }
 }
 
-/// On a GPU these are several chunks, and blocks of queries whose gradients of keys add up.
+/// On a GPU these are several chunks, and parts of queries whose gradients of keys add up.
 #[test]
 fn attention_of_long_sequences() {
-    compare_attention(&[210, 5, 150], [8, 4, 8], 1.5);
+    compare_attention(&[300, 5, 150, 270], [8, 4, 8], 1.5);
 }
 
 /// Random shapes, with the widths of heads that models have.

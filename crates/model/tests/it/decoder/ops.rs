@@ -265,7 +265,7 @@ fn half_precision_is_rounded_float32() {
         }
         // The long one is split on a GPU.
         let shape = AttentionShape {
-            sequences: Sequences::from_lengths([5, 11, 130]),
+            sequences: Sequences::from_lengths([5, 11, 260]),
             num_heads: 4,
             num_kv_heads: 2,
             head_dim: 8,
