@@ -12,7 +12,7 @@ use std::{env, fs, io};
 
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{LlamaConfig, Projection};
 use loraloom_pipeline::HostMemory;
 use loraloom_scheduler::simulate::{Costs, TimedIteration};
 use loraloom_trainer::EndToEndBench;
@@ -111,12 +111,14 @@ fn measure([adapters, batch, length, rank]: [usize; 4]) -> anyhow::Result<Value>
         model: model.ok_or_else(|| anyhow::anyhow!("no shape `{SHAPE}`"))?,
         adapters: vec![adapters],
         rank,
+        targets: vec![Projection::Q, Projection::K, Projection::V, Projection::O],
         batch,
         length,
         dtype: DtypeChoice::Float32,
         steps: STEPS,
         gradient_checkpointing: false,
         vs_sequential: false,
+        profile: false,
     };
     let measured = bench.run(&Device::flex(), &mut |_| ())?;
     let [measured] = measured.as_slice() else {

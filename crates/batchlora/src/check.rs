@@ -1,3 +1,5 @@
+use std::cmp::Ordering;
+
 use burn::{
     backend::DispatchDevice,
     tensor::{DType, Device, FloatDType, Tensor, TensorData},
@@ -5,13 +7,16 @@ use burn::{
 
 use crate::{
     AdapterBank, AdapterState, BatchLoraError, DropoutDraw, LoraSpec, Segment, Segments,
-    dropout::philox, seed_gradient,
+    dropout::philox, frozen_linear, seed_gradient,
 };
 
 const ROWS: usize = 40;
 const SHAPE: [usize; 2] = [64, 48];
 /// Of the largest element. Devices may multiply `float32` in a shorter type, with 10 bits.
 const TOLERANCE: f32 = 0.02;
+
+/// Terms of the sums that a row of a product is compared with.
+const MOST_TERMS: usize = 1 << 22;
 
 /// Sees the operator work on a device: forward and backward of a small batch of two adapters with
 /// activations of this type, compared with the CPU's. Returns the largest difference, as a share of
@@ -119,6 +124,95 @@ fn uniform(shape: [usize; 2], seed: u32, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
 }
 
+/// Sees a product of this size right on a device, `[rows, d_in] × [d_in, d_out]` with the weight stored
+/// as `[d_out, d_in]`, and the one of its backward, `[rows, d_out] × [d_out, d_in]`. Three rows of each,
+/// or of large ones some columns of them, are compared with sums in double precision.
+///
+/// # Errors
+/// [`BatchLoraError::Launch`] if a product is off by more than rounding explains, or cannot be read.
+pub fn check_product(
+    device: &Device,
+    dtype: FloatDType,
+    [rows, d_in, d_out]: [usize; 3],
+) -> Result<(), BatchLoraError> {
+    // Of a result, which is rounded once; its sum is `float32`.
+    let rounding = match dtype {
+        FloatDType::BF16 => 2f64.powi(-8),
+        FloatDType::F16 => 2f64.powi(-11),
+        _ => 0.0,
+    };
+    let failed = |reason: String| BatchLoraError::Launch {
+        device: format!("{device:?}"),
+        reason,
+    };
+    let device = &device.clone().without_autodiff();
+    let weight = operand([d_out, d_in], 1, dtype, device);
+    for forward in [true, false] {
+        let (inner, columns) = if forward {
+            (d_in, d_out)
+        } else {
+            (d_out, d_in)
+        };
+        let x = operand([rows, inner], 2, dtype, device);
+        let found = if forward {
+            frozen_linear(x, weight.clone().transpose())
+        } else {
+            frozen_linear(x, weight.clone())
+        };
+        for row in [0, rows / 2, rows - 1] {
+            let line = found.clone().narrow(0, row, 1).cast(FloatDType::F32);
+            let line = line.try_into_data();
+            let line = line.map_err(|error| failed(format!("{error:?}")))?;
+            let line = line.try_into_vec::<f32>();
+            let line = line.map_err(|error| failed(format!("{error:?}")))?;
+            let compared = (MOST_TERMS / inner).clamp(1, columns);
+            for (column, found) in line.into_iter().enumerate().step_by(columns / compared) {
+                let terms = (0..inner).map(|step| {
+                    let at = if forward {
+                        (column, step)
+                    } else {
+                        (step, column)
+                    };
+                    f64::from(element(dtype, 1, at)) * f64::from(element(dtype, 2, (row, step)))
+                });
+                let (mut expected, mut size) = (0.0, 0.0);
+                for term in terms {
+                    expected += term;
+                    size += term.abs();
+                }
+                let difference = (f64::from(found) - expected).abs();
+                // What is no number is off, too.
+                if !matches!(
+                    difference.partial_cmp(&(rounding * expected.abs() + 1e-6 * size)),
+                    Some(Ordering::Less | Ordering::Equal)
+                ) {
+                    return Err(failed(format!(
+                        "a product [{rows}, {inner}] x [{inner}, {columns}] is {found} at [{row}, \
+                         {column}] and should be {expected}"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number in ±1 that the type holds: an eighth, or, in `float32`, one that TF32 would round.
+fn element(dtype: FloatDType, seed: u32, (row, column): (usize, usize)) -> f32 {
+    let mixed = (row as u32).wrapping_mul(0x9E37_79B1) ^ (column as u32).wrapping_mul(0x85EB_CA77);
+    let mixed = (mixed ^ seed).wrapping_mul(0xC2B2_AE3D);
+    let bits = if dtype == FloatDType::F32 { 20 } else { 4 };
+    (mixed >> (32 - bits)) as f32 / (1 << (bits - 1)) as f32 - 1.0
+}
+
+fn operand(shape: [usize; 2], seed: u32, dtype: FloatDType, device: &Device) -> Tensor<2> {
+    let of_row = |row| (0..shape[1]).map(move |column| element(dtype, seed, (row, column)));
+    let values = (0..shape[0]).flat_map(of_row);
+    let data = TensorData::new(values.collect::<Vec<f32>>(), shape);
+    let dtype = DType::from(dtype);
+    Tensor::from_data(data.convert_dtype(dtype), (device, dtype))
+}
+
 /// What multiplies matrices on a device, in words: `cuBLAS 13.1`, or Burn's kernels and why cuBLAS is
 /// not in use. Opens the device.
 pub fn products(device: &Device) -> String {
@@ -126,5 +220,19 @@ pub fn products(device: &Device) -> String {
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => crate::kernels::products(device),
         _ => "gemm".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, FloatDType};
+
+    use super::check_product;
+
+    #[test]
+    fn products_of_the_cpu_are_right() {
+        for dtype in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+            check_product(&Device::flex(), dtype, [70, 96, 40]).expect("a right product");
+        }
     }
 }

@@ -23,14 +23,14 @@ mod spec;
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
-pub use check::{check_device, products};
+pub use check::{check_device, check_product, products};
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]
-pub use kernels::LaunchCount;
-#[cfg(feature = "cubecl")]
 #[doc(hidden)]
 pub use kernels::launch;
+#[cfg(feature = "cubecl")]
+pub use kernels::{KernelProfile, KernelTime, LaunchCount};
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
 pub use optimizer::{AdamWStep, GradientNorms, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};

@@ -32,7 +32,7 @@ impl Backbone {
         Self::load_from(checkpoint, config, layers, dtype, device)
     }
 
-    /// Decoder layers `layers` of a model whose weights are drawn on the device, normal with
+    /// Decoder layers `layers` of a model whose weights are drawn on the device, uniform with
     /// deviation 0.02, and whose norms are ones: for measuring speed without a checkpoint. The draws
     /// are the process's own generator's.
     ///

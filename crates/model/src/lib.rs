@@ -4,6 +4,7 @@ mod adapters;
 mod backbone;
 mod batch;
 mod cache;
+mod check;
 mod checkpoint;
 mod config;
 mod durable;
@@ -22,6 +23,7 @@ pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host}
 pub use backbone::Backbone;
 pub use batch::SequenceBatch;
 pub use cache::LayerCache;
+pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, frozen_parameters, parameter_shapes};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};

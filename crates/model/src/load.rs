@@ -8,8 +8,8 @@ use burn::{
 
 use crate::{Checkpoint, HostTensor, LinearShape, ModelError, TensorDtype};
 
-/// The initialisation of the Llama family, near enough to keep activations finite.
-const RANDOM: Distribution = Distribution::Normal(0.0, 0.02);
+/// Of the deviation 0.02, the Llama family's initialisation, which keeps activations finite.
+const RANDOM: Distribution = Distribution::Uniform(-0.035, 0.035);
 
 /// Puts a tensor on a device in the type wanted there.
 pub(crate) fn to_device<const D: usize>(

@@ -57,7 +57,8 @@ mod writer;
 
 pub use beginning::{odd_beginning, odd_rank};
 pub use bench::{
-    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, Rung,
+    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, KernelShare,
+    Rung,
 };
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::TrainerError;

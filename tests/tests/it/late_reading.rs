@@ -296,11 +296,13 @@ fn tensors_are_read_back_at_known_places() {
         "mask_select(",
         "nonzero(",
     ];
-    const KNOWN: [(&str, usize); 13] = [
-        ("batchlora/src/check.rs", 1),
+    const KNOWN: [(&str, usize); 14] = [
+        // `doctor`.
+        ("batchlora/src/check.rs", 2),
         ("batchlora/src/ops/flex.rs", 1),
         // Adapters for PEFT; and `to_host` itself.
         ("model/src/adapters.rs", 3),
+        ("model/src/check.rs", 4),
         ("model/src/ops/flex/mod.rs", 1),
         ("pipeline/src/crossing.rs", 1),
         ("pipeline/src/executor/asked.rs", 1),

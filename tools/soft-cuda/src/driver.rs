@@ -368,6 +368,15 @@ extern "C" fn cuEventQuery(_event: *mut Instant) -> Status {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(
+    milliseconds: *mut f32,
+    start: *const Instant,
+    end: *const Instant,
+) -> Status {
+    unsafe { cuEventElapsedTime_v2(milliseconds, start, end) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime_v2(
     milliseconds: *mut f32,
     start: *const Instant,

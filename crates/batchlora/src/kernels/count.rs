@@ -1,4 +1,5 @@
 use std::{
+    cell::Cell,
     fmt,
     sync::{
         Arc,
@@ -17,9 +18,28 @@ pub(super) fn active() -> bool {
     COUNTS.load(Ordering::Relaxed) > 0
 }
 
-/// Notes that a launch moves these bytes.
+pub(super) fn begin() {
+    COUNTS.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(super) fn end() {
+    COUNTS.fetch_sub(1, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// Bytes that the next launch of this thread moves.
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Notes that the next launch of this thread moves these bytes, too.
 pub(super) fn moved(bytes: u64) {
     MOVED.fetch_add(bytes, Ordering::Relaxed);
+    NEXT.set(NEXT.get() + bytes);
+}
+
+/// What was noted for the launch that is made now.
+pub(super) fn take_moved() -> u64 {
+    NEXT.take()
 }
 
 /// Notes a product that CubeCL does not launch.
@@ -51,7 +71,7 @@ impl LaunchObserver for Launches {
 impl LaunchCount {
     /// Begins to count.
     pub fn start() -> Self {
-        COUNTS.fetch_add(1, Ordering::Relaxed);
+        begin();
         let launches = Arc::new(Launches::default());
         Self {
             launches: launches.clone(),
@@ -77,7 +97,7 @@ impl LaunchCount {
 
 impl Drop for LaunchCount {
     fn drop(&mut self) {
-        COUNTS.fetch_sub(1, Ordering::Relaxed);
+        end();
     }
 }
 

@@ -14,7 +14,10 @@ use std::{
     env,
     ffi::{c_int, c_longlong, c_uint, c_void},
     ptr,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use burn::{
@@ -36,7 +39,10 @@ use burn_cubecl::{
 };
 use libloading::Library;
 
-use super::{count, launch::empty};
+use super::{
+    count,
+    launch::{empty, record, record_elements},
+};
 
 type Server = <CudaRuntime as Runtime>::Server;
 
@@ -104,6 +110,8 @@ functions! {
     cuStreamWaitEvent(Pointer, Pointer, c_uint);
     cuEventCreate(*mut Pointer, c_uint);
     cuEventRecord(Pointer, Pointer);
+    cuEventElapsedTime(*mut f32, Pointer, Pointer);
+    cuEventDestroy_v2(Pointer);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemsetD8Async(u64, u8, usize, Pointer);
 }
@@ -172,6 +180,8 @@ struct Blas {
     before: Pointer,
     /// The product.
     after: Pointer,
+    /// Products that are timed: name, bytes, events before and after.
+    times: RefCell<Vec<(String, u64, [Pointer; 2])>>,
 }
 
 thread_local! {
@@ -192,6 +202,7 @@ impl Blas {
             stream: ptr::null_mut(),
             before: ptr::null_mut(),
             after: ptr::null_mut(),
+            times: RefCell::default(),
         };
         let mut workspace = 0;
         call!(driver, cuCtxGetCurrent, &raw mut made.context)?;
@@ -308,6 +319,48 @@ impl Blas {
         )
     }
 
+    /// Work between two events, which [`take_times`] reads.
+    fn time(
+        &self,
+        name: String,
+        bytes: u64,
+        work: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        const WITH_TIMES: c_uint = 0;
+        let driver = &self.libraries.driver;
+        let mut events = [ptr::null_mut(); 2];
+        for event in &mut events {
+            call!(driver, cuEventCreate, event, WITH_TIMES)?;
+        }
+        call!(driver, cuEventRecord, events[0], self.stream)?;
+        work()?;
+        call!(driver, cuEventRecord, events[1], self.stream)?;
+        self.times.borrow_mut().push((name, bytes, events));
+        Ok(())
+    }
+
+    /// The products that were timed, with their seconds and bytes. They have to be done.
+    fn times(&self) -> Result<Vec<(String, f64, u64)>, String> {
+        let driver = &self.libraries.driver;
+        let timed = self.times.take().into_iter();
+        timed
+            .map(|(name, bytes, [start, end])| {
+                let mut milliseconds = 0.0;
+                call!(
+                    driver,
+                    cuEventElapsedTime,
+                    &raw mut milliseconds,
+                    start,
+                    end
+                )?;
+                for event in [start, end] {
+                    call!(driver, cuEventDestroy_v2, event)?;
+                }
+                Ok((name, f64::from(milliseconds) / 1e3, bytes))
+            })
+            .collect()
+    }
+
     /// A result that is no number, where there is none.
     fn spoil(&self, out: u64, bytes: u64) -> Result<(), String> {
         let driver = &self.libraries.driver;
@@ -417,6 +470,22 @@ pub(super) fn version(client: &Client) -> Result<c_int, String> {
     version.clone()
 }
 
+static TIMED: AtomicBool = AtomicBool::new(false);
+
+/// Begins or ends to time products.
+pub(super) fn time_products(timed: bool) {
+    TIMED.store(timed, Ordering::Relaxed);
+}
+
+/// Names, seconds and bytes of the products that were timed on a device, which has to be at rest.
+pub(super) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
+    if version(client).is_err() {
+        return Vec::new();
+    }
+    let times = handle(client).submit_blocking(|_| with_blas(Blas::times));
+    times.ok().and_then(Result::ok).unwrap_or_default()
+}
+
 /// What a product on a device's thread ran into. The product's result is no number then, and the next
 /// product of the process says what it was.
 static FAILURE: Mutex<Option<String>> = Mutex::new(None);
@@ -508,13 +577,21 @@ fn multiply(
     {
         panic!("a product by cuBLAS: {failure}");
     }
+    record(&[lhs, rhs]);
+    let written = sizes[0] * sizes[1] * sizes[3];
+    record_elements(out.dtype, if add { 2 * written } else { written });
     count::launched();
+    let timed = TIMED.load(Ordering::Relaxed).then(|| {
+        let [m, n, k, batch] = sizes;
+        let name = format!("cuBLAS {batch} x [{m}, {k}] x [{k}, {n}] {:?}", lhs.dtype);
+        (name, count::take_moved())
+    });
     if launch_mode().is_skipped() {
         return true;
     }
     let bindings = [lhs, rhs, out].map(|tensor| tensor.handle.clone().binding());
     handle(&lhs.client).submit(move |server| {
-        if let Err(failure) = run(server, bindings, &product) {
+        if let Err(failure) = run(server, bindings, &product, timed) {
             let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
         }
@@ -523,7 +600,12 @@ fn multiply(
 }
 
 /// On the device's thread.
-fn run(server: &mut Server, bindings: [BufferBinding; 3], product: &Product) -> Result<(), String> {
+fn run(
+    server: &mut Server,
+    bindings: [BufferBinding; 3],
+    product: &Product,
+    timed: Option<(String, u64)>,
+) -> Result<(), String> {
     let stream = StreamId::current();
     // They hold their memory until the product is in order.
     let [left, right, out] = bindings.map(|binding| {
@@ -540,7 +622,12 @@ fn run(server: &mut Server, bindings: [BufferBinding; 3], product: &Product) -> 
                     right.resource().ptr,
                     at.ptr + product.offset,
                 ];
-                blas.in_order(|| blas.multiply(product, places))
+                blas.in_order(|| match timed {
+                    Some((name, bytes)) => {
+                        blas.time(name, bytes, || blas.multiply(product, places))
+                    }
+                    None => blas.multiply(product, places),
+                })
             }
             (Err(error), _) | (_, Err(error)) => Err(error.clone()),
         };

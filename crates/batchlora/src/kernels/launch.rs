@@ -113,17 +113,17 @@ pub fn cubes(count: usize) -> CubeCount {
     CubeCount::Static(count.div_ceil(down) as u32, down as u32, 1)
 }
 
-/// Notes that a launch reads or writes these tensors, each once.
+/// Notes that the next launch reads or writes these tensors, each once.
 pub fn record(tensors: &[&CubeTensor]) {
     if count::active() {
         count::moved(tensors.iter().map(|tensor| bytes(tensor)).sum());
     }
 }
 
-/// Notes that a launch reads or writes so many elements of a tensor.
-pub fn record_elements(tensor: &CubeTensor, elements: usize) {
+/// Notes that the next launch reads or writes so many elements of this type.
+pub fn record_elements(dtype: DType, elements: usize) {
     if count::active() {
-        count::moved((elements * tensor.dtype.size()) as u64);
+        count::moved((elements * dtype.size()) as u64);
     }
 }
 

@@ -43,6 +43,7 @@ mod gradient_norm;
 pub mod launch;
 mod output_grads;
 mod product;
+mod profile;
 mod shrink;
 mod software_product;
 mod tables;
@@ -51,6 +52,7 @@ mod weight_grad;
 
 pub use count::LaunchCount;
 pub(crate) use product::products;
+pub use profile::{KernelProfile, KernelTime};
 pub(crate) use tables::{Tables, TablesKey};
 
 use burn::backend::{

@@ -44,10 +44,13 @@ const UNITS: usize = 256;
 pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
     #[cfg(feature = "cuda")]
     if let Some(out) = cublas::product(&lhs, &rhs, dtype) {
-        record(&[&lhs, &rhs, &out]);
         return out;
     }
-    let (left, right) = (lhs.clone(), rhs.clone());
+    record(&[&lhs, &rhs]);
+    record_elements(
+        dtype,
+        lines(&lhs) * rhs.meta.shape()[rhs.meta.num_dims() - 1],
+    );
     let product = if rounds_factors(&lhs) {
         exact(lhs, rhs, dtype)
     } else if is_software(&lhs.device) {
@@ -59,10 +62,7 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
         burn_matmul(lhs, rhs, None, MatmulStrategy::default(), dtype)
     };
     match product {
-        Ok(out) => {
-            record(&[&left, &right, &out]);
-            out
-        }
+        Ok(out) => out,
         Err(error) => panic!("a product that no kernel computes: {error:?}"),
     }
 }
@@ -75,10 +75,6 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
 pub fn matmul_onto(lhs: CubeTensor, rhs: CubeTensor, out: &CubeTensor, first: usize, add: bool) {
     #[cfg(feature = "cuda")]
     if cublas::product_onto(&lhs, &rhs, out, first, add) {
-        record(&[&lhs, &rhs]);
-        let [batch, _, columns] = out.shape().dims();
-        let written = batch * lhs.shape()[1] * columns;
-        record_elements(out, if add { 2 * written } else { written });
         return;
     }
     let part = matmul(lhs, rhs, out.dtype);
@@ -95,6 +91,12 @@ pub fn matmul_onto(lhs: CubeTensor, rhs: CubeTensor, out: &CubeTensor, first: us
         add,
         dtype_to_storage_type(out.dtype),
     );
+}
+
+/// Lines of all matrices of a batch.
+fn lines(tensor: &CubeTensor) -> usize {
+    let shape = tensor.shape();
+    shape[..shape.num_dims() - 1].iter().product()
 }
 
 #[cube(launch)]

@@ -12,8 +12,8 @@ weight alone; `composed` is Burn's operations, one adapter after another; `fused
 training uses, and `shrink`, `expand_add`, `weight_grad` and `output_grads` are its kernels, once each. \
 Adapters share the rows evenly: rank 16 each, then ranks 4, 8, 16 and 64 mixed.
 
-End to end: forward, loss, backward, clipping and AdamW of adapters of one rank on q, k, v and o, over \
-random tokens. Dropout is 0.05 in both. TFLOP/s counts 4 operations a token and frozen weight plus \
+End to end: forward, loss, backward, clipping and AdamW of adapters of one rank, over random \
+tokens. Dropout is 0.05 in both. TFLOP/s counts 4 operations a token and frozen weight plus \
 attention, not the adapters.")]
 pub(crate) struct BenchArguments {
     /// Measure the operator alone only.
@@ -22,6 +22,9 @@ pub(crate) struct BenchArguments {
     /// Measure whole training steps only.
     #[arg(long)]
     pub(crate) end_to_end_only: bool,
+    /// Leave out `composed`, whose products Burn tunes for minutes on a GPU.
+    #[arg(long, conflicts_with = "end_to_end_only")]
+    pub(crate) no_composed: bool,
     /// Numbers of adapters, separated by commas. Left out: for kernels 1 to 64, end to end two of them.
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = parse_count)]
     pub(crate) adapters: Vec<usize>,
@@ -40,6 +43,14 @@ pub(crate) struct BenchArguments {
     /// Rank of the adapters of whole training steps.
     #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count)]
     pub(crate) rank: usize,
+    /// The adapted projections of whole training steps, separated by commas, or all-linear.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "q_proj,k_proj,v_proj,o_proj"
+    )]
+    pub(crate) target_modules: Vec<String>,
     /// Sequences of each adapter in a step [default: 8 on a GPU, else 2].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) batch: Option<usize>,
@@ -55,6 +66,9 @@ pub(crate) struct BenchArguments {
     /// Also train the same adapters one after another.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) vs_sequential: bool,
+    /// Also time every kernel of one more step, by name, on a GPU.
+    #[arg(long, conflicts_with = "kernels_only")]
+    pub(crate) profile: bool,
     /// Take the adapters' products on tensor cores, rounded to bfloat16, which training does not.
     #[arg(long)]
     pub(crate) tensor_cores: bool,

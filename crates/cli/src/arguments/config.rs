@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueHint, builder::PossibleValuesParser};
+use loraloom_model::LlamaConfig;
 
 /// Arguments of `init`.
 #[derive(Debug, Args)]
@@ -72,6 +73,11 @@ pub(crate) struct DoctorArguments {
     /// Look at this model directory too.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
+    /// Compare every operation of GPUs with the CPU, and products of the sizes of a model of this shape.
+    /// Takes a minute.
+    #[arg(long, value_name = "SHAPE", num_args = 0..=1, default_missing_value = "llama-3.1-8b",
+        value_parser = PossibleValuesParser::new(LlamaConfig::names()))]
+    pub(crate) thorough: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,7 +1,7 @@
 //! `bench`: the operator alone and whole training steps, measured on this machine.
 
 use loraloom_config::DtypeChoice;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{LlamaConfig, Projection};
 use loraloom_trainer::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement,
 };
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         end_to_end: Vec::new(),
     };
     if !arguments.end_to_end_only {
-        if !kernels.composed {
+        if opened.software {
             progress("`composed` is left out: Burn tunes it for minutes on a software adapter");
         }
         report.kernels = kernels.run(&opened.device, &mut progress)?;
@@ -86,7 +86,8 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
             kernel_table(&report.kernels),
             step_table(&report.end_to_end),
         ];
-        let tables: Vec<String> = tables.into_iter().flatten().collect();
+        let profiles = report.end_to_end.iter().map(profile_table);
+        let tables: Vec<String> = tables.into_iter().chain(profiles).flatten().collect();
         printer.data(&tables.join("\n"))?;
     }
     Ok(Exit::Success)
@@ -129,7 +130,7 @@ fn kernels(
         d_out: arguments.d_out.unwrap_or(defaults.width),
         adapters,
         dtype: arguments.dtype,
-        composed: !opened.software,
+        composed: !opened.software && !arguments.no_composed,
     })
 }
 
@@ -146,13 +147,33 @@ fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEn
         model,
         adapters,
         rank: arguments.rank,
+        targets: targets(&arguments.target_modules)?,
         batch: arguments.batch.unwrap_or(defaults.batch),
         length: arguments.length.unwrap_or(defaults.length),
         dtype: arguments.dtype,
         steps: arguments.steps,
         gradient_checkpointing: arguments.gradient_checkpointing,
         vs_sequential: arguments.vs_sequential,
+        profile: arguments.profile,
     })
+}
+
+fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
+    if names == ["all-linear"] {
+        return Ok(Projection::ALL.to_vec());
+    }
+    let named = |name: &String| {
+        let found = Projection::ALL
+            .into_iter()
+            .find(|projection| projection.name() == name);
+        found.ok_or_else(|| {
+            let all = Projection::ALL.map(Projection::name).join(", ");
+            Failure::usage(format!("no projection is called `{name}`")).hint(format!(
+                "`--target-modules` takes some of {all}, or all-linear"
+            ))
+        })
+    };
+    names.iter().map(named).collect()
 }
 
 /// The kernels in a table, under a line on what they have in common.
@@ -221,9 +242,10 @@ fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     ];
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
-        "{}, rank {}, batch {}, length {}, {}: training steps\n{}",
+        "{}, rank {} on {}, batch {}, length {}, {}: training steps\n{}",
         first.shape,
         first.rank,
+        first.target_modules.join(","),
         first.batch,
         first.length,
         first.dtype,
@@ -245,6 +267,44 @@ fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
             format!("{:.2}", bytes as f64 / 1e9)
         }),
     ]
+}
+
+/// Where the time of a step goes, by kernel.
+fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
+    let all: f64 = measured
+        .profile
+        .iter()
+        .map(|share| share.milliseconds)
+        .sum();
+    let columns = [
+        ("kernel", true),
+        ("launches", false),
+        ("ms", false),
+        ("share", false),
+        ("MB moved", false),
+        ("GB/s", false),
+    ];
+    let rows = measured.profile.iter().map(|share| {
+        let bytes = Some(share.bytes_moved as f64).filter(|&bytes| bytes > 0.0);
+        [
+            share.kernel.clone(),
+            share.launches.to_string(),
+            format!("{:.3}", share.milliseconds),
+            format!("{:.1} %", 100.0 * share.milliseconds / all),
+            or_dash(bytes, |bytes| format!("{:.1}", bytes / 1e6)),
+            or_dash(bytes, |bytes| {
+                format!("{:.0}", bytes / 1e6 / share.milliseconds)
+            }),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    (!rows.is_empty()).then(|| {
+        format!(
+            "{} adapters, one step: {all:.1} ms on the device\n{}",
+            measured.adapters,
+            table::aligned(columns, &rows)
+        )
+    })
 }
 
 fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {

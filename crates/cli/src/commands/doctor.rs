@@ -1,9 +1,10 @@
 //! `doctor`: what this machine has and whether it works.
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
-use batchlora::{check_device, products};
+use batchlora::{check_device, check_product, products};
 use burn::tensor::{Device, FloatDType, Tensor};
+use loraloom_model::{Deviation, LlamaConfig, check_operations};
 use loraloom_pipeline::device_memory;
 
 use super::{check, report::Report};
@@ -15,6 +16,9 @@ use crate::{
     panics,
     printer::Printer,
 };
+
+/// What to do with a device that computes something else than the CPU.
+const WRONG: &str = "do not train on it: update its driver, and report this";
 
 /// What `CubeCL` compiles exponentials for CUDA from.
 const LIBDEVICE: &str = "libdevice.10.bc";
@@ -48,14 +52,15 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
         report.warn("gpu", found, Some(&hint))?;
     }
 
-    compute(&device::cpu(), &mut report)?;
+    let thorough = arguments.thorough.as_deref().and_then(LlamaConfig::named);
+    compute(&device::cpu(), None, &mut report)?;
     for (backend, listed) in [("cuda", device::cuda()), ("wgpu", device::wgpu())] {
         if listed.is_empty() && device::BACKENDS.contains(&backend) {
             let hint = "install or update the driver if this machine has a GPU";
             report.warn(backend, "no device found".to_owned(), Some(hint))?;
         }
         for device in listed {
-            compute(&device, &mut report)?;
+            compute(&device, thorough.as_ref(), &mut report)?;
         }
     }
     disk(&mut report)?;
@@ -67,8 +72,12 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
 }
 
 /// Opens a device and lets it run the operator. A GPU that fails is a warning: the CPU still works.
-fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
-    if listed.software {
+fn compute(
+    listed: &Listed,
+    thorough: Option<&LlamaConfig>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    if listed.software && thorough.is_none() {
         let hint = "`auto` does not pick it; the cpu backend is faster";
         return report.warn(&listed.name, "drawn by the CPU".to_owned(), Some(hint));
     }
@@ -91,7 +100,11 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
             let found = format!(
                 "{hardware}{memory}computes (off by {difference:.1e}), products by {products}"
             );
-            report.pass(&listed.name, found)
+            report.pass(&listed.name, found)?;
+            match thorough {
+                Some(model) => compare(&listed.name, &opened.device, model, report),
+                None => Ok(()),
+            }
         }
         Err(problem) if listed.name == "cpu" => {
             report.fail(&listed.name, &Failure::new(Exit::Device, problem).into())
@@ -107,6 +120,69 @@ fn compute(listed: &Listed, report: &mut Report<'_>) -> anyhow::Result<()> {
             report.warn(&listed.name, problem, Some(hint))
         }
     }
+}
+
+/// Compares a device with the CPU, operation by operation, in the types that it has, and products of
+/// the sizes of a model.
+fn compare(
+    name: &str,
+    device: &Device,
+    model: &LlamaConfig,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    for (dtype, called) in [(FloatDType::F32, "float32"), (FloatDType::BF16, "bfloat16")] {
+        if !device.supports_dtype(dtype) {
+            report.pass(name, format!("has no {called}"))?;
+            continue;
+        }
+        match attempt(|| check_device(device, dtype)) {
+            Ok(difference) => {
+                let told = format!("the operator in {called} is off by {difference:.1e}");
+                report.pass(name, told)?;
+            }
+            Err(problem) => report.warn(name, problem, Some(WRONG))?,
+        }
+        match attempt(|| check_operations(device, dtype)) {
+            Ok(deviations) => {
+                for deviation in deviations {
+                    let Deviation {
+                        operation,
+                        found,
+                        allowed,
+                    } = &deviation;
+                    let told = format!("{operation} in {called} is off by {found:.1e}");
+                    if deviation.is_small() {
+                        report.pass(name, told)?;
+                    } else {
+                        let told = format!("{told}, and rounding explains {allowed:.0e}");
+                        report.warn(name, told, Some(WRONG))?;
+                    }
+                }
+            }
+            Err(problem) => report.warn(name, problem, Some(WRONG))?,
+        }
+        let linears = model.linears().map(|linear| [linear.d_in, linear.d_out]);
+        let mut widths = linears.to_vec();
+        widths.push([model.d_model, model.vocab_size]);
+        widths.sort_unstable();
+        widths.dedup();
+        for ([d_in, d_out], rows) in widths.into_iter().flat_map(|widths| {
+            // Many rows, and one, which other kernels take.
+            [(widths, model.d_model), (widths, 1)]
+        }) {
+            let told = format!("products of {rows} rows with [{d_in}, {d_out}] in {called}");
+            match attempt(|| check_product(device, dtype, [rows, d_in, d_out])) {
+                Ok(()) => report.pass(name, told)?,
+                Err(problem) => report.warn(name, format!("{told}: {problem}"), Some(WRONG))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An error or a panic as its text.
+fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    panics::catch(work)?.map_err(|error| error.to_string())
 }
 
 /// Needs of a device what the operator does not: [`LIBDEVICE`], on CUDA.

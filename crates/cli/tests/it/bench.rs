@@ -116,6 +116,7 @@ fn json_has_every_key_and_null_for_what_cannot_be_measured() {
                 "rank",
                 "sequential_tokens_per_second",
                 "shape",
+                "target_modules",
                 "tokens_per_second",
             ]
         );
@@ -155,10 +156,15 @@ fn tables_are_data_and_progress_is_not() {
     assert_eq!(lines.len(), 21, "{}", run.stdout);
     assert!(run.stderr.contains("device  cpu\n"), "{}", run.stderr);
 
+    let shorter = bench(&["--kernels-only", "--no-composed"]).stdout;
+    assert!(!shorter.contains("composed"), "{shorter}");
+    assert_eq!(shorter.lines().count(), 18, "{shorter}");
+
     let run = bench(&["--end-to-end-only", "--quiet"]);
     assert_eq!(run.stderr, "");
     let lines: Vec<&str> = run.stdout.lines().collect();
-    let title = "micro, rank 16, batch 1, length 4, float32: training steps";
+    let title =
+        "micro, rank 16 on q_proj,k_proj,v_proj,o_proj, batch 1, length 4, float32: training steps";
     assert_eq!(lines[0], title);
     assert_eq!(lines.len(), 4, "{}", run.stdout);
 }
@@ -174,6 +180,10 @@ fn what_cannot_be_measured_is_refused() {
         (
             &["--shape", "llama-9"],
             "possible values: micro, tinyllama-1.1b",
+        ),
+        (
+            &["--target-modules", "q_proj,q"],
+            "no projection is called `q`",
         ),
         (&["--adapters", "0"], "expected a whole number above 0"),
         (

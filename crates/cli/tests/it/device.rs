@@ -77,4 +77,6 @@ fn doctor_finds_the_cpu_and_looks_at_models() {
         "{told}"
     );
     assert_eq!(here.run(&["doctor", "--model", "nowhere"]).code, 3);
+    assert_eq!(here.run(&["doctor", "--thorough", "llama-9"]).code, 2);
+    assert_eq!(here.run(&["doctor", "--thorough"]).code, 0);
 }

@@ -1,5 +1,6 @@
 use burn::tensor::Device;
 
+use super::report::KernelShare;
 use crate::TrainerError;
 
 /// What one pass put on a device.
@@ -39,4 +40,37 @@ pub(super) fn count(
     _work: impl FnOnce() -> Result<(), TrainerError>,
 ) -> Result<Option<Counts>, TrainerError> {
     Ok(None)
+}
+
+/// The device's time of each kernel that `work` launches, longest first; none on the CPU.
+#[cfg(feature = "cubecl")]
+pub(super) fn profile(
+    device: &Device,
+    work: impl FnOnce() -> Result<(), TrainerError>,
+) -> Result<Vec<KernelShare>, TrainerError> {
+    if *device == Device::flex() {
+        return Ok(Vec::new());
+    }
+    super::measure::sync(device)?;
+    let profile = batchlora::KernelProfile::start();
+    work()?;
+    super::measure::sync(device)?;
+    let times = profile.finish(device).into_iter();
+    let shares = times.map(|time| KernelShare {
+        kernel: time.name,
+        launches: time.launches,
+        milliseconds: 1e3 * time.seconds,
+        bytes_moved: time.bytes,
+    });
+    Ok(shares.collect())
+}
+
+/// This build has no device that launches kernels.
+#[cfg(not(feature = "cubecl"))]
+#[expect(clippy::unnecessary_wraps, reason = "a GPU can fail")]
+pub(super) fn profile(
+    _device: &Device,
+    _work: impl FnOnce() -> Result<(), TrainerError>,
+) -> Result<Vec<KernelShare>, TrainerError> {
+    Ok(Vec::new())
 }

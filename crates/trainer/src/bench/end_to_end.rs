@@ -1,13 +1,13 @@
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::DtypeChoice;
-use loraloom_model::{LlamaConfig, TensorDtype, parameter_shapes};
+use loraloom_model::{LlamaConfig, Projection, TensorDtype, parameter_shapes};
 use loraloom_pipeline::Stage;
 
 use super::{measure::dtype_name, report::EndToEndMeasurement, trial::Trial};
 use crate::{TrainerError, dtype::resolve_stored};
 
 /// Whole training steps over a model with random weights: forward, loss, backward, clipping and
-/// `AdamW` of adapters of one rank on q, k, v and o with dropout 0.05.
+/// `AdamW` of adapters of one rank with dropout 0.05.
 ///
 /// `model_tflops` counts what PEFT's yardstick counts: 4 operations a token for every weight of the
 /// frozen products, output projection included (forward 2, gradient of the input 2), and
@@ -23,6 +23,8 @@ pub struct EndToEndBench {
     pub adapters: Vec<usize>,
     /// Rank of every adapter.
     pub rank: usize,
+    /// The adapted projections.
+    pub targets: Vec<Projection>,
     /// Sequences of each adapter in a step.
     pub batch: usize,
     /// Tokens of a sequence, each of which predicts its successor.
@@ -37,6 +39,8 @@ pub struct EndToEndBench {
     pub gradient_checkpointing: bool,
     /// Also train the same adapters one after another.
     pub vs_sequential: bool,
+    /// Also time every kernel of a step.
+    pub profile: bool,
 }
 
 impl EndToEndBench {
@@ -103,7 +107,7 @@ fn bytes(dtype: FloatDType) -> f64 {
 mod tests {
     use burn::tensor::Device;
     use loraloom_config::DtypeChoice;
-    use loraloom_model::LlamaConfig;
+    use loraloom_model::{LlamaConfig, Projection};
 
     use super::EndToEndBench;
 
@@ -117,12 +121,14 @@ mod tests {
             model,
             adapters: vec![1, 2],
             rank: 16,
+            targets: Projection::ALL.to_vec(),
             batch: 1,
             length: 4,
             dtype: DtypeChoice::Auto,
             steps: 1,
             gradient_checkpointing: false,
             vs_sequential: true,
+            profile: true,
         }
     }
 
@@ -141,6 +147,7 @@ mod tests {
                     .is_some_and(|rate| rate > 0.0)
             );
             assert_eq!(measured.peak_bytes, None);
+            assert!(measured.profile.is_empty());
             let operations = measured.model_tflops * 1e12 / measured.tokens_per_second;
             // Two layers of 2·512² + 2·512·256 + 3·512·1376 weights, a head of 64·512.
             let weights = 2 * (2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1376) + 64 * 512;

@@ -73,8 +73,8 @@ impl Layer {
     ) -> Result<Self, TrainerError> {
         let device = &device.clone().without_autodiff();
         let random = |shape: [usize; 2], dtype: FloatDType| {
-            let normal = Distribution::Normal(0.0, 0.1);
-            Tensor::<2>::random(shape, normal, (device, DType::from(dtype)))
+            let uniform = Distribution::Uniform(-0.2, 0.2);
+            Tensor::<2>::random(shape, uniform, (device, DType::from(dtype)))
         };
         let mut bank = AdapterBank::new(d_in, d_out, 0, device);
         let (mut parts, mut segments) = (Vec::new(), Vec::new());

@@ -11,4 +11,4 @@ mod workload;
 
 pub use end_to_end::EndToEndBench;
 pub use kernels::KernelBench;
-pub use report::{BenchReport, EndToEndMeasurement, KernelMeasurement, Rung};
+pub use report::{BenchReport, EndToEndMeasurement, KernelMeasurement, KernelShare, Rung};

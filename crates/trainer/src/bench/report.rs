@@ -91,6 +91,8 @@ pub struct EndToEndMeasurement {
     pub adapters: usize,
     /// Rank of each.
     pub rank: usize,
+    /// Names of the adapted projections.
+    pub target_modules: Vec<&'static str>,
     /// Sequences of each adapter in a step.
     pub batch: usize,
     /// Tokens of a sequence.
@@ -107,4 +109,20 @@ pub struct EndToEndMeasurement {
     /// Bytes that the device's allocator held after the adapters trained together; on a CPU, the most
     /// that this process had allocated meanwhile, if that is [counted](loraloom_pipeline::HostMemory).
     pub peak_bytes: Option<u64>,
+    /// Where the time of one step goes, if that was asked for and the device launches kernels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub profile: Vec<KernelShare>,
+}
+
+/// All launches of one kernel in a step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KernelShare {
+    /// Its name, or the sizes of a product by cuBLAS.
+    pub kernel: String,
+    /// Number of launches.
+    pub launches: usize,
+    /// Time on the device, of all of them.
+    pub milliseconds: f64,
+    /// Bytes of their operands and results; 0 of Burn's own kernels.
+    pub bytes_moved: u64,
 }

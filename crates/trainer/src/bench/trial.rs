@@ -10,6 +10,7 @@ use loraloom_pipeline::{
 
 use super::{
     EndToEndBench,
+    count::profile,
     measure::{dtype_name, median, seconds},
     report::EndToEndMeasurement,
     workload::{Task, update},
@@ -51,9 +52,9 @@ impl<'a> Trial<'a> {
     ) -> Result<EndToEndMeasurement, TrainerError> {
         let bench = self.bench;
         let device = self.device.clone();
-        let sizes = [bench.batch, bench.length];
-        let task = |seed| Task::new(seed as u64, bench.rank, &bench.model, sizes);
-        self.tasks = (0..adapters).map(task).collect();
+        self.tasks = (0..adapters)
+            .map(|seed| Task::new(seed as u64, bench))
+            .collect();
         device.memory_cleanup();
         let tokens = (adapters * bench.batch * bench.length * bench.steps) as f64;
         let (mut together, mut alone, mut peak_bytes) = (Vec::new(), Vec::new(), None);
@@ -70,11 +71,18 @@ impl<'a> Trial<'a> {
                 alone.push(tokens / total);
             }
         }
+        let profile = if bench.profile {
+            let one = self.measured(0..adapters, |device, run| profile(device, || run(1)));
+            one?.0
+        } else {
+            Vec::new()
+        };
         let tokens_per_second = median(together);
         Ok(EndToEndMeasurement {
             shape: bench.shape.clone(),
             adapters,
             rank: bench.rank,
+            target_modules: bench.targets.iter().map(|target| target.name()).collect(),
             batch: bench.batch,
             length: bench.length,
             dtype: dtype_name(dtype),
@@ -82,12 +90,26 @@ impl<'a> Trial<'a> {
             sequential_tokens_per_second: bench.vs_sequential.then(|| median(alone)),
             model_tflops: tokens_per_second * bench.operations_per_token() / 1e12,
             peak_bytes,
+            profile,
         })
     }
 
-    /// Trains these tasks from their beginning, all at once; seconds of the steps that count, and the
-    /// most bytes of this process.
+    /// Seconds of the steps of these tasks, all at once, and the most bytes of this process.
     fn train(&mut self, who: Range<usize>) -> Result<(f64, Option<u64>), TrainerError> {
+        let steps = self.bench.steps;
+        self.measured(who, |device, run| seconds(device, 1, &mut || run(steps)))
+    }
+
+    /// Trains these tasks from their beginning, all at once: first steps that are not measured, then
+    /// `measure`, which says how many more. What it found, and the most bytes of this process meanwhile.
+    fn measured<T>(
+        &mut self,
+        who: Range<usize>,
+        measure: impl FnOnce(
+            &Device,
+            &mut dyn FnMut(usize) -> Result<(), TrainerError>,
+        ) -> Result<T, TrainerError>,
+    ) -> Result<(T, Option<u64>), TrainerError> {
         let tasks = &self.tasks[who];
         for task in tasks {
             let adapter = task.adapter(&self.bench.model, &self.device)?;
@@ -109,11 +131,11 @@ impl<'a> Trial<'a> {
         };
         run(&mut steps, WARM_UP)?;
         steps.host_peak_bytes = None;
-        let seconds = seconds(&self.device, 1, &mut || run(&mut steps, self.bench.steps))?;
+        let found = measure(&self.device, &mut |count| run(&mut steps, count))?;
         for slot in (0..tasks.len()).rev() {
             self.pipeline.remove(0, slot)?;
         }
-        Ok((seconds, steps.host_peak_bytes))
+        Ok((found, steps.host_peak_bytes))
     }
 }
 

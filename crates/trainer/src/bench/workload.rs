@@ -5,36 +5,30 @@ use burn::tensor::Device;
 use loraloom_data::Sample;
 use loraloom_model::{LayerAdapter, LlamaConfig, Projection};
 
+use super::EndToEndBench;
 use crate::{TrainerError, adapter::ModelAdapter, assemble::TaskRows};
 
-/// The adapted projections of the paper's workload.
-const TARGETS: [Projection; 4] = [Projection::Q, Projection::K, Projection::V, Projection::O];
-
-/// A task of the paper's workload: the attention's projections adapted, dropout 0.05, over the
-/// same random tokens in every step.
+/// A task of the paper's workload: dropout 0.05, over the same random tokens in every step.
 #[derive(Debug)]
 pub(super) struct Task {
     seed: u64,
     rank: usize,
+    targets: Vec<Projection>,
     samples: Vec<Sample>,
 }
 
 impl Task {
-    /// Task number `seed` of rank `rank`, with `batch` sequences of which `length` tokens predict their successor.
-    pub(super) fn new(
-        seed: u64,
-        rank: usize,
-        model: &LlamaConfig,
-        [batch, length]: [usize; 2],
-    ) -> Self {
-        let mut tokens = tokens(seed, model.vocab_size);
-        let samples = (0..batch).map(|_| Sample {
-            ids: tokens.by_ref().take(length + 1).collect(),
-            is_target: (0..=length).map(|position| position > 0).collect(),
+    /// Task number `seed`, of whose sequences all tokens but the first are predicted.
+    pub(super) fn new(seed: u64, bench: &EndToEndBench) -> Self {
+        let mut tokens = tokens(seed, bench.model.vocab_size);
+        let samples = (0..bench.batch).map(|_| Sample {
+            ids: tokens.by_ref().take(bench.length + 1).collect(),
+            is_target: (0..=bench.length).map(|position| position > 0).collect(),
         });
         Self {
             seed,
-            rank,
+            rank: bench.rank,
+            targets: bench.targets.clone(),
             samples: samples.collect(),
         }
     }
@@ -49,7 +43,7 @@ impl Task {
         let shapes = model.linears();
         let layer = |layer: usize| {
             let mut adapter = LayerAdapter::default();
-            for projection in TARGETS {
+            for &projection in &self.targets {
                 let shape = &shapes[projection as usize];
                 let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
                 let state = AdapterState::init(spec, widths, self.seed, module, device)?;

@@ -97,7 +97,7 @@ impl Block<'_> {
     pub(super) fn scatter(self, places: CubeTensor, heads: Heads, rows: &CubeTensor) {
         let size = vector_size(&[&places, rows]);
         record(&[&places]);
-        record_elements(rows, places.shape().num_elements());
+        record_elements(rows.dtype, places.shape().num_elements());
         let dtypes = [places.dtype, rows.dtype];
         scatter_kernel::launch(
             &rows.client,
@@ -125,7 +125,7 @@ impl Block<'_> {
         let [first, second] = places;
         let size = vector_size(&[&first, &second, rows[0], rows[1]]);
         record(&[&first, &second]);
-        record_elements(rows[0], 2 * first.shape().num_elements());
+        record_elements(rows[0].dtype, 2 * first.shape().num_elements());
         let dtypes = [first.dtype, rows[0].dtype];
         scatter_both_kernel::launch(
             &first.client.clone(),

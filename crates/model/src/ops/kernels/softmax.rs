@@ -56,7 +56,10 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
     };
     let size = vector_size(&[&scores, &out]);
     let layout = row_layout(keys, size);
-    record_elements(&scores, batch * (rows / places.queries) * places.seen());
+    record_elements(
+        scores.dtype,
+        batch * (rows / places.queries) * places.seen(),
+    );
     record(&[&out]);
     let (client, dtypes) = (scores.client.clone(), [scores.dtype, dtype]);
     softmax_kernel::launch(
@@ -99,8 +102,8 @@ pub(super) fn softmax_backward(
     let size = vector_size(&[&p, &dp, &out]);
     let layout = row_layout(keys, size);
     let seen = batch * (rows / places.queries) * places.seen();
-    record_elements(&p, seen);
-    record_elements(&dp, seen);
+    record_elements(p.dtype, seen);
+    record_elements(dp.dtype, seen);
     record(&[&out]);
     let (client, dtypes) = (p.client.clone(), [p.dtype, dp.dtype]);
     softmax_backward_kernel::launch(

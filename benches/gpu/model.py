@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""What a training step should take on an H200, from bytes, operations and launches: predictions, not measurements.
+
+    benches/gpu/model.py        a table of the kit's cases
+
+Each constant says where it is from. `report.py` prints these predictions beside what was measured.
+"""
+import json
+import sys
+
+# Published cuBLAS rates on an H100's tensor cores: 769 to 798 TFLOP/s in bf16 on random data; 0.92 of the middle at
+# the shapes of a layer.
+PRODUCTS = 720e12
+# Published copies on an H200: 4.3 TB/s; simple kernels reach 0.85 of it.
+MEMORY = 0.85 * 4.3e12
+# Products of attention by cuBLAS are short (128) in one dimension: half the rate, assumed.
+ATTENTION = 0.5 * PRODUCTS
+# FlashAttention 2, causal, H100, heads of 128, 1k tokens: its paper's successor has 260 TFLOP/s both ways.
+FLASH = 260e12
+# Host: an operation of ours with its launch, and a launch on the device at the least (assumed, 6 to 14 us and 2 to 4).
+LAUNCH_HOST, LAUNCH_DEVICE = 10e-6, 3e-6
+# PEFT's host time for a layer, forward and backward, as HF and autograd issue it: 36 ms for 32 layers (assumed).
+PEFT_LAYER_HOST = 36e-3 / 32
+# Our LoRA kernels, seconds an element of the wide operand at rank 16 with dropout, on ordinary cores. Counted from
+# instructions (Philox, shared memory), not measured.
+SHRINK, EXPAND, OUTPUT_GRADS, WEIGHT_GRAD, EXPAND_DX = 3.65e-12, 1.73e-12, 2.9e-12, 2.98e-12, 3.25e-12
+# PEFT's for the same, per element of x and h: casts, dropout and three small products.
+PEFT_LORA_IN, PEFT_LORA_OUT = 15e-12, 6e-12
+
+SHAPES = {  # width, MLP's width, layers, heads, heads of keys, vocabulary
+    "micro": (512, 1376, 8, 8, 4, 2048),
+    "tinyllama-1.1b": (2048, 5632, 22, 32, 4, 32000),
+    "llama-3.1-8b": (4096, 14336, 32, 32, 8, 128256),
+}
+PART = 256  # queries of a part of attention
+
+
+def linears(shape):
+    width, inner, _, heads, kv_heads, _ = SHAPES[shape]
+    kv = width // heads * kv_heads
+    return {"q_proj": (width, width), "k_proj": (width, kv), "v_proj": (width, kv), "o_proj": (width, width),
+            "gate_proj": (width, inner), "up_proj": (width, inner), "down_proj": (inner, width)}
+
+
+def adapted(shape, targets):
+    return linears(shape).values() if targets == "all-linear" else [linears(shape)[name] for name in targets.split(",")]
+
+
+def scores_of(length):
+    """Scores that are computed for a sequence, all parts, as a share of length squared."""
+    parts = [(start, min(start + PART, length)) for start in range(0, length, PART)]
+    return sum((end - start) * end for start, end in parts) / length**2, len(parts)
+
+
+def ours(shape, adapters, batch, length, targets):
+    """Seconds of one step of all adapters, by class of kernel."""
+    width, inner, layers, heads, kv_heads, vocabulary = SHAPES[shape]
+    tokens = adapters * batch * length
+    weights = sum(d_in * d_out for d_in, d_out in linears(shape).values())
+    share, parts = scores_of(length)
+    scores = tokens * length * heads
+    # Scores, P, dP and dS are written; P is read by two products, dS by two; the softmaxes read what is seen.
+    attention_bytes = 2 * scores * (share * 12 + 0.5 * 4) + 36 * tokens * width
+    attention_flops = 7 * 2 * scores * share * (width // heads)
+    lora = sum(tokens * (d_in * (SHRINK + WEIGHT_GRAD + EXPAND_DX) + d_out * (EXPAND + OUTPUT_GRADS))
+               for d_in, d_out in adapted(shape, targets))
+    elementwise = 2 * tokens * (45 * width + 8 * inner) / MEMORY
+    launches = layers * (82 - 7 * (7 - len(list(adapted(shape, targets)))) + 7 + 10 * parts)
+    head_chunks = max(1, round(tokens * vocabulary * 2 / (512 << 20)))
+    parameters = layers * sum(16 * (d_in + d_out) for d_in, d_out in adapted(shape, targets)) * adapters
+    terms = {
+        "products": layers * 4 * weights * tokens / PRODUCTS,
+        "head": 4 * width * vocabulary * tokens / PRODUCTS + (3 * 2 * tokens * vocabulary
+                + head_chunks * 4 * width * vocabulary) / MEMORY,
+        "attention": layers * max(attention_bytes / MEMORY, attention_flops / ATTENTION),
+        "lora": layers * lora,
+        "elementwise": layers * elementwise,
+        "optimizer": 32 * parameters / MEMORY,
+        "launches": launches * LAUNCH_DEVICE,
+    }
+    return terms, max(sum(terms.values()), launches * LAUNCH_HOST)
+
+
+def peft(shape, adapters, batch, length, targets):
+    """The same by PEFT: one adapter after another."""
+    width, inner, layers, heads, _, vocabulary = SHAPES[shape]
+    tokens = batch * length
+    weights = sum(d_in * d_out for d_in, d_out in linears(shape).values())
+    attention = layers * 7 * 2 * tokens * length * heads * (width // heads) * 0.5 / FLASH
+    lora = sum(tokens * (d_in * PEFT_LORA_IN + d_out * PEFT_LORA_OUT) for d_in, d_out in adapted(shape, targets))
+    terms = {
+        "products": layers * 4 * weights * tokens / PRODUCTS,
+        # Logits in float32, their loss and gradient by separate kernels.
+        "head": 4 * width * vocabulary * tokens / PRODUCTS + 26 * tokens * vocabulary / MEMORY,
+        "attention": attention,
+        "lora": layers * lora,
+        "elementwise": layers * 2 * tokens * (80 * width + 14 * inner) / MEMORY,
+    }
+    return {name: adapters * term for name, term in terms.items()}, adapters * max(
+        sum(terms.values()), layers * PEFT_LAYER_HOST)
+
+
+ATTENTION_TARGETS = "q_proj,k_proj,v_proj,o_proj"
+# Name, shape, adapters, sequences of each, tokens, targets.
+CASES = [
+    *[(f"tinyllama-{k}", "tinyllama-1.1b", k, 1, 256, ATTENTION_TARGETS) for k in (1, 4, 8)],
+    *[(f"8b-4x{size}x1024-{name}", "llama-3.1-8b", 4, size, 1024, targets)
+      for size in (1, 4) for name, targets in (("attention", ATTENTION_TARGETS), ("all-linear", "all-linear"))],
+    ("tiny", "micro", 2, 1, 16, ATTENTION_TARGETS),
+]
+
+
+def predicted(case):
+    _, shape, adapters, batch, length, targets = case
+    tokens = adapters * batch * length
+    terms, step = ours(shape, adapters, batch, length, targets)
+    _, other = peft(shape, adapters, batch, length, targets)
+    return {"tokens_per_second": tokens / step, "peft_tokens_per_second": tokens / other,
+            "milliseconds": {name: 1e3 * seconds for name, seconds in terms.items()}}
+
+
+def main():
+    rows = {case[0]: predicted(case) for case in CASES}
+    if "--json" in sys.argv:
+        print(json.dumps(rows, indent=1))
+        return
+    print("Predicted for an H200, not measured.\n")
+    print("| case | tokens/s | PEFT's | ratio | " + " | ".join(rows["tiny"]["milliseconds"]) + " (ms) |")
+    print("|---" * (4 + len(rows["tiny"]["milliseconds"])) + "|")
+    for name, row in rows.items():
+        ratio = row["tokens_per_second"] / row["peft_tokens_per_second"]
+        terms = " | ".join(f"{value:.1f}" for value in row["milliseconds"].values())
+        print(f"| {name} | {row['tokens_per_second']:.0f} | {row['peft_tokens_per_second']:.0f} | {ratio:.2f} | {terms} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Puts what `run` left in a folder into one Markdown table and one JSON: FOLDER/table.md, FOLDER/results.json."""
+import json
+import pathlib
+import re
+import sys
+
+import model
+
+PEAK_BYTES = 4.3e12  # of an H200's memory, a second
+
+
+def lines(path):
+    """JSON objects of a file, one a line or one in all; none where it is missing or cut off."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def table(head, rows):
+    yield "| " + " | ".join(head) + " |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+    yield ""
+
+
+def number(value, digits=0):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def steps(results):
+    yield "## Training steps"
+    yield ""
+    yield "Tokens a second; peak memory in GB. Predictions are for an H200 (`benches/gpu/model.py`)."
+    yield ""
+    rows = []
+    for case in model.CASES:
+        name = case[0]
+        other = "tinyllama" if name.startswith("tinyllama") else name
+        ours = (results.get(f"ours-{name}") or [{}])[0].get("end_to_end") or [{}]
+        peft = (results.get(f"peft-{other}") or [{}])[0]
+        rate, other_rate = ours[0].get("tokens_per_second"), peft.get("tokens_per_second")
+        if rate is None and other_rate is None:
+            continue
+        predicted = model.predicted(case)
+        ratio = rate / other_rate if rate and other_rate else None
+        peak = [value and value / 1e9 for value in (ours[0].get("peak_bytes"), peft.get("peak_bytes"))]
+        rows.append([name, number(rate), number(other_rate), number(ratio, 2), number(peak[0], 1), number(peak[1], 1),
+                     number(predicted["tokens_per_second"]), number(predicted["peft_tokens_per_second"])])
+    yield from table(["case", "loraloom", "PEFT", "ratio", "GB", "PEFT's GB", "predicted", "PEFT predicted"], rows)
+
+
+def profiles(results):
+    for name, found in results.items():
+        for measured in (found[0].get("end_to_end") or [] if found and isinstance(found[0], dict) else []):
+            profile = measured.get("profile") or []
+            if not profile:
+                continue
+            total = sum(share["milliseconds"] for share in profile)
+            yield f"## One step by kernel: {name}, {total:.1f} ms"
+            yield ""
+            rows = [[f"`{share['kernel']}`", share["launches"], number(share["milliseconds"], 2),
+                     f"{100 * share['milliseconds'] / total:.1f} %",
+                     number(100 * share["bytes_moved"] / share["milliseconds"] * 1e3 / PEAK_BYTES, 0) + " %"
+                     if share["bytes_moved"] and share["milliseconds"] else "-"] for share in profile[:40]]
+            yield from table(["kernel", "launches", "ms", "share", "of 4.3 TB/s"], rows)
+
+
+def kernels(results):
+    rows = []
+    for name in ("ours-kernels", "ours-kernels-cores"):
+        for measured in (results.get(name) or [{}])[0].get("kernels") or []:
+            if measured["ranks"] in ([], [16] * len(measured["ranks"])):
+                rows.append([name, measured["name"], len(measured["ranks"]), number(measured["milliseconds"], 3),
+                             number(measured["bytes_moved"] and measured["bytes_moved"] / 1e6, 1)])
+    if rows:
+        yield "## The operator"
+        yield ""
+        yield from table(["run", "kernel", "adapters", "ms", "MB"], rows)
+    products = results.get("torch-products") or []
+    if products:
+        yield "## cuBLAS by torch"
+        yield ""
+        yield from table(["product", "rows", "way", "ms", "TFLOP/s"], [
+            [p["product"], p["rows"], p["way"], number(p["milliseconds"], 3), number(p["tflops"])] for p in products])
+
+
+def checks(results):
+    for name in ("doctor", "thorough"):
+        found = (results.get(name) or [{}])[0].get("checks") or []
+        if found:
+            bad = [check for check in found if check["status"] != "pass"]
+            yield f"## {name}: {len(found) - len(bad)} of {len(found)} checks passed"
+            yield ""
+            for check in [c for c in found if name == "doctor"] + [c for c in bad if name == "thorough"]:
+                yield f"- {check['status']} {check['name']}: {check['message']}"
+            yield ""
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    results = {path.stem: lines(path) for path in sorted(folder.glob("*.out"))}
+    status = {path.stem: path.read_text().strip() for path in sorted(folder.glob("*.status"))}
+    commit = folder / "commit"
+    text = ["# What a GPU measured", "", commit.read_text().strip() if commit.exists() else "", ""]
+    gpu = folder / "gpu.out"
+    device = re.search(r"NVIDIA (\w+[^|]*?)\s{2,}", gpu.read_text()) if gpu.exists() else None
+    text += [f"Device: {device.group(1) if device else 'not known'}.", ""]
+    text += list(table(["step", "status"], [[name, "ok" if code == "0" else f"failed ({code})"]
+                                            for name, code in status.items()]))
+    for part in (checks, steps, kernels, profiles):
+        text += list(part(results))
+    (folder / "table.md").write_text("\n".join(text))
+    predicted = {case[0]: model.predicted(case) for case in model.CASES}
+    (folder / "results.json").write_text(json.dumps(
+        {"status": status, "predicted": predicted, "measured": results}, indent=1))
+    print("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()
