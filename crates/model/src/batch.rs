@@ -1,6 +1,93 @@
-use burn::tensor::{Device, Tensor, TensorData};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
-use crate::{LlamaConfig, RopeTable, Sequences};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::{LlamaConfig, RopeTable, Sequences, config::RopeScaling};
+
+/// Tables kept for different lengths, where scaling depends on them.
+const MOST_TABLES: usize = 8;
+
+/// The rotary tables of a model on a device, from which batches gather the rows of their tokens: a batch
+/// uploads positions, four bytes a token.
+#[derive(Debug)]
+pub struct RotaryTables {
+    config: LlamaConfig,
+    device: Device,
+    made: Mutex<Vec<Table>>,
+}
+
+/// Cosines and sines of the first positions, `[positions, head_dim / 2]`.
+#[derive(Debug, Clone)]
+struct Table {
+    /// See [`RotaryTables::scaled_for`].
+    scaled_for: usize,
+    cos: Tensor<2>,
+    sin: Tensor<2>,
+}
+
+impl Table {
+    fn positions(&self) -> usize {
+        self.cos.dims()[0]
+    }
+}
+
+impl RotaryTables {
+    /// Nothing is computed before the first batch.
+    pub fn new(config: &LlamaConfig, device: &Device) -> Self {
+        Self {
+            config: config.clone(),
+            device: device.clone().without_autodiff(),
+            made: Mutex::default(),
+        }
+    }
+
+    /// The length that frequencies are scaled for where the longest sequence has this one; 0 where they
+    /// do not depend on it.
+    fn scaled_for(&self, length: usize) -> usize {
+        match self.config.rope.scaling {
+            RopeScaling::Dynamic {
+                original_max_position_embeddings: original,
+                ..
+            } if length > original => length,
+            _ => 0,
+        }
+    }
+
+    /// A table of at least the positions of a sequence of this length.
+    fn table(&self, length: usize) -> Table {
+        let scaled_for = self.scaled_for(length);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = made.iter().position(|table| table.scaled_for == scaled_for) {
+            if made[index].positions() >= length {
+                return made[index].clone();
+            }
+            made.remove(index);
+        }
+        // Lengths grow a little at a time: a table each time would be many.
+        let rounded = length.next_power_of_two();
+        let positions = if self.scaled_for(rounded) == scaled_for {
+            rounded
+        } else {
+            length
+        };
+        let table = RopeTable::new(&self.config.rope, self.config.head_dim, positions);
+        let shape = [table.length, table.half_dim];
+        let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
+        let table = Table {
+            scaled_for,
+            cos: tensor(table.cos),
+            sin: tensor(table.sin),
+        };
+        if made.len() == MOST_TABLES {
+            made.remove(0);
+        }
+        made.push(table.clone());
+        table
+    }
+}
 
 /// The sequences of a batch and the rotary tables of their tokens, made once and shared by all
 /// layers.
@@ -18,57 +105,68 @@ impl SequenceBatch {
     /// Whole sequences, positions counted from their beginnings. `rope_lengths` has one entry per
     /// sequence: the length that dynamic rope scaling is computed for, which is that of the longest
     /// sequence it was batched with by its own task, so that other tasks cannot change it.
-    pub fn new(
-        config: &LlamaConfig,
-        sequences: Sequences,
-        rope_lengths: &[usize],
-        device: &Device,
-    ) -> Self {
+    pub fn new(tables: &RotaryTables, sequences: Sequences, rope_lengths: &[usize]) -> Self {
         let starts = vec![0; sequences.len()];
-        Self::at(config, sequences, &starts, rope_lengths, device)
+        Self::at(tables, sequences, &starts, rope_lengths)
     }
 
     /// The next tokens of sequences that already have `past` tokens each.
-    pub fn following(
-        config: &LlamaConfig,
-        sequences: Sequences,
-        past: usize,
-        device: &Device,
-    ) -> Self {
+    pub fn following(tables: &RotaryTables, sequences: Sequences, past: usize) -> Self {
         let starts = vec![past; sequences.len()];
         let lengths = vec![past + sequences.longest(); sequences.len()];
-        Self::at(config, sequences, &starts, &lengths, device)
+        Self::at(tables, sequences, &starts, &lengths)
     }
 
     fn at(
-        config: &LlamaConfig,
+        tables: &RotaryTables,
         sequences: Sequences,
         starts: &[usize],
         rope_lengths: &[usize],
-        device: &Device,
     ) -> Self {
-        let device = device.clone().without_autodiff();
-        let half = config.head_dim / 2;
-        let mut tables: Vec<RopeTable> = Vec::new();
-        let (mut cos, mut sin) = (Vec::new(), Vec::new());
-        for ((rows, &start), &length) in sequences.iter().zip(starts).zip(rope_lengths) {
-            let length = length.max(start + rows.len());
-            let found = tables.iter().position(|table| table.length == length);
-            let index = found.unwrap_or_else(|| {
-                tables.push(RopeTable::new(&config.rope, config.head_dim, length));
-                tables.len() - 1
-            });
-            let part = start * half..(start + rows.len()) * half;
-            cos.extend_from_slice(&tables[index].cos[part.clone()]);
-            sin.extend_from_slice(&tables[index].sin[part]);
+        let needed = sequences.iter().zip(starts).zip(rope_lengths);
+        let needed = needed.map(|((rows, &start), &length)| length.max(start + rows.len()));
+        let needed: Vec<usize> = needed.collect();
+        // The longest length of each scaling, and where its table begins when they stand one after another.
+        let mut longest = BTreeMap::new();
+        for &length in &needed {
+            let most = longest.entry(tables.scaled_for(length)).or_insert(0);
+            *most = length.max(*most);
         }
-        let rows = sequences.rows();
-        let tensor =
-            |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [rows, half]), &device);
+        let used: Vec<Table> = longest
+            .values()
+            .map(|&length| tables.table(length))
+            .collect();
+        let mut begin = 0;
+        let mut begins = BTreeMap::new();
+        for table in &used {
+            begins.insert(table.scaled_for, begin);
+            begin += table.positions();
+        }
+        let positions: Vec<i32> = sequences
+            .iter()
+            .zip(starts)
+            .zip(&needed)
+            .flat_map(|((rows, &start), &length)| {
+                let first = begins[&tables.scaled_for(length)] + start;
+                (first..first + rows.len()).map(|position| position as i32)
+            })
+            .collect();
+        let rows = positions.len();
+        let positions = TensorData::new(positions, [rows]);
+        let positions = Tensor::<1, Int>::from_data(positions, &tables.device);
+        let gather = |part: fn(&Table) -> &Tensor<2>| {
+            let parts: Vec<_> = used.iter().map(|table| part(table).clone()).collect();
+            match &parts[..] {
+                [] => Tensor::zeros([0, tables.config.head_dim / 2], &tables.device),
+                [table] => table.clone().select(0, positions.clone()),
+                _ => Tensor::cat(parts, 0).select(0, positions.clone()),
+            }
+        };
+        let (cos, sin) = (gather(|table| &table.cos), gather(|table| &table.sin));
         Self {
             sequences,
-            cos: tensor(cos),
-            sin: tensor(sin),
+            cos,
+            sin,
         }
     }
 }

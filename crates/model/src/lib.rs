@@ -21,7 +21,7 @@ mod rope;
 
 pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
 pub use backbone::Backbone;
-pub use batch::SequenceBatch;
+pub use batch::{RotaryTables, SequenceBatch};
 pub use cache::LayerCache;
 pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, frozen_parameters, parameter_shapes};

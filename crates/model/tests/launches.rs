@@ -15,8 +15,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_cubecl::cubecl::dry_run::DryRun;
 
 use loraloom_model::{
-    Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection, SequenceBatch,
-    Sequences,
+    Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection, RotaryTables,
+    SequenceBatch, Sequences,
 };
 
 const MODEL: &str = "../../tests/fixtures/llama-gqa";
@@ -73,7 +73,7 @@ fn pass(
         slot,
     });
     let segments = Segments::new(rows, segments.collect()).expect("in order");
-    let batch = SequenceBatch::new(config, layout, lengths, device);
+    let batch = SequenceBatch::new(&RotaryTables::new(config, device), layout, lengths);
     let autodiff = device.clone().autodiff();
     let lora = banks.attach(&segments, None).expect("slots exist");
     let lora = lora.require_grad();

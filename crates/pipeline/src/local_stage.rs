@@ -121,7 +121,7 @@ impl LocalStage {
         caches: Option<&mut [LayerCache]>,
     ) -> Result<Tensor<2>, PipelineError> {
         let stage = &self.stage;
-        let placed = microbatch.place(stage.config(), stage.device());
+        let placed = microbatch.place(stage.rotary());
         let hidden = match hidden {
             Some(hidden) => hidden,
             None => stage.embed(&microbatch.ids)?,
@@ -162,7 +162,7 @@ impl TrainStage for LocalStage {
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
-        let placed = microbatch.place(self.stage.config(), self.stage.device());
+        let placed = microbatch.place(self.stage.rotary());
         let hidden = match hidden {
             Some(hidden) => hidden,
             None => self.stage.embed(&microbatch.ids)?,

@@ -1,6 +1,5 @@
 use batchlora::{DropoutDraw, Segments};
-use burn::tensor::Device;
-use loraloom_model::{LlamaConfig, SequenceBatch, Sequences, Targets};
+use loraloom_model::{RotaryTables, SequenceBatch, Sequences, Targets};
 
 /// Rows of one group that go through the stages together, as the host lays them out. All stages get
 /// the same description; each makes its own tables of it.
@@ -25,12 +24,12 @@ pub struct Microbatch {
 
 impl Microbatch {
     /// The tables that a stage's layers share.
-    pub(crate) fn place(&self, config: &LlamaConfig, device: &Device) -> PlacedMicrobatch {
+    pub(crate) fn place(&self, rotary: &RotaryTables) -> PlacedMicrobatch {
         let sequences = self.sequences.clone();
         let batch = if self.past == 0 {
-            SequenceBatch::new(config, sequences, &self.rope_lengths, device)
+            SequenceBatch::new(rotary, sequences, &self.rope_lengths)
         } else {
-            SequenceBatch::following(config, sequences, self.past, device)
+            SequenceBatch::following(rotary, sequences, self.past)
         };
         PlacedMicrobatch {
             batch,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
-    Backbone, Checkpoint, DecoderLayer, LayerCache, LayerGradients, LlamaConfig, Targets,
-    frozen_parameters,
+    Backbone, Checkpoint, DecoderLayer, LayerCache, LayerGradients, LlamaConfig, RotaryTables,
+    Targets, frozen_parameters,
 };
 
 use crate::{
@@ -32,6 +32,7 @@ pub struct Stage {
     groups: Vec<StageAdapters>,
     device: Device,
     dtype: FloatDType,
+    rotary: RotaryTables,
     gradient_checkpointing: bool,
 }
 
@@ -82,6 +83,7 @@ impl Stage {
             groups: Vec::new(),
             device: device.clone(),
             dtype,
+            rotary: RotaryTables::new(config, device),
             gradient_checkpointing: false,
         }
     }
@@ -91,6 +93,11 @@ impl Stage {
     pub fn with_gradient_checkpointing(mut self, enabled: bool) -> Self {
         self.gradient_checkpointing = enabled;
         self
+    }
+
+    /// What batches gather the rotary tables of their tokens from.
+    pub(crate) fn rotary(&self) -> &RotaryTables {
+        &self.rotary
     }
 
     /// The device this stage computes on.

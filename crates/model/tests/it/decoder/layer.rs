@@ -5,7 +5,7 @@ use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_model::{
     AttentionShape, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora, LlamaConfig,
-    Projection, SequenceBatch, Sequences,
+    Projection, RotaryTables, SequenceBatch, Sequences,
 };
 
 use crate::decoder::{
@@ -174,7 +174,7 @@ fn segments() -> Segments {
 
 fn batch(config: &LlamaConfig, lengths: &[usize], device: &Device) -> SequenceBatch {
     let sequences = Sequences::from_lengths(lengths.iter().copied());
-    SequenceBatch::new(config, sequences, lengths, device)
+    SequenceBatch::new(&RotaryTables::new(config, device), sequences, lengths)
 }
 
 fn rows(x: &Tensor<2>, index: usize) -> Tensor<2> {

@@ -4,7 +4,8 @@ use std::fs;
 
 use burn::tensor::{Tensor, TensorData};
 use loraloom_model::{
-    Backbone, LayerCache, LayerLora, LlamaConfig, RopeScaling, SequenceBatch, Sequences,
+    Backbone, LayerCache, LayerLora, LlamaConfig, RopeScaling, RopeTable, RotaryTables,
+    SequenceBatch, Sequences,
 };
 use safetensors::SafeTensors;
 
@@ -71,7 +72,7 @@ fn assert_golden(what: &str, found: &[f32], expected: &[f32]) {
 fn forward(parts: &[Backbone], config: &LlamaConfig, sequences: &[&[u32]]) -> Vec<f32> {
     let lengths: Vec<_> = sequences.iter().map(|ids| ids.len()).collect();
     let layout = Sequences::from_lengths(lengths.iter().copied());
-    let batch = SequenceBatch::new(config, layout, &lengths, &device());
+    let batch = SequenceBatch::new(&RotaryTables::new(config, &device()), layout, &lengths);
     let mut x = parts[0].embed(&sequences.concat()).expect("an embedding");
     for layer in parts.iter().flat_map(Backbone::layers) {
         x = layer
@@ -93,6 +94,7 @@ fn generate(
     let mut caches = vec![LayerCache::default(); model.layers().len()];
     let mut logits = vec![Vec::new(); sequences.len()];
     let mut past = 0;
+    let rotary = RotaryTables::new(config, &device());
     for &tokens in steps {
         assert!(
             caches
@@ -100,7 +102,7 @@ fn generate(
                 .all(|cache| cache.len() == past && cache.is_empty() == (past == 0))
         );
         let layout = Sequences::from_lengths(vec![tokens; sequences.len()]);
-        let batch = SequenceBatch::following(config, layout, past, &device());
+        let batch = SequenceBatch::following(&rotary, layout, past);
         let ids = sequences.iter().flat_map(|ids| &ids[past..past + tokens]);
         let mut x = model
             .embed(&ids.copied().collect::<Vec<_>>())
@@ -221,13 +223,48 @@ fn a_backbone_in_parts_is_the_whole() {
     }
 }
 
+/// Whatever lengths a stage has seen before, a token's row is that of its position in the table of its
+/// own sequence.
+#[test]
+fn rotary_rows_are_those_of_the_tokens_positions() {
+    for model in ["llama-gqa", "llama-rope-dynamic"] {
+        let config = config(model);
+        let half = config.head_dim / 2;
+        let rotary = RotaryTables::new(&config, &device());
+        for (lengths, rope_lengths) in [
+            (&[3][..], &[3][..]),
+            (&[5, 40, 2], &[5, 40, 40]),
+            (&[7, 50, 33, 9], &[7, 50, 50, 33]),
+            (&[100, 3], &[100, 3]),
+            (&[5, 40], &[5, 40]),
+        ] {
+            let layout = Sequences::from_lengths(lengths.iter().copied());
+            let batch = SequenceBatch::new(&rotary, layout, rope_lengths);
+            let (mut cos, mut sin) = (Vec::new(), Vec::new());
+            for (&length, &rope_length) in lengths.iter().zip(rope_lengths) {
+                let table = RopeTable::new(&config.rope, config.head_dim, rope_length.max(length));
+                cos.extend_from_slice(&table.cos[..length * half]);
+                sin.extend_from_slice(&table.sin[..length * half]);
+            }
+            assert_eq!(host(batch.cos), cos, "{model}: {lengths:?}");
+            assert_eq!(host(batch.sin), sin, "{model}: {lengths:?}");
+        }
+        let layout = Sequences::from_lengths([2, 2]);
+        let next = SequenceBatch::following(&rotary, layout, 20);
+        let table = RopeTable::new(&config.rope, config.head_dim, 22);
+        let rows = &table.cos[20 * half..22 * half];
+        assert_eq!(host(next.cos), [rows, rows].concat(), "{model}");
+    }
+}
+
 /// Dynamic scaling must follow the length a task's batch has, not that of its neighbours.
 #[test]
 fn dynamic_scaling_takes_the_length_it_is_given() {
     let config = config("llama-rope-dynamic");
+    let rotary = RotaryTables::new(&config, &device());
     let tables = |own: usize| {
         let layout = Sequences::from_lengths([5, 50]);
-        let batch = SequenceBatch::new(&config, layout, &[own, 50], &device());
+        let batch = SequenceBatch::new(&rotary, layout, &[own, 50]);
         let half = config.head_dim / 2;
         let part = |table: Tensor<2>| host(table.slice([0..5, 0..half]));
         (part(batch.cos), part(batch.sin))
