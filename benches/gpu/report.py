@@ -80,15 +80,14 @@ def profiles(results):
 
 def kernels(results):
     rows = []
-    for name in ("ours-kernels", "ours-kernels-cores"):
-        for measured in (results.get(name) or [{}])[0].get("kernels") or []:
-            if measured["ranks"] in ([], [16] * len(measured["ranks"])):
-                rows.append([name, measured["name"], len(measured["ranks"]), number(measured["milliseconds"], 3),
-                             number(measured["bytes_moved"] and measured["bytes_moved"] / 1e6, 1)])
+    for measured in (results.get("ours-kernels") or [{}])[0].get("kernels") or []:
+        if measured["ranks"] in ([], [16] * len(measured["ranks"])):
+            rows.append([measured["name"], len(measured["ranks"]), number(measured["milliseconds"], 3),
+                         number(measured["bytes_moved"] and measured["bytes_moved"] / 1e6, 1)])
     if rows:
         yield "## The operator"
         yield ""
-        yield from table(["run", "kernel", "adapters", "ms", "MB"], rows)
+        yield from table(["kernel", "adapters", "ms", "MB"], rows)
     products = results.get("torch-products") or []
     if products:
         yield "## cuBLAS by torch"

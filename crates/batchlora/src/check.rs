@@ -217,9 +217,10 @@ fn operand(shape: [usize; 2], seed: u32, dtype: FloatDType, device: &Device) -> 
 /// not in use. Opens the device.
 pub fn products(device: &Device) -> String {
     match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Flex(_) => "gemm".to_owned(),
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => crate::kernels::products(device),
-        _ => "gemm".to_owned(),
+        other => format!("{other:?}"),
     }
 }
 

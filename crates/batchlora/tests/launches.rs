@@ -187,17 +187,20 @@ impl Batch {
 }
 
 /// Forward: the frozen product, shrink, expand. Backward: dS with dB, and dA, by partial sums and
-/// their sum each, the frozen product, expand; and two scalars, where the gradient enters the graph.
+/// their sum each, the frozen product, expand; and two scalars, where the gradient enters the graph. On
+/// tensor cores: dS, two partial sums and one sum of both.
 #[test]
 #[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
 fn the_operator_launches_as_much_for_any_number_of_adapters() {
-    for adapters in [1, 8, 64] {
-        let batch = Batch::new(adapters, 128, [64, 96], DType::F32);
+    let dtypes = [DType::F32, DType::BF16].into_iter();
+    let dtypes = dtypes.filter(|&dtype| device().supports_dtype(dtype));
+    for (adapters, dtype) in dtypes.flat_map(|dtype| [1, 8, 64].map(|adapters| (adapters, dtype))) {
+        let batch = Batch::new(adapters, 128, [64, 96], dtype);
         let prepare = || batch.operands();
         let found = launches(&batch.device, prepare, |operands| {
             batch.forward_and_backward(operands);
         });
-        assert_eq!(found, OPERATOR_LAUNCHES, "{adapters} adapters");
+        assert_eq!(found, OPERATOR_LAUNCHES, "{adapters} adapters, {dtype:?}");
     }
 }
 

@@ -19,7 +19,7 @@ use burn_cubecl::{
 
 use super::count;
 pub use super::product::{is_software, matmul, matmul_onto};
-pub use super::tensor_cores::{has_tensor_cores, use_tensor_cores};
+pub use super::tensor_cores::has_tensor_cores;
 
 /// Elements that a kernel loads at once where it can: one counter of the dropout generator. Where it
 /// cannot it loads one by one; sizes between would only be more kernels to compile.

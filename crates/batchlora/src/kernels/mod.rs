@@ -19,9 +19,9 @@
 //!    rank 16 where `expand_add` loads 0.27. Appending S and B as more columns of the product's inner
 //!    dimension spares the same 0.134 GB but copies X (0.134 GB) and, in every step, W (0.067 GB) to
 //!    where these columns are.
-//! 5. `tensor_cores`: for `bfloat16`, the products of `shrink`, `expand_add` and `weight_grad` on tensor
-//!    cores, and these in place of `output_grads`. Off, as whether it wins only a GPU can tell:
-//!    `loraloom bench --tensor-cores` measures it.
+//! 5. `tensor_cores`: for `bfloat16` on devices that have them, the products of `shrink`, `expand_add` and
+//!    `weight_grad` on tensor cores, and these in place of `output_grads`. The form of that case, by
+//!    arithmetic: on ordinary cores these kernels are bound by instructions, not by memory.
 //!
 //! Steps 4 and 5 want a measurement on the GPU they are for; the operands' bytes and the number of
 //! launches, which can be counted anywhere, are in `tests/launches.rs`.
@@ -103,6 +103,21 @@ impl BatchLoraOps for CubeBackend {
         routing: Routing,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         output_grads::output_grads(gradient, narrow, weight, &routing)
+    }
+
+    fn lora_gradients(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        if tensor_cores::takes(&x) {
+            return tensor_cores::gradients(x, gradient, narrow, weight, &routing);
+        }
+        let (ds, db) = output_grads::output_grads(gradient, narrow, weight, &routing);
+        let da = weight_grad::weight_grad(x, ds.clone(), &routing, Side::Input);
+        (ds, da, db)
     }
 
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {

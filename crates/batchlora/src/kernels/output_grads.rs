@@ -93,8 +93,8 @@ pub(super) fn output_grads(
     if tables.block_count > 0 {
         let chunks = rank_max.div_ceil(RANK_CHUNK);
         let cubes = CubeCount::Static(
-            column_blocks as u32,
             tables.block_count as u32,
+            column_blocks as u32,
             chunks.div_ceil(MAX_CHUNKS) as u32,
         );
         record(&[
@@ -132,8 +132,8 @@ pub(super) fn output_grads(
     sum_kernel::launch(
         &client,
         CubeCount::Static(
-            vectors.div_ceil(LANES) as u32,
             (rank_sum + tables.block_count) as u32,
+            vectors.div_ceil(LANES) as u32,
             1,
         ),
         cube_dim(LANES, 1),
@@ -166,12 +166,12 @@ fn partial_sums_kernel<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
-    let block = CUBE_POS_Y as usize * BLOCK_WORDS;
+    let block = CUBE_POS_X as usize * BLOCK_WORDS;
     let segment = blocks[block] as usize * SEGMENT_WORDS;
     let first_row = blocks[block + 1] as usize;
     let rows = blocks[block + 2] as usize;
     let first_partial = blocks[block + 3] as usize;
-    let first_element = CUBE_POS_X as usize * block_elements as usize + blocks[block + 4] as usize;
+    let first_element = CUBE_POS_Y as usize * block_elements as usize + blocks[block + 4] as usize;
     let rank_start = segments[segment + RANK_START] as usize;
     let rank = segments[segment + RANK] as usize;
     let first_rank = CUBE_POS_Z as usize * (MAX_CHUNKS * RANK_CHUNK);
@@ -179,7 +179,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let lane = UNIT_POS_X as usize;
     let rank_lane = UNIT_POS_Y as usize;
     let unit = rank_lane * LANES + lane;
-    let first_column = CUBE_POS_X as usize * comptime!(LANES * unit_vectors) + lane;
+    let first_column = CUBE_POS_Y as usize * comptime!(LANES * unit_vectors) + lane;
     let width = gradient.shape(1) / size;
     let partial_stride = weight_partial.stride(0) / size;
 
@@ -358,7 +358,7 @@ fn load_ranks<N: Size>(
     }
 }
 
-/// The first cubes along y add the partial sums of a packed row of dB each, the others those of a
+/// The first cubes along x add the partial sums of a packed row of dB each, the others those of a
 /// block of dS.
 #[cube(launch)]
 fn sum_kernel<N: Size>(
@@ -373,8 +373,8 @@ fn sum_kernel<N: Size>(
     column_blocks: u32,
 ) {
     let rank_sum = weight_gradient.shape(0);
-    let cube = CUBE_POS_Y as usize;
-    let first = CUBE_POS_X as usize * LANES + UNIT_POS_X as usize;
+    let cube = CUBE_POS_X as usize;
+    let first = CUBE_POS_Y as usize * LANES + UNIT_POS_X as usize;
     if cube < rank_sum {
         sum_row::<N>(weight_partial, sums, cube, first, weight_gradient, 1u32);
     } else {
@@ -393,7 +393,7 @@ fn sum_kernel<N: Size>(
                 sum += narrow_partial[column_block * block_elements as usize + first_element + at];
             }
             narrow_gradient[(first_row + at / rank) * stride + at % rank] = sum * scale;
-            at += CUBE_COUNT_X as usize * LANES;
+            at += CUBE_COUNT_Y as usize * LANES;
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{
 use crate::{Routing, ops::Side};
 
 /// Units side by side along the columns.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 /// Rows of units, each with its own ranks.
 const RANK_LANES: usize = 4;
 const UNITS: usize = LANES * RANK_LANES;
@@ -49,9 +49,10 @@ pub(super) fn weight_grad(
         tensor_cores::partial_sums(wide, narrow, &partial, &tables, routing, side);
     } else if tables.block_count > 0 {
         let chunks = routing.rank_max().div_ceil(RANK_CHUNK);
+        // Blocks and ranks stand along x, of which a CUDA grid may have more than 65,535.
         let cubes = CubeCount::Static(
-            cubes_along,
             tables.block_count as u32,
+            cubes_along,
             chunks.div_ceil(MAX_CHUNKS) as u32,
         );
         record(&[&wide, &narrow, &partial]);
@@ -77,7 +78,7 @@ pub(super) fn weight_grad(
         record(&[&partial, &out]);
         sum_kernel::launch(
             &client,
-            CubeCount::Static(cubes_along, routing.rank_sum() as u32, 1),
+            CubeCount::Static(routing.rank_sum() as u32, cubes_along, 1),
             cube_dim(LANES, 1),
             size,
             partial.into_tensor_arg(),
@@ -104,7 +105,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
 ) {
     let size = N::value();
     let ranks = comptime!(chunks * RANK_CHUNK);
-    let block = CUBE_POS_Y as usize * BLOCK_WORDS;
+    let block = CUBE_POS_X as usize * BLOCK_WORDS;
     let segment = blocks[block] as usize * SEGMENT_WORDS;
     let first_row = blocks[block + 1] as usize;
     let rows = blocks[block + 2] as usize;
@@ -115,7 +116,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let lane = UNIT_POS_X as usize;
     let rank_lane = UNIT_POS_Y as usize;
     let unit = rank_lane * LANES + lane;
-    let column = CUBE_POS_X as usize * LANES + lane;
+    let column = CUBE_POS_Y as usize * LANES + lane;
     let width = wide.shape(1) / size;
     let partial_stride = partial.stride(0) / size;
 
@@ -198,8 +199,8 @@ fn sum_kernel<N: Size>(
     out: &mut Tensor<Vector<f32, N>>,
     scaled: u32,
 ) {
-    let column = CUBE_POS_X as usize * LANES + UNIT_POS_X as usize;
-    sum_row::<N>(partial, sums, CUBE_POS_Y as usize, column, out, scaled);
+    let column = CUBE_POS_Y as usize * LANES + UNIT_POS_X as usize;
+    sum_row::<N>(partial, sums, CUBE_POS_X as usize, column, out, scaled);
 }
 
 /// One vector of a packed row's sum.

@@ -46,24 +46,33 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
         let dh = grads.consume::<B>(&ops.node);
 
-        let wants_ds = x_node.is_some() || a_node.is_some();
-        let ds = match b_node {
-            Some(node) if wants_ds => {
+        let ds = match (a_node, b_node) {
+            (Some(a_node), Some(b_node)) => {
+                let (ds, da, db) = B::lora_gradients(x, dh.clone(), s, b, routing.clone());
+                grads.register::<B>(a_node.id, da);
+                grads.register::<B>(b_node.id, db);
+                ds
+            }
+            (None, Some(node)) if x_node.is_some() => {
                 let (ds, db) = B::lora_output_grads(dh.clone(), s, b, routing.clone());
                 grads.register::<B>(node.id, db);
                 ds
             }
-            Some(node) => {
+            (None, Some(node)) => {
                 let db = B::lora_weight_grad(dh, s, routing, Side::Output);
                 return grads.register::<B>(node.id, db);
             }
-            None if wants_ds => B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output),
-            None => return,
+            (Some(node), None) => {
+                let ds = B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output);
+                let da = B::lora_weight_grad(x, ds.clone(), routing.clone(), Side::Input);
+                grads.register::<B>(node.id, da);
+                ds
+            }
+            (None, None) if x_node.is_some() => {
+                B::lora_shrink(dh.clone(), b, routing.clone(), Side::Output)
+            }
+            (None, None) => return,
         };
-        if let Some(node) = a_node {
-            let da = B::lora_weight_grad(x, ds.clone(), routing.clone(), Side::Input);
-            grads.register::<B>(node.id, da);
-        }
         if let Some(node) = x_node {
             let dx = B::frozen_matmul(dh, B::float_transpose(weight));
             let dx = B::lora_expand_add(dx, ds, a, routing, Side::Input);

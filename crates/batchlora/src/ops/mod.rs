@@ -9,6 +9,7 @@
 //! dS  = s_i dH B_iᵀ                      shrink(dH, B, Output)       } output_grads(dH, S, B)
 //! dB  = s_i Sᵀ dH                        weight_grad(dH, S, Output)  } where both are wanted
 //! dA  = dSᵀ D(x_i)                       weight_grad(x, dS, Input)
+//!                                        gradients(x, dH, S, B): all three
 //! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
 //! ```
 //!
@@ -93,6 +94,20 @@ pub(crate) trait BatchLoraOps: Backend {
         let ds = Self::lora_shrink(gradient.clone(), weight, routing.clone(), Side::Output);
         let db = Self::lora_weight_grad(gradient, narrow, routing, Side::Output);
         (ds, db)
+    }
+
+    /// `(dS, dA, dB)` of x `[rows, d_in]`, dH `[rows, d_out]`, S `[rows, rank_max]` and B `[Σr, d_out]`.
+    #[fusion(default)]
+    fn lora_gradients(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        narrow: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        routing: Routing,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (ds, db) = Self::lora_output_grads(gradient, narrow, weight, routing.clone());
+        let da = Self::lora_weight_grad(x, ds.clone(), routing, Side::Input);
+        (ds, da, db)
     }
 
     /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where it can be had,

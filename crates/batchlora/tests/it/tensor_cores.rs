@@ -1,12 +1,10 @@
 //! Tensor cores against the same products in `float32`, of operands rounded as theirs are.
 //!
-//! Only `bfloat16` takes them, so that the tests beside these, of `float32`, do not notice.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! Only `bfloat16` takes them.
 
 use batchlora::{
     LoraSpec,
-    launch::{has_tensor_cores, use_tensor_cores},
+    launch::has_tensor_cores,
     primitives::{Side, expand_add, shrink, weight_grad},
 };
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -24,28 +22,15 @@ const SUMS: f64 = 1e-5;
 /// A result is rounded to eight bits of mantissa.
 const ROUNDED: f64 = 1.0 / 256.0;
 
-/// The device with tensor cores on, while this lives; nothing where there are none.
-struct TensorCores(Device, MutexGuard<'static, ()>);
-
-impl TensorCores {
-    #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
-    fn on() -> Option<Self> {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let device = device();
-        if !has_tensor_cores(&device) {
-            println!("skipped: no tensor cores for bfloat16 on {device:?}");
-            return None;
-        }
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        use_tensor_cores(true);
-        Some(Self(device, alone))
+/// The device, if it has tensor cores.
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+fn with_tensor_cores() -> Option<Device> {
+    let device = device();
+    if has_tensor_cores(&device) {
+        return Some(device);
     }
-}
-
-impl Drop for TensorCores {
-    fn drop(&mut self) {
-        use_tensor_cores(false);
-    }
+    println!("skipped: no tensor cores for bfloat16 on {device:?}");
+    None
 }
 
 fn rounded(values: &[f32]) -> Vec<f32> {
@@ -127,8 +112,8 @@ proptest! {
     #[test]
     #[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
     fn tensor_cores_sum_rounded_operands_in_float32(case in case()) {
-        if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
-            assert_same_products(case, device);
+        if let Some(device) = with_tensor_cores() {
+            assert_same_products(case, &device);
         }
     }
 }
@@ -138,7 +123,7 @@ proptest! {
 #[test]
 #[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
 fn wide_operands_in_several_tiles() {
-    let Some(TensorCores(device, _alone)) = &TensorCores::on() else {
+    let Some(device) = with_tensor_cores() else {
         return;
     };
     for (d_in, d_out, ranks) in [(260, 516, [3, 70, 16]), (131, 257, [5, 256, 64])] {
@@ -150,7 +135,7 @@ fn wide_operands_in_several_tiles() {
             parts: vec![(2, 0, 67), (0, 1, 3), (1, 2, 30), (0, 0, 1)],
             ..mixed()
         };
-        assert_same_products(case, device);
+        assert_same_products(case, &device);
     }
 }
 
@@ -159,7 +144,7 @@ fn wide_operands_in_several_tiles() {
 #[test]
 #[ignore = "needs tensor cores: LORALOOM_TEST_DEVICE=cuda"]
 fn the_operator_on_tensor_cores() {
-    if let Some(TensorCores(device, _alone)) = &TensorCores::on() {
-        assert_half_precision(device, FloatDType::BF16, 2e-2);
+    if let Some(device) = with_tensor_cores() {
+        assert_half_precision(&device, FloatDType::BF16, 2e-2);
     }
 }

@@ -69,9 +69,6 @@ pub(crate) struct BenchArguments {
     /// Also time every kernel of one more step, by name, on a GPU.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) profile: bool,
-    /// Take the adapters' products on tensor cores, rounded to bfloat16, which training does not.
-    #[arg(long)]
-    pub(crate) tensor_cores: bool,
     /// Where to compute: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     pub(crate) device: DeviceChoice,

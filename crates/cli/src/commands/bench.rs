@@ -1,6 +1,5 @@
 //! `bench`: the operator alone and whole training steps, measured on this machine.
 
-use loraloom_config::DtypeChoice;
 use loraloom_model::{LlamaConfig, Projection};
 use loraloom_trainer::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement,
@@ -57,12 +56,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     };
     let kernels = kernels(arguments, defaults, &opened)?;
     let end_to_end = end_to_end(arguments, defaults)?;
-    let device = if arguments.tensor_cores {
-        use_tensor_cores(&opened, arguments.dtype)?;
-        format!("{opened}, adapters on tensor cores")
-    } else {
-        opened.to_string()
-    };
+    let device = opened.to_string();
     printer.note(&format!("device  {device}"));
     let mut progress = |line: &str| printer.note(&format!("bench   {line}"));
     let mut report = BenchReport {
@@ -91,21 +85,6 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         printer.data(&tables.join("\n"))?;
     }
     Ok(Exit::Success)
-}
-
-/// Has adapters' products taken on tensor cores, or says why they cannot be.
-fn use_tensor_cores(opened: &Opened, dtype: DtypeChoice) -> Result<(), Failure> {
-    if !matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bfloat16) {
-        let message = "`--tensor-cores` is for bfloat16 alone";
-        return Err(Failure::usage(message).hint("leave `--dtype` out"));
-    }
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
-    if batchlora::launch::has_tensor_cores(&opened.device) {
-        batchlora::launch::use_tensor_cores(true);
-        return Ok(());
-    }
-    let message = format!("{opened} has no tensor cores that multiply 16 x 16 of bfloat16");
-    Err(Failure::new(Exit::Device, message).hint("leave `--tensor-cores` out"))
 }
 
 fn kernels(

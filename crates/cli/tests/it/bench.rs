@@ -190,20 +190,9 @@ fn what_cannot_be_measured_is_refused() {
             &["--rows", "4", "--adapters", "8"],
             "8 adapters cannot share 4 rows",
         ),
-        (
-            &["--tensor-cores", "--dtype", "float32"],
-            "`--tensor-cores` is for bfloat16 alone",
-        ),
     ] {
         let run = here.run(&[&["bench", "--device", "cpu"], arguments].concat());
         assert_eq!(run.code, 2, "{}", run.all());
         assert!(run.stderr.contains(said), "{}", run.stderr);
     }
-    let run = here.run(&["bench", "--device", "cpu", "--tensor-cores"]);
-    assert_eq!(run.code, 5, "{}", run.all());
-    assert!(
-        run.stderr.contains("cpu has no tensor cores"),
-        "{}",
-        run.stderr
-    );
 }

@@ -6,6 +6,9 @@ use crate::{
     instruction::{Place, Space},
 };
 
+/// Where `wmma` finds a matrix.
+const FRAGMENT_BYTES: usize = 32;
+
 impl Warp {
     /// What a thread's address is on the host.
     pub(super) fn pointer(
@@ -67,6 +70,11 @@ impl Warp {
             .map(|register| self.registers[register][0] as u32 as usize);
         let bytes = transfer.fragment.element.bytes();
         let mut place = transfer.place;
+        let first = self.pointer(block, place, 0, bytes)?;
+        if !(first as usize).is_multiple_of(FRAGMENT_BYTES) {
+            let text = format!("a fragment not aligned to {FRAGMENT_BYTES} bytes: {first:?}");
+            return Err(text);
+        }
         let mut found = Vec::new();
         for offset in transfer.offsets(stride) {
             place.offset = transfer.place.offset.wrapping_add((offset * bytes) as u64);

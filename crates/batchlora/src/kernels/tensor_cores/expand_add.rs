@@ -13,7 +13,7 @@ use cubecl::{
 };
 
 use super::{
-    EDGE, PADDING, PLANE, PLANES, UNITS,
+    EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
     tiles::{Part, fragment, load_narrow, load_weight, no_sums, put},
 };
 use crate::{
@@ -94,8 +94,12 @@ fn expand_add_kernel<F: Float, N: Size>(
     let width = wide.shape(1) / size;
     let wide_stride = wide.stride(0) / size;
 
-    let mut s = Shared::<[F]>::new_slice(comptime!(ROW_TILE * (EDGE + PADDING)));
-    let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(EDGE * ((COLUMNS + PADDING) / size)));
+    let mut s =
+        Shared::<[F]>::new_aligned_slice(comptime!(ROW_TILE * (EDGE + PADDING)), FRAGMENT_BYTES);
+    let mut w = Shared::<[Vector<F, N>]>::new_aligned_slice(
+        comptime!(EDGE * ((COLUMNS + PADDING) / size)),
+        FRAGMENT_BYTES,
+    );
     let products = no_sums(comptime!(ROW_FRAGMENTS * COLUMN_FRAGMENTS));
     for chunk in 0..rank.div_ceil(EDGE) {
         let chunk_rank = chunk * EDGE;
@@ -129,8 +133,10 @@ fn expand_add_kernel<F: Float, N: Size>(
         sync_cube();
     }
 
-    let mut sums =
-        Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * ((COLUMNS + PADDING) / size)));
+    let mut sums = Shared::<[Vector<f32, N>]>::new_aligned_slice(
+        comptime!(ROW_TILE * ((COLUMNS + PADDING) / size)),
+        FRAGMENT_BYTES,
+    );
     #[unroll]
     for half in 0..ROW_FRAGMENTS {
         #[unroll]

@@ -1,21 +1,19 @@
-//! Step 5 of the ladder: products of rank r on tensor cores, for `bfloat16` activations.
+//! Products of rank r on tensor cores, for `bfloat16` activations on devices that have them.
 //!
 //! Operands are rounded to `bfloat16`, packed rows and the product of rank r among them; sums are
 //! `float32`. An adapter's ranks are padded to 16, and no further, whatever its neighbours have, so
 //! that its results do not depend on them.
-//!
-//! Off until a GPU has shown that it wins: [`use_tensor_cores`].
 
 mod expand_add;
+mod gradients;
 mod shrink;
 mod tiles;
 mod weight_grad;
 
 pub(super) use expand_add::expand_add;
+pub(super) use gradients::gradients;
 pub(super) use shrink::shrink;
 pub(super) use weight_grad::partial_sums;
-
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::{
     backend::DispatchDevice,
@@ -37,13 +35,8 @@ const UNITS: usize = PLANE * PLANES;
 /// different memory banks, and every fragment still begins at a multiple of 32 bytes.
 const PADDING: usize = 8;
 
-static WANTED: AtomicBool = AtomicBool::new(false);
-
-/// From now on, whether this process's kernels use tensor cores where they can: for `bfloat16`
-/// operands on devices that [have them](has_tensor_cores).
-pub fn use_tensor_cores(wanted: bool) {
-    WANTED.store(wanted, Ordering::Relaxed);
-}
+/// Where a fragment may begin in shared memory.
+const FRAGMENT_BYTES: usize = 32;
 
 /// Whether a device has tensor cores of the shape that the kernels want. This opens it.
 pub fn has_tensor_cores(device: &Device) -> bool {
@@ -53,9 +46,9 @@ pub fn has_tensor_cores(device: &Device) -> bool {
     }
 }
 
-/// Whether a product with this wide operand is to be taken on tensor cores.
+/// Whether a product with this wide operand is taken on tensor cores.
 pub(super) fn takes(wide: &CubeTensor) -> bool {
-    WANTED.load(Ordering::Relaxed) && wide.dtype == DType::BF16 && suit(wide.client.properties())
+    wide.dtype == DType::BF16 && suit(wide.client.properties())
 }
 
 fn suit(properties: &DeviceProperties) -> bool {

@@ -4,6 +4,11 @@
 //! width by [`WIDTH_TILE`]. A plane has a quarter of every tile, so that it holds the sums of all
 //! rows and ranks over its part of the width; the four are added up at the end, plane after plane.
 
+#![expect(
+    clippy::too_many_lines,
+    reason = "a part of a kernel that works on its fragments cannot be told from the rest"
+)]
+
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
     cmma::{MatrixIdent, MatrixLayout},
@@ -11,7 +16,7 @@ use cubecl::{
 };
 
 use super::{
-    EDGE, PADDING, PLANE, PLANES, UNITS,
+    EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
     tiles::{Part, fragment, load_weight, load_wide, no_sums, put},
 };
 use crate::{
@@ -96,11 +101,14 @@ fn shrink_kernel<F: Float, N: Size>(
     let plane = unit / PLANE;
     let width = wide.shape(1) / size;
 
-    let mut x =
-        Shared::<[Vector<F, N>]>::new_slice(comptime!(ROW_TILE * ((WIDTH_TILE + PADDING) / size)));
-    let mut w = Shared::<[Vector<F, N>]>::new_slice(comptime!(
-        chunks * EDGE * ((WIDTH_TILE + PADDING) / size)
-    ));
+    let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
+        comptime!(ROW_TILE * ((WIDTH_TILE + PADDING) / size)),
+        FRAGMENT_BYTES,
+    );
+    let mut w = Shared::<[Vector<F, N>]>::new_aligned_slice(
+        comptime!(chunks * EDGE * ((WIDTH_TILE + PADDING) / size)),
+        FRAGMENT_BYTES,
+    );
     let sums = no_sums(comptime!(chunks * ROW_FRAGMENTS));
 
     if first_rank < rank {
@@ -156,7 +164,8 @@ fn shrink_kernel<F: Float, N: Size>(
         if scaled == 1 {
             factor = f32::reinterpret(segments[segment + SCALE]);
         }
-        let mut partial = Shared::<[f32]>::new_slice(comptime!(PLANES * ROW_TILE * EDGE));
+        let mut partial =
+            Shared::<[f32]>::new_aligned_slice(comptime!(PLANES * ROW_TILE * EDGE), FRAGMENT_BYTES);
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;

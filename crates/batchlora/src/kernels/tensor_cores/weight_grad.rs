@@ -4,6 +4,11 @@
 //! A cube takes one block of rows, [`COLUMNS`] columns and up to 64 ranks, a plane a quarter of these
 //! columns, and walks along the rows by [`ROW_STEP`].
 
+#![expect(
+    clippy::too_many_lines,
+    reason = "a part of a kernel that works on its fragments cannot be told from the rest"
+)]
+
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
@@ -12,7 +17,7 @@ use cubecl::{
 };
 
 use super::{
-    EDGE, PADDING, PLANE, PLANES, UNITS,
+    EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
     tiles::{Part, fragment, load_narrow, load_wide, no_sums, put},
 };
 use crate::{
@@ -46,8 +51,8 @@ pub(in crate::kernels) fn partial_sums(
     let size = vector_size(&[&wide, partial]);
     let chunks = routing.rank_max().div_ceil(EDGE);
     let cubes = CubeCount::Static(
-        wide.shape()[1].div_ceil(COLUMNS) as u32,
         tables.block_count as u32,
+        wide.shape()[1].div_ceil(COLUMNS) as u32,
         chunks.div_ceil(MAX_CHUNKS) as u32,
     );
     record(&[&wide, &narrow, partial]);
@@ -87,7 +92,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let vectors = comptime!(COLUMNS / size);
     let pitch = comptime!((COLUMNS + PADDING) / size);
     let ranks = comptime!(chunks * EDGE);
-    let block = CUBE_POS_Y as usize * BLOCK_WORDS;
+    let block = CUBE_POS_X as usize * BLOCK_WORDS;
     let segment = blocks[block] as usize * SEGMENT_WORDS;
     let first_row = blocks[block + 1] as usize;
     let rows = blocks[block + 2] as usize;
@@ -96,12 +101,17 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let first_rank = CUBE_POS_Z as usize * (MAX_CHUNKS * EDGE);
 
     let from = UNIT_POS as usize / PLANE * comptime!(COLUMN_FRAGMENTS * EDGE / size);
-    let first_column = CUBE_POS_X as usize * vectors;
+    let first_column = CUBE_POS_Y as usize * vectors;
     let width = wide.shape(1) / size;
 
-    let mut x =
-        Shared::<[Vector<F, N>]>::new_slice(comptime!(ROW_STEP * ((COLUMNS + PADDING) / size)));
-    let mut s = Shared::<[F]>::new_slice(comptime!(ROW_STEP * (chunks * EDGE + PADDING)));
+    let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
+        comptime!(ROW_STEP * ((COLUMNS + PADDING) / size)),
+        FRAGMENT_BYTES,
+    );
+    let mut s = Shared::<[F]>::new_aligned_slice(
+        comptime!(ROW_STEP * (chunks * EDGE + PADDING)),
+        FRAGMENT_BYTES,
+    );
     let products = no_sums(comptime!(chunks * COLUMN_FRAGMENTS));
 
     if first_rank < rank {
@@ -154,8 +164,10 @@ fn partial_sums_kernel<F: Float, N: Size>(
             sync_cube();
         }
 
-        let mut sums =
-            Shared::<[Vector<f32, N>]>::new_slice(comptime!(EDGE * ((COLUMNS + PADDING) / size)));
+        let mut sums = Shared::<[Vector<f32, N>]>::new_aligned_slice(
+            comptime!(EDGE * ((COLUMNS + PADDING) / size)),
+            FRAGMENT_BYTES,
+        );
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;
