@@ -137,11 +137,25 @@ fn a_layer_launches_as_much_for_many_sequences_and_adapters_as_for_one() {
     }
 }
 
+/// What cuBLAS does is counted on a CUDA device alone.
+#[cfg(feature = "cuda")]
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+fn is_cuda() -> bool {
+    let is_cuda = std::env::var("LORALOOM_TEST_DEVICE").is_ok_and(|name| name == "cuda");
+    if !is_cuda {
+        println!("skipped: no CUDA device");
+    }
+    is_cuda
+}
+
 /// A layer of Llama 3.1 8B over sequences of 1,024 tokens. Nothing is executed.
 #[test]
 #[ignore = "needs a CUDA device: LORALOOM_TEST_DEVICE"]
 #[cfg(feature = "cuda")]
 fn a_large_layer_launches_at_most_130_times_for_any_number_of_long_sequences() {
+    if !is_cuda() {
+        return;
+    }
     let _alone = alone();
     let device = device();
     let config = LlamaConfig::named("llama-3.1-8b").expect("a known shape");
@@ -174,6 +188,9 @@ fn a_large_layer_launches_at_most_130_times_for_any_number_of_long_sequences() {
 #[ignore = "needs a CUDA device: LORALOOM_TEST_DEVICE"]
 #[cfg(feature = "cuda")]
 fn attention_moves_little_more_than_the_scores_that_are_seen() {
+    if !is_cuda() {
+        return;
+    }
     let _alone = alone();
     let device = device().autodiff();
     let shape = loraloom_model::AttentionShape {

@@ -30,7 +30,7 @@ fn limits(tensor: &CubeTensor) -> Limits {
     if is_software(&tensor.device) {
         return Limits {
             queries: 64,
-            scores: 1 << 17,
+            scores: 1 << 20,
         };
     }
     Limits {
