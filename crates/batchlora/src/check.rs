@@ -213,6 +213,16 @@ fn operand(shape: [usize; 2], seed: u32, dtype: FloatDType, device: &Device) -> 
     Tensor::from_data(data.convert_dtype(dtype), (device, dtype))
 }
 
+/// What a product by cuBLAS ran into, memory that ran out before it included; once. Its result, and what
+/// was computed from it, is no number: whoever reads results back asks.
+pub fn product_failure() -> Option<String> {
+    #[cfg(feature = "cuda")]
+    let failure = crate::kernels::take_failure();
+    #[cfg(not(feature = "cuda"))]
+    let failure = None;
+    failure
+}
+
 /// What multiplies matrices on a device, in words: `cuBLAS 13.1`, or Burn's kernels and why cuBLAS is
 /// not in use. Opens the device.
 pub fn products(device: &Device) -> String {

@@ -23,7 +23,7 @@ mod spec;
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
-pub use check::{check_device, check_product, products};
+pub use check::{check_device, check_product, product_failure, products};
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]

@@ -207,6 +207,9 @@ pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError
     let data = tensor
         .try_into_data()
         .map_err(|error| failed(format!("{error:?}")))?;
+    if let Some(reason) = batchlora::product_failure() {
+        return Err(failed(reason));
+    }
     data.convert::<f32>()
         .try_into_vec()
         .map_err(|error| failed(format!("{error:?}")))

@@ -51,6 +51,8 @@ mod tensor_cores;
 mod weight_grad;
 
 pub use count::LaunchCount;
+#[cfg(feature = "cuda")]
+pub(crate) use cublas::take_failure;
 pub(crate) use product::products;
 pub use profile::{KernelProfile, KernelTime};
 pub(crate) use tables::{Tables, TablesKey};

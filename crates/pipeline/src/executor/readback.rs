@@ -87,6 +87,9 @@ impl Readback {
             return Err(failed("reading results from it panicked".into()));
         };
         let values = values.map_err(|error| failed(format!("{error:?}")))?;
+        if let Some(reason) = batchlora::product_failure() {
+            return Err(failed(reason));
+        }
         let values = values.into_iter().map(|data| {
             let values = data.convert::<f32>().try_into_vec();
             values.map_err(|error| failed(format!("{error:?}")))
