@@ -181,7 +181,7 @@ pub fn check_product(
                     size += term.abs();
                 }
                 let difference = (f64::from(found) - expected).abs();
-                // What is no number is off, too.
+                // A NaN compares with nothing, and so fails.
                 if !matches!(
                     difference.partial_cmp(&(rounding * expected.abs() + 1e-6 * size)),
                     Some(Ordering::Less | Ordering::Equal)
@@ -213,8 +213,8 @@ fn operand(shape: [usize; 2], seed: u32, dtype: FloatDType, device: &Device) -> 
     Tensor::from_data(data.convert_dtype(dtype), (device, dtype))
 }
 
-/// What a product by cuBLAS ran into, memory that ran out before it included; once. Its result, and what
-/// was computed from it, is no number: whoever reads results back asks.
+/// Takes the error of the first cuBLAS product that failed, on any device of this process. Its result is
+/// NaN, and CubeCL does not know of the error, so call this after reading results back.
 pub fn product_failure() -> Option<String> {
     #[cfg(feature = "cuda")]
     let failure = crate::kernels::take_failure();
@@ -223,8 +223,8 @@ pub fn product_failure() -> Option<String> {
     failure
 }
 
-/// What multiplies matrices on a device, in words: `cuBLAS 13.1`, or Burn's kernels and why cuBLAS is
-/// not in use. Opens the device.
+/// Names the library that multiplies matrices on a device: `cuBLAS 13.1`, or Burn's kernels and the
+/// reason why cuBLAS is not in use. Opens the device.
 pub fn products(device: &Device) -> String {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Flex(_) => "gemm".to_owned(),

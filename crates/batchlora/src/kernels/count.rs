@@ -37,7 +37,7 @@ pub(super) fn moved(bytes: u64) {
     NEXT.set(NEXT.get() + bytes);
 }
 
-/// What was noted for the launch that is made now.
+/// Takes the bytes that were noted for this launch.
 pub(super) fn take_moved() -> u64 {
     NEXT.take()
 }

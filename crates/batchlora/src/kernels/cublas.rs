@@ -170,7 +170,7 @@ macro_rules! call {
     };
 }
 
-/// What the thread of a device multiplies with.
+/// A cuBLAS handle with its stream and events. Each device's thread has its own.
 struct Blas {
     libraries: &'static Libraries,
     handle: Pointer,
@@ -361,7 +361,7 @@ impl Blas {
             .collect()
     }
 
-    /// A result that is no number, where there is none.
+    /// Fills the result of a failed product with NaN.
     fn spoil(&self, out: u64, bytes: u64) -> Result<(), String> {
         let driver = &self.libraries.driver;
         self.in_order(|| {
@@ -486,10 +486,10 @@ pub(super) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
     times.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// What the first product that failed ran into. Its result is no number, and nobody else is told.
+/// The error of the first product that failed. Its result is NaN.
 static FAILURE: Mutex<Option<String>> = Mutex::new(None);
 
-/// That, once.
+/// Takes the error.
 pub(crate) fn take_failure() -> Option<String> {
     let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     failure.take()
