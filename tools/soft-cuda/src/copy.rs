@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    driver::{SUCCESS, Status},
+    driver::{SUCCESS, Status, trace},
     order::{Order, in_order},
 };
 
@@ -35,6 +35,7 @@ unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: u
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
+    trace(|| format!("{bytes} bytes to the device"));
     unsafe { copy(to, from, bytes) }
 }
 
@@ -61,9 +62,13 @@ struct Side2d {
 }
 
 impl Side2d {
-    fn start(&self) -> u64 {
+    fn is_host(&self) -> bool {
         const HOST: c_uint = 1;
-        let base = if self.memory_type == HOST {
+        self.memory_type == HOST
+    }
+
+    fn start(&self) -> u64 {
+        let base = if self.is_host() {
             self.host
         } else {
             self.device
@@ -84,6 +89,9 @@ struct Copy2d {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpy2DAsync_v2(what: *const Copy2d, _stream: *mut c_void) -> Status {
     let what = unsafe { &*what };
+    if what.source.is_host() {
+        trace(|| format!("{} bytes to the device", what.width_bytes * what.height));
+    }
     for row in 0..what.height {
         let of = |side: &Side2d| side.start() + (row * side.pitch) as u64;
         let status = unsafe { copy(of(&what.target), of(&what.source), what.width_bytes) };

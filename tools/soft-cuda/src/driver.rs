@@ -2,13 +2,14 @@
 //! happened when it returns; whether streams wait for each other is only looked at.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     fs,
     path::PathBuf,
     ptr,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -93,8 +94,9 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> Status 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
+    let used = allocated().get(&CURRENT.get()).copied().unwrap_or_default();
     unsafe {
-        *free = total_memory();
+        *free = total_memory() - used;
         *total = total_memory();
     }
     SUCCESS
@@ -151,18 +153,40 @@ unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, most: *mut c
     SUCCESS
 }
 
+/// Bytes that are allocated on each context's device.
+static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+fn allocated() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What stands before an allocation, to be known again when it is freed.
+#[derive(Clone, Copy)]
+struct Header {
+    bytes: usize,
+    /// 0 is the host.
+    context: usize,
+}
+
 fn layout(bytes: usize) -> std::alloc::Layout {
-    // The size has to be known again when memory is freed: it stands before it.
     std::alloc::Layout::from_size_align(bytes + ALIGNMENT, ALIGNMENT).expect("a size that fits")
 }
 
-unsafe fn allocate(pointer: *mut u64, bytes: usize) -> Status {
+unsafe fn allocate(pointer: *mut u64, bytes: usize, context: usize) -> Status {
+    if context != 0 {
+        let mut allocated = allocated();
+        let used = allocated.entry(context).or_default();
+        if *used + bytes > total_memory() {
+            return OUT_OF_MEMORY;
+        }
+        *used += bytes;
+    }
     let memory = unsafe { std::alloc::alloc(layout(bytes)) };
     if memory.is_null() {
         return OUT_OF_MEMORY;
     }
     unsafe {
-        memory.cast::<usize>().write(bytes);
+        memory.cast::<Header>().write(Header { bytes, context });
         // What nobody wrote is no number: a kernel that reads it shows.
         memory.add(ALIGNMENT).write_bytes(0xff, bytes);
         *pointer = memory.add(ALIGNMENT) as u64;
@@ -173,7 +197,10 @@ unsafe fn allocate(pointer: *mut u64, bytes: usize) -> Status {
 unsafe fn free(pointer: u64) -> Status {
     let memory = (pointer as usize - ALIGNMENT) as *mut u8;
     unsafe {
-        let bytes = memory.cast::<usize>().read();
+        let Header { bytes, context } = memory.cast::<Header>().read();
+        if context != 0 {
+            *allocated().entry(context).or_default() -= bytes;
+        }
         std::alloc::dealloc(memory, layout(bytes));
     }
     SUCCESS
@@ -181,12 +208,12 @@ unsafe fn free(pointer: u64) -> Status {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Status {
-    unsafe { allocate(pointer, bytes) }
+    unsafe { allocate(pointer, bytes, CURRENT.get()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, _: *mut c_void) -> Status {
-    unsafe { allocate(pointer, bytes) }
+    unsafe { allocate(pointer, bytes, CURRENT.get()) }
 }
 
 #[unsafe(no_mangle)]
@@ -201,12 +228,19 @@ unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: *mut c_void) -> Statu
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> Status {
-    unsafe { allocate(pointer, bytes) }
+    unsafe { allocate(pointer, bytes, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(pointer: u64) -> Status {
     unsafe { free(pointer) }
+}
+
+/// Says what was done if `SOFT_CUDA_TRACE` is set.
+pub fn trace(what: impl FnOnce() -> String) {
+    if env::var_os("SOFT_CUDA_TRACE").is_some() {
+        eprintln!("soft-cuda: {}", what());
+    }
 }
 
 /// Writes a module's text where `SOFT_CUDA_PTX` says, to be given to `ptxas`.
@@ -284,13 +318,13 @@ unsafe extern "C" fn cuLaunchKernel(
     let values = unsafe { entry.values(parameters) };
     let begun = Instant::now();
     let launched = launch(entry, &grid, &values);
-    if env::var_os("SOFT_CUDA_TRACE").is_some() {
+    trace(|| {
         let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
-        eprintln!(
-            "soft-cuda: {milliseconds:.3} ms {} {:?} {:?}",
+        format!(
+            "{milliseconds:.3} ms {} {:?} {:?}",
             entry.name, grid.blocks, grid.threads
-        );
-    }
+        )
+    });
     match launched {
         Ok(()) => SUCCESS,
         Err(error) => {
@@ -329,6 +363,7 @@ extern "C" fn cuStreamDestroy_v2(_stream: *mut c_void) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(_stream: *mut c_void) -> Status {
+    trace(|| "the host waits for a stream".to_owned());
     SUCCESS
 }
 
@@ -359,6 +394,7 @@ unsafe extern "C" fn cuEventRecord(event: *mut Instant, stream: *mut c_void) -> 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(_event: *mut Instant) -> Status {
+    trace(|| "the host waits for an event".to_owned());
     SUCCESS
 }
 

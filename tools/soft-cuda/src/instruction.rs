@@ -114,6 +114,11 @@ pub enum Operation {
         place: Place,
         transposed: bool,
     },
+    StoreMatrix {
+        sources: Vec<usize>,
+        place: Place,
+        transposed: bool,
+    },
     ActiveMask(usize),
     Nothing,
 }
@@ -364,6 +369,18 @@ fn operation(parts: &[&str], texts: &[&str], names: &mut Names) -> Result<Operat
             }
             Operation::LoadMatrix {
                 targets,
+                place,
+                transposed: has("trans"),
+            }
+        }
+        "stmatrix" => {
+            let place = place(names, Space::Shared, text(0)?)?;
+            let sources = vector(text(1)?, names)?;
+            if !has("m8n8") {
+                return Err("unknown shape".to_owned());
+            }
+            Operation::StoreMatrix {
+                sources,
                 place,
                 transposed: has("trans"),
             }

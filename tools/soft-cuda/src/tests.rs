@@ -183,3 +183,59 @@ fn a_product_of_matrices_has_the_manuals_fragments() {
         }
     }
 }
+
+/// Four matrices of 8 x 8 from registers, and every row of them back by itself.
+#[test]
+fn matrices_are_stored_where_the_manual_says() {
+    let ptx = |transposed: &str| {
+        format!(
+            ".visible .entry kernel(.param .u64 kernel_param_0)
+            {{
+                .reg .b32 %r<20>;
+                .reg .b64 %rd<9>;
+                .shared .align 16 .b8 rows[512];
+                ld.param.u64 %rd1, [kernel_param_0];
+                mov.u32 %r1, %tid.x;
+                mul.lo.s32 %r2, %r1, 524296;
+                add.s32 %r3, %r2, 65536;
+                add.s32 %r4, %r3, 131074;
+                add.s32 %r5, %r4, 131074;
+                add.s32 %r6, %r5, 131074;
+                mov.u64 %rd2, rows;
+                mul.wide.u32 %rd3, %r1, 16;
+                add.s64 %rd4, %rd2, %rd3;
+                stmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16 [%rd4], {{%r3, %r4, %r5, %r6}};
+                bar.sync 0;
+                ld.shared.v4.b32 {{%r7, %r8, %r9, %r10}}, [%rd4];
+                add.s64 %rd5, %rd1, %rd3;
+                st.global.v4.b32 [%rd5], {{%r7, %r8, %r9, %r10}};
+                ret;
+            }}"
+        )
+    };
+    for (form, transposed) in [("", false), (".trans", true)] {
+        #[repr(align(16))]
+        struct Rows([[[u16; 8]; 8]; 4]);
+        let mut rows = Rows([[[0; 8]; 8]; 4]);
+        let parameters = [&raw mut rows as u64];
+        run(&ptx(form), &one_block(32), &parameters).unwrap();
+        for (matrix, rows) in rows.0.iter().enumerate() {
+            for (row, elements) in rows.iter().enumerate() {
+                for (column, &element) in elements.iter().enumerate() {
+                    let (row, column) = if transposed {
+                        (column, row)
+                    } else {
+                        (row, column)
+                    };
+                    let lane = row * 4 + column / 2;
+                    let expected = lane * 8 + matrix * 2 + column % 2;
+                    assert_eq!(
+                        usize::from(element),
+                        expected,
+                        "{form} {matrix} {row} {column}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -215,6 +215,34 @@ impl Warp {
                     }
                 }
             }
+            Operation::StoreMatrix {
+                sources,
+                place,
+                transposed,
+            } => {
+                whole(lanes)?;
+                for (matrix, &source) in sources.iter().enumerate() {
+                    let mut elements = [[0u16; 8]; 8];
+                    for lane in 0..LANES {
+                        let (row, column) = (lane / 4, lane % 4 * 2);
+                        let pair = self.registers[source][lane];
+                        for (at, element) in
+                            [pair as u16, (pair >> 16) as u16].into_iter().enumerate()
+                        {
+                            match transposed {
+                                false => elements[row][column + at] = element,
+                                true => elements[column + at][row] = element,
+                            }
+                        }
+                    }
+                    for (row, elements) in elements.iter().enumerate() {
+                        let to = self.pointer(block, *place, matrix * 8 + row, 16)?;
+                        for (at, &element) in elements.iter().enumerate() {
+                            unsafe { write(to.add(2 * at), 2, u64::from(element)) };
+                        }
+                    }
+                }
+            }
             Operation::Nothing => {}
             Operation::Branch(_) | Operation::Barrier | Operation::Exit => {
                 unreachable!("the threads' way is not theirs to go here")

@@ -123,6 +123,7 @@ impl Warp {
             Operation::Barrier
             | Operation::Product(_)
             | Operation::LoadMatrix { .. }
+            | Operation::StoreMatrix { .. }
             | Operation::LoadFragment(_)
             | Operation::FragmentProduct(_) => Some(self.live()),
             Operation::Shuffle { members, .. } | Operation::Vote { members, .. } => {
