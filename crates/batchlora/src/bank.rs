@@ -182,7 +182,7 @@ impl AdapterBank {
             )));
         }
         let mut routed = Vec::new();
-        for segment in segments.iter() {
+        for (segment, &loss_scale) in segments.iter().zip(segments.loss_scales()) {
             let slot = segment.slot;
             let Some(spec) = self.slots.get(slot) else {
                 return Err(BatchLoraError::NoSuchSlot {
@@ -203,6 +203,7 @@ impl AdapterBank {
                     rows: segment.rows.clone(),
                     ranks: self.ranks(slot),
                     scale: spec.scale() as f32,
+                    loss_scale,
                     dropout,
                 });
             }

@@ -29,6 +29,8 @@ pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]
 #[doc(hidden)]
 pub use kernels::launch;
+#[cfg(feature = "persistence")]
+pub use kernels::persist_kernels;
 #[cfg(feature = "cubecl")]
 pub use kernels::{KernelProfile, KernelTime, LaunchCount};
 pub use linear::{frozen_linear, lora_linear, seed_gradient};

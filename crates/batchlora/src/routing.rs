@@ -1,6 +1,11 @@
+#[cfg(feature = "cubecl")]
+use std::sync::OnceLock;
 use std::{ops::Range, sync::Arc};
 
-use crate::{DropoutKey, Segments};
+#[cfg(feature = "cubecl")]
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::{DropoutKey, Segments, ops::Side};
 
 /// One segment's way through one bank.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,8 +16,20 @@ pub struct RoutedSegment {
     pub ranks: Range<usize>,
     /// The factor s of `s · x A B`.
     pub scale: f32,
+    /// What the incoming gradient is divided by for A and B.
+    pub loss_scale: f32,
     /// The mask of the adapter's input; `None` keeps every element.
     pub dropout: Option<DropoutKey>,
+}
+
+impl RoutedSegment {
+    /// What the sum of products over the rows is multiplied by for the gradient of A or B.
+    pub(crate) fn gradient_factor(&self, side: Side) -> f32 {
+        match side {
+            Side::Input => 1.0 / self.loss_scale,
+            Side::Output => self.scale / self.loss_scale,
+        }
+    }
 }
 
 /// Which rows of a batch go through which rows of one bank's packed weights: [`Segments`] seen by
@@ -21,7 +38,12 @@ pub struct RoutedSegment {
 /// Segments without rows, and those whose slot has no adapter at this module, are left out.
 /// Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Routing(Arc<Inner>);
+pub struct Routing {
+    inner: Arc<Inner>,
+    /// The bits of the dropout mask that forward drew, for backward.
+    #[cfg(feature = "cubecl")]
+    kept_mask: Option<Arc<OnceLock<CubeTensor>>>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -34,42 +56,61 @@ struct Inner {
 impl Routing {
     pub(crate) fn new(segments: Segments, routed: Vec<RoutedSegment>, rank_sum: usize) -> Self {
         let rank_max = routed.iter().map(|s| s.ranks.len()).max().unwrap_or(0);
-        Self(Arc::new(Inner {
-            segments,
-            routed,
-            rank_sum,
-            rank_max,
-        }))
+        Self {
+            inner: Arc::new(Inner {
+                segments,
+                routed,
+                rank_sum,
+                rank_max,
+            }),
+            #[cfg(feature = "cubecl")]
+            kept_mask: None,
+        }
     }
 
     /// Rows of the batch.
     pub fn rows(&self) -> usize {
-        self.0.segments.rows()
+        self.inner.segments.rows()
     }
 
     /// Rows of the packed weights: the sum of all slots' ranks.
     pub fn rank_sum(&self) -> usize {
-        self.0.rank_sum
+        self.inner.rank_sum
     }
 
     /// The largest rank among the routed segments, the width of the compact rank-r product.
     pub fn rank_max(&self) -> usize {
-        self.0.rank_max
+        self.inner.rank_max
     }
 
     /// The segments in row order.
     pub fn segments(&self) -> &[RoutedSegment] {
-        &self.0.routed
+        &self.inner.routed
     }
 
     /// Coordinates in the dropout counter of these rows of the batch.
     pub fn dropout_rows(&self, rows: Range<usize>) -> &[u32] {
-        &self.0.segments.dropout_rows()[rows]
+        &self.inner.segments.dropout_rows()[rows]
+    }
+
+    /// This routing for one forward that backward follows: where masks are kept, this one's is.
+    pub(crate) fn keeping_mask(self) -> Self {
+        Self {
+            #[cfg(feature = "cubecl")]
+            kept_mask: Some(Arc::default()),
+            ..self
+        }
+    }
+
+    /// Where forward keeps the mask, if it does.
+    #[cfg(feature = "cubecl")]
+    pub(crate) fn kept_mask(&self) -> Option<&OnceLock<CubeTensor>> {
+        self.kept_mask.as_deref()
     }
 
     /// The layout of the batch.
     #[cfg(feature = "cubecl")]
     pub(crate) fn batch(&self) -> &Segments {
-        &self.0.segments
+        &self.inner.segments
     }
 }

@@ -23,15 +23,23 @@ struct Inner {
     rows: usize,
     segments: Vec<Segment>,
     dropout_rows: Vec<u32>,
+    loss_scales: Vec<f32>,
     /// Device tables of this batch: one for all banks whose adapters have the same shapes.
     #[cfg(feature = "cubecl")]
     tables: std::sync::Mutex<Vec<(crate::kernels::TablesKey, crate::kernels::Tables)>>,
 }
 
 impl Inner {
-    fn new(rows: usize, segments: Vec<Segment>, dropout_rows: Vec<u32>) -> Self {
+    fn new(rows: usize, segments: Vec<Segment>) -> Self {
+        let mut dropout_rows = vec![0; rows];
+        for segment in &segments {
+            for (within, row) in segment.rows.clone().enumerate() {
+                dropout_rows[row] = within as u32;
+            }
+        }
         Self {
             rows,
+            loss_scales: vec![1.0; segments.len()],
             segments,
             dropout_rows,
             #[cfg(feature = "cubecl")]
@@ -57,13 +65,7 @@ impl Segments {
             }
             end = stop;
         }
-        let mut dropout_rows = vec![0; rows];
-        for segment in &segments {
-            for (within, row) in segment.rows.clone().enumerate() {
-                dropout_rows[row] = within as u32;
-            }
-        }
-        Ok(Self(Arc::new(Inner::new(rows, segments, dropout_rows))))
+        Ok(Self(Arc::new(Inner::new(rows, segments))))
     }
 
     /// Gives every row its own coordinate in the dropout counter: the row's place within the
@@ -80,12 +82,32 @@ impl Segments {
                 self.rows()
             )));
         }
-        let segments = self.0.segments.clone();
-        Ok(Self(Arc::new(Inner::new(
-            self.0.rows,
-            segments,
+        Ok(Self(Arc::new(Inner {
             dropout_rows,
-        ))))
+            loss_scales: self.0.loss_scales.clone(),
+            ..Inner::new(self.0.rows, self.0.segments.clone())
+        })))
+    }
+
+    /// Says how many times too large each segment's gradient comes in, 1 by default: gradients of A
+    /// and B are divided by it, that of x keeps it. With powers of two nothing else changes but that
+    /// small gradients do not vanish in `float16`. Segments of one slot have one scale.
+    ///
+    /// # Errors
+    /// [`BatchLoraError::Shape`] if there is not one scale per segment.
+    pub fn with_loss_scales(self, loss_scales: Vec<f32>) -> Result<Self, BatchLoraError> {
+        if loss_scales.len() != self.0.segments.len() {
+            return Err(BatchLoraError::Shape(format!(
+                "{} loss scales for {} segments",
+                loss_scales.len(),
+                self.0.segments.len()
+            )));
+        }
+        Ok(Self(Arc::new(Inner {
+            loss_scales,
+            dropout_rows: self.0.dropout_rows.clone(),
+            ..Inner::new(self.0.rows, self.0.segments.clone())
+        })))
     }
 
     /// Rows of the batch.
@@ -101,6 +123,11 @@ impl Segments {
     /// Every row's coordinate in the dropout counter, `[rows]`.
     pub fn dropout_rows(&self) -> &[u32] {
         &self.0.dropout_rows
+    }
+
+    /// What each segment's incoming gradient is divided by for A and B.
+    pub fn loss_scales(&self) -> &[f32] {
+        &self.0.loss_scales
     }
 
     /// The tables of that key, made on first use.

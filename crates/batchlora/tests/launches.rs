@@ -223,10 +223,25 @@ fn the_operator_moves_as_little_as_the_best_known_kernel() {
     };
     let (one, four) = (moved(1), moved(4));
     println!("{one:.4} GB for one adapter, {four:.4} GB for four");
-    // With two reads of dH it was 0.894.
-    assert!(0.8 < one && one <= 0.84, "{one} GB");
+    // With two reads of dH it was 0.894. The bits of the mask are 0.0126, written once and read twice.
+    assert!(0.8 < one && one <= 0.85, "{one} GB");
     assert!(
         (four - one).abs() <= 0.01 * one,
         "{four} GB against {one} GB"
     );
+}
+
+/// Backward takes the mask that forward drew.
+#[test]
+#[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
+fn a_dropout_mask_is_drawn_once() {
+    let dtypes = [DType::F32, DType::BF16].into_iter();
+    for dtype in dtypes.filter(|&dtype| device().supports_dtype(dtype)) {
+        let _alone = alone();
+        let batch = Batch::new(4, 128, [64, 96], dtype);
+        let operands = batch.operands();
+        let count = LaunchCount::start();
+        batch.forward_and_backward(operands);
+        assert_eq!(count.masks_drawn(), 1, "{dtype:?}");
+    }
 }

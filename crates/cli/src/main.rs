@@ -29,6 +29,8 @@ use printer::Printer;
 
 fn main() -> ExitCode {
     device::hush();
+    #[cfg(feature = "cuda")]
+    batchlora::persist_kernels("loraloom");
     panics::install();
     allocations::count();
     let arguments = match Arguments::parse_from(std::env::args_os()) {

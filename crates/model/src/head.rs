@@ -25,8 +25,8 @@ pub struct Targets {
     pub rows: Vec<usize>,
     /// The token to be predicted.
     pub ids: Vec<u32>,
-    /// What the token's loss is multiplied by in the gradient: one over the target tokens of its
-    /// task's whole step.
+    /// What the token's loss is multiplied by in the gradient: its task's loss scale over the target
+    /// tokens of the task's whole step.
     pub weights: Vec<f32>,
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct TaskRows<'a> {
     /// Tokens of the longest row of the batch that the samples are of, which dynamic rope goes by: a
     /// batch that is cut into micro-batches computes what it would whole.
     pub(crate) longest: usize,
-    /// Weight of a target token in the loss.
-    pub(crate) weight: f32,
+    /// Target tokens of the task's whole step: its loss is their mean.
+    pub(crate) step_targets: usize,
 }
 
 /// A batch as the stages take it.
@@ -40,10 +40,14 @@ pub(crate) fn assemble(
 ) -> Result<AssembledBatch, BatchLoraError> {
     let (mut ids, mut dropout_rows) = (Vec::new(), Vec::new());
     let (mut lengths, mut rope_lengths) = (Vec::new(), Vec::new());
-    let (mut segments, mut targets_per_task) = (Vec::new(), Vec::new());
+    let (mut segments, mut loss_scales) = (Vec::new(), Vec::new());
+    let mut targets_per_task = Vec::new();
     let mut targets = Targets::default();
     for task in tasks {
         let (first_row, first_target) = (ids.len(), targets.ids.len());
+        // A target's weight is between 1 and 2: gradients far below that vanish in float16.
+        let loss_scale = task.step_targets.next_power_of_two() as f64;
+        let weight = (loss_scale / task.step_targets as f64) as f32;
         for (index, sample) in task.samples.iter().enumerate() {
             let row = ids.len();
             let length = predicting_length(sample);
@@ -51,7 +55,7 @@ pub(crate) fn assemble(
                 if sample.is_target[position] {
                     targets.rows.push(row + position - 1);
                     targets.ids.push(sample.ids[position]);
-                    targets.weights.push(task.weight);
+                    targets.weights.push(weight);
                 }
             }
             let counter = (task.first_sample + index) * task.max_seq_len;
@@ -64,6 +68,7 @@ pub(crate) fn assemble(
             rows: first_row..ids.len(),
             slot: task.slot,
         });
+        loss_scales.push(loss_scale as f32);
         targets_per_task.push(targets.ids.len() - first_target);
     }
     Ok(AssembledBatch {
@@ -71,7 +76,9 @@ pub(crate) fn assemble(
             sequences: Sequences::from_lengths(lengths),
             past: 0,
             rope_lengths,
-            segments: Segments::new(ids.len(), segments)?.with_dropout_rows(dropout_rows)?,
+            segments: Segments::new(ids.len(), segments)?
+                .with_dropout_rows(dropout_rows)?
+                .with_loss_scales(loss_scales)?,
             draws,
             targets,
             ids,
@@ -87,4 +94,37 @@ pub(crate) fn predicting_length(sample: &Sample) -> usize {
         .iter()
         .rposition(|&target| target)
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As large as `float16` can take them through the layers, and together one over the targets.
+    #[test]
+    fn targets_weigh_between_one_and_two_and_loss_scales_make_up_for_it() {
+        let sample = Sample {
+            ids: vec![1, 2, 3, 4],
+            is_target: vec![false, false, true, true],
+        };
+        for step_targets in [2, 3, 1000, 4096, 12_345] {
+            let task = TaskRows {
+                slot: 0,
+                samples: vec![&sample],
+                first_sample: 0,
+                max_seq_len: 8,
+                longest: 4,
+                step_targets,
+            };
+            let batch = assemble(&[task], None).expect("in order").microbatch;
+            let [scale] = *batch.segments.loss_scales() else {
+                panic!("one segment");
+            };
+            for &weight in &batch.targets.weights {
+                assert!((1.0..2.0).contains(&weight), "{weight}");
+                let expected = (1.0 / step_targets as f64) as f32;
+                assert_eq!((weight / scale).to_bits(), expected.to_bits());
+            }
+        }
+    }
 }

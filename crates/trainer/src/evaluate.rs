@@ -22,7 +22,7 @@ pub(crate) fn evaluate(
             longest: samples.iter().map(Sample::len).max().unwrap_or(0),
             first_sample: 0,
             max_seq_len,
-            weight: 1.0,
+            step_targets: 1,
         };
         let batch = assemble(&[part], None)?;
         let losses = pipeline.target_losses(place.group, &batch.microbatch)?;

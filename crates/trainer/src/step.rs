@@ -119,7 +119,7 @@ fn microbatches(
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
                 longest: rows.longest[index],
-                weight: (1.0 / rows.step_target_tokens as f64) as f32,
+                step_targets: rows.step_target_tokens,
             });
             first_samples[slot] += samples.len();
         }

@@ -36,9 +36,10 @@ pub(super) fn adamw(
         vectors.div_ceil(LANES * UNIT_VECTORS) as u32,
         1,
     );
-    record(&[
-        &weight, &weight, &first, &first, &second, &second, &gradient,
-    ]);
+    record(
+        &[&weight, &first, &second, &gradient],
+        &[&weight, &first, &second],
+    );
     let client = weight.client.clone();
     adamw_kernel::launch(
         &client,

@@ -12,6 +12,7 @@ use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
 static COUNTS: AtomicUsize = AtomicUsize::new(0);
 static MOVED: AtomicU64 = AtomicU64::new(0);
 static PRODUCTS: AtomicU64 = AtomicU64::new(0);
+static DRAWS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether anybody counts.
 pub(super) fn active() -> bool {
@@ -48,6 +49,11 @@ pub(super) fn launched() {
     PRODUCTS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Notes that the next launch draws a dropout mask.
+pub(super) fn drew() {
+    DRAWS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Counts kernel launches, and the bytes this crate's own launches move, from its making on.
 ///
 /// The counts are the process's: one at a time, with the device synchronised before reading, and
@@ -56,6 +62,7 @@ pub struct LaunchCount {
     launches: Arc<Launches>,
     moved: u64,
     products: u64,
+    draws: u64,
     _observation: LaunchObservation,
 }
 
@@ -77,6 +84,7 @@ impl LaunchCount {
             launches: launches.clone(),
             moved: MOVED.load(Ordering::Relaxed),
             products: PRODUCTS.load(Ordering::Relaxed),
+            draws: DRAWS.load(Ordering::Relaxed),
             _observation: LaunchObservation::new(launches),
         }
     }
@@ -85,6 +93,11 @@ impl LaunchCount {
     pub fn launches(&self) -> u64 {
         let products = PRODUCTS.load(Ordering::Relaxed) - self.products;
         self.launches.0.load(Ordering::Relaxed) + products
+    }
+
+    /// Launches that drew dropout masks.
+    pub fn masks_drawn(&self) -> u64 {
+        DRAWS.load(Ordering::Relaxed) - self.draws
     }
 
     /// Bytes of device memory that the operands and results of this crate's launches, its matrix

@@ -569,7 +569,7 @@ fn multiply(
         add,
         types,
     };
-    record(&[lhs, rhs]);
+    record(&[lhs, rhs], &[]);
     let written = sizes[0] * sizes[1] * sizes[3];
     record_elements(out.dtype, if add { 2 * written } else { written });
     count::launched();

@@ -1,25 +1,85 @@
-//! The dropout mask of [`DropoutKey`](crate::DropoutKey), computed where it is used.
+//! The dropout mask of [`DropoutKey`](crate::DropoutKey): drawn where an adapter's input is first read,
+//! and kept as bits for backward.
+//!
+//! Drawing costs as much as the products of rank r: ten rounds for four elements. Of a forward that
+//! backward follows, `shrink` writes what it draws, one bit an element, `[rows, ceil(width / 32)]`
+//! words: 1/16 of a `bfloat16` input.
 
-use burn_cubecl::cubecl;
+use burn::{backend::TensorMetadata, tensor::DType};
+use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use super::tables::{KEEP, SEED_HIGH, SEED_LOW, STEP, THRESHOLD};
+use super::{
+    count, launch,
+    tables::{KEEP, ROW_TILE, SEED_HIGH, SEED_LOW, STEP, THRESHOLD, Tables},
+};
+use crate::{Routing, ops::Side};
 
 const MULTIPLIER_0: u32 = 0xD251_1F53;
 const MULTIPLIER_1: u32 = 0xCD9E_8D57;
 const WEYL_0: u32 = 0x9E37_79B9;
 const WEYL_1: u32 = 0xBB67_AE85;
 
-/// The factors of elements `column..column + N` of a row: 0 for a dropped element, `1 / (1 - p)`
-/// for a kept one. `segment` is where the segment's words begin, `column` a multiple of N.
+/// Where a kernel has the mask of its wide operand from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Mask {
+    /// There is none.
+    Absent,
+    /// It draws the mask.
+    Drawn,
+    /// It draws the mask and writes its bits.
+    Kept,
+    /// It reads bits that another kernel wrote.
+    Read,
+}
+
+impl Mask {
+    /// The mask of `shrink`, and where its bits go.
+    pub(super) fn to_draw(
+        wide: &CubeTensor,
+        tables: &Tables,
+        routing: &Routing,
+        side: Side,
+    ) -> (Self, CubeTensor) {
+        if side == Side::Output || !routing.has_dropout() {
+            return (Self::Absent, tables.unused.clone());
+        }
+        count::drew();
+        match routing.kept_mask() {
+            Some(kept) if kept.get().is_none() => {
+                let [rows, width] = wide.shape().dims();
+                let bits = launch::empty(wide, [rows, width.div_ceil(32)], DType::U32);
+                launch::record(&[], &[&bits]);
+                (Self::Kept, kept.get_or_init(|| bits).clone())
+            }
+            _ => (Self::Drawn, tables.unused.clone()),
+        }
+    }
+
+    /// The mask of a kernel that comes after `shrink`, and its bits.
+    pub(super) fn to_read(tables: &Tables, routing: &Routing, side: Side) -> (Self, CubeTensor) {
+        if side == Side::Output || !routing.has_dropout() {
+            return (Self::Absent, tables.unused.clone());
+        }
+        if let Some(bits) = routing.kept_mask().and_then(|kept| kept.get()) {
+            launch::record(&[bits], &[]);
+            return (Self::Read, bits.clone());
+        }
+        count::drew();
+        (Self::Drawn, tables.unused.clone())
+    }
+}
+
+/// Which of the elements `column..column + N` of a row are kept: a bit each, the first the lowest.
+/// `segment` is where the segment's words begin, `column` a multiple of N.
 #[cube]
-pub(super) fn keep_factors<N: Size>(
+pub(super) fn draw<N: Size>(
     segments: &[u32],
     segment: usize,
     row: u32,
     module: u32,
     column: usize,
-) -> Vector<f32, N> {
+) -> u32 {
     let size = N::value();
     let mut word0 = (column / 4) as u32;
     let mut word1 = row;
@@ -39,8 +99,7 @@ pub(super) fn keep_factors<N: Size>(
     }
 
     let threshold = segments[segment + THRESHOLD];
-    let keep = f32::reinterpret(segments[segment + KEEP]);
-    let mut factors = Vector::<f32, N>::new(keep);
+    let mut bits = 0u32;
     #[unroll]
     for index in 0..size {
         let place = (column + index) % 4;
@@ -54,32 +113,99 @@ pub(super) fn keep_factors<N: Size>(
         if place == 3 {
             word = word3;
         }
-        if word < threshold {
-            factors.insert(index, 0.0);
+        if word >= threshold {
+            bits |= comptime!(1u32 << index);
         }
     }
-    factors
+    bits
 }
 
-/// Vector `column` of a row of the wide operand, in `float32` and, if the kernel masks, with the
-/// row's mask on.
+/// The mask of vector `column` of a row, `width` vectors long: the lowest N bits, whatever is above.
 #[cube]
-pub(super) fn read_wide<F: Float, N: Size>(
-    wide: &Tensor<Vector<F, N>>,
+pub(super) fn mask_bits<N: Size>(
     place: (usize, usize),
+    width: usize,
     segments: &[u32],
     segment: usize,
     dropout_rows: &[u32],
+    kept: &[u32],
     module: u32,
-    #[comptime] masked: bool,
-) -> Vector<f32, N> {
+    #[comptime] mask: Mask,
+) -> u32 {
     let size = N::value();
     let (row, column) = place;
-    let at = row * (wide.stride(0) / size) + column;
-    let mut value = Vector::<f32, N>::cast_from(wide[at]);
-    if comptime!(masked) {
-        let dropout_row = dropout_rows[row];
-        value *= keep_factors::<N>(segments, segment, dropout_row, module, column * size);
+    let first = column * size;
+    if comptime!(mask == Mask::Read) {
+        kept[row * (width * size).div_ceil(32) + first / 32] >> (first % 32) as u32
+    } else {
+        draw::<N>(segments, segment, dropout_rows[row], module, first)
     }
-    value
+}
+
+/// A vector with its mask on: 0 for a dropped element, `1 / (1 - p)` times a kept one.
+#[cube]
+pub(super) fn masked<N: Size>(
+    value: Vector<f32, N>,
+    bits: u32,
+    segments: &[u32],
+    segment: usize,
+) -> Vector<f32, N> {
+    let size = N::value();
+    let mut factors = Vector::<f32, N>::new(f32::reinterpret(segments[segment + KEEP]));
+    #[unroll]
+    for index in 0..size {
+        if bits & comptime!(1u32 << index) == 0 {
+            factors.insert(index, 0.0);
+        }
+    }
+    value * factors
+}
+
+/// Vector `column` of a row of the wide operand in `float32`.
+#[cube]
+pub(super) fn read_wide<F: Float, N: Size>(
+    wide: &Tensor<Vector<F, N>>,
+    row: usize,
+    column: usize,
+) -> Vector<f32, N> {
+    Vector::cast_from(wide[row * (wide.stride(0) / N::value()) + column])
+}
+
+/// Writes the mask of a tile: `drawn` has the bits of `columns` elements of [`ROW_TILE`] rows, a
+/// vector each, from element `step * columns` of the rows on.
+#[cube]
+pub(super) fn keep<N: Size>(
+    drawn: &Shared<[u32]>,
+    kept: &mut [u32],
+    first_row: usize,
+    rows: usize,
+    step: usize,
+    width: usize,
+    #[comptime] columns: usize,
+) {
+    let size = N::value();
+    let words = comptime!(columns / 32);
+    let vectors = comptime!(32 / size);
+    let row = UNIT_POS as usize / words;
+    let word = UNIT_POS as usize % words;
+    let row_words = (width * size).div_ceil(32);
+    let to = step * words + word;
+    if row < rows && to < row_words {
+        let mut bits = 0u32;
+        #[unroll]
+        for index in 0..vectors {
+            let from = (row * words + word) * vectors + index;
+            bits |= drawn[from] << comptime!((index * size) as u32);
+        }
+        kept[(first_row + row) * row_words + to] = bits;
+    }
+}
+
+/// Elements of the shared memory that [`keep`] reads.
+pub(super) fn drawn_elements(mask: Mask, columns: usize, size: usize) -> usize {
+    if mask == Mask::Kept {
+        ROW_TILE * columns / size
+    } else {
+        1
+    }
 }

@@ -10,7 +10,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::keep_factors,
+    dropout::{Mask, mask_bits, masked},
     launch::{by_rows, cube_dim, record, vector_size, writable},
     shrink::RANK_CHUNK,
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
@@ -43,7 +43,8 @@ pub(super) fn expand_add(
     let size = vector_size(&[&wide, &weight]);
     let vectors = wide.shape()[1] / size;
     let cubes = CubeCount::Static(tables.tile_count as u32, vectors.div_ceil(LANES) as u32, 1);
-    record(&[&wide, &narrow, &weight, &wide]);
+    record(&[&wide, &narrow, &weight], &[&wide]);
+    let (mask, kept) = Mask::to_read(&tables, routing, side);
     let (client, dtype) = (wide.client.clone(), wide.dtype);
     expand_add_kernel::launch(
         &client,
@@ -55,10 +56,11 @@ pub(super) fn expand_add(
         tables.tiles.into_buffer_arg(),
         tables.segments.into_buffer_arg(),
         tables.dropout_rows.into_buffer_arg(),
+        kept.into_buffer_arg(),
         wide.clone().into_tensor_arg(),
         routing.module(),
         u32::from(side == Side::Output),
-        side == Side::Input && routing.has_dropout(),
+        mask,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     wide
@@ -71,10 +73,11 @@ fn expand_add_kernel<F: Float, N: Size>(
     tiles: &[u32],
     segments: &[u32],
     dropout_rows: &[u32],
+    kept: &[u32],
     wide: &mut Tensor<Vector<F, N>>,
     module: u32,
     scaled: u32,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -135,14 +138,18 @@ fn expand_add_kernel<F: Float, N: Size>(
             let row = row_lane + ROWS * i;
             if row < rows {
                 let mut sum = acc[i];
-                if comptime!(masked) {
-                    sum *= keep_factors::<N>(
+                if comptime!(mask != Mask::Absent) {
+                    let bits = mask_bits::<N>(
+                        (first_row + row, column),
+                        width,
                         segments,
                         segment,
-                        dropout_rows[first_row + row],
+                        dropout_rows,
+                        kept,
                         module,
-                        column * size,
+                        mask,
                     );
+                    sum = masked::<N>(sum, bits, segments, segment);
                 }
                 if scaled == 1 {
                     sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));

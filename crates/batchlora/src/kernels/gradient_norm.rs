@@ -25,7 +25,7 @@ pub(super) fn add_squares(
     let (sums, a, b) = (writable(sums), by_rows(a), by_rows(b));
     let [slots, shares] = sums.shape().dims();
     let size = vector_size(&[&a, &b]);
-    record(&[&a, &b, &sums, &sums]);
+    record(&[&a, &b, &sums], &[&sums]);
     let client = sums.client.clone();
     add_squares_kernel::launch(
         &client,
@@ -109,7 +109,7 @@ pub(super) fn total_squares(sums: CubeTensor) -> CubeTensor {
     if slots == 0 {
         return out;
     }
-    record(&[&sums, &out]);
+    record(&[&sums], &[&out]);
     let client = sums.client.clone();
     total_squares_kernel::launch(
         &client,

@@ -52,7 +52,8 @@ pub fn writable(tensor: CubeTensor) -> CubeTensor {
     if tensor.can_mut() && tensor.is_nonoverlapping() {
         return tensor;
     }
-    record(&[&tensor, &tensor]);
+    record(&[&tensor], &[]);
+    record_elements(tensor.dtype, tensor.shape().num_elements());
     tensor.copy()
 }
 
@@ -113,11 +114,45 @@ pub fn cubes(count: usize) -> CubeCount {
     CubeCount::Static(count.div_ceil(down) as u32, down as u32, 1)
 }
 
-/// Notes that the next launch reads or writes these tensors, each once.
-pub fn record(tensors: &[&CubeTensor]) {
-    if count::active() {
-        count::moved(tensors.iter().map(|tensor| bytes(tensor)).sum());
+/// Notes that the next launch reads and writes these tensors, each once; one that it updates in place
+/// is among both.
+///
+/// # Panics
+/// If kernels cannot do with them: they count elements in 32 bits, and are compiled as if what they
+/// write were not reached through another operand.
+pub fn record(read: &[&CubeTensor], written: &[&CubeTensor]) {
+    for tensor in read.iter().chain(written) {
+        let elements = tensor.shape().num_elements();
+        assert!(
+            u32::try_from(elements).is_ok(),
+            "a tensor of {elements} elements, {:?}: kernels count up to 2^32",
+            tensor.shape()
+        );
     }
+    for (index, tensor) in written.iter().enumerate() {
+        let mut others = read.iter().chain(&written[..index]);
+        assert!(
+            others.all(|other| std::ptr::eq(*other, *tensor) || !overlap(other, tensor)),
+            "a kernel would write what it has as another operand, too: {:?}",
+            tensor.shape()
+        );
+    }
+    if count::active() {
+        let tensors = read.iter().chain(written);
+        count::moved(tensors.map(|tensor| bytes(tensor)).sum());
+    }
+}
+
+/// Whether two tensors have memory in common.
+fn overlap(one: &CubeTensor, other: &CubeTensor) -> bool {
+    let [one, other] = [one, other].map(|tensor| &tensor.handle);
+    let [of_one, of_other] = [one, other].map(|handle| {
+        let start = handle.offset_start.unwrap_or(0);
+        start..start + handle.size_in_used()
+    });
+    one.memory.descriptor() == other.memory.descriptor()
+        && of_one.start < of_other.end
+        && of_other.start < of_one.end
 }
 
 /// Notes that the next launch reads or writes so many elements of this type.

@@ -42,6 +42,8 @@ mod gradient_norm;
 #[doc(hidden)]
 pub mod launch;
 mod output_grads;
+#[cfg(feature = "persistence")]
+mod persistence;
 mod product;
 mod profile;
 mod shrink;
@@ -53,6 +55,8 @@ mod weight_grad;
 pub use count::LaunchCount;
 #[cfg(feature = "cuda")]
 pub(crate) use cublas::take_failure;
+#[cfg(feature = "persistence")]
+pub use persistence::persist_kernels;
 pub(crate) use product::products;
 pub use profile::{KernelProfile, KernelTime};
 pub(crate) use tables::{Tables, TablesKey};

@@ -97,13 +97,10 @@ pub(super) fn output_grads(
             column_blocks as u32,
             chunks.div_ceil(MAX_CHUNKS) as u32,
         );
-        record(&[
-            &gradient,
-            &narrow,
-            &weight,
-            &weight_partial,
-            &narrow_partial,
-        ]);
+        record(
+            &[&gradient, &narrow, &weight],
+            &[&weight_partial, &narrow_partial],
+        );
         let dtype = gradient.dtype;
         partial_sums_kernel::launch(
             &client,
@@ -123,12 +120,10 @@ pub(super) fn output_grads(
             burn::backend::cubecl::dtype_to_storage_type(dtype),
         );
     }
-    record(&[
-        &weight_partial,
-        &narrow_partial,
-        &weight_gradient,
-        &narrow_gradient,
-    ]);
+    record(
+        &[&weight_partial, &narrow_partial],
+        &[&weight_gradient, &narrow_gradient],
+    );
     sum_kernel::launch(
         &client,
         CubeCount::Static(

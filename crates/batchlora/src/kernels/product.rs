@@ -46,7 +46,7 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
     if let Some(out) = cublas::product(&lhs, &rhs, dtype) {
         return out;
     }
-    record(&[&lhs, &rhs]);
+    record(&[&lhs, &rhs], &[]);
     record_elements(
         dtype,
         lines(&lhs) * rhs.meta.shape()[rhs.meta.num_dims() - 1],
@@ -79,7 +79,8 @@ pub fn matmul_onto(lhs: CubeTensor, rhs: CubeTensor, out: &CubeTensor, first: us
     }
     let part = matmul(lhs, rhs, out.dtype);
     let size = vector_size(&[out, &part]);
-    record(&[&part, &part]);
+    record(&[&part], &[]);
+    record_elements(part.dtype, part.shape().num_elements());
     put_kernel::launch(
         &out.client,
         cubes((part.shape().num_elements() / size).div_ceil(UNITS)),

@@ -12,7 +12,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::read_wide,
+    dropout::{Mask, draw, drawn_elements, keep, masked, read_wide},
     launch::{by_rows, cube_dim, empty, record, vector_size},
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
     tensor_cores,
@@ -51,7 +51,8 @@ pub(super) fn shrink(
         chunks.div_ceil(MAX_CHUNKS) as u32,
         1,
     );
-    record(&[&wide, &weight, &out]);
+    let (mask, kept) = Mask::to_draw(&wide, &tables, routing, side);
+    record(&[&wide, &weight], &[&out]);
     let (client, dtype) = (wide.client.clone(), wide.dtype);
     shrink_kernel::launch(
         &client,
@@ -64,10 +65,11 @@ pub(super) fn shrink(
         tables.segments.into_buffer_arg(),
         tables.dropout_rows.into_buffer_arg(),
         out.clone().into_tensor_arg(),
+        kept.into_buffer_arg(),
         routing.module(),
         u32::from(side == Side::Output),
         chunks.next_power_of_two().min(MAX_CHUNKS),
-        side == Side::Input && routing.has_dropout(),
+        mask,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     out
@@ -81,10 +83,11 @@ fn shrink_kernel<F: Float, N: Size>(
     segments: &[u32],
     dropout_rows: &[u32],
     out: &mut Tensor<f32>,
+    kept: &mut [u32],
     module: u32,
     scaled: u32,
     #[comptime] chunks: usize,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -110,6 +113,7 @@ fn shrink_kernel<F: Float, N: Size>(
         Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (WIDTH_TILE / size + 1)));
     let mut w =
         Shared::<[Vector<f32, N>]>::new_slice(comptime!(RANK_CHUNK * (WIDTH_TILE / size + 1)));
+    let mut drawn = Shared::<[u32]>::new_slice(comptime!(drawn_elements(mask, WIDTH_TILE, size)));
     let mut acc = Array::<f32>::new(comptime!(chunks * 16));
 
     if first_rank < rank {
@@ -119,16 +123,17 @@ fn shrink_kernel<F: Float, N: Size>(
                 let row = at / vectors;
                 let column = step * vectors + at % vectors;
                 let mut value = Vector::<f32, N>::new(0.0);
+                let mut bits = 0u32;
                 if row < rows && column < width {
-                    value = read_wide::<F, N>(
-                        wide,
-                        (first_row + row, column),
-                        segments,
-                        segment,
-                        dropout_rows,
-                        module,
-                        masked,
-                    );
+                    value = read_wide::<F, N>(wide, first_row + row, column);
+                    if comptime!(mask != Mask::Absent) {
+                        let row = dropout_rows[first_row + row];
+                        bits = draw::<N>(segments, segment, row, module, column * size);
+                        value = masked::<N>(value, bits, segments, segment);
+                    }
+                }
+                if comptime!(mask == Mask::Kept) {
+                    drawn[at] = bits;
                 }
                 x[row * pitch + at % vectors] = value;
             }
@@ -148,6 +153,9 @@ fn shrink_kernel<F: Float, N: Size>(
                         w[lane * pitch + at % vectors] = value;
                     }
                     sync_cube();
+                    if comptime!(mask == Mask::Kept && chunk == 0) && first_rank == 0 {
+                        keep::<N>(&drawn, kept, first_row, rows, step, width, WIDTH_TILE);
+                    }
                     for vector in 0..comptime!(vectors / SLICES) {
                         let at = unit / 32 * comptime!(vectors / SLICES) + vector;
                         let mut ranks = Array::<Vector<f32, N>>::new(4usize);

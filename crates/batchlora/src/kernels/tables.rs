@@ -1,9 +1,12 @@
 //! Routings as small device buffers.
 
-use burn_cubecl::{CubeDevice, cubecl::client::Client, tensor::CubeTensor};
+use burn::tensor::DType;
+use burn_cubecl::{
+    CubeDevice, cubecl::client::Client, ops::numeric::empty_device_dtype, tensor::CubeTensor,
+};
 
 use super::launch::table;
-use crate::{RoutedSegment, Routing};
+use crate::{RoutedSegment, Routing, ops::Side};
 
 /// Rows of a batch that one cube works on.
 pub(super) const ROW_TILE: usize = 32;
@@ -15,8 +18,9 @@ pub(super) const TILE_WORDS: usize = 3;
 /// Words per row block: segment, first row, rows, first row among the partial sums, first element
 /// among all blocks' rows times their ranks.
 pub(super) const BLOCK_WORDS: usize = 5;
-/// Words per packed row: its first partial sum, number of them, rows between them, scale.
-pub(super) const SUM_WORDS: usize = 4;
+/// Words per packed row: its first partial sum, number of them, rows between them, and what their sum
+/// is multiplied by, for A and for B.
+pub(super) const SUM_WORDS: usize = 5;
 
 /// Words per segment.
 pub(super) const SEGMENT_WORDS: usize = 9;
@@ -45,6 +49,8 @@ pub(crate) struct Tables {
     pub(super) partial_rows: usize,
     pub(super) segments: CubeTensor,
     pub(super) dropout_rows: CubeTensor,
+    /// A word for kernels that want a buffer they do not touch.
+    pub(super) unused: CubeTensor,
 }
 
 /// What tables are made from, to find them again.
@@ -92,6 +98,7 @@ impl Tables {
             partial_rows,
             segments: upload(&segments),
             dropout_rows: upload(routing.dropout_rows(0..routing.rows())),
+            unused: empty_device_dtype(client.clone(), device.clone(), [1].into(), DType::U32),
         }
     }
 }
@@ -150,9 +157,15 @@ impl Host {
                     count += 1;
                 }
             }
-            let scale = segments[adapter[0]].scale.to_bits();
+            let factor = |side| segments[adapter[0]].gradient_factor(side).to_bits();
             for (within, rank) in ranks.clone().enumerate() {
-                let words = [(first + within) as u32, count, ranks.len() as u32, scale];
+                let words = [
+                    (first + within) as u32,
+                    count,
+                    ranks.len() as u32,
+                    factor(Side::Input),
+                    factor(Side::Output),
+                ];
                 sums[rank * SUM_WORDS..][..SUM_WORDS].copy_from_slice(&words);
             }
         }

@@ -13,7 +13,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::read_wide,
+    dropout::{Mask, mask_bits, masked, read_wide},
     launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK},
     tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, SUM_WORDS},
@@ -55,7 +55,8 @@ pub(super) fn weight_grad(
             cubes_along,
             chunks.div_ceil(MAX_CHUNKS) as u32,
         );
-        record(&[&wide, &narrow, &partial]);
+        record(&[&wide, &narrow], &[&partial]);
+        let (mask, kept) = Mask::to_read(&tables, routing, side);
         let dtype = wide.dtype;
         partial_sums_kernel::launch(
             &client,
@@ -67,15 +68,16 @@ pub(super) fn weight_grad(
             tables.blocks.into_buffer_arg(),
             tables.segments.into_buffer_arg(),
             tables.dropout_rows.into_buffer_arg(),
+            kept.into_buffer_arg(),
             partial.clone().into_tensor_arg(),
             routing.module(),
             chunks.next_power_of_two().min(MAX_CHUNKS),
-            side == Side::Input && routing.has_dropout(),
+            mask,
             burn::backend::cubecl::dtype_to_storage_type(dtype),
         );
     }
     if routing.rank_sum() > 0 {
-        record(&[&partial, &out]);
+        record(&[&partial], &[&out]);
         sum_kernel::launch(
             &client,
             CubeCount::Static(routing.rank_sum() as u32, cubes_along, 1),
@@ -97,10 +99,11 @@ fn partial_sums_kernel<F: Float, N: Size>(
     blocks: &[u32],
     segments: &[u32],
     dropout_rows: &[u32],
+    kept: &[u32],
     partial: &mut Tensor<Vector<f32, N>>,
     module: u32,
     #[comptime] chunks: usize,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -135,15 +138,20 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 let row = step_row + load * RANK_LANES + rank_lane;
                 let mut value = Vector::<f32, N>::new(0.0);
                 if row < rows && column < width {
-                    value = read_wide::<F, N>(
-                        wide,
-                        (first_row + row, column),
-                        segments,
-                        segment,
-                        dropout_rows,
-                        module,
-                        masked,
-                    );
+                    value = read_wide::<F, N>(wide, first_row + row, column);
+                    if comptime!(mask != Mask::Absent) {
+                        let bits = mask_bits::<N>(
+                            (first_row + row, column),
+                            width,
+                            segments,
+                            segment,
+                            dropout_rows,
+                            kept,
+                            module,
+                            mask,
+                        );
+                        value = masked::<N>(value, bits, segments, segment);
+                    }
                 }
                 x[(load * RANK_LANES + rank_lane) * LANES + lane] = value;
             }
@@ -197,13 +205,13 @@ fn sum_kernel<N: Size>(
     partial: &Tensor<Vector<f32, N>>,
     sums: &[u32],
     out: &mut Tensor<Vector<f32, N>>,
-    scaled: u32,
+    of_b: u32,
 ) {
     let column = CUBE_POS_Y as usize * LANES + UNIT_POS_X as usize;
-    sum_row::<N>(partial, sums, CUBE_POS_X as usize, column, out, scaled);
+    sum_row::<N>(partial, sums, CUBE_POS_X as usize, column, out, of_b);
 }
 
-/// One vector of a packed row's sum.
+/// One vector of a packed row's sum; `of_b` is 1 for dB, 0 for dA.
 #[cube]
 pub(super) fn sum_row<N: Size>(
     partial: &Tensor<Vector<f32, N>>,
@@ -211,7 +219,7 @@ pub(super) fn sum_row<N: Size>(
     row: usize,
     column: usize,
     out: &mut Tensor<Vector<f32, N>>,
-    scaled: u32,
+    of_b: u32,
 ) {
     let size = N::value();
     let stride = partial.stride(0) / size;
@@ -224,9 +232,7 @@ pub(super) fn sum_row<N: Size>(
         for block in 0..count {
             sum += partial[(first + block * between) * stride + column];
         }
-        if scaled == 1 {
-            sum *= Vector::new(f32::reinterpret(sums[row * SUM_WORDS + 3]));
-        }
-        out[row * out_stride + column] = sum;
+        let factor = f32::reinterpret(sums[row * SUM_WORDS + 3 + of_b as usize]);
+        out[row * out_stride + column] = sum * Vector::new(factor);
     }
 }

@@ -154,6 +154,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
         match node {
             OpsKind::Tracked(mut node) => {
                 let saved = node.checkpoint(&x);
+                let routing = routing.keeping_mask();
                 let (a, b) = (a.into_primitive(), b.into_primitive());
                 let (h, s) = B::lora_forward(
                     x.into_primitive(),

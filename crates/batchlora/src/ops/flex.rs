@@ -131,7 +131,7 @@ impl BatchLoraOps for Flex {
             multiply(
                 MatrixMut::new(&mut product, rank, width, width),
                 Output::Replace,
-                scale(segment, side),
+                segment.gradient_factor(side),
                 Matrix::new(&s[rows.start * rank_max..], rows.len(), rank, rank_max).transposed(),
                 Matrix::new(x, rows.len(), width, width),
             );

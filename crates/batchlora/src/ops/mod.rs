@@ -14,8 +14,9 @@
 //! ```
 //!
 //! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps
-//! anyway, and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient
-//! and the dropout mask D is computed again from its counter.
+//! anyway, and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient.
+//! Backward computes the dropout mask D again from its counter on the CPU; on GPUs forward keeps its
+//! bits.
 
 mod autodiff;
 pub(crate) mod flex;

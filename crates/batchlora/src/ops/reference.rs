@@ -127,7 +127,7 @@ pub(crate) fn weight_grad<B: Backend>(
         // A slot may have several segments: its gradient is their sum.
         let sum = B::float_add(
             ranks::<B>(&out, segment),
-            scaled::<B>(product, segment, side),
+            B::float_mul_scalar(product, segment.gradient_factor(side).into()),
         );
         let place = [Slice::from(segment.ranks.clone()), Slice::full()];
         out = B::float_slice_assign(out, &place, sum);

@@ -23,6 +23,8 @@ pub(crate) struct Case {
     /// Rows have coordinates of their own in the dropout counter.
     pub(crate) placed: bool,
     pub(crate) checkpointing: bool,
+    /// What a slot's gradient is too large by: this to the power of its number plus one.
+    pub(crate) loss_scale: f32,
     pub(crate) seed: u64,
 }
 
@@ -56,6 +58,7 @@ pub(crate) fn case() -> impl Strategy<Value = Case> {
             training,
             placed,
             checkpointing,
+            loss_scale: 1.0,
             seed,
         },
     )
@@ -73,7 +76,11 @@ impl Case {
             });
         }
         let rows = end + self.tail;
-        let segments = Segments::new(rows, segments).expect("in order");
+        let scale = |segment: &Segment| self.loss_scale.powi(segment.slot as i32 + 1);
+        let scales = segments.iter().map(scale).collect();
+        let segments = Segments::new(rows, segments)
+            .and_then(|segments| segments.with_loss_scales(scales))
+            .expect("in order");
         if self.placed {
             let places = (0..rows as u32).map(|row| row.wrapping_mul(2_654_435_761));
             return segments
@@ -140,6 +147,7 @@ pub(crate) fn mixed() -> Case {
         training: true,
         placed: true,
         checkpointing: false,
+        loss_scale: 1.0,
         seed: 1,
     }
 }

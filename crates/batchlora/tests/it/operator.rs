@@ -387,3 +387,69 @@ pub(crate) fn assert_half_precision(device: &Device, dtype: FloatDType, toleranc
         assert_close(&format!("{name} in {dtype:?}"), &found, expected, tolerance);
     }
 }
+
+/// Of A and B alone: the gradient of x goes on to layers that have a scale, too.
+#[test]
+fn adapters_gradients_are_divided_by_the_loss_scale() {
+    let scaled = Case {
+        loss_scale: 8.0,
+        ..mixed()
+    };
+    let (problem, scaled) = (mixed().problem(), scaled.problem());
+    let [h, dx, mut da, mut db] = by_operator(&problem, &device().autodiff());
+    for segment in problem.routing.segments() {
+        // Ranks tell the slots apart; slot 0 has two segments.
+        let slot = [4, 0, 7, 2]
+            .iter()
+            .position(|&rank| rank == segment.ranks.len());
+        let scale = 8f32.powi(slot.expect("a slot of this rank") as i32 + 1);
+        let first = problem.routing.segments().iter();
+        let seen = first.take_while(|other| other.rows != segment.rows);
+        if seen.clone().all(|other| other.ranks != segment.ranks) {
+            for (values, width) in [(&mut da, problem.d_in), (&mut db, problem.d_out)] {
+                let of_slot = &mut values[segment.ranks.start * width..segment.ranks.end * width];
+                of_slot.iter_mut().for_each(|value| *value /= scale);
+            }
+        }
+    }
+    let found = by_operator(&scaled, &device().autodiff());
+    for ((name, found), expected) in NAMES.iter().zip(found).zip([h, dx, da, db]) {
+        assert_eq!(bits(&found), bits(&expected), "{name}");
+    }
+}
+
+/// Gradients below what `float16` can hold arrive with a loss scale.
+#[test]
+fn a_loss_scale_keeps_small_gradients() {
+    if !device().supports_dtype(DType::F16) {
+        return;
+    }
+    const SCALE: f32 = (1 << 26) as f32;
+    let case = Case {
+        parts: vec![(0, 0, 5)],
+        loss_scale: SCALE,
+        ..mixed()
+    };
+    let problem = case.problem();
+    let device = device().autodiff();
+    let [x, a, b, weight] = problem.leaves(&device);
+    let (input, weight) = (
+        x.clone().cast(FloatDType::F16),
+        weight.cast(FloatDType::F16),
+    );
+    let h = lora_linear(input, weight, a.clone(), b.clone(), &problem.routing)
+        .expect("operands that fit");
+    let gradient = tensor(problem.gradient.clone(), h.dims(), &device);
+    let small = (gradient.clone() / SCALE).cast(FloatDType::F16);
+    assert!(host(small).iter().all(|&value| value == 0.0));
+    let gradients = seed_gradient(h, gradient.cast(FloatDType::F16)).backward();
+    let [_, _, da, db] = by_oracle(&problem);
+    for (leaf, expected) in [(a, da), (b, db)] {
+        let found = host(leaf.grad(&gradients).expect("a gradient"));
+        let expected: Vec<f64> = expected
+            .iter()
+            .map(|value| value / f64::from(SCALE))
+            .collect();
+        assert_close("a small gradient", &found, &expected, 3e-3);
+    }
+}

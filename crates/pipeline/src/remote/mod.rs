@@ -52,7 +52,7 @@ pub(crate) use caches::RemoteCache;
 pub(crate) use line::Line;
 
 /// What both ends must agree in beside the version of the program: raised when [`wire`] changes.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// The custom operation everything is sent as.
 const OPERATION: &str = "loraloom";

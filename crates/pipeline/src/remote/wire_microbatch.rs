@@ -45,6 +45,7 @@ pub(super) struct WireMicrobatch {
     /// First row, one past the last, slot.
     segments: Vec<(usize, usize, usize)>,
     dropout_rows: Vec<u32>,
+    loss_scales: Vec<f32>,
     /// Seed and step.
     draws: Option<Vec<(u64, u32)>>,
     /// At the last stage.
@@ -75,6 +76,7 @@ impl WireMicrobatch {
                 .map(|segment| (segment.rows.start, segment.rows.end, segment.slot))
                 .collect(),
             dropout_rows,
+            loss_scales: microbatch.segments.loss_scales().to_vec(),
             draws: draws.map(|draws| draws.iter().map(|draw| (draw.seed, draw.step)).collect()),
             targets: if ends_model {
                 WireTargets::from(&microbatch.targets)
@@ -95,6 +97,7 @@ impl WireMicrobatch {
             slot,
         });
         let mut segments = Segments::new(self.rows, segments.collect())
+            .and_then(|segments| segments.with_loss_scales(self.loss_scales))
             .map_err(|error| WorkerError::failed(&error))?;
         if self.draws.is_some() {
             segments = segments

@@ -63,7 +63,7 @@ impl Task {
             first_sample: 0,
             max_seq_len: self.samples.first().map_or(0, Sample::len),
             longest: self.samples.iter().map(Sample::len).max().unwrap_or(0),
-            weight: (1.0 / targets as f64) as f32,
+            step_targets: targets,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a micro-batch leaves on a stage between its forward and its backward pass, estimated from
-//! the operators' own rule: they keep their inputs and the rank-r products, and nothing else.
+//! the operators' own rule: they keep their inputs and the rank-r products, and on GPUs the bits of
+//! dropout masks, and nothing else.
 
 use std::ops::Range;
 
@@ -15,6 +16,8 @@ pub(super) struct Storage {
     pub(super) element_bytes: usize,
     /// Only the inputs of layers are kept; the rest is computed again, a layer at a time.
     pub(super) gradient_checkpointing: bool,
+    /// Adapters have dropout, and the device keeps a bit of every element of their inputs.
+    pub(super) dropout_masks: bool,
 }
 
 /// Bytes that one token takes on a stage.
@@ -36,6 +39,7 @@ pub(crate) fn kept_per_token(
     let storage = Storage {
         element_bytes: 4,
         gradient_checkpointing,
+        dropout_masks: true,
     };
     let bytes = bytes_per_token(model, layers, |_| [16; 7], storage);
     bytes.kept + bytes.computed_again
@@ -52,7 +56,7 @@ pub(super) fn bytes_per_token(
     let hidden = model.d_model * storage.element_bytes;
     let inside = layers
         .clone()
-        .map(|layer| layer_bytes(model, ranks(layer), storage.element_bytes));
+        .map(|layer| layer_bytes(model, ranks(layer), storage));
     if storage.gradient_checkpointing {
         TokenBytes {
             kept: hidden * layers.len(),
@@ -68,7 +72,7 @@ pub(super) fn bytes_per_token(
 }
 
 /// Bytes that one token keeps inside a layer: its input and its output apart.
-fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], element_bytes: usize) -> usize {
+fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: Storage) -> usize {
     let if_adapted = |projections: &[Projection], width| {
         let adapted = projections.iter().any(|&p| ranks[p as usize] > 0);
         if adapted { width } else { 0 }
@@ -94,7 +98,10 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], element_bytes: usize) -> 
         + normed_again
         + gate_and_up
         + activated;
-    elements * element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES
+    let adapted = model.linears().into_iter().zip(ranks);
+    let adapted = adapted.filter(|&(_, rank)| storage.dropout_masks && rank > 0);
+    let masks: usize = adapted.map(|(linear, _)| linear.d_in.div_ceil(8)).sum();
+    elements * storage.element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES + masks
 }
 
 #[cfg(test)]
@@ -117,6 +124,7 @@ mod tests {
     const PLAIN: Storage = Storage {
         element_bytes: 2,
         gradient_checkpointing: false,
+        dropout_masks: false,
     };
 
     #[test]
@@ -151,6 +159,24 @@ mod tests {
                 computed_again: largest.kept - hidden,
             }
         );
+    }
+
+    #[test]
+    fn a_mask_is_a_bit_of_every_element_of_an_adapted_input() {
+        let model = model();
+        let masked = Storage {
+            dropout_masks: true,
+            ..PLAIN
+        };
+        let bytes =
+            |ranks: [usize; 7], storage| bytes_per_token(&model, &(0..1), |_| ranks, storage).kept;
+        for (ranks, mask) in [
+            ([0; 7], 0),
+            ([4, 0, 8, 0, 0, 0, 0], 2 * 16 / 8),
+            ([0, 0, 0, 0, 0, 0, 4], 24 / 8),
+        ] {
+            assert_eq!(bytes(ranks, masked), bytes(ranks, PLAIN) + mask);
+        }
     }
 
     #[test]

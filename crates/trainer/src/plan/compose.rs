@@ -1,6 +1,6 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
-use loraloom_config::RunConfig;
+use loraloom_config::{DeviceChoice, RunConfig, StageChoice};
 use loraloom_model::frozen_parameters;
 use loraloom_pipeline::{
     StageLayers,
@@ -25,6 +25,16 @@ const WORTH: f64 = 0.98;
 /// Gradients of adapters are `float32`.
 const GRADIENT_BYTES: usize = 4;
 
+/// Whether some adapter has dropout and some stage may be on a GPU.
+fn keeps_masks(config: &RunConfig) -> bool {
+    let cpu = StageChoice::Device(DeviceChoice::Cpu);
+    let dropout = config
+        .adapters
+        .iter()
+        .any(|adapter| adapter.lora.lora_dropout > 0.0);
+    dropout && config.pipeline.stages.iter().any(|stage| *stage != cpu)
+}
+
 pub(super) fn compose(
     config: &RunConfig,
     gathered: &Gathered,
@@ -35,6 +45,7 @@ pub(super) fn compose(
     let storage = Storage {
         element_bytes: dtype.size(),
         gradient_checkpointing: config.gradient_checkpointing,
+        dropout_masks: keeps_masks(config),
     };
     let partitions = partitioned(config, &gathered.model)?;
     let layers = partitions.stages();

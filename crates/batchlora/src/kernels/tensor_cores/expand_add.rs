@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
-        dropout::keep_factors,
+        dropout::{Mask, mask_bits, masked},
         launch::{cube_dim, record, vector_size},
         tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
     },
@@ -44,7 +44,8 @@ pub(in crate::kernels) fn expand_add(
     let size = vector_size(&[&wide, &weight]);
     let columns = wide.shape()[1].div_ceil(COLUMNS);
     let cubes = CubeCount::Static(tables.tile_count as u32, columns as u32, 1);
-    record(&[&wide, &narrow, &weight, &wide]);
+    record(&[&wide, &narrow, &weight], &[&wide]);
+    let (mask, kept) = Mask::to_read(&tables, routing, side);
     let (client, dtype) = (wide.client.clone(), wide.dtype);
     expand_add_kernel::launch(
         &client,
@@ -56,10 +57,11 @@ pub(in crate::kernels) fn expand_add(
         tables.tiles.into_buffer_arg(),
         tables.segments.into_buffer_arg(),
         tables.dropout_rows.into_buffer_arg(),
+        kept.into_buffer_arg(),
         wide.clone().into_tensor_arg(),
         routing.module(),
         u32::from(side == Side::Output),
-        side == Side::Input && routing.has_dropout(),
+        mask,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     wide
@@ -72,10 +74,11 @@ fn expand_add_kernel<F: Float, N: Size>(
     tiles: &[u32],
     segments: &[u32],
     dropout_rows: &[u32],
+    kept: &[u32],
     wide: &mut Tensor<Vector<F, N>>,
     module: u32,
     scaled: u32,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -159,14 +162,18 @@ fn expand_add_kernel<F: Float, N: Size>(
         let column = first_column + at % vectors;
         if row < rows && column < width {
             let mut sum = sums[row * pitch + at % vectors];
-            if comptime!(masked) {
-                sum *= keep_factors::<N>(
+            if comptime!(mask != Mask::Absent) {
+                let bits = mask_bits::<N>(
+                    (first_row + row, column),
+                    width,
                     segments,
                     segment,
-                    dropout_rows[first_row + row],
+                    dropout_rows,
+                    kept,
                     module,
-                    column * size,
+                    mask,
                 );
+                sum = masked::<N>(sum, bits, segments, segment);
             }
             if scaled == 1 {
                 sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));

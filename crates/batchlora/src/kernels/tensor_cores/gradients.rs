@@ -40,7 +40,7 @@ pub(in crate::kernels) fn gradients(
     let [of_a, of_b] = partials;
     let size = vector_size(&[&of_a, &of_b, &da, &db]);
     let vectors = widths.map(|width| width / size);
-    record(&[&of_a, &of_b, &da, &db]);
+    record(&[&of_a, &of_b], &[&da, &db]);
     sum_both_kernel::launch(
         &da.client,
         CubeCount::Static(

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
+        dropout::{Mask, drawn_elements, keep},
         launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
@@ -50,7 +51,8 @@ pub(in crate::kernels) fn shrink(
         chunks.div_ceil(MAX_CHUNKS) as u32,
         1,
     );
-    record(&[&wide, &weight, &out]);
+    let (mask, kept) = Mask::to_draw(&wide, &tables, routing, side);
+    record(&[&wide, &weight], &[&out]);
     let (client, dtype) = (wide.client.clone(), wide.dtype);
     shrink_kernel::launch(
         &client,
@@ -63,10 +65,11 @@ pub(in crate::kernels) fn shrink(
         tables.segments.into_buffer_arg(),
         tables.dropout_rows.into_buffer_arg(),
         out.clone().into_tensor_arg(),
+        kept.into_buffer_arg(),
         routing.module(),
         u32::from(side == Side::Output),
         chunks.next_power_of_two().min(MAX_CHUNKS),
-        side == Side::Input && routing.has_dropout(),
+        mask,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     out
@@ -80,10 +83,11 @@ fn shrink_kernel<F: Float, N: Size>(
     segments: &[u32],
     dropout_rows: &[u32],
     out: &mut Tensor<f32>,
+    kept: &mut [u32],
     module: u32,
     scaled: u32,
     #[comptime] chunks: usize,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -109,6 +113,7 @@ fn shrink_kernel<F: Float, N: Size>(
         comptime!(chunks * EDGE * ((WIDTH_TILE + PADDING) / size)),
         FRAGMENT_BYTES,
     );
+    let mut drawn = Shared::<[u32]>::new_slice(comptime!(drawn_elements(mask, WIDTH_TILE, size)));
     let sums = no_sums(comptime!(chunks * ROW_FRAGMENTS));
 
     if first_rank < rank {
@@ -123,13 +128,16 @@ fn shrink_kernel<F: Float, N: Size>(
             };
             load_wide::<F, N>(
                 &mut x,
+                &mut drawn,
                 wide,
                 part,
                 segments,
                 segment,
                 dropout_rows,
+                // No bits are read where they are drawn.
+                segments,
                 module,
-                masked,
+                mask,
                 ROW_TILE,
                 WIDTH_TILE,
             );
@@ -141,6 +149,9 @@ fn shrink_kernel<F: Float, N: Size>(
             };
             load_weight::<F, N>(&mut w, weight, part, comptime!(chunks * EDGE), WIDTH_TILE);
             sync_cube();
+            if comptime!(mask == Mask::Kept) && first_rank == 0 {
+                keep::<N>(&drawn, kept, first_row, rows, step, width, WIDTH_TILE);
+            }
             let from = plane * comptime!(EDGE / size);
             #[unroll]
             for half in 0..ROW_FRAGMENTS {

@@ -7,7 +7,7 @@ use cubecl::{
 };
 
 use super::{EDGE, PADDING, UNITS};
-use crate::kernels::dropout::read_wide;
+use crate::kernels::dropout::{Mask, mask_bits, masked, read_wide};
 
 /// What a tile holds of an operand: so many rows and columns from these on, as far as it has room;
 /// zeros where there are none. Columns are counted in the operand's vectors.
@@ -19,17 +19,20 @@ pub(super) struct Part {
     pub(super) columns: usize,
 }
 
-/// Loads `rows` × `columns` elements of the wide operand, masked.
+/// Loads `rows` × `columns` elements of the wide operand, masked; a mask that is to be kept goes to
+/// `drawn`.
 #[cube]
 pub(super) fn load_wide<F: Float, N: Size>(
     tile: &mut Shared<[Vector<F, N>]>,
+    drawn: &mut Shared<[u32]>,
     wide: &Tensor<Vector<F, N>>,
     part: Part,
     segments: &[u32],
     segment: usize,
     dropout_rows: &[u32],
+    kept: &[u32],
     module: u32,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[comptime] rows: usize,
     #[comptime] columns: usize,
 ) {
@@ -41,16 +44,27 @@ pub(super) fn load_wide<F: Float, N: Size>(
         let row = at / vectors;
         let column = at % vectors;
         let mut value = Vector::<f32, N>::new(0.0);
+        let mut bits = 0u32;
         if row < part.rows && column < part.columns {
-            value = read_wide::<F, N>(
-                wide,
-                (part.first_row + row, part.first_column + column),
-                segments,
-                segment,
-                dropout_rows,
-                module,
-                masked,
-            );
+            let place = (part.first_row + row, part.first_column + column);
+            value = read_wide::<F, N>(wide, place.0, place.1);
+            if comptime!(mask != Mask::Absent) {
+                let width = wide.shape(1) / size;
+                bits = mask_bits::<N>(
+                    place,
+                    width,
+                    segments,
+                    segment,
+                    dropout_rows,
+                    kept,
+                    module,
+                    mask,
+                );
+                value = masked::<N>(value, bits, segments, segment);
+            }
+        }
+        if comptime!(mask == Mask::Kept) {
+            drawn[at] = bits;
         }
         tile[row * pitch + column] = Vector::cast_from(value);
     }

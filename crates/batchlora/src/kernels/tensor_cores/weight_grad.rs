@@ -23,6 +23,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
+        dropout::Mask,
         launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, Tables},
@@ -55,7 +56,8 @@ pub(in crate::kernels) fn partial_sums(
         wide.shape()[1].div_ceil(COLUMNS) as u32,
         chunks.div_ceil(MAX_CHUNKS) as u32,
     );
-    record(&[&wide, &narrow, partial]);
+    record(&[&wide, &narrow], &[partial]);
+    let (mask, kept) = Mask::to_read(tables, routing, side);
     let (client, dtype) = (wide.client.clone(), wide.dtype);
     partial_sums_kernel::launch(
         &client,
@@ -67,10 +69,11 @@ pub(in crate::kernels) fn partial_sums(
         tables.blocks.clone().into_buffer_arg(),
         tables.segments.clone().into_buffer_arg(),
         tables.dropout_rows.clone().into_buffer_arg(),
+        kept.into_buffer_arg(),
         partial.clone().into_tensor_arg(),
         routing.module(),
         chunks.next_power_of_two().min(MAX_CHUNKS),
-        side == Side::Input && routing.has_dropout(),
+        mask,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
 }
@@ -82,10 +85,11 @@ fn partial_sums_kernel<F: Float, N: Size>(
     blocks: &[u32],
     segments: &[u32],
     dropout_rows: &[u32],
+    kept: &[u32],
     partial: &mut Tensor<Vector<f32, N>>,
     module: u32,
     #[comptime] chunks: usize,
-    #[comptime] masked: bool,
+    #[comptime] mask: Mask,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -112,6 +116,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
         comptime!(ROW_STEP * (chunks * EDGE + PADDING)),
         FRAGMENT_BYTES,
     );
+    let mut drawn = Shared::<[u32]>::new_slice(1usize);
     let products = no_sums(comptime!(chunks * COLUMN_FRAGMENTS));
 
     if first_rank < rank {
@@ -125,13 +130,15 @@ fn partial_sums_kernel<F: Float, N: Size>(
             };
             load_wide::<F, N>(
                 &mut x,
+                &mut drawn,
                 wide,
                 part,
                 segments,
                 segment,
                 dropout_rows,
+                kept,
                 module,
-                masked,
+                mask,
                 ROW_STEP,
                 COLUMNS,
             );

@@ -31,7 +31,7 @@ pub(super) fn cross_entropy(
     }
     let size = vector_size(&[&logits, &gradient]);
     let layout = RowLayout::new(vocabulary / size);
-    record(&[&logits, &targets, &weights, &losses, &gradient]);
+    record(&[&logits, &targets, &weights], &[&losses, &gradient]);
     let (client, dtypes) = (logits.client.clone(), [logits.dtype, targets.dtype]);
     cross_entropy_kernel::launch(
         &client,

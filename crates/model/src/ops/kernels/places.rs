@@ -50,7 +50,8 @@ impl Block<'_> {
     pub(super) fn gather(self, rows: &CubeTensor, heads: Heads) -> CubeTensor {
         let out = empty(rows, self.shape(heads), rows.dtype);
         let size = vector_size(&[rows, &out]);
-        record(&[&out, &out]);
+        record_elements(rows.dtype, out.shape().num_elements());
+        record(&[], &[&out]);
         gather_kernel::launch(
             &rows.client,
             cubes((out.shape().num_elements() / size).div_ceil(UNITS)),
@@ -73,7 +74,8 @@ impl Block<'_> {
         let [first, second] = rows;
         let outs = rows.map(|rows| empty(rows, self.shape(heads), rows.dtype));
         let size = vector_size(&[first, second, &outs[0], &outs[1]]);
-        record(&[&outs[0], &outs[0], &outs[1], &outs[1]]);
+        record_elements(first.dtype, 2 * outs[0].shape().num_elements());
+        record(&[], &[&outs[0], &outs[1]]);
         gather_both_kernel::launch(
             &first.client,
             cubes((outs[0].shape().num_elements() / size).div_ceil(UNITS)),
@@ -96,7 +98,7 @@ impl Block<'_> {
     /// The way back into `rows`, without what is beyond a sequence's end.
     pub(super) fn scatter(self, places: CubeTensor, heads: Heads, rows: &CubeTensor) {
         let size = vector_size(&[&places, rows]);
-        record(&[&places]);
+        record(&[&places], &[]);
         record_elements(rows.dtype, places.shape().num_elements());
         let dtypes = [places.dtype, rows.dtype];
         scatter_kernel::launch(
@@ -124,7 +126,7 @@ impl Block<'_> {
     ) {
         let [first, second] = places;
         let size = vector_size(&[&first, &second, rows[0], rows[1]]);
-        record(&[&first, &second]);
+        record(&[&first, &second], &[]);
         record_elements(rows[0].dtype, 2 * first.shape().num_elements());
         let dtypes = [first.dtype, rows[0].dtype];
         scatter_both_kernel::launch(

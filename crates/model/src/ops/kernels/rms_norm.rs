@@ -21,7 +21,7 @@ pub(super) fn rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64) -> CubeT
     }
     let size = vector_size(&[&x, &weight, &out]);
     let layout = RowLayout::new(width / size);
-    record(&[&x, &weight, &out]);
+    record(&[&x, &weight], &[&out]);
     let (client, dtype) = (x.client.clone(), x.dtype);
     rms_norm_kernel::launch(
         &client,
@@ -53,7 +53,7 @@ pub(super) fn rms_norm_backward(
     }
     let size = vector_size(&[&x, &weight, &gradient, &out]);
     let layout = RowLayout::new(width / size);
-    record(&[&x, &weight, &gradient, &out]);
+    record(&[&x, &weight, &gradient], &[&out]);
     let (client, dtype) = (x.client.clone(), x.dtype);
     rms_norm_backward_kernel::launch(
         &client,

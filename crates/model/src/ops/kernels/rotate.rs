@@ -25,7 +25,7 @@ pub(super) fn rotate(
         return out;
     }
     let size = vector_size(&[&x, &cos, &sin, &out]);
-    record(&[&x, &cos, &sin, &out]);
+    record(&[&x, &cos, &sin], &[&out]);
     let (client, dtype) = (x.client.clone(), x.dtype);
     rotate_kernel::launch(
         &client,

@@ -60,7 +60,7 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
         scores.dtype,
         batch * (rows / places.queries) * places.seen(),
     );
-    record(&[&out]);
+    record(&[], &[&out]);
     let (client, dtypes) = (scores.client.clone(), [scores.dtype, dtype]);
     softmax_kernel::launch(
         &client,
@@ -104,7 +104,7 @@ pub(super) fn softmax_backward(
     let seen = batch * (rows / places.queries) * places.seen();
     record_elements(p.dtype, seen);
     record_elements(dp.dtype, seen);
-    record(&[&out]);
+    record(&[], &[&out]);
     let (client, dtypes) = (p.client.clone(), [p.dtype, dp.dtype]);
     softmax_backward_kernel::launch(
         &client,

@@ -18,7 +18,7 @@ pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
         return out;
     }
     let size = vector_size(&[&gate, &up, &out]);
-    record(&[&gate, &up, &out]);
+    record(&[&gate, &up], &[&out]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
     swiglu_kernel::launch(
         &client,
@@ -46,7 +46,7 @@ pub(super) fn swiglu_backward(
         return (d_gate, d_up);
     }
     let size = vector_size(&[&gate, &up, &gradient, &d_gate, &d_up]);
-    record(&[&gate, &up, &gradient, &d_gate, &d_up]);
+    record(&[&gate, &up, &gradient], &[&d_gate, &d_up]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
     swiglu_backward_kernel::launch(
         &client,
