@@ -22,11 +22,11 @@ LAUNCH_HOST, LAUNCH_DEVICE = 10e-6, 3e-6
 # PEFT's host time for a layer, forward and backward, as HF and autograd issue it: 36 ms for 32 layers (assumed).
 PEFT_LAYER_HOST = 36e-3 / 32
 # Our LoRA kernels on tensor cores, seconds an element of the wide operand: its bytes (2 read, 4 where it is written
-# too) at MEMORY, or the draw of its mask where that takes longer. Ten rounds of Philox for four elements are 90
-# integer instructions, 132 multiprocessors issue 64 of them a clock of 1.75 GHz. Not measured.
+# too) at MEMORY, and once the draw of its mask, beside half of the bytes. Ten rounds of Philox for four elements are
+# 90 integer instructions, 132 multiprocessors issue 64 of them a clock of 1.75 GHz. Not measured.
 DRAW = 90 / 4 / (132 * 64 * 1.75e9)
-READ, UPDATE = 2 / MEMORY, 4 / MEMORY
-SHRINK, WEIGHT_GRAD, EXPAND_DX = DRAW + 0.5 * READ, DRAW + 0.5 * READ, DRAW + 0.5 * UPDATE
+READ, UPDATE, BIT = 2 / MEMORY, 4 / MEMORY, 1 / 8 / MEMORY
+SHRINK, WEIGHT_GRAD, EXPAND_DX = DRAW + 0.5 * READ + BIT, READ + BIT, UPDATE + BIT
 EXPAND, OUTPUT_GRADS = UPDATE, 2 * READ
 # PEFT's for the same, per element of x and h: casts, dropout and three small products.
 PEFT_LORA_IN, PEFT_LORA_OUT = 15e-12, 6e-12

@@ -6,7 +6,7 @@ use loraloom_model::{LayerAdapter, LayerCache};
 
 use crate::{
     Forwarded, HostMemory, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape,
-    TrainStage, microbatch::PlacedMicrobatch,
+    TrainStage, microbatch::PlacedMicrobatch, tape::free_dropped_graphs,
 };
 
 /// A stage on a device of this process, with the passes that are under way.
@@ -109,6 +109,11 @@ impl LocalStage {
     pub(crate) fn abandon(&mut self) {
         self.under_way.clear();
         self.gradients.clear();
+        free_dropped_graphs(self.stage.device());
+        // What the failed pass took does not count against the next one.
+        if let Some(memory) = HostMemory::counted() {
+            (memory.take_peak)();
+        }
     }
 
     /// The layers over hidden states, which the first stage makes itself, without keeping anything

@@ -1,5 +1,5 @@
 use batchlora::seed_gradient;
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 use loraloom_model::{LayerGradients, LayerLora};
 
 /// What one decoder layer needs for its backward pass.
@@ -38,4 +38,19 @@ impl StageGradients {
 /// Backward through one graph whose end has this gradient.
 pub(crate) fn backward(output: Tensor<2>, gradient: Tensor<2>) -> Gradients {
     seed_gradient(output, gradient).backward()
+}
+
+/// More operations than a decoder layer has one after another.
+const LAYER_DEPTH: usize = 64;
+
+/// Frees the graphs of forward passes that were dropped without a backward pass.
+///
+/// Burn keeps them until a backward pass, of whatever, ends: then each loses the operations whose inputs
+/// are gone, one deep.
+pub(crate) fn free_dropped_graphs(device: &Device) {
+    let device = device.clone().without_autodiff();
+    for _ in 0..LAYER_DEPTH {
+        let ones = Tensor::<2>::ones([1, 1], &device);
+        backward(ones.clone().autodiff().require_grad(), ones);
+    }
 }

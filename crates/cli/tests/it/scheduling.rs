@@ -55,9 +55,23 @@ fn more_adapters_than_fit_train_in_turn_and_as_if_alone() {
         let run = here.run(&[&["train", "config.yaml", "--no-progress"], arguments].concat());
         assert_eq!(run.code, 0, "{}", run.all());
     };
-    let limit = format!("scheduler.memory_limit={LIMIT}B");
-    train(&["--set", &limit, "--output-dir", "run"]);
+    let peak = |run: &str| -> u64 {
+        let events = events(&here, run);
+        let bytes = events.iter().filter(|event| event["event"] == "iteration");
+        let bytes = bytes.map(|event| event["bytes_reserved"].as_u64().unwrap());
+        bytes.max().unwrap()
+    };
     train(&["--set", "scheduler.max_adapters=1", "--output-dir", "alone"]);
+    // Little more than what the largest takes alone: what was admitted before anything was measured
+    // runs out of memory, leaves nothing behind, and all come to their end. One whose micro-batches were
+    // halved need not have the same bits.
+    let tight = peak("alone") * 11 / 10;
+    for (run, limit) in [("run", LIMIT), ("tight", tight)] {
+        let set = format!("scheduler.memory_limit={limit}B");
+        train(&["--set", &set, "--output-dir", run]);
+        let peak = peak(run);
+        assert!(peak <= limit, "{peak} of {limit}");
+    }
     for adapter in 0..12 {
         assert!(
             weights(&here, "run", adapter) == weights(&here, "alone", adapter),
@@ -77,11 +91,8 @@ fn more_adapters_than_fit_train_in_turn_and_as_if_alone() {
     let together: BTreeSet<usize> = together.collect();
     let most = *together.last().unwrap();
     assert!((2..12).contains(&most), "at most {most} trained together");
-    let peak = of("iteration")
-        .map(|event| event["bytes_reserved"].as_u64().unwrap())
-        .max();
-    assert!(peak.unwrap() <= LIMIT, "{peak:?} of {LIMIT}");
-    assert_eq!(of("out_of_memory").count(), 0);
+    // Once at most, before much is known: how much products take differs from processor to processor.
+    assert!(of("out_of_memory").count() <= 1);
 
     // The four of the highest priority begin first, then the next four.
     let mut first: BTreeMap<String, usize> = BTreeMap::new();

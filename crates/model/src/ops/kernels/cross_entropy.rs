@@ -31,7 +31,8 @@ pub(super) fn cross_entropy(
     }
     let size = vector_size(&[&logits, &gradient]);
     let layout = RowLayout::new(vocabulary / size);
-    record(&[&logits, &targets, &weights], &[&losses, &gradient]);
+    let read = if in_place { &gradient } else { &logits };
+    record(&[read, &targets, &weights], &[&losses, &gradient]);
     let (client, dtypes) = (logits.client.clone(), [logits.dtype, targets.dtype]);
     cross_entropy_kernel::launch(
         &client,
