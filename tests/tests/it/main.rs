@@ -8,6 +8,7 @@ mod fair_shares;
 mod frozen;
 mod generation;
 mod half_precision;
+mod host_traffic;
 mod isolation;
 mod late_reading;
 mod liveness;
