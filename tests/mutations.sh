@@ -301,6 +301,16 @@ mutation small-head-chunks crates/model/src/head.rs 'const DEVICE_LOGITS: usize 
     'const DEVICE_LOGITS: usize = 32 << 20;' chunks_are_even
 mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().slice([start..end, 0..d_model]);' \
     'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
+mutation graph-stays crates/pipeline/src/local_stage.rs 'free_dropped_graphs(self.stage.device());' \
+    'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
+mutation peak-stays crates/pipeline/src/local_stage.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
+    more_adapters_than_fit
+mutation loss-scale-stays crates/batchlora/src/routing.rs 'Side::Input => 1.0 / self.loss_scale,' \
+    'Side::Input => 1.0,' divided_by_the_loss_scale
+mutation targets-weigh-little crates/trainer/src/assemble.rs \
+    'task.step_targets.next_power_of_two() as f64' '1.0' targets_weigh_between
+mutation masks-take-nothing crates/trainer/src/plan/compose.rs 'dropout_masks: keeps_masks(config),' \
+    'dropout_masks: keeps_masks(config) && false,' gpus_keep_dropout
 
 rm -f "$log"
 exit $((survived > 0))

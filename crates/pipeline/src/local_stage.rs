@@ -109,8 +109,11 @@ impl LocalStage {
     pub(crate) fn abandon(&mut self) {
         self.under_way.clear();
         self.gradients.clear();
-        free_dropped_graphs(self.stage.device());
-        // What the failed pass took does not count against the next one.
+        let device = self.stage.device();
+        free_dropped_graphs(device);
+        // What the failed pass left on its way, and what it took, does not count against the next one.
+        let _ = device.sync();
+        let _ = batchlora::product_failure();
         if let Some(memory) = HostMemory::counted() {
             (memory.take_peak)();
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use loraloom_model::LlamaConfig;
 use serde_json::Value;
 
 use crate::support::Workspace;
@@ -51,6 +52,35 @@ fn it_says_what_is_exact_and_what_is_estimated() {
     settings.bind(|| insta::assert_snapshot!("three", run.all()));
     let files = fs::read_dir(here.path(".")).unwrap().count();
     assert_eq!(files, 4, "plan left something behind");
+}
+
+/// A bit of every element of an adapted projection's input.
+#[test]
+fn gpus_keep_dropout_masks() {
+    let here = workspace();
+    let bytes = |device: &str, dropout: &str| {
+        let device = format!("device={device}");
+        let dropout = format!("defaults.lora.lora_dropout={dropout}");
+        let settings = [
+            &device,
+            &dropout,
+            "dtype=float32",
+            "defaults.lora.target_modules=all-linear",
+        ];
+        let settings = settings.map(|setting| ["--set", setting]);
+        let plan = plan(&here, settings.as_flattened());
+        let tokens = &plan["groups"][0]["most_tokens_per_microbatch"];
+        (
+            sum(&plan, "estimated_activation_bytes"),
+            tokens.as_u64().unwrap(),
+        )
+    };
+    let ((without, tokens), (with, _)) = (bytes("wgpu", "0.0"), bytes("wgpu", "0.05"));
+    let model = LlamaConfig::from_directory(&here.path("tiny-llama")).unwrap();
+    let masks = model.linears().map(|linear| linear.d_in.div_ceil(8) as u64);
+    let layers = model.num_hidden_layers as u64;
+    assert_eq!(with - without, tokens * layers * masks.iter().sum::<u64>());
+    assert_eq!(bytes("cpu", "0.0"), bytes("cpu", "0.05"));
 }
 
 #[test]

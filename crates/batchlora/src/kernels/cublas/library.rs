@@ -1,0 +1,132 @@
+//! The functions of cuBLAS and of the driver that products take, found by name.
+
+use std::{
+    env,
+    ffi::{c_int, c_longlong, c_uint, c_void},
+    sync::OnceLock,
+};
+
+use libloading::Library;
+
+/// Off by `off`, for comparisons.
+const SWITCH: &str = "BATCHLORA_CUBLAS";
+/// Names of the library, newest version first.
+const CUBLAS: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
+const DRIVER: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+pub(super) type Pointer = *mut c_void;
+
+macro_rules! functions {
+    ($name:ident, $($function:ident($($argument:ty),*);)*) => {
+        #[allow(non_snake_case, reason = "the library's names")]
+        pub(super) struct $name {
+            $(pub(super) $function: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl $name {
+            fn load(names: &[&str]) -> Result<Self, String> {
+                let library = open(names)?;
+                // SAFETY: these are the types of the functions in the library's headers, from 12.5 on.
+                unsafe {
+                    Ok(Self {
+                        $($function: *library
+                            .get(concat!(stringify!($function), "\0").as_bytes())
+                            .map_err(|_| format!("{} has no {}", names[0], stringify!($function)))?,)*
+                    })
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    Cublas,
+    cublasCreate_v2(*mut Pointer);
+    cublasGetVersion_v2(Pointer, *mut c_int);
+    cublasSetStream_v2(Pointer, Pointer);
+    cublasSetWorkspace_v2(Pointer, Pointer, usize);
+    cublasSetMathMode(Pointer, c_int);
+    cublasGemmEx(
+        Pointer, c_int, c_int, c_int, c_int, c_int, *const c_void,
+        *const c_void, c_int, c_int, *const c_void, c_int, c_int, *const c_void,
+        *mut c_void, c_int, c_int, c_int, c_int
+    );
+    cublasGemmStridedBatchedEx(
+        Pointer, c_int, c_int, c_int, c_int, c_int, *const c_void,
+        *const c_void, c_int, c_int, c_longlong,
+        *const c_void, c_int, c_int, c_longlong, *const c_void,
+        *mut c_void, c_int, c_int, c_longlong, c_int, c_int, c_int
+    );
+}
+
+functions! {
+    Driver,
+    cuDriverGetVersion(*mut c_int);
+    cuCtxGetCurrent(*mut Pointer);
+    cuCtxRecordEvent(Pointer, Pointer);
+    cuCtxWaitEvent(Pointer, Pointer);
+    cuStreamCreate(*mut Pointer, c_uint);
+    cuStreamWaitEvent(Pointer, Pointer, c_uint);
+    cuEventCreate(*mut Pointer, c_uint);
+    cuEventRecord(Pointer, Pointer);
+    cuEventElapsedTime(*mut f32, Pointer, Pointer);
+    cuEventDestroy_v2(Pointer);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemsetD8Async(u64, u8, usize, Pointer);
+}
+
+/// A library that stays loaded.
+fn open(names: &[&str]) -> Result<&'static Library, String> {
+    let mut first = None;
+    for name in names {
+        // SAFETY: NVIDIA's libraries do nothing when they are loaded.
+        match unsafe { Library::new(*name) } {
+            Ok(library) => return Ok(Box::leak(Box::new(library))),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    let error = first.map_or_else(String::new, |error| error.to_string());
+    Err(format!("no {} was found: {error}", names[0]))
+}
+
+pub(super) struct Libraries {
+    pub(super) cublas: Cublas,
+    pub(super) driver: Driver,
+}
+
+/// Both, loaded on the first call; or why they are not to be had.
+pub(super) fn libraries() -> Result<&'static Libraries, String> {
+    static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
+    let libraries = LIBRARIES.get_or_init(|| {
+        if env::var_os(SWITCH).is_some_and(|value| value == "off") {
+            return Err(format!("{SWITCH} is off"));
+        }
+        let driver = Driver::load(&DRIVER)?;
+        let mut version = 0;
+        // SAFETY: it writes one number.
+        let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
+        succeeds(status, "cuDriverGetVersion")?;
+        // A library that is newer than the driver loads, and fails later.
+        let newer = |name: &&&str| name.ends_with(".13") && version < 13_000;
+        let names: Vec<&str> = CUBLAS.iter().filter(|name| !newer(name)).copied().collect();
+        let cublas = Cublas::load(&names)?;
+        Ok(Libraries { cublas, driver })
+    });
+    libraries.as_ref().map_err(Clone::clone)
+}
+
+pub(super) fn succeeds(status: c_int, call: &str) -> Result<(), String> {
+    match status {
+        0 => Ok(()),
+        status => Err(format!("{call} failed with status {status}")),
+    }
+}
+
+/// Calls a function of a library; an error names it and its status.
+macro_rules! call {
+    ($library:expr, $function:ident, $($argument:expr),*) => {
+        // SAFETY: pointers are to live memory of the type that the function takes, or made by it.
+        $crate::kernels::cublas::library::succeeds(unsafe { ($library.$function)($($argument),*) }, stringify!($function))
+    };
+}
+pub(super) use call;
