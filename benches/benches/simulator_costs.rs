@@ -113,6 +113,7 @@ fn measure([adapters, batch, length, rank]: [usize; 4]) -> anyhow::Result<Value>
         rank,
         targets: vec![Projection::Q, Projection::K, Projection::V, Projection::O],
         batch,
+        microbatches: 1,
         length,
         dtype: DtypeChoice::Float32,
         steps: STEPS,

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a training step should take on an H200, from bytes, operations and launches: predictions, not measurements.
+"""What a training step should take on an H200 or H100, from bytes, operations and launches: predictions, not
+measurements.
 
-    benches/gpu/model.py        a table of the kit's cases
+    benches/gpu/model.py [H100]        a table of the kit's cases
 
 Each constant says where it is from. `report.py` prints these predictions beside what was measured.
 """
@@ -11,8 +12,10 @@ import sys
 # Published cuBLAS rates on an H100's tensor cores: 769 to 798 TFLOP/s in bf16 on random data; 0.92 of the middle at
 # the shapes of a layer.
 PRODUCTS = 720e12
-# Published copies on an H200: 4.3 TB/s; simple kernels reach 0.85 of it.
-MEMORY = 0.85 * 4.3e12
+# Bytes a second of copies: published for an H200, 0.9 of its datasheet's 4.8 TB/s; 0.9 of the datasheet's 3.35 TB/s
+# for an H100. Simple kernels reach 0.85 of it.
+COPIES = {"H200": 4.3e12, "H100": 3.0e12}
+EFFICIENCY = 0.85
 # Products of attention by cuBLAS are short (128) in one dimension: half the rate, assumed.
 ATTENTION = 0.5 * PRODUCTS
 # FlashAttention 2, causal, H100, heads of 128, 1k tokens: its paper's successor has 260 TFLOP/s both ways.
@@ -22,12 +25,10 @@ LAUNCH_HOST, LAUNCH_DEVICE = 10e-6, 3e-6
 # PEFT's host time for a layer, forward and backward, as HF and autograd issue it: 36 ms for 32 layers (assumed).
 PEFT_LAYER_HOST = 36e-3 / 32
 # Our LoRA kernels on tensor cores, seconds an element of the wide operand: its bytes (2 read, 4 where it is written
-# too) at MEMORY, and once the draw of its mask, beside half of the bytes. Ten rounds of Philox for four elements are
+# too) at the memory's speed, and once the draw of its mask, beside half of the bytes. Ten rounds of Philox for four elements are
 # 90 integer instructions, 132 multiprocessors issue 64 of them a clock of 1.75 GHz. Not measured.
 DRAW = 90 / 4 / (132 * 64 * 1.75e9)
-READ, UPDATE, BIT = 2 / MEMORY, 4 / MEMORY, 1 / 8 / MEMORY
-SHRINK, WEIGHT_GRAD, EXPAND_DX = DRAW + 0.5 * READ + BIT, READ + BIT, UPDATE + BIT
-EXPAND, OUTPUT_GRADS = UPDATE, 2 * READ
+READ, UPDATE, BIT = 2, 4, 1 / 8
 # PEFT's for the same, per element of x and h: casts, dropout and three small products.
 PEFT_LORA_IN, PEFT_LORA_OUT = 15e-12, 6e-12
 
@@ -56,8 +57,8 @@ def scores_of(length):
     return sum((end - start) * end for start, end in parts) / length**2, len(parts)
 
 
-def ours(shape, adapters, batch, length, targets):
-    """Seconds of one step of all adapters, by class of kernel."""
+def ours(shape, adapters, batch, length, targets, memory):
+    """Seconds of one step of all adapters, by class of kernel; `memory` is bytes a second."""
     width, inner, layers, heads, kv_heads, vocabulary = SHAPES[shape]
     tokens = adapters * batch * length
     weights = sum(d_in * d_out for d_in, d_out in linears(shape).values())
@@ -66,26 +67,27 @@ def ours(shape, adapters, batch, length, targets):
     # Scores, P, dP and dS are written; P is read by two products, dS by two; the softmaxes read what is seen.
     attention_bytes = 2 * scores * (share * 12 + 0.5 * 4) + 36 * tokens * width
     attention_flops = 7 * 2 * scores * share * (width // heads)
-    lora = sum(tokens * (d_in * (SHRINK + WEIGHT_GRAD + EXPAND_DX) + d_out * (EXPAND + OUTPUT_GRADS))
-               for d_in, d_out in adapted(shape, targets))
-    elementwise = 2 * tokens * (45 * width + 8 * inner) / MEMORY
+    of_input = DRAW + (0.5 * READ + BIT) / memory + (READ + BIT) / memory + (UPDATE + BIT) / memory
+    of_output = (UPDATE + 2 * READ) / memory
+    lora = sum(tokens * (d_in * of_input + d_out * of_output) for d_in, d_out in adapted(shape, targets))
+    elementwise = 2 * tokens * (45 * width + 8 * inner) / memory
     launches = layers * (82 - 7 * (7 - len(list(adapted(shape, targets)))) + 7 + 10 * parts)
     head_chunks = max(1, round(tokens * vocabulary * 2 / (512 << 20)))
     parameters = layers * sum(16 * (d_in + d_out) for d_in, d_out in adapted(shape, targets)) * adapters
     terms = {
         "products": layers * 4 * weights * tokens / PRODUCTS,
         "head": 4 * width * vocabulary * tokens / PRODUCTS + (3 * 2 * tokens * vocabulary
-                + head_chunks * 4 * width * vocabulary) / MEMORY,
-        "attention": layers * max(attention_bytes / MEMORY, attention_flops / ATTENTION),
+                + head_chunks * 4 * width * vocabulary) / memory,
+        "attention": layers * max(attention_bytes / memory, attention_flops / ATTENTION),
         "lora": layers * lora,
         "elementwise": layers * elementwise,
-        "optimizer": 32 * parameters / MEMORY,
+        "optimizer": 32 * parameters / memory,
         "launches": launches * LAUNCH_DEVICE,
     }
     return terms, max(sum(terms.values()), launches * LAUNCH_HOST)
 
 
-def peft(shape, adapters, batch, length, targets):
+def peft(shape, adapters, batch, length, targets, memory):
     """The same by PEFT: one adapter after another."""
     width, inner, layers, heads, _, vocabulary = SHAPES[shape]
     tokens = batch * length
@@ -95,10 +97,10 @@ def peft(shape, adapters, batch, length, targets):
     terms = {
         "products": layers * 4 * weights * tokens / PRODUCTS,
         # Logits in float32, their loss and gradient by separate kernels.
-        "head": 4 * width * vocabulary * tokens / PRODUCTS + 26 * tokens * vocabulary / MEMORY,
+        "head": 4 * width * vocabulary * tokens / PRODUCTS + 26 * tokens * vocabulary / memory,
         "attention": attention,
         "lora": layers * lora,
-        "elementwise": layers * 2 * tokens * (80 * width + 14 * inner) / MEMORY,
+        "elementwise": layers * 2 * tokens * (80 * width + 14 * inner) / memory,
     }
     return {name: adapters * term for name, term in terms.items()}, adapters * max(
         sum(terms.values()), layers * PEFT_LAYER_HOST)
@@ -114,21 +116,22 @@ CASES = [
 ]
 
 
-def predicted(case):
+def predicted(case, device="H200"):
     _, shape, adapters, batch, length, targets = case
-    tokens = adapters * batch * length
-    terms, step = ours(shape, adapters, batch, length, targets)
-    _, other = peft(shape, adapters, batch, length, targets)
+    tokens, memory = adapters * batch * length, EFFICIENCY * COPIES[device]
+    terms, step = ours(shape, adapters, batch, length, targets, memory)
+    _, other = peft(shape, adapters, batch, length, targets, memory)
     return {"tokens_per_second": tokens / step, "peft_tokens_per_second": tokens / other,
             "milliseconds": {name: 1e3 * seconds for name, seconds in terms.items()}}
 
 
 def main():
-    rows = {case[0]: predicted(case) for case in CASES}
+    device = next((name for name in COPIES if name in sys.argv[1:]), "H200")
+    rows = {case[0]: predicted(case, device) for case in CASES}
     if "--json" in sys.argv:
         print(json.dumps(rows, indent=1))
         return
-    print("Predicted for an H200, not measured.\n")
+    print(f"Predicted for an {device}, not measured.\n")
     print("| case | tokens/s | PEFT's | ratio | " + " | ".join(rows["tiny"]["milliseconds"]) + " (ms) |")
     print("|---" * (4 + len(rows["tiny"]["milliseconds"])) + "|")
     for name, row in rows.items():

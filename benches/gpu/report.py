@@ -7,8 +7,6 @@ import sys
 
 import model
 
-PEAK_BYTES = 4.3e12  # of an H200's memory, a second
-
 
 def lines(path):
     """JSON objects of a file, one a line or one in all; none where it is missing or cut off."""
@@ -40,10 +38,10 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def steps(results):
+def steps(results, device):
     yield "## Training steps"
     yield ""
-    yield "Tokens a second; peak memory in GB. Predictions are for an H200 (`benches/gpu/model.py`)."
+    yield f"Tokens a second; peak memory in GB. Predictions are for an {device} (`benches/gpu/model.py`)."
     yield ""
     rows = []
     for case in model.CASES:
@@ -54,7 +52,7 @@ def steps(results):
         rate, other_rate = ours[0].get("tokens_per_second"), peft.get("tokens_per_second")
         if rate is None and other_rate is None:
             continue
-        predicted = model.predicted(case)
+        predicted = model.predicted(case, device)
         ratio = rate / other_rate if rate and other_rate else None
         peak = [value and value / 1e9 for value in (ours[0].get("peak_bytes"), peft.get("peak_bytes"))]
         rows.append([name, number(rate), number(other_rate), number(ratio, 2), number(peak[0], 1), number(peak[1], 1),
@@ -62,7 +60,8 @@ def steps(results):
     yield from table(["case", "loraloom", "PEFT", "ratio", "GB", "PEFT's GB", "predicted", "PEFT predicted"], rows)
 
 
-def profiles(results):
+def profiles(results, device):
+    most = model.COPIES[device]
     for name, found in results.items():
         for measured in (found[0].get("end_to_end") or [] if found and isinstance(found[0], dict) else []):
             profile = measured.get("profile") or []
@@ -73,12 +72,12 @@ def profiles(results):
             yield ""
             rows = [[f"`{share['kernel']}`", share["launches"], number(share["milliseconds"], 2),
                      f"{100 * share['milliseconds'] / total:.1f} %",
-                     number(100 * share["bytes_moved"] / share["milliseconds"] * 1e3 / PEAK_BYTES, 0) + " %"
+                     number(100 * share["bytes_moved"] / share["milliseconds"] * 1e3 / most, 0) + " %"
                      if share["bytes_moved"] and share["milliseconds"] else "-"] for share in profile[:40]]
-            yield from table(["kernel", "launches", "ms", "share", "of 4.3 TB/s"], rows)
+            yield from table(["kernel", "launches", "ms", "share", f"of {most / 1e12:.1f} TB/s"], rows)
 
 
-def kernels(results):
+def kernels(results, _device):
     rows = []
     for measured in (results.get("ours-kernels") or [{}])[0].get("kernels") or []:
         if measured["ranks"] in ([], [16] * len(measured["ranks"])):
@@ -96,7 +95,7 @@ def kernels(results):
             [p["product"], p["rows"], p["way"], number(p["milliseconds"], 3), number(p["tflops"])] for p in products])
 
 
-def checks(results):
+def checks(results, _device):
     for name in ("doctor", "thorough"):
         found = (results.get(name) or [{}])[0].get("checks") or []
         if found:
@@ -116,13 +115,16 @@ def main():
     text = ["# What a GPU measured", "", commit.read_text().strip() if commit.exists() else "", ""]
     gpu = folder / "gpu.out"
     device = re.search(r"NVIDIA (\w+[^|]*?)\s{2,}", gpu.read_text()) if gpu.exists() else None
-    text += [f"Device: {device.group(1) if device else 'not known'}.", ""]
+    device = device.group(1) if device else "not known"
+    text += [f"Device: {device}.", ""]
+    # Predictions for another device are those for an H200.
+    like = next((name for name in model.COPIES if name in device), "H200")
     text += list(table(["step", "status"], [[name, "ok" if code == "0" else f"failed ({code})"]
                                             for name, code in status.items()]))
     for part in (checks, steps, kernels, profiles):
-        text += list(part(results))
+        text += list(part(results, like))
     (folder / "table.md").write_text("\n".join(text))
-    predicted = {case[0]: model.predicted(case) for case in model.CASES}
+    predicted = {case[0]: model.predicted(case, like) for case in model.CASES}
     (folder / "results.json").write_text(json.dumps(
         {"status": status, "predicted": predicted, "measured": results}, indent=1))
     print("\n".join(text))

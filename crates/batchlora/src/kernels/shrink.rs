@@ -181,10 +181,7 @@ fn shrink_kernel<F: Float, N: Size>(
             }
         }
 
-        let mut factor = 1.0f32;
-        if scaled == 1 {
-            factor = f32::reinterpret(segments[segment + SCALE]);
-        }
+        let factor = factor(segments, segment, scaled);
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * RANK_CHUNK;
@@ -199,6 +196,16 @@ fn shrink_kernel<F: Float, N: Size>(
             }
         }
     }
+}
+
+/// What products are multiplied by: the segment's scale, or 1.
+#[cube]
+pub(super) fn factor(segments: &[u32], segment: usize, scaled: u32) -> f32 {
+    let mut factor = 1.0f32;
+    if scaled == 1 {
+        factor = f32::reinterpret(segments[segment + SCALE]);
+    }
+    factor
 }
 
 /// Where a chunk's results go.

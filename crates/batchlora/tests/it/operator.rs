@@ -408,7 +408,9 @@ fn adapters_gradients_are_divided_by_the_loss_scale() {
         if seen.clone().all(|other| other.ranks != segment.ranks) {
             for (values, width) in [(&mut da, problem.d_in), (&mut db, problem.d_out)] {
                 let of_slot = &mut values[segment.ranks.start * width..segment.ranks.end * width];
-                of_slot.iter_mut().for_each(|value| *value /= scale);
+                for value in of_slot {
+                    *value /= scale;
+                }
             }
         }
     }
@@ -421,10 +423,10 @@ fn adapters_gradients_are_divided_by_the_loss_scale() {
 /// Gradients below what `float16` can hold arrive with a loss scale.
 #[test]
 fn a_loss_scale_keeps_small_gradients() {
+    const SCALE: f32 = (1 << 26) as f32;
     if !device().supports_dtype(DType::F16) {
         return;
     }
-    const SCALE: f32 = (1 << 26) as f32;
     let case = Case {
         parts: vec![(0, 0, 5)],
         loss_scale: SCALE,

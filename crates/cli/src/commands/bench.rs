@@ -121,13 +121,20 @@ fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEn
     if adapters.is_empty() {
         adapters.extend(defaults.adapters);
     }
+    let batch = arguments.batch.unwrap_or(defaults.batch);
+    let microbatches = arguments.microbatches;
+    if microbatches > batch {
+        let problem = format!("{microbatches} micro-batches of {batch} sequences of an adapter");
+        return Err(Failure::usage(problem).hint("lower --microbatches, or raise --batch"));
+    }
     Ok(EndToEndBench {
         shape: shape.to_owned(),
         model,
         adapters,
         rank: arguments.rank,
         targets: targets(&arguments.target_modules)?,
-        batch: arguments.batch.unwrap_or(defaults.batch),
+        batch,
+        microbatches,
         length: arguments.length.unwrap_or(defaults.length),
         dtype: arguments.dtype,
         steps: arguments.steps,

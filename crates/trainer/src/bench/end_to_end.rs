@@ -27,6 +27,8 @@ pub struct EndToEndBench {
     pub targets: Vec<Projection>,
     /// Sequences of each adapter in a step.
     pub batch: usize,
+    /// Parts that a step's sequences are cut into, one after another: fewer are held at a time.
+    pub microbatches: usize,
     /// Tokens of a sequence, each of which predicts its successor.
     pub length: usize,
     /// Type of frozen weights and activations; `auto` is `bfloat16` where a device other than the
@@ -109,7 +111,7 @@ mod tests {
     use loraloom_config::DtypeChoice;
     use loraloom_model::{LlamaConfig, Projection};
 
-    use super::EndToEndBench;
+    use super::{super::workload::Task, EndToEndBench};
 
     fn tiny() -> EndToEndBench {
         let mut model = LlamaConfig::named("micro").unwrap();
@@ -123,6 +125,7 @@ mod tests {
             rank: 16,
             targets: Projection::ALL.to_vec(),
             batch: 1,
+            microbatches: 1,
             length: 4,
             dtype: DtypeChoice::Auto,
             steps: 1,
@@ -160,9 +163,35 @@ mod tests {
     }
 
     #[test]
+    fn microbatches_have_every_sequence_once() {
+        let bench = EndToEndBench { batch: 5, ..tiny() };
+        let task = Task::new(1, &bench);
+        let whole = task.rows(0, 0, 1);
+        assert_eq!(
+            (whole.samples.len(), whole.step_targets),
+            (5, 5 * bench.length)
+        );
+        for parts in 1..=5 {
+            let mut samples = Vec::new();
+            for part in 0..parts {
+                let rows = task.rows(0, part, parts);
+                assert_eq!(
+                    (rows.first_sample, rows.step_targets),
+                    (samples.len(), whole.step_targets)
+                );
+                assert!((5 / parts..=5usize.div_ceil(parts)).contains(&rows.samples.len()));
+                samples.extend(rows.samples);
+            }
+            assert_eq!(samples, whole.samples);
+        }
+    }
+
+    #[test]
     fn without_a_comparison_there_is_none() {
         let bench = EndToEndBench {
             adapters: vec![1],
+            batch: 3,
+            microbatches: 2,
             vs_sequential: false,
             gradient_checkpointing: true,
             ..tiny()

@@ -84,6 +84,7 @@ impl<'a> Trial<'a> {
             rank: bench.rank,
             target_modules: bench.targets.iter().map(|target| target.name()).collect(),
             batch: bench.batch,
+            microbatches: bench.microbatches,
             length: bench.length,
             dtype: dtype_name(dtype),
             tokens_per_second,
@@ -115,8 +116,10 @@ impl<'a> Trial<'a> {
             let adapter = task.adapter(&self.bench.model, &self.device)?;
             self.pipeline.push(0, adapter)?;
         }
+        let microbatches = self.bench.microbatches;
         let mut steps = BenchSteps {
             tasks,
+            microbatches,
             begun: 0,
             host_peak_bytes: None,
         };
@@ -124,7 +127,7 @@ impl<'a> Trial<'a> {
         let mut run = |steps: &mut BenchSteps<'_>, count| {
             let passes = Passes {
                 schedule: Schedule::default(),
-                shape: PipelineShape::new(1, 1, 1, count),
+                shape: PipelineShape::new(1, 1, microbatches, count),
                 driver: Driver::default(),
             };
             pipeline.run(&passes, steps)
@@ -142,6 +145,7 @@ impl<'a> Trial<'a> {
 /// The same step again and again.
 struct BenchSteps<'a> {
     tasks: &'a [Task],
+    microbatches: usize,
     begun: usize,
     host_peak_bytes: Option<u64>,
 }
@@ -150,14 +154,21 @@ impl Steps for BenchSteps<'_> {
     type Error = TrainerError;
 
     fn plan(&mut self, _step: usize) -> Result<Option<StepPlan>, TrainerError> {
-        let tasks = self.tasks.iter();
-        let draws = tasks.clone().map(|task| task.draw(self.begun)).collect();
-        let rows: Vec<TaskRows<'_>> = tasks
-            .enumerate()
-            .map(|(slot, task)| task.rows(slot))
+        let draws: Vec<_> = self
+            .tasks
+            .iter()
+            .map(|task| task.draw(self.begun))
             .collect();
+        let mut microbatches = Vec::new();
+        for part in 0..self.microbatches {
+            let tasks = self.tasks.iter().enumerate();
+            let rows: Vec<TaskRows<'_>> = tasks
+                .map(|(slot, task)| task.rows(slot, part, self.microbatches))
+                .collect();
+            microbatches.push(assemble(&rows, Some(draws.clone()))?.microbatch);
+        }
         let group = GroupPlan {
-            microbatches: vec![assemble(&rows, Some(draws))?.microbatch],
+            microbatches,
             updates: vec![Some(update(self.begun)); self.tasks.len()],
         };
         self.begun += 1;

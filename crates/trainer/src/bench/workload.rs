@@ -54,13 +54,15 @@ impl Task {
         (0..model.num_hidden_layers).map(layer).collect()
     }
 
-    /// The task's rows of a batch, every one of them a prediction.
-    pub(super) fn rows(&self, slot: usize) -> TaskRows<'_> {
+    /// The task's rows of one of so many parts of a batch, every one of them a prediction.
+    pub(super) fn rows(&self, slot: usize, part: usize, parts: usize) -> TaskRows<'_> {
         let targets: usize = self.samples.iter().map(Sample::num_targets).sum();
+        let first = part * self.samples.len() / parts;
+        let end = (part + 1) * self.samples.len() / parts;
         TaskRows {
             slot,
-            samples: self.samples.iter().collect(),
-            first_sample: 0,
+            samples: self.samples[first..end].iter().collect(),
+            first_sample: first,
             max_seq_len: self.samples.first().map_or(0, Sample::len),
             longest: self.samples.iter().map(Sample::len).max().unwrap_or(0),
             step_targets: targets,

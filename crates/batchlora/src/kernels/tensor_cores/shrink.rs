@@ -24,8 +24,8 @@ use crate::{
     kernels::{
         dropout::{Mask, drawn_elements, keep},
         launch::{cube_dim, record, vector_size},
-        shrink::MAX_CHUNKS,
-        tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
+        shrink::{MAX_CHUNKS, factor},
+        tables::{RANK, RANK_START, ROW_TILE, SEGMENT_WORDS, TILE_WORDS, Tables},
     },
     ops::Side,
 };
@@ -171,10 +171,7 @@ fn shrink_kernel<F: Float, N: Size>(
             sync_cube();
         }
 
-        let mut factor = 1.0f32;
-        if scaled == 1 {
-            factor = f32::reinterpret(segments[segment + SCALE]);
-        }
+        let factor = factor(segments, segment, scaled);
         let mut partial =
             Shared::<[f32]>::new_aligned_slice(comptime!(PLANES * ROW_TILE * EDGE), FRAGMENT_BYTES);
         #[unroll]
