@@ -54,7 +54,7 @@ pub(crate) struct BenchArguments {
     /// Sequences of each adapter in a step [default: 8 on a GPU, else 2].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) batch: Option<usize>,
-    /// Parts that a step's sequences are cut into, of each adapter, to hold fewer at a time.
+    /// Micro-batches that each adapter's sequences of a step are cut into, to hold fewer at a time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count)]
     pub(crate) microbatches: usize,
     /// Tokens of a sequence [default: 512 on a GPU, else 128].

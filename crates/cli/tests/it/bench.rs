@@ -111,6 +111,7 @@ fn json_has_every_key_and_null_for_what_cannot_be_measured() {
                 "batch",
                 "dtype",
                 "length",
+                "microbatches",
                 "model_tflops",
                 "peak_bytes",
                 "rank",
@@ -189,6 +190,10 @@ fn what_cannot_be_measured_is_refused() {
         (
             &["--rows", "4", "--adapters", "8"],
             "8 adapters cannot share 4 rows",
+        ),
+        (
+            &["--batch", "2", "--microbatches", "3"],
+            "3 micro-batches of 2 sequences",
         ),
     ] {
         let run = here.run(&[&["bench", "--device", "cpu"], arguments].concat());

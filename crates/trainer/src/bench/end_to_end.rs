@@ -27,7 +27,7 @@ pub struct EndToEndBench {
     pub targets: Vec<Projection>,
     /// Sequences of each adapter in a step.
     pub batch: usize,
-    /// Parts that a step's sequences are cut into, one after another: fewer are held at a time.
+    /// Micro-batches that each adapter's sequences of a step are cut into: fewer are held at a time.
     pub microbatches: usize,
     /// Tokens of a sequence, each of which predicts its successor.
     pub length: usize,

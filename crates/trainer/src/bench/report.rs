@@ -95,7 +95,7 @@ pub struct EndToEndMeasurement {
     pub target_modules: Vec<&'static str>,
     /// Sequences of each adapter in a step.
     pub batch: usize,
-    /// Parts that they were cut into.
+    /// Micro-batches that they were cut into.
     pub microbatches: usize,
     /// Tokens of a sequence.
     pub length: usize,
