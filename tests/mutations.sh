@@ -73,8 +73,8 @@ mutation liveness-off $trainer/diagnosis.rs 'if factors.is_empty() {' 'if true {
 mutation rope-by-row $trainer/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
-mutation weight-by-micro-batch $trainer/step.rs 'rows.step_target_tokens as f64' \
-    'samples.iter().map(|s| s.num_targets()).sum::<usize>() as f64' parity::
+mutation weight-by-micro-batch $trainer/step.rs 'step_targets: rows.step_target_tokens,' \
+    'step_targets: samples.iter().map(|s| s.num_targets()).sum(),' parity::
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
 mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' ledger
@@ -301,7 +301,7 @@ mutation small-head-chunks crates/model/src/head.rs 'const DEVICE_LOGITS: usize 
     'const DEVICE_LOGITS: usize = 32 << 20;' chunks_are_even
 mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().slice([start..end, 0..d_model]);' \
     'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
-mutation graph-stays crates/pipeline/src/local_stage.rs 'free_dropped_graphs(self.stage.device());' \
+mutation graph-stays crates/pipeline/src/local_stage.rs 'free_dropped_graphs(device);' \
     'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
 mutation peak-stays crates/pipeline/src/local_stage.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
     more_adapters_than_fit

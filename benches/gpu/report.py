@@ -108,6 +108,8 @@ def checks(results, _device):
 
 
 def main():
+    if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1]).is_dir():
+        sys.exit("usage: report.py FOLDER")
     folder = pathlib.Path(sys.argv[1])
     results = {path.stem: lines(path) for path in sorted(folder.glob("*.out"))}
     status = {path.stem: path.read_text().strip() for path in sorted(folder.glob("*.status"))}

@@ -4,13 +4,19 @@
 //! `LORALOOM_TEST_DEVICE=wgpu` (or `cuda`) and `--include-ignored` run these tests on a GPU.
 #![cfg(feature = "cubecl")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use batchlora::{
     AdamWStep, AdapterBank, AdapterState, DropoutDraw, GradientNorms, LaunchCount, LoraPair,
-    LoraSpec, Segment, Segments, SlotUpdate, seed_gradient,
+    LoraSpec, Segment, Segments, SlotUpdate, launch, seed_gradient,
 };
-use burn::tensor::{DType, Device, Tensor};
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device, Tensor},
+};
 use burn_cubecl::cubecl::dry_run::DryRun;
 
 /// Launches of one forward and backward of the operator. Fusion never makes the two scalars.
@@ -244,4 +250,22 @@ fn a_dropout_mask_is_drawn_once() {
         batch.forward_and_backward(operands);
         assert_eq!(count.masks_drawn(), 1, "{dtype:?}");
     }
+}
+
+/// Kernels are compiled as if nothing that they write were another operand, too.
+#[test]
+#[ignore = "needs a GPU: LORALOOM_TEST_DEVICE"]
+fn operands_that_share_what_is_written_are_refused() {
+    let device = device();
+    let DispatchDevice::Cube(device) = device.as_dispatch() else {
+        panic!("no GPU");
+    };
+    let words = || launch::table(&device.client(), device, &[1, 2]);
+    let (one, other) = (words(), words());
+    launch::record(&[&one], &[&other]);
+    // In place.
+    launch::record(&[&one, &other], &[&one]);
+    let same = one.clone();
+    let refused = catch_unwind(AssertUnwindSafe(|| launch::record(&[&one], &[&same])));
+    assert!(refused.is_err());
 }

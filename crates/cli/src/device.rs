@@ -2,14 +2,17 @@
 
 use std::{ffi::OsStr, fmt, path::Path};
 
-use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
 use burn::tensor::DeviceKind;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 use burn::tensor::DeviceType;
+use burn::tensor::{Device, Tensor};
 use loraloom_config::{DeviceChoice, RunConfig, StageChoice, WorkerAddress};
 
 use crate::{exit::Exit, failure::Failure, panics};
+
+/// What every kernel on CUDA is linked with.
+const LIBDEVICE: &str = "libdevice.10.bc";
 
 /// The backends compiled in, in the order `auto` tries them.
 pub(crate) const BACKENDS: &[&str] = &[
@@ -261,16 +264,23 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     }
 }
 
-/// Opens a device, which loads its driver.
+/// Runs a kernel: a driver may load that compiles none.
+fn computes(device: &Device) -> Result<(), String> {
+    let values = Tensor::<1>::zeros([4], device).exp().try_into_data();
+    let read = values.map(drop);
+    read.map_err(|error| loraloom_model::causes(&format!("{error:?}")))
+}
+
+/// Opens a device, which loads its driver, and has it compute something.
 ///
 /// # Errors
 ///
-/// If that panics, which is how drivers fail.
+/// If that fails or panics, which is how drivers fail.
 pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
     let device = listed.device.clone();
     let opened = panics::catch(|| {
-        let synced = device.sync().map_err(|error| error.to_string());
-        synced.map(|()| hardware_name(&device))
+        device.sync().map_err(|error| error.to_string())?;
+        computes(&device).map(|()| hardware_name(&device))
     });
     let problem = match opened {
         Ok(Ok(hardware)) => {
@@ -285,6 +295,14 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
         Ok(Err(problem)) => problem,
         Err(message) => message,
     };
+    if problem.contains(LIBDEVICE) {
+        let message = format!(
+            "{} needs nvvm/libdevice/{LIBDEVICE} of the CUDA toolkit, which was not found",
+            listed.name
+        );
+        let hint = "install the CUDA toolkit, or let `CUDA_PATH` lead to one";
+        return Err(Failure::new(Exit::Device, message).hint(hint));
+    }
     let message = format!("device {} cannot be opened: {problem}", listed.name);
     Err(Failure::new(Exit::Device, message)
         .hint("check the driver; `loraloom doctor` shows what works"))

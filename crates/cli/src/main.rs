@@ -24,19 +24,24 @@ mod unserved;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+#[cfg(feature = "cuda")]
+use arguments::Command;
 use exit::Exit;
 use printer::Printer;
 
 fn main() -> ExitCode {
     device::hush();
-    #[cfg(feature = "cuda")]
-    batchlora::persist_kernels("loraloom");
     panics::install();
     allocations::count();
     let arguments = match Arguments::parse_from(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => return unserved::explain(&error).into(),
     };
+    // Doctor is to see kernels compiled.
+    #[cfg(feature = "cuda")]
+    if !matches!(&arguments.command, Command::Doctor(doctor) if doctor.thorough.is_none()) {
+        batchlora::persist_kernels("loraloom");
+    }
     let printer = Printer::new(&arguments.output);
     let exit = match panics::catch(|| commands::run(arguments.command, &printer)) {
         Ok(Ok(exit)) => exit,

@@ -3,7 +3,7 @@ use batchlora::{
 };
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
-use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
+use crate::{LlamaConfig, LoraWeights, ModelError, Projection, causes};
 
 /// One adapter at one decoder layer: its state at each of the seven projections it adapts.
 pub type LayerAdapter = [Option<AdapterState>; 7];
@@ -206,7 +206,7 @@ pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError
     let failed = |reason: String| ModelError::Device { reason };
     let data = tensor
         .try_into_data()
-        .map_err(|error| failed(format!("{error:?}")))?;
+        .map_err(|error| failed(causes(&format!("{error:?}"))))?;
     if let Some(reason) = batchlora::product_failure() {
         return Err(failed(reason));
     }

@@ -195,6 +195,8 @@ mod tests {
             allowed: 0.1,
         };
         assert!(off(&[1.0, -2.1]).is_small());
+        let found = check_operations(&Device::flex(), FloatDType::F32).expect("readable results");
+        assert!(found.iter().all(|deviation| deviation.allowed <= 2e-5));
         for wrong in [&[1.0, -2.3][..], &[f32::NAN, -2.0], &[1.0]] {
             assert!(!off(wrong).is_small(), "{wrong:?}");
         }

@@ -389,3 +389,49 @@ fn abbreviated(names: &[String]) -> String {
         more => format!("{shown} and {more} more"),
     }
 }
+
+/// The causes in what CubeCL says of a failure, without its account of all that they spoilt.
+pub fn causes(told: &str) -> String {
+    const ACCOUNT: [&str; 8] = [
+        "Caused by:",
+        "No backtrace available",
+        "Asked at:",
+        "Several failures at once",
+        "An error happened during execution",
+        "An IO error happened",
+        "The bytes were never written",
+        "skipped `",
+    ];
+    let mut causes: Vec<&str> = Vec::new();
+    for line in told.lines().map(str::trim) {
+        let account = ACCOUNT.iter().any(|begin| line.starts_with(begin));
+        if !account && !line.is_empty() && !causes.contains(&line) {
+            causes.push(line);
+        }
+    }
+    if causes.is_empty() {
+        return told.to_owned();
+    }
+    causes.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::causes;
+
+    #[test]
+    fn a_failure_is_told_by_its_causes() {
+        let told = "An error happened during execution\nCaused by:\n  Several failures at once\nCaused by:\n  \
+                    The bytes were never written (failure #1, still claiming 4 buffer(s))\n  skipped `K`: it \
+                    needed memory\nCaused by:\n  out of device memory allocating 8 bytes\nNo backtrace \
+                    available\nAsked at:\nNo backtrace available\n  out of device memory allocating 8 bytes\n  \
+                    another";
+        assert_eq!(
+            causes(told),
+            "out of device memory allocating 8 bytes; another"
+        );
+        for plain in ["lost", "Caused by:"] {
+            assert_eq!(causes(plain), plain);
+        }
+    }
+}

@@ -107,12 +107,7 @@ impl LanguageModelHead {
         let normal = normalise(selected, &self.norm);
         let projection = self.weight.val().transpose();
         let bytes = projection.dims()[1] * normal.dtype().size();
-        let held = if device == Device::flex() {
-            HOST_LOGITS
-        } else {
-            DEVICE_LOGITS
-        };
-        let chunk = chunk_rows(count, held / bytes);
+        let chunk = chunk_rows(count, logits_held(device == Device::flex()) / bytes);
         let losses = (0..count).step_by(chunk).map(|start| {
             let end = (start + chunk).min(count);
             let rows = normal.clone().slice([start..end, 0..d_model]);
@@ -126,6 +121,11 @@ impl LanguageModelHead {
         });
         joined(losses.collect())
     }
+}
+
+/// Bytes of logits that a chunk has at the most.
+fn logits_held(on_host: bool) -> usize {
+    if on_host { HOST_LOGITS } else { DEVICE_LOGITS }
 }
 
 /// Rows of a chunk such that chunks are even, and have `most` rows or few more.
@@ -158,8 +158,10 @@ mod tests {
     #[test]
     fn chunks_are_even_and_of_whole_vectors_of_rows() {
         // At a vocabulary of 128,256 in bfloat16.
-        let rows = chunk_rows(16_384, super::DEVICE_LOGITS / (128_256 * 2));
-        assert_eq!(rows, 2_048);
+        for (on_host, expected) in [(false, 2_048), (true, 384)] {
+            let rows = chunk_rows(16_384, super::logits_held(on_host) / (128_256 * 2));
+            assert_eq!(rows, expected);
+        }
         for (count, most, expected) in [
             (1, 1, 128),
             (5, 100, 128),

@@ -27,7 +27,7 @@ pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, frozen_parameters, parameter_shapes};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
-pub use error::ModelError;
+pub use error::{ModelError, causes};
 pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;

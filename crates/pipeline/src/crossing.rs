@@ -1,7 +1,7 @@
 use std::thread::{self, JoinHandle};
 
 use burn::tensor::{Device, StreamId, Tensor, TensorData};
-use loraloom_model::ModelError;
+use loraloom_model::{ModelError, causes};
 
 use crate::{PipelineError, stage_clock::now};
 
@@ -38,7 +38,7 @@ impl Crossing {
         let stream = StreamId::current();
         let fetch = move || {
             let read = stream.executes(|| tensor.try_into_data());
-            (read.map_err(|error| format!("{error:?}")), now())
+            (read.map_err(|error| causes(&format!("{error:?}"))), now())
         };
         let thread = thread::Builder::new().name("fetch".into()).spawn(fetch);
         let thread =

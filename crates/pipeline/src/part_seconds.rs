@@ -83,7 +83,7 @@ fn seconds(
     let shape = [microbatch.ids.len(), stage.config().d_model];
     let random = || {
         let options = (&device, DType::from(dtype));
-        Tensor::<2>::random(shape, Distribution::Normal(0.0, 1.0), options)
+        Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), options)
     };
     let (hidden, gradient) = (random(), random());
     let at = Passage {

@@ -120,6 +120,11 @@ mod tests {
             let [scale] = *batch.segments.loss_scales() else {
                 panic!("one segment");
             };
+            assert_eq!(
+                scale.log2().fract().to_bits(),
+                0,
+                "{scale} is a power of two"
+            );
             for &weight in &batch.targets.weights {
                 assert!((1.0..2.0).contains(&weight), "{weight}");
                 let expected = (1.0 / step_targets as f64) as f32;

@@ -104,6 +104,7 @@ impl<'a> Session<'a> {
             answers: Answers::default(),
             history: History::default(),
             snapshot: None,
+            arrivals: BTreeMap::new(),
             saving,
             numbered,
         };

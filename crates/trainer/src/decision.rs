@@ -30,6 +30,7 @@ impl Session<'_> {
         let mut coming = OnTheWay::new();
         for admission in &decision.admitted {
             if let Some(waiting) = self.waiting.remove(&admission.task) {
+                self.arrivals.insert(admission.task, waiting.clone());
                 let adapter = match waiting.adapter {
                     Some(adapter) => adapter,
                     None => self.first_state(&waiting.task)?,
@@ -57,7 +58,10 @@ impl Session<'_> {
     }
 
     /// What a task begins with.
-    fn first_state(&mut self, task: &TrainingTask) -> Result<ModelAdapter, TrainerError> {
+    pub(crate) fn first_state(
+        &mut self,
+        task: &TrainingTask,
+    ) -> Result<ModelAdapter, TrainerError> {
         if let Some(initial) = self.initial.get(&task.id) {
             return Ok(initial.clone());
         }

@@ -12,6 +12,7 @@ use crate::{
     snapshot::Running,
     standby::Kept,
     task::TrainingTask,
+    waiting::WaitingTask,
     writer::Parts,
 };
 
@@ -22,7 +23,7 @@ const LONGEST_LOOK_BACK: u64 = 32;
 const OLDEST: Duration = Duration::from_mins(1);
 
 /// The running tasks with their adapters, as they were at an iteration's end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     made: Instant,
     pub(crate) iteration: u64,
@@ -55,6 +56,7 @@ impl Session<'_> {
         let ledger = &self.ledger;
         let kept = self.snapshot.as_ref();
         if kept.is_some_and(|snapshot| snapshot.serves(&ledger.running, ledger.iteration)) {
+            self.arrivals.clear();
             return Ok(());
         }
         let copies = (0..ledger.running.len()).map(|index| {
@@ -75,6 +77,7 @@ impl Session<'_> {
             standby.keep(self.kept(&snapshot)?);
         }
         self.snapshot = Some(snapshot);
+        self.arrivals.clear();
         Ok(())
     }
 
@@ -100,32 +103,44 @@ impl Session<'_> {
         error: TrainerError,
         scheduler: &mut S,
     ) -> Result<(), TrainerError> {
-        let Some(snapshot) = self.snapshot.take() else {
-            return Err(error);
-        };
         if !self.pipeline.abandon() {
             return Err(error);
         }
-        let (iteration, reason) = (snapshot.iteration, error.to_string());
-        self.rewind(snapshot)?;
+        let less = scheduler.out_of_memory();
+        if less == OutOfMemory::NobodyRuns {
+            return Err(error);
+        }
+        self.rewind(|task| scheduler.state(task))?;
         self.ledger.measured.clear();
-        match scheduler.out_of_memory() {
+        let (iteration, reason) = (self.ledger.iteration, error.to_string());
+        match less {
             OutOfMemory::Parked(parking) => {
+                let parked = self.waiting.get(&parking.task);
+                let (adapter, step) = parked.map_or_else(Default::default, |waiting| {
+                    (waiting.task.config.name.clone(), waiting.task.steps)
+                });
                 self.ledger.emit(Event::OutOfMemory {
                     iteration,
                     reason,
-                    parked: self.name_of(parking.task),
+                    parked: Some(adapter.clone()),
                     microbatch_rows: None,
                 });
-                self.park(parking)
+                self.ledger.emit(Event::Park {
+                    adapter,
+                    step,
+                    reason: parking.reason,
+                    by: None,
+                });
+                Ok(())
             }
             OutOfMemory::OnlyOne(task) => self.halve(task, scheduler, iteration, reason),
             OutOfMemory::NobodyRuns => Err(error),
         }
     }
 
-    /// Puts tasks and adapters back as they were.
-    fn rewind(&mut self, snapshot: Snapshot) -> Result<(), TrainerError> {
+    /// Puts tasks and adapters back as they were: in the last snapshot, and those that were let in since
+    /// as they came. Each goes where the scheduler has it now.
+    fn rewind(&mut self, state: impl Fn(TaskId) -> Option<TaskState>) -> Result<(), TrainerError> {
         let ledger = &mut self.ledger;
         for group in 0..ledger.groups() {
             for slot in (0..ledger.members(group).count()).rev() {
@@ -135,13 +150,51 @@ impl Session<'_> {
         ledger.pending.clear();
         ledger.failures.clear();
         ledger.running.clear();
-        ledger.iteration = snapshot.iteration;
-        ledger.tokens = snapshot.tokens;
         ledger.arrived = None;
-        for (task, adapter) in snapshot.tasks {
-            self.pipeline.push(task.group, adapter)?;
-            ledger.running.push(task);
+        let mut tasks: Vec<WaitingTask> = Vec::new();
+        // It is kept: the next one may not come about, either.
+        if let Some(snapshot) = self.snapshot.clone() {
+            let goes_on =
+                |(task, _): &(TrainingTask, _)| state(task.id) == Some(TaskState::Running);
+            if snapshot.tasks.iter().any(goes_on) {
+                ledger.iteration = snapshot.iteration;
+                ledger.tokens = snapshot.tokens;
+            }
+            tasks.extend(
+                snapshot
+                    .tasks
+                    .into_iter()
+                    .map(|(task, adapter)| WaitingTask {
+                        task,
+                        adapter: Some(adapter),
+                    }),
+            );
         }
+        for (id, arrival) in &self.arrivals {
+            if tasks.iter().all(|kept| kept.task.id != *id) {
+                tasks.push(arrival.clone());
+            }
+        }
+        for back in tasks {
+            let id = back.task.id;
+            match state(id) {
+                Some(TaskState::Running) => {
+                    let adapter = match back.adapter {
+                        Some(adapter) => adapter,
+                        None => self.first_state(&back.task)?,
+                    };
+                    self.pipeline.reserve_groups(back.task.group + 1)?;
+                    self.pipeline.push(back.task.group, adapter)?;
+                    self.ledger.running.push(back.task);
+                }
+                Some(state) if !state.is_final() => {
+                    self.waiting.entry(id).or_insert(back);
+                }
+                _ => {}
+            }
+        }
+        // Stable: tasks of a group stay in the order of their slots.
+        self.ledger.running.sort_by_key(|task| task.group);
         Ok(())
     }
 
@@ -184,7 +237,18 @@ impl Session<'_> {
             return Ok(scheduler.finish(task, outcome)?);
         }
         running.halvings += 1;
-        let rows = running.microbatch_rows(split);
+        let (rows, halvings) = (running.microbatch_rows(split), running.halvings);
+        // Also where it may be taken from again.
+        let kept = self
+            .snapshot
+            .iter_mut()
+            .flat_map(|snapshot| &mut snapshot.tasks);
+        let arrived = self.arrivals.values_mut().map(|waiting| &mut waiting.task);
+        for kept in kept.map(|(task, _)| task).chain(arrived) {
+            if kept.id == task {
+                kept.halvings = halvings;
+            }
+        }
         self.ledger.emit(Event::OutOfMemory {
             iteration,
             reason,

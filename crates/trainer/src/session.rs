@@ -45,6 +45,8 @@ pub(crate) struct Session<'a> {
     pub(crate) history: History,
     /// What to go back to if memory runs out.
     pub(crate) snapshot: Option<Snapshot>,
+    /// Tasks that were let in since, as they came.
+    pub(crate) arrivals: BTreeMap<TaskId, WaitingTask>,
     /// Whether tasks come from a queue, which numbers them.
     pub(crate) numbered: bool,
 }
@@ -82,6 +84,12 @@ impl Session<'_> {
             renew,
         };
         self.pipeline.run(&passes, &mut window)?;
+        // What is no number may be the fault of a worker's device, and not the task's.
+        if !self.ledger.failures.is_empty()
+            && let Some(failure) = self.pipeline.failure()
+        {
+            return Err(failure.into());
+        }
 
         let mut ended = Vec::new();
         for (task, reason) in std::mem::take(&mut self.ledger.failures) {

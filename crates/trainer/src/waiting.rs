@@ -3,7 +3,7 @@ use loraloom_scheduler::{Past, Scheduler, SchedulerError, TaskState};
 use crate::{adapter::ModelAdapter, scheduling::described, task::TrainingTask};
 
 /// A task without a place in the stages: it has not begun, or was parked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct WaitingTask {
     pub(crate) task: TrainingTask,
     /// Its adapter and moments, in the host's memory; `None` before it has begun.

@@ -34,7 +34,7 @@ unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: u
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, _: u64) -> Status {
     trace(|| format!("{bytes} bytes to the device"));
     unsafe { copy(to, from, bytes) }
 }

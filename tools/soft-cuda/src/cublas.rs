@@ -1,11 +1,15 @@
 //! The part of cuBLAS that multiplies, found where this library is also called `libcublas.so.12`.
 //! Matrices are stored by columns.
 
-use std::ffi::{c_int, c_longlong, c_void};
+use std::{
+    ffi::{c_int, c_longlong, c_void},
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use half::{bf16, f16};
 
 use crate::{
+    device::number,
     driver::{SUCCESS, Status},
     order::in_order,
 };
@@ -65,9 +69,9 @@ unsafe extern "C" fn cublasSetWorkspace_v2(
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasSetMathMode(_: *mut Handle, mode: c_int) -> Status {
-    // The default, with or without sums in less than `float32`.
+    // The default, without sums in less than `float32`: here are no others.
     match mode {
-        0 | 16 => SUCCESS,
+        16 => SUCCESS,
         _ => NOT_SUPPORTED,
     }
 }
@@ -194,6 +198,13 @@ unsafe extern "C" fn cublasGemmEx(
     }
 }
 
+/// Whether this is the product that `SOFT_CUDA_FAIL_PRODUCT` counts to.
+fn fails() -> bool {
+    static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
+    let product = PRODUCTS.fetch_add(1, Ordering::Relaxed) + 1;
+    number("SOFT_CUDA_FAIL_PRODUCT").is_some_and(|failing| failing as usize == product)
+}
+
 /// `C = alpha op(A) op(B) + beta C`, summed in `float32`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasGemmStridedBatchedEx(
@@ -229,6 +240,9 @@ unsafe extern "C" fn cublasGemmStridedBatchedEx(
     }
     if let Err(error) = in_order(|order| order.product(handle.stream)) {
         eprintln!("soft-cuda: a product {error}");
+        return EXECUTION_FAILED;
+    }
+    if fails() {
         return EXECUTION_FAILED;
     }
     let (alpha, beta) = unsafe { (*alpha, *beta) };
@@ -276,10 +290,8 @@ mod tests {
 
     use half::bf16;
 
-    use super::{
-        NOT_INITIALIZED, SUCCESS, cublasCreate_v2, cublasGemmStridedBatchedEx, cublasSetStream_v2,
-        cublasSetWorkspace_v2,
-    };
+    use super::*;
+    use crate::order::{CURRENT, Order};
 
     /// Two products `[2, 3] × [3, 2]` by columns, the left factors transposed, 8 and 16 apart.
     #[test]
@@ -333,5 +345,44 @@ mod tests {
         );
         assert_eq!(multiply(), SUCCESS);
         assert_eq!(c, [-2.0, -2.0, 2.0, 5.0, -20.0, -20.0, 20.0, 50.0]);
+    }
+
+    /// A product after a launch that it does not wait for, or without what it is to have of its own.
+    #[test]
+    fn products_that_could_go_wrong_are_refused() {
+        CURRENT.set(78);
+        in_order(Order::launch).expect("the first");
+        let product = |stream, workspace| {
+            let (one, none) = ([1f32], ptr::null());
+            let handle = Handle { stream, workspace };
+            let matrix = one.as_ptr().cast::<c_void>();
+            unsafe {
+                cublasGemmEx(
+                    &handle,
+                    0,
+                    0,
+                    1,
+                    1,
+                    1,
+                    one.as_ptr(),
+                    matrix,
+                    0,
+                    1,
+                    matrix,
+                    0,
+                    1,
+                    none,
+                    ptr::null_mut(),
+                    0,
+                    1,
+                    68,
+                    -1,
+                )
+            }
+        };
+        assert_eq!(product(9, 256), EXECUTION_FAILED);
+        assert_eq!(product(9, 0), NOT_INITIALIZED);
+        assert_eq!(product(0, 256), NOT_INITIALIZED);
+        assert_eq!(cublasSetMathMode(ptr::null_mut(), 0), NOT_SUPPORTED);
     }
 }

@@ -36,6 +36,7 @@ pub fn attribute(which: c_int) -> Option<c_int> {
     })
 }
 
-fn number(name: &str) -> Option<c_int> {
+/// A variable's number.
+pub fn number(name: &str) -> Option<c_int> {
     env::var(name).ok()?.parse().ok()
 }

@@ -433,3 +433,51 @@ unsafe extern "C" fn cuGetErrorString(_status: Status, text: *mut *const c_char)
     unsafe { *text = c"soft-cuda said what on the standard error stream".as_ptr() };
     SUCCESS
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::copy::cuMemcpyHtoDAsync_v2;
+
+    /// A copy and a launch after a product that nobody waits for.
+    #[test]
+    fn calls_that_do_not_wait_are_refused() {
+        CURRENT.set(77);
+        let module = Module::parse(".visible .entry kernel() { ret; }").unwrap();
+        let entry = module.entry("kernel").expect("it is called so");
+        let launch = || unsafe {
+            let none = ptr::null_mut();
+            cuLaunchKernel(
+                Arc::as_ptr(entry),
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                none,
+                ptr::null(),
+                none,
+            )
+        };
+        let (mut to, from) = (0u32, 1u32);
+        let (to, from) = (&raw mut to as u64, &raw const from as u64);
+        let copy = || unsafe { cuMemcpyHtoDAsync_v2(to, from, 4, 0) };
+        assert_eq!((launch(), copy()), (SUCCESS, SUCCESS));
+        let (stream, event) = (
+            ptr::without_provenance_mut(5),
+            ptr::without_provenance_mut(6),
+        );
+        assert_eq!(
+            cuCtxRecordEvent(ptr::without_provenance_mut(77), event),
+            SUCCESS
+        );
+        assert_eq!(cuStreamWaitEvent(stream, event, 0), SUCCESS);
+        in_order(|order| order.product(5)).expect("it waits");
+        assert_ne!(launch(), SUCCESS);
+        assert_ne!(copy(), SUCCESS);
+    }
+}

@@ -239,3 +239,22 @@ fn matrices_are_stored_where_the_manual_says() {
         }
     }
 }
+
+#[test]
+fn a_fragment_begins_at_a_multiple_of_32_bytes() {
+    let ptx = |offset: usize| {
+        format!(
+            ".visible .entry kernel()
+            {{
+                .reg .b32 %r<9>;
+                .shared .align 32 .b8 tile[1024];
+                mov.b32 %r1, 16;
+                wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {{%r2, %r3, %r4, %r5, %r6, %r7, %r8, %r8}}, [tile+{offset}], %r1;
+                ret;
+            }}"
+        )
+    };
+    run(&ptx(64), &one_block(32), &[]).unwrap();
+    let error = run(&ptx(16), &one_block(32), &[]).expect_err("it is not aligned");
+    assert!(error.contains("32 bytes"), "{error}");
+}

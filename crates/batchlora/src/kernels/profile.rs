@@ -55,6 +55,8 @@ impl KernelProfile {
     /// Begins to time.
     pub fn start() -> Self {
         count::begin();
+        // What was counted before, without launches that took it.
+        let _ = count::take_moved();
         #[cfg(feature = "cuda")]
         super::cublas::time_products(true);
         let kept = Arc::new(Kept::default());

@@ -362,13 +362,18 @@ fn a_batch_without_rows_has_no_output_and_no_gradient() {
 fn half_precision_activations_with_float32_adapters() {
     for (dtype, tolerance) in [(FloatDType::F16, 3e-3), (FloatDType::BF16, 2e-2)] {
         if device().supports_dtype(DType::from(dtype)) {
-            assert_half_precision(&device(), dtype, tolerance);
+            assert_half_precision(&mixed(), &device(), dtype, tolerance);
         }
     }
 }
 
-pub(crate) fn assert_half_precision(device: &Device, dtype: FloatDType, tolerance: f64) {
-    let problem = mixed().problem();
+pub(crate) fn assert_half_precision(
+    case: &Case,
+    device: &Device,
+    dtype: FloatDType,
+    tolerance: f64,
+) {
+    let problem = case.problem();
     let device = device.clone().autodiff();
     let [x, a, b, weight] = problem.leaves(&device);
     let (input, weight) = (x.clone().cast(dtype), weight.cast(dtype));

@@ -3,7 +3,7 @@
 use std::{fmt, path::Path};
 
 use batchlora::{check_device, check_product, products};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType};
 use loraloom_model::{Deviation, LlamaConfig, check_operations};
 use loraloom_pipeline::device_memory;
 
@@ -19,9 +19,6 @@ use crate::{
 
 /// What to do with a device that computes something else than the CPU.
 const WRONG: &str = "do not train on it: update its driver, and report this";
-
-/// What `CubeCL` compiles exponentials for CUDA from.
-const LIBDEVICE: &str = "libdevice.10.bc";
 
 /// Less free space than this is worth a word: a run of a few large adapters writes as much.
 #[cfg(unix)]
@@ -86,7 +83,6 @@ fn compute(
         .and_then(|opened| {
             let checked = panics::catch(|| check_device(&opened.device, FloatDType::F32));
             let difference = checked?.map_err(|error| error.to_string())?;
-            panics::catch(|| exponential(&opened.device))?;
             Ok((difference, opened))
         });
     match works {
@@ -109,12 +105,6 @@ fn compute(
         Err(problem) if listed.name == "cpu" => {
             report.fail(&listed.name, &Failure::new(Exit::Device, problem).into())
         }
-        Err(problem) if problem.contains(LIBDEVICE) => {
-            let found =
-                format!("kernels need {LIBDEVICE} of the CUDA toolkit, which was not found");
-            let hint = "install the CUDA toolkit, or let `CUDA_PATH` lead to one";
-            report.warn(&listed.name, found, Some(hint))
-        }
         Err(problem) => {
             let hint = "`auto` passes over it; check the driver";
             report.warn(&listed.name, problem, Some(hint))
@@ -130,7 +120,11 @@ fn compare(
     model: &LlamaConfig,
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
-    for (dtype, called) in [(FloatDType::F32, "float32"), (FloatDType::BF16, "bfloat16")] {
+    for (dtype, called) in [
+        (FloatDType::F32, "float32"),
+        (FloatDType::BF16, "bfloat16"),
+        (FloatDType::F16, "float16"),
+    ] {
         if !device.supports_dtype(dtype) {
             report.pass(name, format!("has no {called}"))?;
             continue;
@@ -183,11 +177,6 @@ fn compare(
 /// An error or a panic as its text.
 fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     panics::catch(work)?.map_err(|error| error.to_string())
-}
-
-/// Needs of a device what the operator does not: [`LIBDEVICE`], on CUDA.
-fn exponential(device: &Device) {
-    let _ = Tensor::<1>::zeros([4], device).exp().into_data();
 }
 
 /// Whether the working directory can be written and how much fits.

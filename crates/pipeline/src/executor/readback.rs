@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::tensor::{ExecutionError, StreamId, Tensor, TensorData, Transaction};
-use loraloom_model::ModelError;
+use loraloom_model::{ModelError, causes};
 
 use super::asked::Asked;
 use crate::crossing::is_remote;
@@ -86,7 +86,7 @@ impl Readback {
         let Ok(Arrival { values, at }) = self.thread.join() else {
             return Err(failed("reading results from it panicked".into()));
         };
-        let values = values.map_err(|error| failed(format!("{error:?}")))?;
+        let values = values.map_err(|error| failed(causes(&format!("{error:?}"))))?;
         if let Some(reason) = batchlora::product_failure() {
             return Err(failed(reason));
         }

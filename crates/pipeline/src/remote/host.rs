@@ -208,8 +208,13 @@ impl Host {
         self.say(&line);
     }
 
-    /// What went wrong first under a lease.
+    /// What went wrong first under a lease. Products may fail behind the back of a pass, which is over
+    /// then.
     pub(super) fn failed(&self, lease: u64) -> Option<Trouble> {
+        if let Some(reason) = batchlora::product_failure() {
+            let inherited = false;
+            self.fail(lease, Trouble { reason, inherited });
+        }
         let failure = locked(&self.failure);
         let failure = failure.as_ref().filter(|(of, _)| *of == lease);
         failure.map(|(_, trouble)| trouble.clone())
@@ -220,6 +225,7 @@ impl Host {
         let mut work = locked(&self.work);
         if work.take_if(|(loaded, _)| *loaded == lease).is_some() {
             self.shelf.clear();
+            let _ = batchlora::product_failure();
         }
         drop(work);
         self.say("the controller is gone; waiting for another");

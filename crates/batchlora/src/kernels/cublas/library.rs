@@ -118,7 +118,16 @@ pub(super) fn libraries() -> Result<&'static Libraries, String> {
 pub(super) fn succeeds(status: c_int, call: &str) -> Result<(), String> {
     match status {
         0 => Ok(()),
-        status => Err(format!("{call} failed with status {status}")),
+        status => {
+            // `CUBLAS_STATUS_ALLOC_FAILED` and `CUDA_ERROR_OUT_OF_MEMORY`.
+            let memory = if call.starts_with("cublas") { 3 } else { 2 };
+            let what = if status == memory {
+                ", out of memory"
+            } else {
+                ""
+            };
+            Err(format!("{call} failed with status {status}{what}"))
+        }
     }
 }
 

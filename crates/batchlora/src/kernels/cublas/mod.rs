@@ -368,7 +368,7 @@ pub(super) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
     times.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The error of the first product that failed. Its result is NaN.
+/// The error of the first product that failed. Its result is NaN where its memory can be reached.
 static FAILURE: Mutex<Option<String>> = Mutex::new(None);
 
 /// Takes the error.

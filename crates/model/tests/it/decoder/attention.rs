@@ -1,7 +1,7 @@
 //! Attention against the naive form: all scores of a head at once.
 
 use batchlora::seed_gradient;
-use burn::tensor::{Bool, Device, Tensor, TensorData, activation};
+use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData, activation};
 use loraloom_model::{AttentionShape, Sequences, self_attention};
 
 use crate::decoder::{
@@ -121,6 +121,75 @@ fn attention_of_random_shapes() {
 #[test]
 fn attention_with_large_scores() {
     compare_attention(&[12, 30], [4, 2, 16], 12.0);
+}
+
+/// Output and gradients of attention in this type, of inputs in ±`spread` that are rounded to another.
+fn attention_in(
+    device: &Device,
+    [rounded, dtype]: [FloatDType; 2],
+    shape: &AttentionShape,
+    spread: f32,
+) -> Vec<Vec<f32>> {
+    let device = device.clone().autodiff();
+    let mut random = Random::new(11);
+    let (rows, heads, kv_heads) = (shape.sequences.rows(), shape.num_heads, shape.num_kv_heads);
+    let mut input = |heads: usize| {
+        let values = random.tensor([rows, heads * shape.head_dim], &device);
+        (values * spread).cast(rounded).cast(dtype)
+    };
+    let seed = input(heads).without_autodiff() / spread;
+    let inputs = [heads, kv_heads, kv_heads].map(|heads| input(heads).detach().require_grad());
+    let [q, k, v] = inputs.clone();
+    let out = self_attention(q, k, v, shape);
+    let gradients = seed_gradient(out.clone(), seed).backward();
+    let mut found = vec![host(out.without_autodiff().cast(FloatDType::F32))];
+    for input in inputs {
+        let gradient = input.grad(&gradients).expect("a gradient");
+        found.push(host(gradient.cast(FloatDType::F32)));
+    }
+    found
+}
+
+fn grouped(lengths: &[usize]) -> AttentionShape {
+    AttentionShape {
+        sequences: Sequences::from_lengths(lengths.iter().copied()),
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 16,
+        window: None,
+    }
+}
+
+/// Several parts, whose gradients of keys and values add up in `float32`.
+#[test]
+fn attention_in_half_precision_is_rounded_float32() {
+    let shape = grouped(&[300, 5, 150]);
+    for (dtype, tolerance) in [(FloatDType::F16, 4e-3), (FloatDType::BF16, 3e-2)] {
+        if !device().supports_dtype(DType::from(dtype)) {
+            continue;
+        }
+        let found = attention_in(&device(), [dtype, dtype], &shape, 1.5);
+        let expected = attention_in(&Device::flex(), [dtype, FloatDType::F32], &shape, 1.5);
+        for (what, (found, expected)) in ["out", "dq", "dk", "dv"]
+            .into_iter()
+            .zip(found.iter().zip(&expected))
+        {
+            assert_close_values(&format!("{what} in {dtype:?}"), found, expected, tolerance);
+        }
+    }
+}
+
+/// Scores beyond 65,504, which `float16` does not have.
+#[test]
+fn scores_of_float16_inputs_do_not_overflow() {
+    if !device().supports_dtype(DType::F16) {
+        return;
+    }
+    let (shape, half) = (grouped(&[40, 9]), FloatDType::F16);
+    let found = attention_in(&device(), [half, half], &shape, 400.0);
+    let expected = attention_in(&Device::flex(), [half, FloatDType::F32], &shape, 400.0);
+    assert_close_values("out", &found[0], &expected[0], 2e-2);
+    assert!(found.iter().flatten().all(|value| value.is_finite()));
 }
 
 #[test]
