@@ -296,7 +296,7 @@ fn tensors_are_read_back_at_known_places() {
         "mask_select(",
         "nonzero(",
     ];
-    const KNOWN: [(&str, usize); 14] = [
+    const KNOWN: [(&str, usize); 15] = [
         // `doctor`.
         ("batchlora/src/check.rs", 2),
         ("batchlora/src/ops/flex.rs", 1),
