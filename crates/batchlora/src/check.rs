@@ -196,8 +196,8 @@ pub fn check_product(
     Ok(())
 }
 
-/// Whether rounding explains how far a sum is off, whose terms come to `size` in absolute value: its own,
-/// and that of `float32` sums. What is no number is not explained.
+/// Whether a sum differs from `expected` by no more than rounding allows: its own, relative to the result,
+/// and that of a `float32` sum, relative to `size`, its terms' absolute values added up. A NaN fails.
 fn is_rounding(found: f64, expected: f64, size: f64, rounding: f64) -> bool {
     (found - expected).abs() <= rounding * expected.abs() + 1e-6 * size
 }

@@ -16,7 +16,7 @@ pub struct RoutedSegment {
     pub ranks: Range<usize>,
     /// The factor s of `s · x A B`.
     pub scale: f32,
-    /// What the incoming gradient is divided by for A and B.
+    /// Gradients of A and B are divided by this.
     pub loss_scale: f32,
     /// The mask of the adapter's input; `None` keeps every element.
     pub dropout: Option<DropoutKey>,

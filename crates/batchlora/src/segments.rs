@@ -125,7 +125,7 @@ impl Segments {
         &self.0.dropout_rows
     }
 
-    /// What each segment's incoming gradient is divided by for A and B.
+    /// For each segment, what gradients of A and B are divided by.
     pub fn loss_scales(&self) -> &[f32] {
         &self.0.loss_scales
     }
