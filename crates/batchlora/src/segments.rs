@@ -1,4 +1,4 @@
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use crate::BatchLoraError;
 
@@ -94,7 +94,8 @@ impl Segments {
     /// small gradients do not vanish in `float16`. Segments of one slot have one scale.
     ///
     /// # Errors
-    /// [`BatchLoraError::Shape`] if there is not one scale per segment.
+    /// [`BatchLoraError::Shape`] if there is not one scale per segment,
+    /// [`BatchLoraError::InvalidConfig`] if one is not a positive number, or a slot has two.
     pub fn with_loss_scales(self, loss_scales: Vec<f32>) -> Result<Self, BatchLoraError> {
         if loss_scales.len() != self.0.segments.len() {
             return Err(BatchLoraError::Shape(format!(
@@ -102,6 +103,24 @@ impl Segments {
                 loss_scales.len(),
                 self.0.segments.len()
             )));
+        }
+        if let Some(scale) = loss_scales
+            .iter()
+            .find(|scale| !(scale.is_normal() && **scale > 0.0))
+        {
+            return Err(BatchLoraError::InvalidConfig(format!(
+                "a loss scale is a positive number, not {scale}"
+            )));
+        }
+        let mut of_slots = BTreeMap::new();
+        for (segment, scale) in self.iter().zip(&loss_scales) {
+            let of_slot = *of_slots.entry(segment.slot).or_insert(*scale);
+            if of_slot.total_cmp(scale).is_ne() {
+                return Err(BatchLoraError::InvalidConfig(format!(
+                    "segments of slot {} have loss scales {of_slot} and {scale}",
+                    segment.slot
+                )));
+            }
         }
         Ok(Self(Arc::new(Inner {
             loss_scales,

@@ -2,14 +2,13 @@
 //! happened when it returns; whether streams wait for each other is only looked at.
 
 use std::{
-    collections::BTreeMap,
     env,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     fs,
     path::PathBuf,
     ptr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -25,16 +24,12 @@ use crate::{
 pub type Status = c_int;
 pub const SUCCESS: Status = 0;
 const INVALID_VALUE: Status = 1;
-const OUT_OF_MEMORY: Status = 2;
 const INVALID_PTX: Status = 218;
 const NOT_FOUND: Status = 500;
 const LAUNCH_FAILED: Status = 719;
 
 /// That of CUDA 12.9, whose PTX is 8.8.
 const VERSION: c_int = 12_090;
-
-/// Alignment of allocations, as the driver's.
-const ALIGNMENT: usize = 512;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(_flags: c_uint) -> Status {
@@ -93,16 +88,6 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: c_int) -> Status 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
-    let used = allocated().get(&CURRENT.get()).copied().unwrap_or_default();
-    unsafe {
-        *free = total_memory() - used;
-        *total = total_memory();
-    }
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> Status {
     unsafe { *context = ptr::without_provenance_mut(device as usize + 1) };
     SUCCESS
@@ -151,89 +136,6 @@ unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, most: *mut c
         *most = 0;
     }
     SUCCESS
-}
-
-/// Bytes that are allocated on each context's device.
-static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-fn allocated() -> MutexGuard<'static, BTreeMap<usize, usize>> {
-    ALLOCATED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What stands before an allocation, to be known again when it is freed.
-#[derive(Clone, Copy)]
-struct Header {
-    bytes: usize,
-    /// 0 is the host.
-    context: usize,
-}
-
-fn layout(bytes: usize) -> std::alloc::Layout {
-    std::alloc::Layout::from_size_align(bytes + ALIGNMENT, ALIGNMENT).expect("a size that fits")
-}
-
-unsafe fn allocate(pointer: *mut u64, bytes: usize, context: usize) -> Status {
-    if context != 0 {
-        let mut allocated = allocated();
-        let used = allocated.entry(context).or_default();
-        if *used + bytes > total_memory() {
-            return OUT_OF_MEMORY;
-        }
-        *used += bytes;
-    }
-    let memory = unsafe { std::alloc::alloc(layout(bytes)) };
-    if memory.is_null() {
-        return OUT_OF_MEMORY;
-    }
-    unsafe {
-        memory.cast::<Header>().write(Header { bytes, context });
-        // What nobody wrote is no number: a kernel that reads it shows.
-        memory.add(ALIGNMENT).write_bytes(0xff, bytes);
-        *pointer = memory.add(ALIGNMENT) as u64;
-    }
-    SUCCESS
-}
-
-unsafe fn free(pointer: u64) -> Status {
-    let memory = (pointer as usize - ALIGNMENT) as *mut u8;
-    unsafe {
-        let Header { bytes, context } = memory.cast::<Header>().read();
-        if context != 0 {
-            *allocated().entry(context).or_default() -= bytes;
-        }
-        std::alloc::dealloc(memory, layout(bytes));
-    }
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Status {
-    unsafe { allocate(pointer, bytes, CURRENT.get()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, _: *mut c_void) -> Status {
-    unsafe { allocate(pointer, bytes, CURRENT.get()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Status {
-    unsafe { free(pointer) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: *mut c_void) -> Status {
-    unsafe { free(pointer) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> Status {
-    unsafe { allocate(pointer, bytes, 0) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemFreeHost(pointer: u64) -> Status {
-    unsafe { free(pointer) }
 }
 
 /// Says what was done if `SOFT_CUDA_TRACE` is set.

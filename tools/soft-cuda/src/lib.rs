@@ -15,6 +15,7 @@ mod instruction;
 mod lanes;
 mod launch;
 mod matrix;
+mod memory;
 mod module;
 mod names;
 mod nccl;

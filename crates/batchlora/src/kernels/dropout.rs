@@ -120,45 +120,71 @@ pub(super) fn draw<N: Size>(
     bits
 }
 
-/// The mask of vector `column` of a row, `width` vectors long: the lowest N bits, whatever is above.
-#[cube]
-pub(super) fn mask_bits<N: Size>(
-    place: (usize, usize),
-    width: usize,
-    segments: &[u32],
+/// The masks of one segment's rows.
+#[derive(CubeType)]
+pub(super) struct Dropout<'a> {
+    segments: &'a [u32],
     segment: usize,
-    dropout_rows: &[u32],
-    kept: &[u32],
+    rows: &'a [u32],
+    kept: &'a [u32],
     module: u32,
-    #[comptime] mask: Mask,
-) -> u32 {
-    let size = N::value();
-    let (row, column) = place;
-    let first = column * size;
-    if comptime!(mask == Mask::Read) {
-        kept[row * (width * size).div_ceil(32) + first / 32] >> (first % 32) as u32
-    } else {
-        draw::<N>(segments, segment, dropout_rows[row], module, first)
-    }
+    #[cube(comptime)]
+    pub(super) mask: Mask,
 }
 
-/// A vector with its mask on: 0 for a dropped element, `1 / (1 - p)` times a kept one.
 #[cube]
-pub(super) fn masked<N: Size>(
-    value: Vector<f32, N>,
-    bits: u32,
-    segments: &[u32],
-    segment: usize,
-) -> Vector<f32, N> {
-    let size = N::value();
-    let mut factors = Vector::<f32, N>::new(f32::reinterpret(segments[segment + KEEP]));
-    #[unroll]
-    for index in 0..size {
-        if bits & comptime!(1u32 << index) == 0 {
-            factors.insert(index, 0.0);
+impl<'a> Dropout<'a> {
+    /// Of the segment whose words begin at `segment`. `rows` has the generator's counter of each row,
+    /// `kept` the bits of [`Mask::Read`].
+    pub(super) fn new(
+        segments: &'a [u32],
+        segment: usize,
+        rows: &'a [u32],
+        kept: &'a [u32],
+        module: u32,
+        #[comptime] mask: Mask,
+    ) -> Dropout<'a> {
+        Dropout::<'a> {
+            segments,
+            segment,
+            rows,
+            kept,
+            module,
+            mask,
         }
     }
-    value * factors
+
+    /// The mask of vector `column` of a row of `width` vectors: the lowest N bits, whatever is above.
+    pub(super) fn bits<N: Size>(&self, row: usize, column: usize, width: usize) -> u32 {
+        let size = N::value();
+        let first = column * size;
+        if comptime!(self.mask == Mask::Absent) {
+            u32::MAX.runtime()
+        } else if comptime!(self.mask == Mask::Read) {
+            self.kept[row * (width * size).div_ceil(32) + first / 32] >> (first % 32) as u32
+        } else {
+            let row = self.rows[row];
+            draw::<N>(self.segments, self.segment, row, self.module, first)
+        }
+    }
+
+    /// A vector with its mask on: 0 for a dropped element, `1 / (1 - p)` times a kept one.
+    pub(super) fn apply<N: Size>(&self, value: Vector<f32, N>, bits: u32) -> Vector<f32, N> {
+        if comptime!(self.mask == Mask::Absent) {
+            value
+        } else {
+            let size = N::value();
+            let keep = f32::reinterpret(self.segments[self.segment + KEEP]);
+            let mut factors = Vector::<f32, N>::new(keep);
+            #[unroll]
+            for index in 0..size {
+                if bits & comptime!(1u32 << index) == 0 {
+                    factors.insert(index, 0.0);
+                }
+            }
+            value * factors
+        }
+    }
 }
 
 /// Vector `column` of a row of the wide operand in `float32`.

@@ -10,7 +10,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::{Mask, mask_bits, masked},
+    dropout::{Dropout, Mask},
     launch::{by_rows, cube_dim, record, vector_size, writable},
     shrink::RANK_CHUNK,
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
@@ -132,25 +132,15 @@ fn expand_add_kernel<F: Float, N: Size>(
         sync_cube();
     }
 
+    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
     if column < width {
         #[unroll]
         for i in 0..UNIT_ROWS {
             let row = row_lane + ROWS * i;
             if row < rows {
                 let mut sum = acc[i];
-                if comptime!(mask != Mask::Absent) {
-                    let bits = mask_bits::<N>(
-                        (first_row + row, column),
-                        width,
-                        segments,
-                        segment,
-                        dropout_rows,
-                        kept,
-                        module,
-                        mask,
-                    );
-                    sum = masked::<N>(sum, bits, segments, segment);
-                }
+                let bits = dropout.bits::<N>(first_row + row, column, width);
+                sum = dropout.apply::<N>(sum, bits);
                 if scaled == 1 {
                     sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));
                 }

@@ -143,7 +143,7 @@ pub fn record(read: &[&CubeTensor], written: &[&CubeTensor]) {
     }
 }
 
-/// Whether two tensors have memory in common.
+/// Whether two tensors share memory.
 fn overlap(one: &CubeTensor, other: &CubeTensor) -> bool {
     let [one, other] = [one, other].map(|tensor| &tensor.handle);
     let [of_one, of_other] = [one, other].map(|handle| {

@@ -55,7 +55,7 @@ impl KernelProfile {
     /// Begins to time.
     pub fn start() -> Self {
         count::begin();
-        // What was counted before, without launches that took it.
+        // Drops bytes counted before the first timed launch.
         let _ = count::take_moved();
         #[cfg(feature = "cuda")]
         super::cublas::time_products(true);

@@ -12,7 +12,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::{Mask, draw, drawn_elements, keep, masked, read_wide},
+    dropout::{Dropout, Mask, drawn_elements, keep, read_wide},
     launch::{by_rows, cube_dim, empty, record, vector_size},
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
     tensor_cores,
@@ -108,6 +108,8 @@ fn shrink_kernel<F: Float, N: Size>(
 
     let width = wide.shape(1) / size;
     let weight_stride = weight.stride(0) / size;
+    // No bits are read where they are drawn.
+    let dropout = Dropout::new(segments, segment, dropout_rows, segments, module, mask);
 
     let mut x =
         Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_TILE * (WIDTH_TILE / size + 1)));
@@ -126,11 +128,8 @@ fn shrink_kernel<F: Float, N: Size>(
                 let mut bits = 0u32;
                 if row < rows && column < width {
                     value = read_wide::<F, N>(wide, first_row + row, column);
-                    if comptime!(mask != Mask::Absent) {
-                        let row = dropout_rows[first_row + row];
-                        bits = draw::<N>(segments, segment, row, module, column * size);
-                        value = masked::<N>(value, bits, segments, segment);
-                    }
+                    bits = dropout.bits::<N>(first_row + row, column, width);
+                    value = dropout.apply::<N>(value, bits);
                 }
                 if comptime!(mask == Mask::Kept) {
                     drawn[at] = bits;
@@ -198,7 +197,7 @@ fn shrink_kernel<F: Float, N: Size>(
     }
 }
 
-/// What products are multiplied by: the segment's scale, or 1.
+/// The factor of a product: the segment's scale, or 1.
 #[cube]
 pub(super) fn factor(segments: &[u32], segment: usize, scaled: u32) -> f32 {
     let mut factor = 1.0f32;

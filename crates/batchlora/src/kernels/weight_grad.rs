@@ -13,7 +13,7 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    dropout::{Mask, mask_bits, masked, read_wide},
+    dropout::{Dropout, Mask, read_wide},
     launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK},
     tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, SUM_WORDS},
@@ -122,6 +122,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let column = CUBE_POS_Y as usize * LANES + lane;
     let width = wide.shape(1) / size;
     let partial_stride = partial.stride(0) / size;
+    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
 
     let mut x = Shared::<[Vector<f32, N>]>::new_slice(comptime!(ROW_STEP * LANES));
     let mut s = Shared::<[f32]>::new_slice(comptime!(ROW_STEP * chunks * RANK_CHUNK));
@@ -139,19 +140,8 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 let mut value = Vector::<f32, N>::new(0.0);
                 if row < rows && column < width {
                     value = read_wide::<F, N>(wide, first_row + row, column);
-                    if comptime!(mask != Mask::Absent) {
-                        let bits = mask_bits::<N>(
-                            (first_row + row, column),
-                            width,
-                            segments,
-                            segment,
-                            dropout_rows,
-                            kept,
-                            module,
-                            mask,
-                        );
-                        value = masked::<N>(value, bits, segments, segment);
-                    }
+                    let bits = dropout.bits::<N>(first_row + row, column, width);
+                    value = dropout.apply::<N>(value, bits);
                 }
                 x[(load * RANK_LANES + rank_lane) * LANES + lane] = value;
             }

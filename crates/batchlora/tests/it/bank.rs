@@ -221,6 +221,42 @@ fn segments_are_in_order_and_within_the_batch() {
 }
 
 #[test]
+fn loss_scales_are_positive_and_one_for_a_slot() {
+    let batch = segments(6, &[(0..2, 0), (2..4, 1), (4..6, 0)]);
+    for (scales, expected) in [
+        (
+            vec![1.0, 2.0],
+            "shapes do not fit: 2 loss scales for 3 segments",
+        ),
+        (
+            vec![1.0, 0.0, 1.0],
+            "a loss scale is a positive number, not 0",
+        ),
+        (
+            vec![1.0, -2.0, 1.0],
+            "a loss scale is a positive number, not -2",
+        ),
+        (
+            vec![1.0, f32::INFINITY, 1.0],
+            "a loss scale is a positive number, not inf",
+        ),
+        (
+            vec![1.0, f32::NAN, 1.0],
+            "a loss scale is a positive number, not NaN",
+        ),
+        (
+            vec![4.0, 2.0, 8.0],
+            "segments of slot 0 have loss scales 4 and 8",
+        ),
+    ] {
+        let error = batch.clone().with_loss_scales(scales).expect_err("wrong");
+        let error = error.to_string();
+        assert!(error.ends_with(expected), "{error}");
+    }
+    assert!(batch.with_loss_scales(vec![4.0, 2.0, 4.0]).is_ok());
+}
+
+#[test]
 fn routing_leaves_out_what_has_no_rows_or_no_adapter() {
     let bank = bank_of_three();
     let batch = segments(9, &[(0..2, 2), (2..4, 1), (4..4, 0), (5..9, 2)]);

@@ -49,6 +49,13 @@ const SMALL: Defaults = Defaults {
 pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let opened = device::open(arguments.device)?;
     printer.warnings(&opened.warnings);
+    if arguments.profile && opened.name == "cpu" {
+        return Err(
+            Failure::usage("--profile times kernels, which a CPU has none of")
+                .hint("name a GPU with --device, or leave --profile out")
+                .into(),
+        );
+    }
     let defaults = if opened.name == "cpu" || opened.software {
         &SMALL
     } else {
@@ -159,6 +166,15 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
             ))
         })
     };
+    if let Some((_, name)) = names
+        .iter()
+        .enumerate()
+        .find(|(at, name)| names[..*at].contains(name))
+    {
+        return Err(Failure::usage(format!(
+            "`--target-modules` has {name} twice"
+        )));
+    }
     names.iter().map(named).collect()
 }
 

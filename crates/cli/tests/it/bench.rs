@@ -186,6 +186,11 @@ fn what_cannot_be_measured_is_refused() {
             &["--target-modules", "q_proj,q"],
             "no projection is called `q`",
         ),
+        (
+            &["--target-modules", "q_proj,v_proj,q_proj"],
+            "has q_proj twice",
+        ),
+        (&["--profile"], "which a CPU has none of"),
         (&["--adapters", "0"], "expected a whole number above 0"),
         (
             &["--rows", "4", "--adapters", "8"],

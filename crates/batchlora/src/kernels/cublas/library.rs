@@ -8,7 +8,7 @@ use std::{
 
 use libloading::Library;
 
-/// Off by `off`, for comparisons.
+/// `on` or `off`, for comparisons.
 const SWITCH: &str = "BATCHLORA_CUBLAS";
 /// Names of the library, newest version first.
 const CUBLAS: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
@@ -98,8 +98,10 @@ pub(super) struct Libraries {
 pub(super) fn libraries() -> Result<&'static Libraries, String> {
     static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
     let libraries = LIBRARIES.get_or_init(|| {
-        if env::var_os(SWITCH).is_some_and(|value| value == "off") {
-            return Err(format!("{SWITCH} is off"));
+        match env::var(SWITCH).as_deref() {
+            Ok("on") | Err(env::VarError::NotPresent) => {}
+            Ok("off") => return Err(format!("{SWITCH} is off")),
+            _ => return Err(format!("{SWITCH} is neither on nor off")),
         }
         let driver = Driver::load(&DRIVER)?;
         let mut version = 0;

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
-        dropout::{Mask, mask_bits, masked},
+        dropout::{Dropout, Mask},
         launch::{cube_dim, record, vector_size},
         tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
     },
@@ -156,25 +156,15 @@ fn expand_add_kernel<F: Float, N: Size>(
         }
     }
     sync_cube();
+    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
     for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
         let at = load * UNITS + unit;
         let row = at / vectors;
         let column = first_column + at % vectors;
         if row < rows && column < width {
             let mut sum = sums[row * pitch + at % vectors];
-            if comptime!(mask != Mask::Absent) {
-                let bits = mask_bits::<N>(
-                    (first_row + row, column),
-                    width,
-                    segments,
-                    segment,
-                    dropout_rows,
-                    kept,
-                    module,
-                    mask,
-                );
-                sum = masked::<N>(sum, bits, segments, segment);
-            }
+            let bits = dropout.bits::<N>(first_row + row, column, width);
+            sum = dropout.apply::<N>(sum, bits);
             if scaled == 1 {
                 sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));
             }

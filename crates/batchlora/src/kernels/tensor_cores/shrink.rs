@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
-        dropout::{Mask, drawn_elements, keep},
+        dropout::{Dropout, Mask, drawn_elements, keep},
         launch::{cube_dim, record, vector_size},
         shrink::{MAX_CHUNKS, factor},
         tables::{RANK, RANK_START, ROW_TILE, SEGMENT_WORDS, TILE_WORDS, Tables},
@@ -104,6 +104,8 @@ fn shrink_kernel<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let plane = unit / PLANE;
     let width = wide.shape(1) / size;
+    // No bits are read where they are drawn.
+    let dropout = Dropout::new(segments, segment, dropout_rows, segments, module, mask);
 
     let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
         comptime!(ROW_TILE * ((WIDTH_TILE + PADDING) / size)),
@@ -127,19 +129,7 @@ fn shrink_kernel<F: Float, N: Size>(
                 columns,
             };
             load_wide::<F, N>(
-                &mut x,
-                &mut drawn,
-                wide,
-                part,
-                segments,
-                segment,
-                dropout_rows,
-                // No bits are read where they are drawn.
-                segments,
-                module,
-                mask,
-                ROW_TILE,
-                WIDTH_TILE,
+                &mut x, &mut drawn, wide, part, &dropout, ROW_TILE, WIDTH_TILE,
             );
             let part = Part {
                 first_row: rank_start + first_rank,

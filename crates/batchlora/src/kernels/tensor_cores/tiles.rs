@@ -7,7 +7,7 @@ use cubecl::{
 };
 
 use super::{EDGE, PADDING, UNITS};
-use crate::kernels::dropout::{Mask, mask_bits, masked, read_wide};
+use crate::kernels::dropout::{Dropout, Mask, read_wide};
 
 /// What a tile holds of an operand: so many rows and columns from these on, as far as it has room;
 /// zeros where there are none. Columns are counted in the operand's vectors.
@@ -27,12 +27,7 @@ pub(super) fn load_wide<F: Float, N: Size>(
     drawn: &mut Shared<[u32]>,
     wide: &Tensor<Vector<F, N>>,
     part: Part,
-    segments: &[u32],
-    segment: usize,
-    dropout_rows: &[u32],
-    kept: &[u32],
-    module: u32,
-    #[comptime] mask: Mask,
+    dropout: &Dropout,
     #[comptime] rows: usize,
     #[comptime] columns: usize,
 ) {
@@ -46,24 +41,12 @@ pub(super) fn load_wide<F: Float, N: Size>(
         let mut value = Vector::<f32, N>::new(0.0);
         let mut bits = 0u32;
         if row < part.rows && column < part.columns {
-            let place = (part.first_row + row, part.first_column + column);
-            value = read_wide::<F, N>(wide, place.0, place.1);
-            if comptime!(mask != Mask::Absent) {
-                let width = wide.shape(1) / size;
-                bits = mask_bits::<N>(
-                    place,
-                    width,
-                    segments,
-                    segment,
-                    dropout_rows,
-                    kept,
-                    module,
-                    mask,
-                );
-                value = masked::<N>(value, bits, segments, segment);
-            }
+            let row = part.first_row + row;
+            let column = part.first_column + column;
+            bits = dropout.bits::<N>(row, column, wide.shape(1) / size);
+            value = dropout.apply::<N>(read_wide::<F, N>(wide, row, column), bits);
         }
-        if comptime!(mask == Mask::Kept) {
+        if comptime!(dropout.mask == Mask::Kept) {
             drawn[at] = bits;
         }
         tile[row * pitch + column] = Vector::cast_from(value);

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Routing,
     kernels::{
-        dropout::Mask,
+        dropout::{Dropout, Mask},
         launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, Tables},
@@ -107,6 +107,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let from = UNIT_POS as usize / PLANE * comptime!(COLUMN_FRAGMENTS * EDGE / size);
     let first_column = CUBE_POS_Y as usize * vectors;
     let width = wide.shape(1) / size;
+    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
 
     let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
         comptime!(ROW_STEP * ((COLUMNS + PADDING) / size)),
@@ -128,20 +129,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 first_column,
                 columns: width - first_column,
             };
-            load_wide::<F, N>(
-                &mut x,
-                &mut drawn,
-                wide,
-                part,
-                segments,
-                segment,
-                dropout_rows,
-                kept,
-                module,
-                mask,
-                ROW_STEP,
-                COLUMNS,
-            );
+            load_wide::<F, N>(&mut x, &mut drawn, wide, part, &dropout, ROW_STEP, COLUMNS);
             let part = Part {
                 first_row: first_row + step_row,
                 rows: rows - step_row,
