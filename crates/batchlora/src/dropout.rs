@@ -1,7 +1,7 @@
 //! Dropout masks from a counter.
 //!
 //! Whether an element is kept is a function of (task seed, step, module, row within the task's
-//! step, column) only. It is never stored, it is the same in forward, backward and recomputation,
+//! step, column) only. It is the same in forward, backward and recomputation, on every device,
 //! and it does not depend on what else is in the batch. The generator is Philox4x32-10 (Salmon et
 //! al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 

@@ -1,6 +1,10 @@
 //! From the name of a device to a device that works, or the reason why there is none.
 
-use std::{ffi::OsStr, fmt, path::Path};
+use std::{
+    ffi::OsStr,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 #[cfg(feature = "wgpu")]
 use burn::tensor::DeviceKind;
@@ -264,6 +268,20 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     }
 }
 
+/// Whether CubeCL finds what it links kernels with, in the places where it looks. A kernel that was kept by an
+/// earlier process runs without.
+fn has_libdevice() -> bool {
+    let roots = match std::env::var_os("CUDA_PATH") {
+        Some(root) => vec![PathBuf::from(root)],
+        None => ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"]
+            .map(PathBuf::from)
+            .to_vec(),
+    };
+    roots
+        .iter()
+        .any(|root| root.join("nvvm/libdevice").join(LIBDEVICE).is_file())
+}
+
 /// Runs a kernel: a driver may load that compiles none.
 fn computes(device: &Device) -> Result<(), String> {
     let values = Tensor::<1>::zeros([4], device).exp().try_into_data();
@@ -278,7 +296,11 @@ fn computes(device: &Device) -> Result<(), String> {
 /// If that fails or panics, which is how drivers fail.
 pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
     let device = listed.device.clone();
+    let is_cuda = listed.name.starts_with("cuda");
     let opened = panics::catch(|| {
+        if is_cuda && !has_libdevice() {
+            return Err(LIBDEVICE.to_owned());
+        }
         device.sync().map_err(|error| error.to_string())?;
         computes(&device).map(|()| hardware_name(&device))
     });

@@ -45,8 +45,8 @@ const LAYER_DEPTH: usize = 64;
 
 /// Frees the graphs of forward passes that were dropped without a backward pass.
 ///
-/// Burn keeps them until a backward pass, of whatever, ends: then each loses the operations whose inputs
-/// are gone, one deep.
+/// Burn frees them when any backward pass ends, one operation of each graph at a time: the last whose
+/// result nobody holds.
 pub(crate) fn free_dropped_graphs(device: &Device) {
     let device = device.clone().without_autodiff();
     for _ in 0..LAYER_DEPTH {

@@ -9,17 +9,24 @@ impl Session<'_> {
     pub(crate) fn announce(&mut self, saved: Option<&SavedRun>) {
         let names = self.ledger.config.adapters.iter();
         let adapters = names.map(|adapter| adapter.name.clone()).collect();
-        let stages = self.pipeline.names().collect();
+        let stages: Vec<String> = self.pipeline.names().collect();
         let layers = self.pipeline.layers();
         let layers = layers.map(|layers| [layers.start, layers.end]).collect();
         let partitions = self.pipeline.partitions();
         let partitions = partitions.are_staggered().then(|| partitions.counts());
-        let products = self.pipeline.products().collect();
+        let products: Vec<String> = self.pipeline.products().collect();
+        let mut warnings: Vec<String> = stages
+            .iter()
+            .zip(&products)
+            // Whoever turned it off knows.
+            .filter(|(_, by)| by.contains("without cuBLAS") && !by.ends_with(" is off"))
+            .map(|(stage, by)| format!("products on {stage} are by {by}"))
+            .collect();
         let (time, versions) = (now(), Versions::default());
         let asked = self.ledger.config.pipeline.balance == BalanceChoice::Staggered;
-        let unheard = (asked && partitions.is_none()).then(|| Event::Warning {
-            message: NOT_STAGGERED.to_owned(),
-        });
+        if asked && partitions.is_none() {
+            warnings.push(NOT_STAGGERED.to_owned());
+        }
         let Some(saved) = saved else {
             self.ledger.emit(Event::RunStart {
                 time,
@@ -31,8 +38,8 @@ impl Session<'_> {
                 products,
                 versions,
             });
-            if let Some(warning) = unheard {
-                self.ledger.emit(warning);
+            for message in warnings {
+                self.ledger.emit(Event::Warning { message });
             }
             return;
         };
@@ -61,10 +68,7 @@ impl Session<'_> {
             products,
             versions,
         });
-        if let Some(warning) = unheard {
-            self.ledger.emit(warning);
-        }
-        for message in saved.warnings().iter().cloned() {
+        for message in warnings.into_iter().chain(saved.warnings().iter().cloned()) {
             self.ledger.emit(Event::Warning { message });
         }
         // They have failed just now, when their rows were looked at.

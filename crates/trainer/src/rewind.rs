@@ -16,7 +16,7 @@ use crate::{
     writer::Parts,
 };
 
-/// Iterations that are taken again at the most, apart from those without a pause.
+/// Iterations since the copy, at most, before a window begins; those of the window come on top.
 const LONGEST_LOOK_BACK: u64 = 32;
 
 /// Time after which a copy is made again at the next step.

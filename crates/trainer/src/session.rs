@@ -121,12 +121,14 @@ impl Session<'_> {
             }
         }
         let ids: Vec<TaskId> = ending.iter().map(|(id, _)| *id).collect();
-        self.ask_after(&ids)?;
+        // They are saved: a device that fails while they answer must not undo their end.
+        let asked = self.ask_after(&ids);
         for (id, early) in ending {
             if let Some(index) = self.ledger.index_of(id) {
                 ended.push(self.finish(index, early)?);
             }
         }
+        asked?;
         ended[failed..].reverse();
         Ok(ended)
     }

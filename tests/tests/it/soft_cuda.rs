@@ -8,6 +8,8 @@ use std::{
     process::{Command, Output},
 };
 
+#[cfg(feature = "cuda")]
+use batchlora::KernelProfile;
 use batchlora::frozen_linear;
 use burn::tensor::Tensor;
 use loraloom_model::to_host;
@@ -160,6 +162,9 @@ fn a_product_that_is_read() {
         return;
     }
     let device = device();
+    // Numbers stand where the product may go.
+    let before = Tensor::<2>::ones([3, 5], &device);
+    drop(before.into_data());
     let product = frozen_linear(Tensor::ones([3, 8], &device), Tensor::ones([8, 5], &device));
     let values = product
         .clone()
@@ -171,6 +176,30 @@ fn a_product_that_is_read() {
     assert!(
         error.to_string().contains("failed with status 13"),
         "{error}"
+    );
+}
+
+/// Products of cuBLAS are timed by its own events, the rest by CubeCL's.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs soft-cuda"]
+fn kernels_take_no_longer_than_the_time_around_them() {
+    let device = device();
+    let [x, weight] = [[64, 96], [96, 80]].map(|shape| Tensor::<2>::ones(shape, &device));
+    let profile = KernelProfile::start();
+    let begun = std::time::Instant::now();
+    let product = frozen_linear(x, weight).exp();
+    drop(product.into_data());
+    let times = profile.finish(&device);
+    let all = begun.elapsed().as_secs_f64();
+    let (products, others): (Vec<_>, Vec<_>) = times
+        .iter()
+        .partition(|time| time.name.starts_with("cuBLAS"));
+    assert!(!products.is_empty() && !others.is_empty(), "{times:?}");
+    let kernels: f64 = times.iter().map(|time| time.seconds).sum();
+    assert!(
+        kernels > 0.0 && kernels <= all,
+        "{kernels} of {all}: {times:?}"
     );
 }
 

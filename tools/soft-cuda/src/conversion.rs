@@ -90,15 +90,16 @@ pub fn parse(parts: &[&str]) -> Option<Unary> {
             _ => 0,
         }));
     }
-    // What no closure knows how to clamp is refused rather than computed wrong.
-    if parts.contains(&"sat") || parts.contains(&"relu") {
+    // What no closure knows how to clamp or round is refused rather than computed wrong.
+    let unknown = ["sat", "relu", "rz", "rm", "rp"];
+    if unknown.iter().any(|word| parts.contains(word)) {
         return None;
     }
     match (to, from) {
         ("f32", "bf16") => Some(unary!(|a| (a & 0xffff) << 16)),
         ("f32", "f16") => Some(unary!(|a| of_f32(f16::from_bits(a as u16).to_f32()))),
-        ("bf16", "f32") if rounding == "rn" => Some(unary!(|a| of_bf16(f32_of(a)))),
-        ("f16", "f32") if rounding == "rn" => Some(unary!(|a| of_f16(f32_of(a)))),
+        ("bf16", "f32") => Some(unary!(|a| of_bf16(f32_of(a)))),
+        ("f16", "f32") => Some(unary!(|a| of_f16(f32_of(a)))),
         ("tf32", "f32") => Some(unary!(|a| tf32(f32_of(a)))),
         ("f32", "f32") => match rounding {
             "rni" => Some(unary!(|a| of_f32(f32_of(a).round_ties_even()))),

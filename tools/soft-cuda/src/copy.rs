@@ -24,7 +24,7 @@ unsafe fn copy(target: u64, source: u64, bytes: usize) -> Status {
 
 /// Only products that failed are written over.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: u64) -> Status {
+pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: u64) -> Status {
     if let Err(error) = in_order(|order| order.product(stream as usize)) {
         eprintln!("soft-cuda: a memset {error}");
         return INVALID_VALUE;

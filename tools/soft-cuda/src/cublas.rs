@@ -309,7 +309,7 @@ mod tests {
             .map(|value| bf16::from_f32(value as f32))
             .to_vec();
         let mut c = [f32::NAN; 8];
-        let mut multiply = || unsafe {
+        let mut multiply = |compute| unsafe {
             cublasGemmStridedBatchedEx(
                 handle,
                 1,
@@ -332,18 +332,20 @@ mod tests {
                 2,
                 4,
                 2,
-                68,
+                compute,
                 -1,
             )
         };
-        assert_eq!(multiply(), NOT_INITIALIZED);
+        assert_eq!(multiply(68), NOT_INITIALIZED);
         let stream = ptr::without_provenance_mut(4096);
         assert_eq!(unsafe { cublasSetStream_v2(handle, stream) }, SUCCESS);
         assert_eq!(
             unsafe { cublasSetWorkspace_v2(handle, stream, 1024) },
             SUCCESS
         );
-        assert_eq!(multiply(), SUCCESS);
+        // TF32 drops bits of float32.
+        assert_eq!(multiply(77), NOT_SUPPORTED);
+        assert_eq!(multiply(68), SUCCESS);
         assert_eq!(c, [-2.0, -2.0, 2.0, 5.0, -20.0, -20.0, 20.0, 50.0]);
     }
 

@@ -341,7 +341,7 @@ mod tests {
     use std::ptr;
 
     use super::*;
-    use crate::copy::cuMemcpyHtoDAsync_v2;
+    use crate::copy::{cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
 
     /// A copy and a launch after a product that nobody waits for.
     #[test]
@@ -381,5 +381,7 @@ mod tests {
         in_order(|order| order.product(5)).expect("it waits");
         assert_ne!(launch(), SUCCESS);
         assert_ne!(copy(), SUCCESS);
+        // A memset on a stream that waits for nothing.
+        assert_ne!(unsafe { cuMemsetD8Async(to, 0, 4, 9) }, SUCCESS);
     }
 }

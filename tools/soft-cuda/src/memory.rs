@@ -109,3 +109,17 @@ unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut u64, bytes: usize) -> Statu
 unsafe extern "C" fn cuMemFreeHost(pointer: u64) -> Status {
     unsafe { free(pointer) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_starts_as_nans() {
+        let mut pointer = 0;
+        assert_eq!(unsafe { cuMemAlloc_v2(&raw mut pointer, 64) }, SUCCESS);
+        let read = unsafe { std::slice::from_raw_parts(pointer as *const f32, 16) };
+        assert!(read.iter().all(|value| value.is_nan()), "{read:?}");
+        assert_eq!(unsafe { cuMemFree_v2(pointer) }, SUCCESS);
+    }
+}

@@ -258,3 +258,22 @@ fn a_fragment_begins_at_a_multiple_of_32_bytes() {
     let error = run(&ptx(16), &one_block(32), &[]).expect_err("it is not aligned");
     assert!(error.contains("32 bytes"), "{error}");
 }
+
+#[test]
+fn what_would_be_rounded_another_way_is_refused() {
+    let ptx = |rounding: &str| {
+        format!(
+            ".visible .entry kernel()
+            {{
+                .reg .b16 %rs<2>;
+                .reg .f32 %f<2>;
+                mov.f32 %f1, 0f3F800000;
+                cvt.{rounding}.bf16.f32 %rs1, %f1;
+                ret;
+            }}"
+        )
+    };
+    run(&ptx("rn"), &one_block(1), &[]).unwrap();
+    let error = run(&ptx("rz"), &one_block(1), &[]).expect_err("it is not to the nearest");
+    assert!(error.contains("cvt"), "{error}");
+}

@@ -6,7 +6,7 @@
 //! 2. `expand_add`: one launch, in place on the frozen product's result. Kept.
 //! 3. `weight_grad`: partial sums over blocks of 512 rows and their sum, two launches. Kept, for dA.
 //!    - 3b. `output_grads`: dS and dB from one read of dH, two launches where `shrink` and
-//!      `weight_grad` take three. Kept for its bytes: an operator moves 0.8352 GB instead of 0.8939
+//!      `weight_grad` take three. Kept for its bytes: an operator moves 0.8478 GB, 0.0587 fewer
 //!      (8192 rows, 4096 × 4096, rank 16, two bytes per activation). On lavapipe it takes 1.09 times
 //!      as long as the two at rank 16 there, 0.7 times at rank 4, and about twice as long at rank 64,
 //!      where it spares half as much; `docs/lab-notes.md` has the figures.

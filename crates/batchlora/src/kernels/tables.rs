@@ -23,7 +23,7 @@ pub(super) const BLOCK_WORDS: usize = 5;
 pub(super) const SUM_WORDS: usize = 5;
 
 /// Words per segment.
-pub(super) const SEGMENT_WORDS: usize = 9;
+pub(super) const SEGMENT_WORDS: usize = 8;
 /// Columns of a segment's words. Scale and `KEEP` are the bits of a `float32`.
 pub(super) const RANK_START: usize = 0;
 pub(super) const RANK: usize = 1;

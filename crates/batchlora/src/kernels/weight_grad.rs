@@ -49,7 +49,7 @@ pub(super) fn weight_grad(
         tensor_cores::partial_sums(wide, narrow, &partial, &tables, routing, side);
     } else if tables.block_count > 0 {
         let chunks = routing.rank_max().div_ceil(RANK_CHUNK);
-        // Blocks and ranks stand along x, of which a CUDA grid may have more than 65,535.
+        // Blocks stand along x, of which a CUDA grid may have more than 65,535.
         let cubes = CubeCount::Static(
             tables.block_count as u32,
             cubes_along,

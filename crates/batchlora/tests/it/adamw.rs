@@ -198,19 +198,25 @@ fn the_steps_above_clip_and_do_not_clip() {
 
 #[test]
 fn squared_norms_are_those_of_each_slot() {
-    let banks = banks(&RANKS);
-    let found = host(norms(&banks, &gradients(&RANKS, 1)));
-    let expected: Vec<f64> = (0..5)
-        .map(|slot| match RANKS[slot] {
-            Some(rank) => {
-                let gradient = slot_gradients(slot, rank, 1);
-                gradient.iter().flat_map(flat).map(|g| g * g).sum()
-            }
-            None => 0.0,
-        })
-        .collect();
-    assert_close("squared norm", &found, &expected, 1e-6);
-    assert_eq!(found[1].to_bits(), 0);
+    // The second has more slots than a cube has units.
+    for ranks in [&RANKS[..], &[Some(1); 300]] {
+        let banks = banks(ranks);
+        let found = host(norms(&banks, &gradients(ranks, 1)));
+        let expected: Vec<f64> = ranks
+            .iter()
+            .enumerate()
+            .map(|(slot, rank)| match rank {
+                Some(rank) => {
+                    let gradient = slot_gradients(slot, *rank, 1);
+                    gradient.iter().flat_map(flat).map(|g| g * g).sum()
+                }
+                None => 0.0,
+            })
+            .collect();
+        assert_close("squared norm", &found, &expected, 1e-6);
+        let absent = ranks.iter().position(Option::is_none);
+        assert!(absent.is_none_or(|slot| found[slot].to_bits() == 0));
+    }
 }
 
 /// Random ranks, widths, hyper-parameters and idle slots, two steps each.

@@ -215,3 +215,39 @@ fn rows_of_a_frozen_product_do_not_depend_on_their_number() {
         }
     }
 }
+
+/// Banks of one batch that differ in the adapters they have: one without rows here gets gradients of zero
+/// where it is, and takes no place where it is not.
+#[test]
+fn banks_over_one_batch_keep_their_own_sums() {
+    let device = device();
+    let plain = device.clone().without_autodiff();
+    let spec = |r| Some(LoraSpec::new(r, 2.0));
+    let segments = Segments::new(
+        40,
+        vec![Segment {
+            rows: 0..40,
+            slot: 0,
+        }],
+    )
+    .expect("in order");
+    for (number, slots) in [[spec(4), None], [spec(4), spec(8)]].iter().enumerate() {
+        let mut random = Random::new(7 + number as u64);
+        let bank = random.bank(slots, [D_IN, D_OUT], 3, &plain);
+        let routing = bank.route(&segments, None).expect("slots exist");
+        let weights = bank.weights().expect("adapters").clone();
+        let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
+        let x = tensor(random.values(40 * D_IN), [40, D_IN], &device);
+        let weight = tensor(random.values(D_IN * D_OUT), [D_IN, D_OUT], &device);
+        let h = lora_linear(x, weight, a.clone(), b.clone(), &routing).expect("operands that fit");
+        let gradient = tensor(random.values(40 * D_OUT), [40, D_OUT], &device);
+        let gradients = seed_gradient(h, gradient).backward();
+        for (leaf, width) in [(&a, D_IN), (&b, D_OUT)] {
+            let found = host(leaf.grad(&gradients).expect("a gradient"));
+            assert_eq!(found.len(), routing.rank_sum() * width);
+            assert!(found[..4 * width].iter().any(|&value| value != 0.0));
+            assert!(found[..4 * width].iter().all(|value| value.is_finite()));
+            assert!(found[4 * width..].iter().all(|value| value.to_bits() == 0));
+        }
+    }
+}

@@ -17,13 +17,16 @@ enum Layout {
     Columns,
     /// Rows, each with something else behind it.
     PartOfRows,
+    /// One row that is all of them.
+    OneRow,
 }
 
 fn layout() -> impl Strategy<Value = Layout> {
     prop_oneof![
         Just(Layout::Rows),
         Just(Layout::Columns),
-        Just(Layout::PartOfRows)
+        Just(Layout::PartOfRows),
+        Just(Layout::OneRow)
     ]
 }
 
@@ -48,6 +51,10 @@ fn operand(values: &[f32], [rows, columns]: [usize; 2], layout: Layout) -> Tenso
             let longer = tensor(longer.collect(), [rows, columns + 3], &device);
             longer.narrow(1, 0, columns)
         }
+        Layout::OneRow => {
+            let row = tensor(values[..columns].to_vec(), [1, columns], &device);
+            row.expand([rows, columns])
+        }
     }
 }
 
@@ -62,7 +69,13 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
-        let (x, weight) = (random.values(rows * d_in), random.values(d_in * d_out));
+        let (mut x, mut weight) = (random.values(rows * d_in), random.values(d_in * d_out));
+        for (values, columns, layout) in [(&mut x, d_in, x_layout), (&mut weight, d_out, weight_layout)] {
+            if layout == Layout::OneRow {
+                let row = values[..columns].to_vec();
+                *values = row.repeat(values.len() / columns);
+            }
+        }
         let found = host(frozen_linear(
             operand(&x, [rows, d_in], x_layout),
             operand(&weight, [d_in, d_out], weight_layout),

@@ -29,42 +29,43 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = parse_count)]
     pub(crate) adapters: Vec<usize>,
     /// Rows of a kernel's batch [default: 8192 on a GPU, else 256].
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) rows: Option<usize>,
     /// Width of the layer's input [default: 4096 on a GPU, else 512].
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) d_in: Option<usize>,
     /// Width of the layer's output [default: 4096 on a GPU, else 512].
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "end_to_end_only")]
     pub(crate) d_out: Option<usize>,
     /// Shape of the model [default: tinyllama-1.1b on a GPU, else micro].
-    #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()))]
+    #[arg(long, value_parser = PossibleValuesParser::new(LlamaConfig::names()), conflicts_with = "kernels_only")]
     pub(crate) shape: Option<String>,
     /// Rank of the adapters of whole training steps.
-    #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count)]
+    #[arg(long, value_name = "R", default_value_t = 16, value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) rank: usize,
     /// The adapted projections of whole training steps, separated by commas, or all-linear.
     #[arg(
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "q_proj,k_proj,v_proj,o_proj"
+        default_value = "q_proj,k_proj,v_proj,o_proj",
+        conflicts_with = "kernels_only"
     )]
     pub(crate) target_modules: Vec<String>,
     /// Sequences of each adapter in a step [default: 8 on a GPU, else 2].
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) batch: Option<usize>,
     /// Micro-batches that each adapter's sequences of a step are cut into, to hold fewer at a time.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) microbatches: usize,
     /// Tokens of a sequence [default: 512 on a GPU, else 128].
-    #[arg(long, value_name = "N", value_parser = parse_count)]
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) length: Option<usize>,
     /// Steps that are timed, in each of three runs.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_count, conflicts_with = "kernels_only")]
     pub(crate) steps: usize,
     /// Keep the inputs of layers only and compute the rest again in the backward pass.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) gradient_checkpointing: bool,
     /// Also train the same adapters one after another.
     #[arg(long, conflicts_with = "kernels_only")]

@@ -48,8 +48,8 @@ A run that was interrupted, killed, or lost a worker goes on with
   loraloom train --resume RUN          with the configuration that the run directory RUN keeps
 
 from its newest whole checkpoint in RUN/checkpoints. On the CPU every adapter ends with the bits of a \
-run that was never interrupted. Devices, stages, priorities and save.steps may change, adapters may be \
-added, and nothing else. Adapters that have ended stay as they are; if all have, nothing is done.")]
+run that was never interrupted. Devices, stages, micro-batches, gradient checkpointing, the scheduler's \
+settings, priorities and save.steps may change, adapters may be added, and nothing else. Adapters that have ended stay as they are; if all have, nothing is done.")]
 pub(crate) struct TrainArguments {
     /// What to train.
     #[command(flatten)]

@@ -12,7 +12,7 @@ use crate::{
     arguments::DoctorArguments,
     device::{self, Listed},
     exit::Exit,
-    failure::Failure,
+    failure::{self, Failure},
     panics,
     printer::Printer,
 };
@@ -79,10 +79,10 @@ fn compute(
         return report.warn(&listed.name, "drawn by the CPU".to_owned(), Some(hint));
     }
     let works = device::open_listed(listed)
-        .map_err(|failure| failure.to_string())
+        .map_err(anyhow::Error::from)
         .and_then(|opened| {
             let checked = panics::catch(|| check_device(&opened.device, FloatDType::F32));
-            let difference = checked?.map_err(|error| error.to_string())?;
+            let difference = checked.map_err(anyhow::Error::msg)??;
             Ok((difference, opened))
         });
     match works {
@@ -102,12 +102,16 @@ fn compute(
                 None => Ok(()),
             }
         }
-        Err(problem) if listed.name == "cpu" => {
-            report.fail(&listed.name, &Failure::new(Exit::Device, problem).into())
-        }
+        Err(problem) if listed.name == "cpu" => report.fail(
+            &listed.name,
+            &Failure::new(Exit::Device, problem.to_string()).into(),
+        ),
         Err(problem) => {
-            let hint = "`auto` passes over it; check the driver";
-            report.warn(&listed.name, problem, Some(hint))
+            let hint = match failure::hint(&problem) {
+                Some(hint) => format!("`auto` passes over it; {hint}"),
+                None => "`auto` passes over it".to_owned(),
+            };
+            report.warn(&listed.name, problem.to_string(), Some(&hint))
         }
     }
 }

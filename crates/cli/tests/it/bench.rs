@@ -4,29 +4,13 @@ use serde_json::Value;
 
 use crate::support::{Run, Workspace};
 
-/// The smallest cases there are.
-const SMALL: [&str; 17] = [
-    "bench",
-    "--device",
-    "cpu",
-    "--adapters",
-    "1,3",
-    "--rows",
-    "6",
-    "--d-in",
-    "8",
-    "--d-out",
-    "12",
-    "--batch",
-    "1",
-    "--length",
-    "4",
-    "--steps",
-    "1",
-];
+/// The smallest kernels and training steps there are.
+const KERNELS: [&str; 6] = ["--rows", "6", "--d-in", "8", "--d-out", "12"];
+const STEPS: [&str; 6] = ["--batch", "1", "--length", "4", "--steps", "1"];
 
-fn bench(more: &[&str]) -> Run {
-    let run = Workspace::empty().run(&[&SMALL[..], more].concat());
+fn bench(of_what: &[&str], more: &[&str]) -> Run {
+    let cpu = ["bench", "--device", "cpu", "--adapters", "1,3"];
+    let run = Workspace::empty().run(&[&cpu, of_what, more].concat());
     assert_eq!(run.code, 0, "{}", run.all());
     run
 }
@@ -48,7 +32,7 @@ fn positive(value: &Value) -> bool {
 
 #[test]
 fn json_has_every_key_and_null_for_what_cannot_be_measured() {
-    let json = bench(&["--json", "--vs-sequential"]).json();
+    let json = bench(&[KERNELS, STEPS].concat(), &["--json", "--vs-sequential"]).json();
     assert_eq!(keys(&json), ["device", "end_to_end", "kernels"]);
     assert_eq!(json["device"], "cpu");
 
@@ -142,7 +126,7 @@ fn json_has_every_key_and_null_for_what_cannot_be_measured() {
 
 #[test]
 fn tables_are_data_and_progress_is_not() {
-    let run = bench(&["--kernels-only"]);
+    let run = bench(&KERNELS, &["--kernels-only"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(
         lines[0],
@@ -157,11 +141,11 @@ fn tables_are_data_and_progress_is_not() {
     assert_eq!(lines.len(), 21, "{}", run.stdout);
     assert!(run.stderr.contains("device  cpu\n"), "{}", run.stderr);
 
-    let shorter = bench(&["--kernels-only", "--no-composed"]).stdout;
+    let shorter = bench(&KERNELS, &["--kernels-only", "--no-composed"]).stdout;
     assert!(!shorter.contains("composed"), "{shorter}");
     assert_eq!(shorter.lines().count(), 18, "{shorter}");
 
-    let run = bench(&["--end-to-end-only", "--quiet"]);
+    let run = bench(&STEPS, &["--end-to-end-only", "--quiet"]);
     assert_eq!(run.stderr, "");
     let lines: Vec<&str> = run.stdout.lines().collect();
     let title =
@@ -178,6 +162,11 @@ fn what_cannot_be_measured_is_refused() {
             &["--kernels-only", "--end-to-end-only"][..],
             "cannot be used with",
         ),
+        (
+            &["--kernels-only", "--rank", "8"],
+            "'--kernels-only' cannot be used with '--rank <R>'",
+        ),
+        (&["--end-to-end-only", "--rows", "8"], "cannot be used with"),
         (
             &["--shape", "llama-9"],
             "possible values: micro, tinyllama-1.1b",

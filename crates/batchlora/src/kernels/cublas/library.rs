@@ -108,13 +108,16 @@ pub(super) fn libraries() -> Result<&'static Libraries, String> {
         // SAFETY: it writes one number.
         let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
         succeeds(status, "cuDriverGetVersion")?;
-        // A library that is newer than the driver loads, and fails later.
-        let newer = |name: &&&str| name.ends_with(".13") && version < 13_000;
-        let names: Vec<&str> = CUBLAS.iter().filter(|name| !newer(name)).copied().collect();
-        let cublas = Cublas::load(&names)?;
+        let cublas = Cublas::load(&names(version))?;
         Ok(Libraries { cublas, driver })
     });
     libraries.as_ref().map_err(Clone::clone)
+}
+
+/// Names of the library for a driver of this version: a newer one loads, and fails later.
+fn names(version: c_int) -> Vec<&'static str> {
+    let newer = |name: &&str| name.ends_with(".13") && version < 13_000;
+    CUBLAS.into_iter().filter(|name| !newer(name)).collect()
 }
 
 pub(super) fn succeeds(status: c_int, call: &str) -> Result<(), String> {
@@ -141,3 +144,25 @@ macro_rules! call {
     };
 }
 pub(super) use call;
+
+#[cfg(test)]
+mod tests {
+    use super::{names, succeeds};
+
+    #[test]
+    fn a_driver_gets_no_library_that_is_newer() {
+        assert_eq!(names(12_090), ["libcublas.so.12", "libcublas.so"]);
+        assert_eq!(names(13_000)[0], "libcublas.so.13");
+    }
+
+    /// A run parks a task and goes on by these words.
+    #[test]
+    fn memory_that_runs_out_is_named() {
+        for (status, call) in [(3, "cublasGemmEx"), (2, "cuMemAlloc_v2")] {
+            let failure = succeeds(status, call).expect_err("it failed");
+            assert!(failure.contains("out of memory"), "{failure}");
+        }
+        let failure = succeeds(13, "cublasGemmEx").expect_err("it failed");
+        assert_eq!(failure, "cublasGemmEx failed with status 13");
+    }
+}

@@ -216,6 +216,11 @@ struct Whole {
     made: Option<CubeTensor>,
 }
 
+/// Sums of several parts are kept in `float32`.
+fn sum_dtype(parts: usize, dtype: DType) -> DType {
+    if parts == 1 { dtype } else { DType::F32 }
+}
+
 impl Whole {
     fn side_by_side(shape: [usize; 3], dtype: DType) -> Self {
         Self {
@@ -226,12 +231,10 @@ impl Whole {
         }
     }
 
-    /// In `float32`, unless there is but one part.
     fn sums(shape: [usize; 3], chunk: &Chunk, dtype: DType) -> Self {
-        let one = chunk.parts.len() == 1;
         Self {
             shape,
-            dtype: if one { dtype } else { DType::F32 },
+            dtype: sum_dtype(chunk.parts.len(), dtype),
             sums: true,
             made: None,
         }
@@ -289,4 +292,17 @@ pub(super) fn cached_attention(
     let p = attention.probabilities(queries.gather(&q, heads), k, &seen);
     queries.scatter(matmul(p, v, q.dtype), heads, &out);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType;
+
+    use super::sum_dtype;
+
+    #[test]
+    fn parts_are_not_added_up_in_half_precision() {
+        let dtypes = [1, 2, 8].map(|parts| sum_dtype(parts, DType::BF16));
+        assert_eq!(dtypes, [DType::BF16, DType::F32, DType::F32]);
+    }
 }
