@@ -55,29 +55,3 @@ impl Default for SaveSettings {
         }
     }
 }
-
-impl LoraSettings {
-    /// What the product of the two factors is multiplied by: `lora_alpha / r`, or
-    /// `lora_alpha / sqrt(r)` with `use_rslora`.
-    pub fn scale(&self) -> f64 {
-        let rank = self.r as f64;
-        self.lora_alpha / if self.use_rslora { rank.sqrt() } else { rank }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scale_divides_by_the_rank_or_its_root() {
-        let mut lora = LoraSettings {
-            r: 16,
-            lora_alpha: 8.0,
-            ..LoraSettings::default()
-        };
-        assert!((lora.scale() - 0.5).abs() < 1e-12);
-        lora.use_rslora = true;
-        assert!((lora.scale() - 2.0).abs() < 1e-12);
-    }
-}

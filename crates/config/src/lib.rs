@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod file;
 mod load;
+mod merge;
 mod mlora;
 mod one_or_many;
 mod overrides;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     ConfigError, RunConfig, Validation,
-    file::RunFile,
+    file::{DefaultsFile, RunFile},
+    merge::merged,
     mlora, overrides, paths,
     place::Source,
     resolve::resolve,
@@ -146,7 +147,11 @@ impl RunConfig {
         }
         let expansion = sweep::expand(&mut tree, source)?;
         overrides::refuse_without_effect(&tree, source)?;
-        let file: RunFile = tree.deserialize(source, "")?;
+        if let Some(defaults) = tree.get("defaults") {
+            // Mistakes in them are found where they are written.
+            defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
+        }
+        let file: RunFile = merged(&tree).deserialize(source, "")?;
         let config = resolve(file, &expansion, &tree, source)?;
         let empty = options.without_adapters && config.adapters.is_empty();
         warnings.extend(validate(&config, &expansion, &tree, source, empty)?);

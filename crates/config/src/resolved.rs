@@ -6,9 +6,13 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{PipelineConfig, SchedulerConfig, SweepConfig};
+use crate::{
+    PipelineConfig, SchedulerConfig, SweepConfig,
+    one_or_many::OneOrMany,
+    validate::{ALL_LINEAR, TARGET_MODULES},
+};
 
 /// A whole run: one backbone and the adapters trained over it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -130,75 +134,106 @@ pub enum ColumnMap {
 }
 
 /// One adapter: what it learns from, its shape and its schedule.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping with `name` and `dataset`")]
 pub struct AdapterConfig {
     /// Unique name; also its directory below `adapters/`.
     pub name: String,
     /// Name of its dataset.
+    #[serde(default)]
     pub dataset: String,
     /// Larger runs first.
+    #[serde(default)]
     pub priority: i64,
     /// Who asked for it.
+    #[serde(default = "tenant")]
     pub tenant: String,
-    /// Start from this PEFT directory instead of a fresh initialisation.
+    /// PEFT adapter directory to start from instead of a fresh initialisation.
+    #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
     /// Seed of initialisation, dropout and row order.
+    #[serde(default)]
     pub seed: u64,
     /// Shape of the adapter.
+    #[serde(default)]
     pub lora: LoraSettings,
     /// How it trains.
+    #[serde(default)]
     pub train: TrainSettings,
     /// When it is evaluated.
+    #[serde(default)]
     pub eval: EvalSettings,
     /// When it is saved.
+    #[serde(default)]
     pub save: SaveSettings,
 }
 
 /// Shape of an adapter, in PEFT's words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping of LoRA settings")]
 pub struct LoraSettings {
     /// Rank.
+    #[schemars(range(min = 1))]
     pub r: usize,
     /// Numerator of the scale.
     pub lora_alpha: f64,
-    /// Probability of dropping an element of the adapter's input.
+    /// Probability of dropping an element of the adapter's input.05.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub lora_dropout: f64,
-    /// Names of the linear layers that are adapted; `all-linear` in a file is all seven.
+    /// Linear layers that are adapted, out of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj
+    /// and down_proj, or all-linear.
+    #[serde(deserialize_with = "modules")]
+    #[schemars(with = "OneOrMany")]
     pub target_modules: Vec<String>,
-    /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
+    /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.
     pub use_rslora: bool,
 }
 
-/// How an adapter trains.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// How an adapter trains, in the words of transformers' `TrainingArguments`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping of training settings"
+)]
 pub struct TrainSettings {
     /// Rows of one micro-batch.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub batch_size: usize,
     /// Micro-batches of one optimizer step.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub gradient_accumulation_steps: usize,
     /// Longer rows are cut to this many tokens.
+    #[schemars(range(min = 2))]
     pub max_seq_len: usize,
     /// Passes over the dataset, unless `max_steps` is set.
+    #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub num_epochs: f64,
-    /// Optimizer steps; overrides `num_epochs`.
+    /// Optimizer steps; overrides `num_epochs`. `null` in an adapter undoes the default's.
+    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub max_steps: Option<usize>,
     /// Peak learning rate.
+    #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
     /// Shape of the learning rate over the steps.
     pub lr_scheduler_type: LrSchedulerType,
-    /// Steps of linear warm-up; 0 leaves it to `warmup_ratio`.
+    /// Steps of linear warm-up; 0, the default, leaves it to `warmup_ratio`.
     pub warmup_steps: usize,
     /// Fraction of all steps that warm up, used when `warmup_steps` is 0.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: f64,
     /// Decoupled weight decay.
+    #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// `AdamW`'s first decay rate.
+    /// First decay rate of AdamW.9.
     pub adam_beta1: f64,
-    /// `AdamW`'s second decay rate.
+    /// Second decay rate of AdamW.999.
     pub adam_beta2: f64,
-    /// `AdamW`'s epsilon, outside the square root.
+    /// Epsilon of AdamW, outside the square root.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub adam_epsilon: f64,
     /// Gradients of one adapter are scaled down to this global norm; 0 never scales.
+    #[schemars(range(min = 0.0))]
     pub max_grad_norm: f64,
     /// Permute the rows anew each epoch.
     pub shuffle: bool,
@@ -220,20 +255,45 @@ pub enum LrSchedulerType {
     Cosine,
 }
 
-/// When an adapter is evaluated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// When an adapter is evaluated, if its dataset has validation rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping of evaluation settings"
+)]
 pub struct EvalSettings {
-    /// Every this many steps, and at the end; only if the dataset has validation rows.
+    /// Every this many steps, and at the end.
+    #[schemars(range(min = 1))]
     pub steps: usize,
-    /// End the adapter after this many evaluations without a new best; `None` never does.
+    /// End the adapter after this many evaluations without a new best. `null` in an
+    /// adapter undoes the default's.
+    #[schemars(range(min = 1))]
     pub patience: Option<usize>,
 }
 
 /// When an adapter is saved.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping of save settings")]
 pub struct SaveSettings {
     /// Every this many steps, and at the end.
+    #[schemars(range(min = 1))]
     pub steps: usize,
-    /// So many of the newest are kept; at least 1.
+    /// So many of the newest are kept.
+    #[schemars(range(min = 1))]
     pub keep: usize,
+}
+
+fn tenant() -> String {
+    "default".to_owned()
+}
+
+/// The names of modules; `all-linear` alone is every one.
+fn modules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names = OneOrMany::deserialize(deserializer)?;
+    Ok(if names.items() == [ALL_LINEAR] {
+        TARGET_MODULES.map(str::to_owned).to_vec()
+    } else {
+        names.items().to_vec()
+    })
 }

@@ -4,19 +4,26 @@ use serde::{Deserialize, Serialize};
 use super::MemoryLimit;
 
 /// Which adapters train at a time, and beside which others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a mapping of scheduler settings"
+)]
 pub struct SchedulerConfig {
     /// Whose turn it is.
     pub policy: PolicyChoice,
-    /// How much of a device's memory may be used.
+    /// How much of a device's memory may be used: a fraction, or a size such as 20GiB.9.
     pub memory_limit: MemoryLimit,
-    /// How much neighbours may slow an adapter down, at least 1: its step time among k adapters of a
-    /// device, divided by the step time it has with 1/k of the device to itself. tLoRA's bound, whose
-    /// jobs each bring their share of the devices.
+    /// How much neighbours may slow an adapter down: its step time among k adapters of a device,
+    /// divided by the step time it has with 1/k of the device to itself.2.
+    #[schemars(range(min = 1.0))]
     pub max_slowdown: f64,
-    /// At most this many adapters train at the same time; `None` is no cap.
+    /// At most this many adapters train at the same time.
+    #[schemars(range(min = 1))]
     pub max_adapters: Option<usize>,
-    /// Seconds of waiting that count as one more priority; above 0. `None` never does.
+    /// Every so many seconds of waiting count as one more priority.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub aging: Option<f64>,
 }
 

@@ -1,7 +1,6 @@
 use super::paths::{SHARED, candidates, settable};
 use crate::{
-    ConfigError,
-    file::{LoraFile, TrainFile},
+    ConfigError, LoraSettings, TrainSettings,
     place::{Location, Source},
     tree::{Key, Node, Value},
 };
@@ -53,8 +52,8 @@ fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>)
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read to learn whether it can be")]
 struct PointFile {
-    lora: Option<LoraFile>,
-    train: Option<TrainFile>,
+    lora: Option<LoraSettings>,
+    train: Option<TrainSettings>,
 }
 
 /// A grid that is being read.

@@ -2,10 +2,7 @@
 
 use schemars::JsonSchema;
 
-use crate::{
-    file::{LoraFile, TrainFile},
-    suggest::Candidates,
-};
+use crate::{LoraSettings, TrainSettings, suggest::Candidates};
 
 /// Settings that decide which rows an adapter sees, in which order, and what a loss is of.
 pub(crate) const SHARED: [&str; 5] = [
@@ -23,8 +20,8 @@ pub(crate) fn settable() -> Vec<String> {
         let keys = properties.into_iter().flat_map(|object| object.keys());
         keys.map(|key| format!("{section}.{key}")).collect()
     };
-    let mut paths = of("lora", schema::<LoraFile>());
-    paths.extend(of("train", schema::<TrainFile>()));
+    let mut paths = of("lora", schema::<LoraSettings>());
+    paths.extend(of("train", schema::<TrainSettings>()));
     paths.retain(|path| !SHARED.contains(&path.as_str()));
     paths
 }

@@ -64,7 +64,7 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "max_adapters",
         "aging",
     ];
-    check("SchedulerFile", &scheduler);
+    check("SchedulerConfig", &scheduler);
     let sweep = ["name", "base", "grid", "adapters", "early_stopping"];
     check("SweepFile", &sweep);
     let stopping = ["metric", "grace_period", "reduction_factor", "divergence"];
@@ -78,11 +78,11 @@ fn schema_has_every_key_and_none_that_is_refused() {
     ];
     check("DefaultsFile", &shared);
     check(
-        "AdapterFile",
+        "AdapterConfig",
         &[&shared[..], &["name", "init_from"]].concat(),
     );
     check(
-        "LoraFile",
+        "LoraSettings",
         &[
             "r",
             "lora_alpha",
@@ -109,18 +109,20 @@ fn schema_has_every_key_and_none_that_is_refused() {
         "shuffle",
         "train_on_prompt",
     ];
-    check("TrainFile", &train);
-    check("EvalFile", &["steps", "patience"]);
-    check("SaveFile", &["steps", "keep"]);
+    check("TrainSettings", &train);
+    check("EvalSettings", &["steps", "patience"]);
+    check("SaveSettings", &["steps", "keep"]);
 }
 
 #[test]
 fn every_key_of_the_schema_is_described() {
     let schema = json_schema();
     let definitions = schema["$defs"].as_object().unwrap();
-    let files = definitions
-        .iter()
-        .filter(|(name, _)| name.ends_with("File"));
+    let files = definitions.iter().filter(|(name, _)| {
+        ["File", "Config", "Settings"]
+            .iter()
+            .any(|end| name.ends_with(end))
+    });
     for (name, object) in files
         .map(|(name, object)| (name.as_str(), object))
         .chain([("", &schema)])

@@ -1,0 +1,107 @@
+//! `defaults` put into every adapter, key by key, before adapters are read.
+
+use crate::tree::{Node, Value};
+
+/// Keys that an adapter sets to nothing by `null`. Any other `null` is a key that was not written.
+const NULLABLE: [&str; 2] = ["max_steps", "patience"];
+
+/// The tree with everything in its adapters that `defaults` and the run's `seed` say of them.
+pub(crate) fn merged(tree: &Node) -> Node {
+    let mut merged = tree.clone();
+    let defaults = tree.get("defaults").cloned();
+    let seed = tree.get("seed").filter(|seed| !is_null(seed)).cloned();
+    if let Some(adapters) = merged.get_mut("adapters") {
+        for adapter in adapters.items_mut() {
+            if let Some(defaults) = &defaults {
+                fill(adapter, defaults);
+            }
+            let unset = adapter.get("seed").is_none_or(is_null);
+            if let Some(seed) = seed.clone().filter(|_| unset) {
+                adapter.set("seed", seed);
+            }
+            drop_nulls(adapter);
+        }
+    }
+    if let Some(scheduler) = merged.get_mut("scheduler") {
+        drop_nulls(scheduler);
+    }
+    if let Value::Mapping(entries) = &mut merged.value {
+        entries.retain(|(key, node)| key.name != "scheduler" || !is_null(node));
+    }
+    merged
+}
+
+fn is_null(node: &Node) -> bool {
+    matches!(node.value, Value::Null)
+}
+
+/// Puts in what is not there.
+fn fill(node: &mut Node, defaults: &Node) {
+    let Value::Mapping(shared) = &defaults.value else {
+        return;
+    };
+    for (key, default) in shared {
+        match node.get_mut(&key.name) {
+            None => {
+                node.set(&key.name, default.clone());
+            }
+            Some(own) if is_null(own) => {
+                if !NULLABLE.contains(&key.name.as_str()) {
+                    *own = default.clone();
+                }
+            }
+            Some(own) => fill(own, default),
+        }
+    }
+}
+
+fn drop_nulls(node: &mut Node) {
+    if let Value::Mapping(entries) = &mut node.value {
+        entries.retain(|(_, node)| !is_null(node));
+        for (_, node) in entries {
+            drop_nulls(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Node, Value, merged};
+    use crate::{place::Location, tree::Key};
+
+    fn mapping(entries: &[(&str, Value)]) -> Value {
+        let entry = |(name, value): &(&str, Value)| {
+            let key = Key {
+                name: (*name).to_owned(),
+                location: Location::Unknown,
+            };
+            (key, Node::new(value.clone()))
+        };
+        Value::Mapping(entries.iter().map(entry).collect())
+    }
+
+    #[test]
+    fn null_is_a_default_but_where_it_means_nothing() {
+        let number = Value::Integer;
+        let train = mapping(&[("max_steps", number(9)), ("batch_size", number(4))]);
+        let own = mapping(&[("max_steps", Value::Null), ("batch_size", Value::Null)]);
+        let tree = Node::new(mapping(&[
+            ("seed", number(7)),
+            ("defaults", mapping(&[("train", train)])),
+            (
+                "adapters",
+                Value::Sequence(vec![Node::new(mapping(&[("train", own)]))]),
+            ),
+        ]));
+        let tree = merged(&tree);
+        let adapter = &tree.get("adapters").expect("it is there").items()[0];
+        assert!(adapter.find("train.max_steps").is_none());
+        for (path, expected) in [("train.batch_size", 4), ("seed", 7)] {
+            let found = adapter.find(path).expect("it is there");
+            assert!(
+                matches!(found.value, Value::Integer(n) if n == expected),
+                "{path}"
+            );
+        }
+    }
+}
