@@ -14,7 +14,7 @@ use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_model::{LlamaConfig, Projection};
 use loraloom_pipeline::HostMemory;
-use loraloom_scheduler::simulate::{Costs, TimedIteration};
+use loraloom_simulator::{Costs, TimedIteration};
 use loraloom_trainer::EndToEndBench;
 use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};

@@ -1,16 +1,15 @@
-use loraloom_scheduler::{
-    Admission, Decision, Member, OutOfMemory, Outcome, Parking, Scheduler, SchedulerError, Task,
-    TaskId, TaskState,
-};
+use std::collections::BTreeMap;
 
-/// The same groups for as long as their tasks run, each task with the same parts. Whoever came last
-/// gives its place away when memory runs out, and has it back in the next decision.
+use loraloom_scheduler::{Member, Refusal, Room, Task, TaskId};
+
+/// The same groups for as long as their tasks run, each task with the same parts.
 #[derive(Debug)]
 pub struct FixedGroups {
     /// Parts of the tasks, by group and in the order of arrival.
     parts: Vec<Vec<usize>>,
     max_steps: Option<usize>,
-    tasks: Vec<(TaskId, TaskState)>,
+    /// Tasks that have their places, by arrival.
+    placed: BTreeMap<usize, TaskId>,
 }
 
 impl FixedGroups {
@@ -20,66 +19,67 @@ impl FixedGroups {
         Self {
             parts,
             max_steps,
-            tasks: Vec::new(),
+            placed: BTreeMap::new(),
         }
+    }
+
+    fn group_of(&self, place: usize) -> Option<usize> {
+        let mut before = 0;
+        self.parts.iter().position(|group| {
+            before += group.len();
+            place < before
+        })
     }
 }
 
-impl Scheduler for FixedGroups {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
-        self.tasks.push((task.id, TaskState::Queued));
+impl Room for FixedGroups {
+    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
         Ok(())
     }
 
-    fn decide(&mut self) -> Decision {
-        let mut decision = Decision {
-            max_steps: self.max_steps,
-            ..Decision::default()
-        };
-        let mut tasks = self.tasks.iter_mut();
-        for group in &self.parts {
-            let mut members = Vec::new();
-            for (&parts, (task, state)) in group.iter().zip(tasks.by_ref()) {
-                if state.is_waiting() {
-                    decision.admitted.push(Admission {
-                        task: *task,
-                        reason: String::new(),
-                    });
-                    *state = TaskState::Running;
-                }
-                if *state == TaskState::Running {
-                    members.push(Member { task: *task, parts });
-                }
-            }
-            decision.groups.push(members);
-        }
-        decision
+    fn clear(&mut self) {
+        self.placed.clear();
     }
 
-    fn finish(&mut self, task: TaskId, outcome: Outcome) -> Result<(), SchedulerError> {
-        for (id, state) in &mut self.tasks {
-            if *id == task {
-                *state = outcome.into();
-            }
-        }
-        Ok(())
+    fn place(&mut self, task: &Task, _: Option<usize>) -> Result<usize, Refusal> {
+        let place = task.arrival as usize;
+        let group = self.group_of(place).ok_or(Refusal {
+            reason: "all places are taken".to_owned(),
+        })?;
+        self.placed.insert(place, task.id);
+        Ok(group)
     }
 
-    fn out_of_memory(&mut self) -> OutOfMemory {
-        let mut tasks = self.tasks.iter_mut().rev();
-        let Some((task, state)) = tasks.find(|(_, state)| *state == TaskState::Running) else {
-            return OutOfMemory::NobodyRuns;
-        };
-        *state = TaskState::Parked;
-        OutOfMemory::Parked(Parking {
-            task: *task,
-            by: None,
-            reason: "memory ran out".to_owned(),
-        })
+    fn remove(&mut self, task: TaskId) {
+        self.placed.retain(|_, placed| *placed != task);
     }
 
-    fn state(&self, task: TaskId) -> Option<TaskState> {
-        let mut tasks = self.tasks.iter();
-        tasks.find(|(id, _)| *id == task).map(|(_, state)| *state)
+    fn regroup(&mut self) -> Option<String> {
+        None
+    }
+
+    fn groups(&self) -> Vec<Vec<Member>> {
+        let mut places = 0..;
+        self.parts
+            .iter()
+            .map(|group| {
+                group
+                    .iter()
+                    .zip(places.by_ref())
+                    .filter_map(|(&parts, place)| {
+                        let &task = self.placed.get(&place)?;
+                        Some(Member { task, parts })
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
+        None
+    }
+
+    fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
+        self.max_steps
     }
 }

@@ -10,6 +10,7 @@ mod device;
 mod fixed_groups;
 mod fixture;
 mod random;
+mod random_room;
 mod train;
 
 pub use compare::{assert_close, assert_same_training, largest_relative_difference};
@@ -18,4 +19,5 @@ pub use device::{device, keeps_bits};
 pub use fixed_groups::FixedGroups;
 pub use fixture::{Fixture, Job};
 pub use random::Random;
-pub use train::{TrainedRun, losses, train, train_and_look, train_with};
+pub use random_room::RandomRoom;
+pub use train::{TrainedRun, losses, scheduler, train, train_and_look, train_with};

@@ -2,12 +2,12 @@ use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
-use loraloom_scheduler::Scheduler;
+use loraloom_scheduler::{Room, Scheduler, SchedulerOptions};
 use loraloom_trainer::{Event, Run, RunReport};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::device;
+use crate::{FixedGroups, device};
 
 /// A finished run, its directory and its events.
 #[derive(Debug)]
@@ -33,23 +33,25 @@ impl TrainedRun {
     }
 }
 
+/// A scheduler over a room.
+pub fn scheduler<R: Room>(room: R) -> Scheduler<R> {
+    Scheduler::new(room, SchedulerOptions::default()).expect("options that can be used")
+}
+
 /// Trains a configuration, given the output directory, on the device under test, which
 /// is every stage's.
 pub fn train(configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
-    train_with(None, configuration)
+    train_and_look(None::<FixedGroups>, configuration, &mut |_| ())
 }
 
-/// As [`train`], with a scheduler other than the run's own.
-pub fn train_with(
-    scheduler: Option<&mut dyn Scheduler>,
-    configuration: impl FnOnce(&Path) -> Value,
-) -> TrainedRun {
-    train_and_look(scheduler, configuration, &mut |_| ())
+/// As [`train`], in another room than the run's own.
+pub fn train_with<R: Room>(room: R, configuration: impl FnOnce(&Path) -> Value) -> TrainedRun {
+    train_and_look(Some(room), configuration, &mut |_| ())
 }
 
 /// As [`train_with`], with a look at every event as it happens.
-pub fn train_and_look(
-    scheduler: Option<&mut dyn Scheduler>,
+pub fn train_and_look<R: Room>(
+    room: Option<R>,
     configuration: impl FnOnce(&Path) -> Value,
     look: &mut dyn FnMut(&Event),
 ) -> TrainedRun {
@@ -67,8 +69,8 @@ pub fn train_and_look(
         look(event);
         events.push(event.clone());
     };
-    let report = match scheduler {
-        Some(scheduler) => run.train_with(scheduler, &stop, &mut observer),
+    let report = match room {
+        Some(room) => run.train_with(scheduler(room), &stop, &mut observer),
         None => run.train(&stop, &mut observer),
     };
     let report = report.expect("the run ends");

@@ -11,7 +11,7 @@ use std::{
 
 use loraloom_config::RunConfig;
 use loraloom_pipeline::HostMemory;
-use loraloom_scheduler::Scheduler;
+use loraloom_scheduler::Room;
 use loraloom_tests::{FixedGroups, Fixture, TrainedRun, device, losses, train, train_and_look};
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use serde_json::{Value, json};
@@ -52,8 +52,8 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// Trains, and once `cut` says so of an event somebody else takes the memory away, until that is felt.
-fn cut_short(
-    scheduler: Option<&mut dyn Scheduler>,
+fn cut_short<R: Room>(
+    room: Option<R>,
     configuration: impl FnOnce(&Path) -> Value,
     cut: impl Fn(&Event) -> bool,
 ) -> TrainedRun {
@@ -67,7 +67,7 @@ fn cut_short(
             HELD.store(1_000, Ordering::Relaxed);
         }
     };
-    let run = train_and_look(scheduler, configuration, &mut observer);
+    let run = train_and_look(room, configuration, &mut observer);
     let ran_out = |event: &&Event| matches!(event, Event::OutOfMemory { .. });
     assert_eq!(run.events.iter().filter(ran_out).count(), 1);
     let halved = |event: &Event| {
@@ -108,7 +108,7 @@ fn parked(run: &TrainedRun) -> Option<&str> {
 fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
     let _turn = turn();
     let undisturbed = train(config);
-    let run = cut_short(None, config, |event| {
+    let run = cut_short(None::<FixedGroups>, config, |event| {
         matches!(event, Event::Iteration { iteration: 9, .. })
     });
     // The lowest priority, and of those the one that came last.
@@ -123,6 +123,7 @@ fn memory_that_runs_out_in_the_middle_of_a_step_changes_nobody() {
     let in_parts = |output_dir: &Path| {
         let mut config = config(output_dir);
         config["adapters"][0]["train"]["gradient_accumulation_steps"] = json!(4);
+        config["adapters"][1]["priority"] = json!(0);
         if let Some(adapters) = config["adapters"].as_array_mut() {
             adapters.truncate(2);
         }
@@ -130,8 +131,8 @@ fn memory_that_runs_out_in_the_middle_of_a_step_changes_nobody() {
     };
     let undisturbed = train(in_parts);
     for last_part in 1..=3 {
-        let mut scheduler = FixedGroups::new(vec![vec![4, 1]], None);
-        let run = cut_short(Some(&mut scheduler), in_parts, |event| {
+        let room = FixedGroups::new(vec![vec![4, 1]], None);
+        let run = cut_short(Some(room), in_parts, |event| {
             let Event::Iteration {
                 iteration, parts, ..
             } = event

@@ -9,8 +9,9 @@ use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_queue::QueueError;
-use loraloom_scheduler::{SchedulerError, simulate::SimulationError};
+use loraloom_scheduler::SchedulerError;
 use loraloom_server::ServerError;
+use loraloom_simulator::SimulationError;
 use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
@@ -233,9 +234,7 @@ fn simulation_exit(error: &SimulationError) -> Exit {
         | SimulationError::OutOfRange { .. }
         | SimulationError::NothingToDraw { .. }
         | SimulationError::NoSpacing { .. } => Exit::Usage,
-        SimulationError::Scheduler(_)
-        | SimulationError::Starved { .. }
-        | SimulationError::BadDecision { .. } => Exit::Internal,
+        SimulationError::Scheduler(_) | SimulationError::Starved { .. } => Exit::Internal,
     }
 }
 

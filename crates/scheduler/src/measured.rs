@@ -1,4 +1,4 @@
-use crate::{Load, TaskId, Work};
+use crate::{Load, Measurement, TaskId, Work};
 
 /// What an iteration did and took, for a scheduler to learn from.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,9 +11,8 @@ pub struct MeasuredIteration {
     pub seconds: f64,
     /// What all groups together asked of memory: their real tokens.
     pub load: Load,
-    /// Most bytes that this process had allocated while a stage computed in its memory; `None` if
-    /// none does, or nobody counts.
-    pub host_peak_bytes: Option<u64>,
+    /// Memory of each device, in the order of the room's budgets; empty if none was measured.
+    pub memory: Vec<Measurement>,
 }
 
 /// A task's part in an iteration.

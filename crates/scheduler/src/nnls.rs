@@ -9,7 +9,7 @@ const DEPENDENT: f64 = 1e-10;
 /// `a` is [rows, unknowns], `y` is [rows]. Columns are scaled to unit length first, so unknowns may
 /// differ in size as much as they like. Where the smallest x is not unique, columns that depend on
 /// others have 0. `None` if the shapes do not fit or a number is not finite.
-pub(crate) fn nnls(a: &DMatrix<f64>, y: &DVector<f64>) -> Option<DVector<f64>> {
+pub fn nnls(a: &DMatrix<f64>, y: &DVector<f64>) -> Option<DVector<f64>> {
     let finite = a.iter().chain(y).all(|value| value.is_finite());
     if a.nrows() != y.len() || !finite {
         return None;

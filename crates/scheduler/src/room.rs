@@ -1,9 +1,10 @@
-use crate::{Task, TaskId};
+use crate::{Forecasts, Learnt, Load, MeasuredIteration, Task, TaskId};
 
 /// Where tasks train: it says whether one more fits, and into which group.
 ///
 /// A policy decides whose turn it is; a room decides what can train together. It knows memory, step
-/// times and how many groups there are, and nothing of queues, priorities or tenants.
+/// times and how many groups there are, and nothing of queues, priorities or tenants. It may learn
+/// from what iterations take.
 pub trait Room {
     /// Whether `task` could ever train here, with nothing beside it.
     ///
@@ -33,6 +34,39 @@ pub trait Room {
     /// Seconds between two optimizer steps of `task` among those that are there now; `None` while
     /// nothing is known of step times, or if it is not there.
     fn seconds_per_step(&self, task: TaskId) -> Option<f64>;
+
+    /// The tasks that are there train from now on. Returns the bytes that they are expected to take of
+    /// all devices, if that is predicted.
+    fn run(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// Optimizer steps after which it will have learnt something that a decision may need, given
+    /// whether the last decision admitted a task and whether tasks wait; `None` if nothing.
+    fn learns_after(&self, admitted: bool, waiting: bool) -> Option<usize> {
+        let _ = (admitted, waiting);
+        None
+    }
+
+    /// Learns from an iteration; its load includes the adapters.
+    fn measured(&mut self, iteration: &MeasuredIteration) {
+        let _ = iteration;
+    }
+
+    /// Memory ran out while tasks with this load trained.
+    fn out_of_memory(&mut self, load: Load) {
+        let _ = load;
+    }
+
+    /// Everything learnt so far, for a restart; `None` if nothing is learnt here.
+    fn learnt(&self) -> Option<Learnt> {
+        None
+    }
+
+    /// The errors of past predictions of memory.
+    fn forecasts(&self) -> Forecasts {
+        Forecasts::default()
+    }
 }
 
 /// A task in a group.

@@ -8,7 +8,7 @@ use crate::{SchedulerError, Task};
 /// queued ──► running ⇄ parked
 ///               └─────────┴──► done | failed | cancelled
 /// queued, running, parked ──► paused ──► queued | parked
-/// queued, paused ──────────────────────► cancelled
+/// queued, paused ──────────────────────► failed | cancelled
 /// ```
 ///
 /// A paused task that never trained becomes queued again, any other one parked.
@@ -54,10 +54,16 @@ impl TaskState {
 
     fn can_become(self, next: Self) -> bool {
         match self {
-            Self::Queued => matches!(next, Self::Running | Self::Paused | Self::Cancelled),
+            Self::Queued => matches!(
+                next,
+                Self::Running | Self::Paused | Self::Failed | Self::Cancelled
+            ),
             Self::Running => matches!(next, Self::Parked | Self::Paused) || next.is_final(),
             Self::Parked => matches!(next, Self::Running | Self::Paused) || next.is_final(),
-            Self::Paused => matches!(next, Self::Queued | Self::Parked | Self::Cancelled),
+            Self::Paused => matches!(
+                next,
+                Self::Queued | Self::Parked | Self::Failed | Self::Cancelled
+            ),
             Self::Done | Self::Failed | Self::Cancelled => false,
         }
     }
@@ -143,6 +149,7 @@ mod tests {
         let legal = [
             (TaskState::Queued, TaskState::Running),
             (TaskState::Queued, TaskState::Paused),
+            (TaskState::Queued, TaskState::Failed),
             (TaskState::Queued, TaskState::Cancelled),
             (TaskState::Running, TaskState::Parked),
             (TaskState::Running, TaskState::Paused),
@@ -156,6 +163,7 @@ mod tests {
             (TaskState::Parked, TaskState::Cancelled),
             (TaskState::Paused, TaskState::Queued),
             (TaskState::Paused, TaskState::Parked),
+            (TaskState::Paused, TaskState::Failed),
             (TaskState::Paused, TaskState::Cancelled),
         ];
         for from in ALL {

@@ -1,4 +1,4 @@
-use std::{fmt, iter::Sum};
+use std::{fmt, iter::Sum, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,12 +59,20 @@ impl Load {
     }
 }
 
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens.saturating_add(other.tokens),
+            squared_tokens: self.squared_tokens.saturating_add(other.squared_tokens),
+            adapter_bytes: self.adapter_bytes.saturating_add(other.adapter_bytes),
+        }
+    }
+}
+
 impl Sum for Load {
     fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
-        loads.fold(Self::default(), |sum, load| Self {
-            tokens: sum.tokens + load.tokens,
-            squared_tokens: sum.squared_tokens + load.squared_tokens,
-            adapter_bytes: sum.adapter_bytes + load.adapter_bytes,
-        })
+        loads.fold(Self::default(), Self::add)
     }
 }

@@ -1,6 +1,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     path::Path,
+    time::Instant,
 };
 
 use burn::tensor::Device;
@@ -17,6 +18,7 @@ use crate::{
     prepare::Tasks,
     run_directory::{Claim, RunDirectory, is_run},
     saving::Saving,
+    scheduling::devices,
     session::Session,
     trials::{Trial, Trials},
 };
@@ -68,6 +70,10 @@ impl<'a> Session<'a> {
         let ledger = Ledger {
             config,
             directory,
+            devices: devices(&pipeline)
+                .into_iter()
+                .map(|(device, _)| device)
+                .collect(),
             memory: pipeline.memory_gauges(),
             observer,
             running: Vec::new(),
@@ -103,6 +109,7 @@ impl<'a> Session<'a> {
             trials: Trials::default(),
             answers: Answers::default(),
             history: History::default(),
+            begun: Instant::now(),
             snapshot: None,
             arrivals: BTreeMap::new(),
             saving,

@@ -1,15 +1,15 @@
-use loraloom_scheduler::Scheduler;
+use loraloom_scheduler::{Room, Scheduler};
 
 use crate::{Signals, TrainerError, session::Session};
 
 impl Session<'_> {
     /// Trains until every task has come to its end or a stop is asked for.
-    pub(crate) fn train_all<S: Scheduler + ?Sized>(
+    pub(crate) fn train_all<R: Room>(
         &mut self,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
         signals: Signals<'_>,
     ) -> Result<(), TrainerError> {
-        self.history = scheduler.history();
+        self.history = scheduler.history(self.now());
         loop {
             if !self.train_some(scheduler, signals)? {
                 self.give_up_waiting(scheduler)?;
@@ -23,9 +23,9 @@ impl Session<'_> {
 
     /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows
     /// from one; whether anybody has a place.
-    pub(crate) fn train_some<S: Scheduler + ?Sized>(
+    pub(crate) fn train_some<R: Room>(
         &mut self,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
         signals: Signals<'_>,
     ) -> Result<bool, TrainerError> {
         if signals.take_save() {
@@ -33,7 +33,7 @@ impl Session<'_> {
             self.saving.ask();
             self.settle()?;
         }
-        let decision = scheduler.decide();
+        let decision = scheduler.decide(self.now());
         let most = decision.max_steps;
         let standby = self.saving.standby.clone();
         if let Some(standby) = &standby {
@@ -59,9 +59,9 @@ impl Session<'_> {
             scheduler.measured(&iteration)?;
         }
         for (task, outcome) in ended {
-            scheduler.finish(task, outcome)?;
+            scheduler.finish(task, outcome, self.now())?;
         }
-        self.history = scheduler.history();
+        self.history = scheduler.history(self.now());
         self.settle()?;
         Ok(true)
     }

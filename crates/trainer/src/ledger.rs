@@ -1,5 +1,6 @@
 use std::{collections::VecDeque, time::Instant};
 
+use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_pipeline::MemoryGauge;
 use loraloom_scheduler::{MeasuredIteration, TaskId};
@@ -14,6 +15,8 @@ use crate::{
 pub(crate) struct Ledger<'a> {
     pub(crate) config: &'a RunConfig,
     pub(crate) directory: RunDirectory,
+    /// The devices of this process that stages are on.
+    pub(crate) devices: Vec<Device>,
     /// Memory of the stages' devices, each once.
     pub(crate) memory: Vec<MemoryGauge>,
     pub(crate) observer: &'a mut dyn FnMut(&Event),

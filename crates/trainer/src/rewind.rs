@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Scheduler, TaskId, TaskState};
+use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Room, Scheduler, TaskId, TaskState};
 
 use crate::{
     Event, TrainerError,
@@ -98,15 +98,15 @@ impl Session<'_> {
     ///
     /// # Errors
     /// `error` itself, if nothing can be done about it: a stage on another machine ran out.
-    pub(crate) fn go_on_with_less<S: Scheduler + ?Sized>(
+    pub(crate) fn go_on_with_less<R: Room>(
         &mut self,
         error: TrainerError,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
     ) -> Result<(), TrainerError> {
         if !self.pipeline.abandon() {
             return Err(error);
         }
-        let less = scheduler.out_of_memory();
+        let less = scheduler.out_of_memory(self.now());
         if less == OutOfMemory::NobodyRuns {
             return Err(error);
         }
@@ -199,9 +199,9 @@ impl Session<'_> {
     }
 
     /// Ends tasks that nobody stands in the way of and that do not fit all the same.
-    pub(crate) fn give_up_waiting<S: Scheduler + ?Sized>(
+    pub(crate) fn give_up_waiting<R: Room>(
         &mut self,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
     ) -> Result<(), TrainerError> {
         let waits = |id: &TaskId| scheduler.state(*id).is_some_and(TaskState::is_waiting);
         let waiting: Vec<TaskId> = self.waiting.keys().copied().filter(waits).collect();
@@ -211,18 +211,17 @@ impl Session<'_> {
             };
             if let Some(waiting) = self.waiting.remove(&id) {
                 self.fail_waiting(waiting, reason);
-                // To the scheduler it is one that nobody wants any more.
-                scheduler.finish(id, TaskOutcome::Cancelled)?;
+                scheduler.finish(id, TaskOutcome::Failed, self.now())?;
             }
         }
         Ok(())
     }
 
     /// Halves the micro-batches of the only task that runs.
-    fn halve<S: Scheduler + ?Sized>(
+    fn halve<R: Room>(
         &mut self,
         task: TaskId,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
         iteration: u64,
         reason: String,
     ) -> Result<(), TrainerError> {
@@ -234,7 +233,7 @@ impl Session<'_> {
         if running.microbatch_rows(split) == 1 {
             let step = running.steps + 1;
             let (task, outcome) = self.fail(index, step, reason)?;
-            return Ok(scheduler.finish(task, outcome)?);
+            return Ok(scheduler.finish(task, outcome, self.now())?);
         }
         running.halvings += 1;
         let (rows, halvings) = (running.microbatch_rows(split), running.halvings);

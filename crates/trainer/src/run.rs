@@ -1,10 +1,11 @@
 use std::{collections::BTreeMap, thread, time::Instant};
 
+use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_data::{EncodeReport, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_pipeline::Pipeline;
-use loraloom_scheduler::Scheduler;
+use loraloom_scheduler::{DeviceMemory, GroupedRoom, Ledger, Room, Scheduler};
 use serde::Serialize;
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     reader::Reader,
     rows::RowCache,
     run_directory::Claim,
-    scheduling::{DeviceBudget, Overseer, budgets, without_limit},
+    scheduling::{DeviceRoom, devices, memories, rooms, scheduler, without_limit},
     serving::Serving,
     session::Session,
 };
@@ -89,7 +90,7 @@ impl Run {
         let device = match places.first().ok_or(TrainerError::NoStage)? {
             StagePlace::Device(device) => device.clone(),
             #[cfg(feature = "remote")]
-            StagePlace::Worker(_) => burn::tensor::Device::flex(),
+            StagePlace::Worker(_) => Device::flex(),
         };
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
@@ -170,8 +171,8 @@ impl Run {
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let mut scheduler = self.overseer()?;
-        self.train_with(&mut scheduler, signals, observer)
+        let scheduler = self.scheduler()?;
+        self.train_with(scheduler, signals, observer)
     }
 
     /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
@@ -181,13 +182,13 @@ impl Run {
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
     /// out.
-    pub fn train_with<'s, S: Scheduler + ?Sized>(
+    pub fn train_with<'s, R: Room>(
         mut self,
-        scheduler: &mut S,
+        mut scheduler: Scheduler<R>,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let limit = self.limit_memory()?;
+        let limit = self.limit_memory();
         let claim = self.claim();
         let Self {
             ground,
@@ -199,7 +200,7 @@ impl Run {
         for waiting in &tasks.waiting {
             let bytes = tasks.adapter_bytes(waiting, pipeline.config());
             let waited = tasks.waited(waiting.task.id);
-            waiting.submit(scheduler, bytes, split, waited)?;
+            waiting.submit(&mut scheduler, bytes, split, waited, 0.0)?;
         }
         let origin = Origin::Configuration;
         let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
@@ -207,7 +208,7 @@ impl Run {
         session.answers.asked = asked;
         let signals: Signals<'_> = signals.into();
         session.saving.standby = signals.standby.cloned();
-        let trained = session.train_all(scheduler, signals);
+        let trained = session.train_all(&mut scheduler, signals);
         session.saved_if_it_failed(trained)?;
         session.end(&scheduler.forecasts())
     }
@@ -224,11 +225,11 @@ impl Run {
         signals: Signals<'_>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
-        let limit = self.limit_memory()?;
-        let mut overseer = self.overseer()?;
-        source
-            .rooms(&overseer.rooms())
-            .map_err(TrainerError::Source)?;
+        let limit = self.limit_memory();
+        let mut scheduler = self.scheduler()?;
+        let mut rooms = self.rooms();
+        rooms.retain(DeviceRoom::is_limited);
+        source.rooms(&rooms).map_err(TrainerError::Source)?;
         let claim = self.claim();
         let Self {
             ground,
@@ -251,7 +252,7 @@ impl Run {
         let served = thread::scope(|scope| {
             let mut serving = Serving {
                 session: &mut session,
-                overseer: &mut overseer,
+                scheduler: &mut scheduler,
                 materials,
                 saved: ground.saved.as_ref(),
                 reader: Reader::start(scope, rows, signals.news),
@@ -262,7 +263,7 @@ impl Run {
             serving.serve(source, signals)
         });
         session.saved_if_it_failed(served)?;
-        session.end(&overseer.forecasts())
+        session.end(&scheduler.forecasts())
     }
 
     /// The claim on the run directory, if it is had already.
@@ -270,33 +271,43 @@ impl Run {
         self.ground.saved.as_mut().and_then(SavedRun::take_claim)
     }
 
-    /// The memory of the pipeline's devices.
-    fn budgets(&self) -> Result<Vec<DeviceBudget>, TrainerError> {
+    /// What the pipeline's devices have room for.
+    fn rooms(&self) -> Vec<DeviceRoom> {
         let config = &self.ground.config;
         let limit = config.scheduler.memory_limit;
-        budgets(&self.pipeline, limit, config.gradient_checkpointing)
+        rooms(&self.pipeline, limit, config.gradient_checkpointing)
     }
 
     /// Has stages in this process's memory keep to its limit, if they have one; the limit.
-    fn limit_memory(&mut self) -> Result<Option<u64>, TrainerError> {
-        let budgets = self.budgets()?;
-        let host = budgets.iter().find(|budget| budget.is_host());
-        let limit = host.and_then(DeviceBudget::limit);
+    fn limit_memory(&mut self) -> Option<u64> {
+        let devices = devices(&self.pipeline);
+        let rooms = self.rooms();
+        let host = devices
+            .iter()
+            .zip(&rooms)
+            .find(|((device, _), room)| *device == Device::flex() && room.is_limited());
+        let limit = host.map(|(_, room)| room.limit_bytes);
         self.pipeline.limit_memory(limit);
-        Ok(limit)
+        limit
     }
 
     /// The scheduler of the configuration, for the pipeline's devices.
-    fn overseer(&self) -> Result<Overseer, TrainerError> {
+    fn scheduler(&self) -> Result<Scheduler<GroupedRoom<DeviceMemory>>, TrainerError> {
         let config = &self.ground.config;
-        let groups = config.pipeline.groups();
-        let mut overseer = Overseer::new(&config.scheduler, groups, self.budgets()?)?;
+        let devices = memories(&self.pipeline, &self.rooms())?;
+        let mut scheduler = scheduler(&config.scheduler, config.pipeline.groups(), devices)?;
         if let Some(saved) = &self.ground.saved {
-            overseer.remember(&saved.record().fair_shares);
+            for record in &saved.record().fair_shares {
+                let ledger = Ledger {
+                    level: record.level,
+                    counters: record.counters.clone(),
+                };
+                scheduler.set_ledger(record.priority, ledger);
+            }
             if let Some(learnt) = saved.learnt() {
-                overseer.remember_devices(learnt);
+                scheduler.room_mut().remember(learnt);
             }
         }
-        Ok(overseer)
+        Ok(scheduler)
     }
 }

@@ -11,7 +11,8 @@ use std::{
 
 use loraloom_config::Validation;
 use loraloom_scheduler::{
-    Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId, TaskState,
+    DeviceMemory, GroupedRoom, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId,
+    TaskState,
 };
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
     prepare::{Materials, Tasks, short},
     reader::{ReadTask, Reader},
     rows::RowCache,
-    scheduling::Overseer,
     session::Session,
     task::TaskData,
 };
@@ -31,7 +31,7 @@ const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 /// A session and where its tasks come from.
 pub(crate) struct Serving<'s, 'a> {
     pub(crate) session: &'s mut Session<'a>,
-    pub(crate) overseer: &'s mut Overseer,
+    pub(crate) scheduler: &'s mut Scheduler<GroupedRoom<DeviceMemory>>,
     pub(crate) materials: Materials<'s>,
     /// Where tasks from before a restart go on from.
     pub(crate) saved: Option<&'s SavedRun>,
@@ -120,11 +120,11 @@ impl Serving<'_, '_> {
                     self.begin(task, reading.held, rows)?;
                 }
             }
-            self.session.history = self.overseer.history();
+            self.session.history = self.scheduler.history(self.session.now());
             self.session.settle()?;
-            idle = !self.session.train_some(self.overseer, signals)?;
+            idle = !self.session.train_some(self.scheduler, signals)?;
             if idle {
-                self.session.give_up_waiting(self.overseer)?;
+                self.session.give_up_waiting(self.scheduler)?;
                 self.session.settle_now()?;
             }
             self.tell(source)?;
@@ -157,7 +157,7 @@ impl Serving<'_, '_> {
     /// Tells why tasks that wait do so.
     fn tell(&self, source: &mut dyn TaskSource) -> Result<(), TrainerError> {
         let waiting = self.session.waiting.keys();
-        let why = |&id: &TaskId| Some((id, self.overseer.why(id)?));
+        let why = |&id: &TaskId| Some((id, self.scheduler.why(id)?));
         let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
         let reading = self.reading.keys().map(read);
         let absent = self.absent.iter();
@@ -207,7 +207,7 @@ impl Serving<'_, '_> {
                 } else if let Some(absent) = self.absent.get_mut(&id) {
                     absent.held = true;
                 } else if self
-                    .overseer
+                    .scheduler
                     .state(id)
                     .is_some_and(|state| !state.is_final())
                 {
@@ -216,7 +216,7 @@ impl Serving<'_, '_> {
                         by: None,
                         reason: "its owner holds it".into(),
                     })?;
-                    self.overseer.pause(id)?;
+                    self.scheduler.pause(id, self.session.now())?;
                 }
                 Ok(())
             }
@@ -225,8 +225,8 @@ impl Serving<'_, '_> {
                     reading.held = false;
                 } else if let Some(absent) = self.absent.get_mut(&id) {
                     absent.held = false;
-                } else if self.overseer.state(id) == Some(TaskState::Paused) {
-                    self.overseer.resume(id)?;
+                } else if self.scheduler.state(id) == Some(TaskState::Paused) {
+                    self.scheduler.resume(id, self.session.now())?;
                 }
                 Ok(())
             }
@@ -237,7 +237,8 @@ impl Serving<'_, '_> {
                     let event = Event::AdapterCancelled { adapter, step };
                     self.session.ledger.emit(event);
                 } else if self.session.cancel(id)? {
-                    self.overseer.finish(id, TaskOutcome::Cancelled)?;
+                    self.scheduler
+                        .finish(id, TaskOutcome::Cancelled, self.session.now())?;
                 }
                 Ok(())
             }
@@ -256,21 +257,19 @@ impl Serving<'_, '_> {
     }
 
     fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
-        let outcome = if let Some(index) = self.session.ledger.index_of(id) {
+        if let Some(index) = self.session.ledger.index_of(id) {
             let step = self.session.ledger.running[index].steps + 1;
             self.session.fail(index, step, reason)?;
-            TaskOutcome::Failed
         } else if let Some(waiting) = self.session.waiting.remove(&id) {
             self.session.fail_waiting(waiting, reason);
-            // To the scheduler it is one that nobody wants any more.
-            TaskOutcome::Cancelled
         } else {
             if let Some(adapter) = self.not_begun(id) {
                 self.refuse(id, adapter, 0, reason);
             }
             return Ok(());
-        };
-        Ok(self.overseer.finish(id, outcome)?)
+        }
+        let now = self.session.now();
+        Ok(self.scheduler.finish(id, TaskOutcome::Failed, now)?)
     }
 
     /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's; a file that
@@ -336,7 +335,8 @@ impl Serving<'_, '_> {
         let keep = waiting.task.config.save.keep;
         self.session.saving.keep = self.session.saving.keep.max(keep);
         let split = self.session.ledger.config.pipeline.microbatches;
-        let submitted = waiting.submit(self.overseer, bytes, split, waited);
+        let now = self.session.now();
+        let submitted = waiting.submit(self.scheduler, bytes, split, waited, now);
         match submitted {
             Err(error @ SchedulerError::NeverFits { .. }) => {
                 if let Some(waiting) = self.session.waiting.remove(&id) {
@@ -347,7 +347,7 @@ impl Serving<'_, '_> {
             submitted => submitted?,
         }
         if held {
-            self.overseer.pause(id)?;
+            self.scheduler.pause(id, self.session.now())?;
         }
         Ok(())
     }

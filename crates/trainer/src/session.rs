@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Instant,
+};
 
 use burn::tensor::Device;
 use loraloom_data::Tokenizer;
@@ -43,6 +46,8 @@ pub(crate) struct Session<'a> {
     pub(crate) answers: Answers,
     /// What the scheduler remembers, as of its last decision.
     pub(crate) history: History,
+    /// When the scheduler's clock began.
+    pub(crate) begun: Instant,
     /// What to go back to if memory runs out.
     pub(crate) snapshot: Option<Snapshot>,
     /// Tasks that were let in since, as they came.
@@ -52,6 +57,11 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// Seconds on the scheduler's clock.
+    pub(crate) fn now(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
     /// Trains all running tasks until something follows from a step of one of them, `most` steps are
     /// taken, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
     pub(crate) fn train(

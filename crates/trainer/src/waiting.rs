@@ -1,4 +1,4 @@
-use loraloom_scheduler::{Past, Scheduler, SchedulerError, TaskState};
+use loraloom_scheduler::{Past, Room, Scheduler, SchedulerError, TaskState};
 
 use crate::{adapter::ModelAdapter, scheduling::described, task::TrainingTask};
 
@@ -19,14 +19,15 @@ impl WaitingTask {
         }
     }
 
-    /// Tells a scheduler of the task, whose adapter takes so many bytes in all, how far it is, and how
-    /// many seconds it has waited.
-    pub(crate) fn submit<S: Scheduler + ?Sized>(
+    /// Tells a scheduler of the task at `now`: its adapter takes so many bytes in all, and it has waited
+    /// so many seconds.
+    pub(crate) fn submit<R: Room>(
         &self,
-        scheduler: &mut S,
+        scheduler: &mut Scheduler<R>,
         adapter_bytes: u64,
         split: usize,
         waited: f64,
+        now: f64,
     ) -> Result<(), SchedulerError> {
         let task = described(&self.task, adapter_bytes, split);
         let state = match self.adapter {
@@ -38,6 +39,6 @@ impl WaitingTask {
             steps_taken: self.task.steps,
             waited,
         };
-        scheduler.restore(task, past)
+        scheduler.restore(task, past, now)
     }
 }

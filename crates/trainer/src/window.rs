@@ -10,6 +10,7 @@ use crate::{
     ledger::Ledger,
     pending::{StepResult, SubmittedIteration, SubmittedStep},
     saving::Saving,
+    scheduling::measured as measure,
 };
 
 /// The ledger while the stages work: it plans steps ahead and books them as they end.
@@ -73,7 +74,11 @@ impl Ledger<'_> {
             work: Work::default(),
             seconds: seconds * (1.0 - bubble_ratio.unwrap_or(0.0)),
             load: submitted.groups.iter().map(|group| group.load).sum(),
-            host_peak_bytes: outcome.host_peak_bytes,
+            memory: self
+                .devices
+                .iter()
+                .map(|device| measure(device, outcome.host_peak_bytes))
+                .collect(),
         };
         let mut names = Vec::with_capacity(submitted.groups.len());
         let mut parts = BTreeMap::new();

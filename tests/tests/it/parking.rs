@@ -1,15 +1,13 @@
 //! A task that is parked and goes on, however often, ends as the task that nobody disturbed.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::atomic::AtomicBool};
+use std::{fs, path::Path, sync::atomic::AtomicBool};
 
 use burn::tensor::Device;
 use loraloom_config::RunConfig;
-use loraloom_scheduler::{
-    Admission, Decision, Member, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, Task,
-    TaskId, TaskState,
-};
+use loraloom_scheduler::{Member, Refusal, Room, Task, TaskId};
 use loraloom_tests::{
-    Deeper, Fixture, Random, TrainedRun, assert_same_training, device, train, train_with,
+    Deeper, Fixture, RandomRoom, TrainedRun, assert_same_training, device, scheduler, train,
+    train_with,
 };
 use loraloom_trainer::{Event, Outcome, Run, TrainerError};
 use serde_json::{Value, json};
@@ -53,94 +51,6 @@ fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
     config
 }
 
-/// Parks and resumes whoever it likes, in groups and orders that it likes.
-struct Whims {
-    random: Random,
-    stages: usize,
-    tasks: BTreeMap<TaskId, TaskState>,
-}
-
-impl Whims {
-    fn new(stages: usize) -> Self {
-        Self {
-            random: Random::seeded(),
-            stages,
-            tasks: BTreeMap::new(),
-        }
-    }
-
-    fn shuffled(&mut self, mut tasks: Vec<TaskId>) -> Vec<TaskId> {
-        for last in (1..tasks.len()).rev() {
-            tasks.swap(last, self.random.below(last + 1));
-        }
-        tasks
-    }
-}
-
-impl Scheduler for Whims {
-    fn submit(&mut self, task: Task) -> Result<(), SchedulerError> {
-        self.tasks.insert(task.id, TaskState::Queued);
-        Ok(())
-    }
-
-    fn decide(&mut self) -> Decision {
-        let open: Vec<(TaskId, TaskState)> = self
-            .tasks
-            .iter()
-            .filter(|(_, state)| !state.is_final())
-            .map(|(&task, &state)| (task, state))
-            .collect();
-        let mut decision = Decision::default();
-        if open.is_empty() {
-            return decision;
-        }
-        let tasks = self.shuffled(open.iter().map(|&(task, _)| task).collect());
-        // Whoever is first in the shuffled order runs: the pipeline is never empty.
-        let running: Vec<TaskId> = tasks
-            .into_iter()
-            .enumerate()
-            .filter(|(index, task)| {
-                let ran = self.tasks[task] == TaskState::Running;
-                *index == 0 || (!ran && self.random.below(2) == 0)
-            })
-            .map(|(_, task)| task)
-            .collect();
-        for (task, state) in open {
-            let (runs, ran) = (running.contains(&task), state == TaskState::Running);
-            let reason = "a whim".to_owned();
-            if ran && !runs {
-                let by = Some(running[0]);
-                decision.parked.push(Parking { task, by, reason });
-                self.tasks.insert(task, TaskState::Queued);
-            } else if runs && !ran {
-                decision.admitted.push(Admission { task, reason });
-                self.tasks.insert(task, TaskState::Running);
-            }
-        }
-        let count = 1 + self.random.below(self.stages.min(running.len()));
-        decision.groups = vec![Vec::new(); count];
-        for (index, task) in running.into_iter().enumerate() {
-            let group = if index < count {
-                index
-            } else {
-                self.random.below(count)
-            };
-            decision.groups[group].push(Member { task, parts: 1 });
-        }
-        decision.max_steps = Some(1 + usize::from(self.random.below(8) == 0));
-        decision
-    }
-
-    fn finish(&mut self, task: TaskId, outcome: TaskOutcome) -> Result<(), SchedulerError> {
-        self.tasks.insert(task, outcome.into());
-        Ok(())
-    }
-
-    fn state(&self, task: TaskId) -> Option<TaskState> {
-        self.tasks.get(&task).copied()
-    }
-}
-
 fn parked(run: &TrainedRun, name: &str) -> usize {
     let parked = run
         .events
@@ -149,10 +59,9 @@ fn parked(run: &TrainedRun, name: &str) -> usize {
     parked.count()
 }
 
-fn whims_change_nothing(stages: usize) {
+fn parking_changes_nothing(stages: usize) {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    let mut whims = Whims::new(stages);
-    let run = train_with(Some(&mut whims), |output_dir| {
+    let run = train_with(RandomRoom::restless(stages), |output_dir| {
         config(&adapters, stages, output_dir)
     });
     assert_undisturbed(&run, &adapters, config);
@@ -177,13 +86,13 @@ fn assert_undisturbed(
 /// The bits of a run that nobody disturbed, on one stage.
 #[test]
 fn parked_a_hundred_times_on_one_stage() {
-    whims_change_nothing(1);
+    parking_changes_nothing(1);
 }
 
 /// And on two, with random groups.
 #[test]
 fn parked_a_hundred_times_on_two_stages() {
-    whims_change_nothing(2);
+    parking_changes_nothing(2);
 }
 
 /// And on three that groups have their layers on in different ways: a task goes on where its layers
@@ -198,38 +107,68 @@ fn parked_a_hundred_times_on_staggered_stages() {
         config["pipeline"]["balance"] = json!(if stages > 1 { "staggered" } else { "auto" });
         config
     };
-    let mut whims = Whims::new(3);
-    let run = train_with(Some(&mut whims), |output_dir| {
+    let run = train_with(RandomRoom::restless(3), |output_dir| {
         config(&adapters, 3, output_dir)
     });
     assert!(run.partitions().is_some_and(|all| all.len() == 3));
     assert_undisturbed(&run, &adapters, config);
 }
 
-/// A scheduler that says one wrong thing after a right one.
-struct Wrong(Vec<Decision>);
+/// Its first decision is right; then it names these groups.
+struct Wrong {
+    decided: usize,
+    wrong: Vec<Vec<Member>>,
+    placed: Vec<TaskId>,
+}
 
-impl Scheduler for Wrong {
-    fn submit(&mut self, _: Task) -> Result<(), SchedulerError> {
-        Ok(())
-    }
-
-    fn decide(&mut self) -> Decision {
-        self.0.remove(0)
-    }
-
-    fn finish(&mut self, _: TaskId, _: TaskOutcome) -> Result<(), SchedulerError> {
-        Ok(())
-    }
-
-    fn state(&self, _: TaskId) -> Option<TaskState> {
-        None
+impl Wrong {
+    fn naming(wrong: Vec<Vec<Member>>) -> Self {
+        Self {
+            decided: 0,
+            wrong,
+            placed: Vec::new(),
+        }
     }
 }
 
-fn admission(task: u64) -> Admission {
-    let (task, reason) = (TaskId(task), String::new());
-    Admission { task, reason }
+impl Room for Wrong {
+    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.placed.clear();
+    }
+
+    fn place(&mut self, task: &Task, _: Option<usize>) -> Result<usize, Refusal> {
+        self.placed.push(task.id);
+        Ok(0)
+    }
+
+    fn remove(&mut self, task: TaskId) {
+        self.placed.retain(|&placed| placed != task);
+    }
+
+    fn regroup(&mut self) -> Option<String> {
+        self.decided += 1;
+        None
+    }
+
+    fn groups(&self) -> Vec<Vec<Member>> {
+        let member = |&task: &TaskId| Member { task, parts: 1 };
+        match self.decided {
+            1 => vec![self.placed.iter().map(member).collect()],
+            _ => self.wrong.clone(),
+        }
+    }
+
+    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
+        None
+    }
+
+    fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
+        Some(1)
+    }
 }
 
 fn group(tasks: &[u64]) -> Vec<Member> {
@@ -241,50 +180,22 @@ fn group(tasks: &[u64]) -> Vec<Member> {
 }
 
 #[test]
-fn a_decision_that_contradicts_what_runs_is_refused() {
-    let first = Decision {
-        admitted: vec![admission(0)],
-        groups: vec![group(&[0])],
-        max_steps: Some(1),
-        ..Decision::default()
-    };
-    let running = |groups| Decision {
-        groups,
-        ..Decision::default()
-    };
-    let parking = |task| Parking {
-        task: TaskId(task),
-        by: None,
-        reason: String::new(),
-    };
-    let parts = vec![Member {
+fn groups_that_contradict_what_runs_are_refused() {
+    let no_parts = Member {
         task: TaskId(0),
         parts: 0,
-    }];
-    for (second, problem) in [
-        (running(vec![]), "task 0 runs and is in no group"),
-        (running(vec![group(&[0, 0])]), "task 0 is in a group twice"),
+    };
+    for (wrong, problem) in [
+        (vec![], "task 0 runs and is in no group"),
         (
-            running(vec![group(&[0, 1])]),
-            "task 1 is in a group twice, or does not run",
-        ),
-        (running(vec![parts]), "task 0 is to train in 0 parts"),
-        (
-            Decision {
-                parked: vec![parking(1)],
-                groups: vec![group(&[0])],
-                ..Decision::default()
-            },
-            "task 1 is to be parked and does not run",
+            vec![group(&[0, 1]), group(&[0])],
+            "task 0 is in a group twice",
         ),
         (
-            Decision {
-                admitted: vec![admission(0)],
-                groups: vec![group(&[0])],
-                ..Decision::default()
-            },
-            "task 0 is to begin and does not wait",
+            vec![group(&[0, 7])],
+            "task 7 is in a group twice, or does not run",
         ),
+        (vec![vec![no_parts]], "task 0 is to train in 0 parts"),
     ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let adapters: Vec<Value> = (0..2).map(adapter).collect();
@@ -297,7 +208,7 @@ fn a_decision_that_contradicts_what_runs_is_refused() {
         let error = Run::prepare(config, &[device()])
             .expect("the run is prepared")
             .train_with(
-                &mut Wrong(vec![first.clone(), second]),
+                scheduler(Wrong::naming(wrong)),
                 &AtomicBool::new(false),
                 &mut |_| {},
             )
@@ -307,60 +218,53 @@ fn a_decision_that_contradicts_what_runs_is_refused() {
     }
 }
 
-/// Parks the second task, goes on with the first for a step, and then decides what cannot be carried out.
+/// Parks the second task, goes on with the first, and then names what cannot be.
 struct Breaks {
-    decisions: usize,
+    decided: usize,
+    placed: Vec<TaskId>,
 }
 
-impl Scheduler for Breaks {
-    fn submit(&mut self, _: Task) -> Result<(), SchedulerError> {
+impl Room for Breaks {
+    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
         Ok(())
     }
 
-    fn decide(&mut self) -> Decision {
-        self.decisions += 1;
-        let [first, second, nobody] = [0, 1, 99].map(TaskId);
-        let admitted = |task| Admission {
-            task,
-            reason: String::new(),
-        };
-        let group = |tasks: &[TaskId]| {
-            let member = |&task| Member { task, parts: 1 };
-            vec![tasks.iter().map(member).collect()]
-        };
-        match self.decisions {
-            1 => Decision {
-                admitted: [first, second].map(admitted).into(),
-                groups: group(&[first, second]),
-                ..Decision::default()
-            },
-            2 => Decision {
-                parked: vec![Parking {
-                    task: second,
-                    by: Some(first),
-                    reason: String::new(),
-                }],
-                groups: group(&[first]),
-                ..Decision::default()
-            },
-            3 => Decision {
-                groups: group(&[first]),
-                max_steps: Some(1),
-                ..Decision::default()
-            },
-            _ => Decision {
-                groups: group(&[nobody]),
-                ..Decision::default()
-            },
+    fn clear(&mut self) {
+        self.placed.clear();
+    }
+
+    fn place(&mut self, task: &Task, _: Option<usize>) -> Result<usize, Refusal> {
+        if self.decided > 0 && task.id == TaskId(1) {
+            let reason = "it is its turn to wait".to_owned();
+            return Err(Refusal { reason });
+        }
+        self.placed.push(task.id);
+        Ok(0)
+    }
+
+    fn remove(&mut self, task: TaskId) {
+        self.placed.retain(|&placed| placed != task);
+    }
+
+    fn regroup(&mut self) -> Option<String> {
+        self.decided += 1;
+        None
+    }
+
+    fn groups(&self) -> Vec<Vec<Member>> {
+        let member = |&task: &TaskId| Member { task, parts: 1 };
+        match self.decided {
+            1..=3 => vec![self.placed.iter().map(member).collect()],
+            _ => vec![group(&[99])],
         }
     }
 
-    fn finish(&mut self, _: TaskId, _: TaskOutcome) -> Result<(), SchedulerError> {
-        Ok(())
+    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
+        None
     }
 
-    fn state(&self, _: TaskId) -> Option<TaskState> {
-        None
+    fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
+        (self.decided == 3).then_some(1)
     }
 }
 
@@ -379,8 +283,11 @@ fn an_error_keeps_what_is_parked_and_what_was_saved() {
     fs::write(&path, config.to_string()).expect("the configuration is written");
     let loaded = RunConfig::load(&path, &[]).expect("a valid configuration");
     let run = Run::prepare(loaded.config, &[device()]).expect("the run is prepared");
-    let mut scheduler = Breaks { decisions: 0 };
-    let ended = run.train_with(&mut scheduler, &AtomicBool::new(false), &mut |_| {});
+    let breaks = Breaks {
+        decided: 0,
+        placed: Vec::new(),
+    };
+    let ended = run.train_with(scheduler(breaks), &AtomicBool::new(false), &mut |_| {});
     assert!(
         matches!(ended, Err(TrainerError::Decision { .. })),
         "{ended:?}"

@@ -6,7 +6,7 @@ use clap::{
     Args, ValueHint,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use loraloom_scheduler::{Padding, simulate::SimulatedPolicy};
+use loraloom_simulator::{Padding, SimulatedPolicy};
 
 use super::values::{parse_count, parse_index, parse_not_negative, parse_positive, parse_whole};
 
@@ -22,8 +22,9 @@ Each device has the whole model and trains one group, as the groups of a pipelin
 that is never idle. Iterations take what the costs say; the scheduler does not know them and fits its \
 own. Everything but the time of a decision is the same for the same seed.
 
-Policies: one_task_per_device (first come, first served), naive_grouping (first come, first served, \
-all that fits), and strict_fifo, best_effort_fifo and fair with grouping under --max-slowdown.")]
+Policies: one_task_per_device, naive_grouping (the first device with room, as mLoRA) and least_loaded (the \
+device with room and the fewest tokens a step), all first come, first served; and strict_fifo, \
+best_effort_fifo and fair with grouping under --max-slowdown.")]
 pub(crate) struct SimulateArguments {
     /// The trace.
     #[arg(value_hint = ValueHint::FilePath)]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Context;
-use loraloom_scheduler::simulate::{
+use loraloom_simulator::{
     Comparison, Costs, PolicyResult, Replay, SimulatedPolicy, Simulation, Workload, chart_svg,
     read_trace,
 };

@@ -49,6 +49,7 @@ fn policies_are_compared_on_the_same_jobs() {
         [
             "one_task_per_device",
             "naive_grouping",
+            "least_loaded",
             "strict_fifo",
             "best_effort_fifo",
             "fair"

@@ -1,6 +1,6 @@
 use std::fmt::Debug;
 
-use crate::{Load, Refusal, Task};
+use crate::{DeviceMemory, Load, Refusal, Task};
 
 /// The memory of a device, as far as tasks may have it.
 pub trait Budget: Debug {
@@ -11,6 +11,16 @@ pub trait Budget: Debug {
     /// Why they do not fit, with the numbers. Asked only about what does not fit, and rarely: the
     /// answer may be slow.
     fn refusal(&self, load: Load, tasks: usize) -> Refusal;
+
+    /// The memory that learns; `None` for one that is known.
+    fn learns(&mut self) -> Option<&mut DeviceMemory> {
+        None
+    }
+
+    /// As [`learns`](Self::learns), to look at.
+    fn learnt(&self) -> Option<&DeviceMemory> {
+        None
+    }
 }
 
 /// Memory that never ends.

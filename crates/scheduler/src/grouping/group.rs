@@ -1,17 +1,19 @@
 use super::{
-    asked::Asked,
     options::{ROUNDING, Rules},
     pass::Pass,
     profile::{Prices, Profile},
     rejection::Rejection,
     split::Split,
 };
+use crate::Load;
 
 /// Tasks that are trained as one batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) seats: Vec<Seat>,
-    pub(super) asked: Asked,
+    /// What the tasks ask of a device's memory. Nano-batches are not counted on: a task whose
+    /// neighbours leave takes whole steps again.
+    pub(super) load: Load,
     /// With the least splitting that keeps everybody within the bound.
     pub(super) now: Iteration,
     /// With the parts that tasks have, which may be more.
@@ -116,7 +118,7 @@ impl Group {
         sums.add(newcomer);
         let whole = self.whole.with(newcomer, 1.0);
         let unsplit = sums.iteration(&whole, &rules.prices, 0);
-        if !rules.bounded() || why_not(&unsplit, &whole, rules).is_none() {
+        if !rules.bounded() || why_not(&unsplit, rules).is_none() {
             return Ok(unsplit);
         }
         let least = self.least.with(newcomer, 1.0 / newcomer.most_parts as f64);
@@ -159,7 +161,7 @@ impl Group {
         let mut splits = 0;
         loop {
             let iteration = sums.iteration(&pass, &rules.prices, splits);
-            let Some(rejection) = why_not(&iteration, &pass, rules) else {
+            let Some(rejection) = why_not(&iteration, rules) else {
                 return Ok(iteration);
             };
             if nearest.is_none_or(|(nearest, _)| iteration.slowdown < nearest.slowdown) {
@@ -188,7 +190,7 @@ impl Group {
             pass.shed(profile, 1.0 / split.parts as f64);
             sums.split(profile, split.parts);
         }
-        Err(nearest.unwrap_or((self.now, Rejection::Padding)))
+        Err(nearest.unwrap_or((self.now, Rejection::Slowdown(self.now.slowdown))))
     }
 
     pub(super) fn least_work(&self, newcomer: Option<&Profile>) -> LeastWork {
@@ -223,7 +225,7 @@ impl Group {
 
     fn count(&mut self, profile: &Profile) {
         let share = 1.0 / profile.most_parts as f64;
-        self.asked = self.asked.with(profile);
+        self.load = self.load + profile.load;
         self.whole = self.whole.with(profile, 1.0);
         self.least = self.least.with(profile, share);
         self.sums.add(profile);
@@ -299,13 +301,11 @@ impl Group {
     }
 }
 
-/// Whether somebody is slowed down too much, padding costs too much, or the tasks together are slower
-/// than the same steps one after another, unless that is a question for a whole pipeline.
-fn why_not(iteration: &Iteration, pass: &Pass, rules: &Rules) -> Option<Rejection> {
+/// Whether somebody is slowed down too much, or the tasks together are slower than the same steps one
+/// after another, unless that is a question for a whole pipeline.
+fn why_not(iteration: &Iteration, rules: &Rules) -> Option<Rejection> {
     if iteration.slowdown > rules.max_slowdown * (1.0 + ROUNDING) {
         Some(Rejection::Slowdown(iteration.slowdown))
-    } else if !pass.padding_pays(&rules.prices) {
-        Some(Rejection::Padding)
     } else if rules.pipeline {
         None
     } else {

@@ -9,7 +9,17 @@ use super::{
     regroup::{Regrouping, regrouped},
     rejection::Rejection,
 };
-use crate::{Member, Refusal, Room, SchedulerError, StepTimeModel, Task, TaskId};
+use crate::{
+    DeviceMemory, Forecasts, Learnt, Load, MeasuredIteration, Member, Refusal, Room,
+    SchedulerError, StepTimeModel, StepTimes, Task, TaskId,
+};
+
+/// Iterations after which the step-time model is fitted anew.
+const FITTED_EVERY: usize = 16;
+/// The largest mean error of a step-time model in use.
+const USABLE_ERROR: f64 = 0.25;
+/// Iterations between decisions while tasks wait for a place: what is learnt may make room.
+const PATIENCE: usize = 8;
 
 /// A room that groups tasks as tLoRA does: an empty group first, so that a pipeline is full; then the
 /// group in which the task adds most tokens a second, among those where nobody is slowed down beyond
@@ -27,6 +37,9 @@ use crate::{Member, Refusal, Room, SchedulerError, StepTimeModel, Task, TaskId};
 pub struct GroupedRoom<B> {
     memory: Memory<B>,
     options: GroupingOptions,
+    step_times: StepTimes,
+    /// Iterations that step times were measured of.
+    measured: usize,
     model: Option<StepTimeModel>,
     rules: Rules,
     layout: Layout,
@@ -72,21 +85,37 @@ impl<B: Budget> GroupedRoom<B> {
             rules: Rules::new(&options, matches!(memory, Memory::Shared(_)), None),
             memory,
             options,
+            step_times: StepTimes::new(),
+            measured: 0,
             model: None,
             settled: Vec::new(),
         })
     }
 
-    /// The budgets, for a memory model that learns.
-    pub fn budgets_mut(&mut self) -> &mut [B] {
-        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &mut self.memory;
-        budgets
+    fn memories(&self) -> impl Iterator<Item = &DeviceMemory> {
+        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &self.memory;
+        budgets.iter().filter_map(Budget::learnt)
     }
 
-    /// The budgets.
-    pub fn budgets(&self) -> &[B] {
-        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &self.memory;
-        budgets
+    fn memories_mut(&mut self) -> impl Iterator<Item = &mut DeviceMemory> {
+        let (Memory::Shared(budgets) | Memory::PerGroup(budgets)) = &mut self.memory;
+        budgets.iter_mut().filter_map(Budget::learns)
+    }
+
+    /// Takes up what was learnt of the devices before a restart, as far as they are the same: where one
+    /// is not, neither is how long an iteration takes.
+    pub fn remember(&mut self, mut learnt: Learnt) {
+        let mut same = learnt.stages == self.layout.groups.len();
+        for memory in self.memories_mut() {
+            let known = learnt.memory.remove(memory.name());
+            same &= known.is_some_and(|known| memory.remember(known));
+        }
+        if same && learnt.memory.is_empty() {
+            self.step_times = learnt.step_times;
+            if let Some(model) = learnt.step_time_model {
+                self.use_step_times(model);
+            }
+        }
     }
 
     /// Goes by `model` from now on, if that makes a difference: if there was none, if nobody is
@@ -146,7 +175,6 @@ impl<B: Budget> GroupedRoom<B> {
                 load,
                 tasks,
             } => return self.memory.refusal(device, load, tasks),
-            Rejection::Full(cap) => format!("every group has its {cap} tasks"),
             Rejection::Slowdown(slowdown) => format!(
                 "with `{}` a task would take at least {slowdown:.2} times as long as with its share \
                  of the device to itself, and max_slowdown is {}",
@@ -155,11 +183,6 @@ impl<B: Budget> GroupedRoom<B> {
             Rejection::Throughput { together, apart } => format!(
                 "with `{}` an iteration would take {together:.3} s, its steps one after another \
                  {apart:.3} s",
-                task.name
-            ),
-            Rejection::Padding => format!(
-                "padding the rows of `{}` and of others to the same length would cost more than \
-                 training them together saves",
                 task.name
             ),
         };
@@ -245,5 +268,71 @@ impl<B: Budget> Room for GroupedRoom<B> {
         let (group, seat) = self.layout.find(task)?;
         self.model?;
         Some(seat.parts as f64 * self.layout.iteration_seconds(group, &self.rules))
+    }
+
+    fn run(&mut self) -> Option<u64> {
+        let loads: Vec<Load> = self.layout.groups.iter().map(|group| group.load).collect();
+        let all: Load = loads.iter().copied().sum();
+        let shared = matches!(self.memory, Memory::Shared(_));
+        let mut expected = None;
+        for (index, memory) in self.memories_mut().enumerate() {
+            let load = if shared { all } else { loads[index] };
+            memory.run(load);
+            *expected.get_or_insert(0) += memory.estimate(load).expected_bytes;
+        }
+        expected
+    }
+
+    fn learns_after(&self, admitted: bool, waiting: bool) -> Option<usize> {
+        // A step of those that have just come is measured before others may follow them.
+        if admitted && self.memories().any(DeviceMemory::is_limited) {
+            Some(1)
+        } else {
+            waiting.then_some(PATIENCE)
+        }
+    }
+
+    fn measured(&mut self, iteration: &MeasuredIteration) {
+        for (memory, measured) in self.memories_mut().zip(&iteration.memory) {
+            memory.observe(iteration.load, *measured);
+        }
+        if self.step_times.observe(iteration.work, iteration.seconds) {
+            self.measured += 1;
+        }
+        if self.measured.is_multiple_of(FITTED_EVERY)
+            && let Some(fit) = self.step_times.fit()
+            && fit.mean_error <= USABLE_ERROR
+        {
+            self.use_step_times(fit.model);
+        }
+    }
+
+    fn out_of_memory(&mut self, load: Load) {
+        for memory in self.memories_mut() {
+            memory.run(Load::default());
+            memory.out_of_memory(load);
+        }
+    }
+
+    fn learnt(&self) -> Option<Learnt> {
+        Some(Learnt {
+            stages: self.layout.groups.len(),
+            memory: self
+                .memories()
+                .map(|memory| (memory.name().to_owned(), memory.learnt()))
+                .collect(),
+            step_times: self.step_times.clone(),
+            step_time_model: self.model,
+        })
+    }
+
+    fn forecasts(&self) -> Forecasts {
+        let fitted = self
+            .memories()
+            .find(|memory| memory.forecasts().fitted() > 0);
+        fitted
+            .or(self.memories().next())
+            .map(|memory| *memory.forecasts())
+            .unwrap_or_default()
     }
 }

@@ -1,5 +1,4 @@
 use super::{
-    asked::sum,
     budget::{Budget, Memory},
     group::{Group, Iteration, Seat, slower},
     level::level,
@@ -66,16 +65,13 @@ impl Layout {
         memory: &Memory<B>,
         rules: &Rules,
     ) -> Result<Iteration, Rejection> {
-        let (load, tasks) = self.asked_with(profile, group, rules);
+        let (load, tasks) = self.asked_with(profile, group);
         if let Some(device) = memory.overfull(group, load, tasks) {
             return Err(Rejection::Memory {
                 device,
                 load,
                 tasks,
             });
-        }
-        if self.tasks_in(group) >= rules.max_tasks_per_group {
-            return Err(Rejection::Full(rules.max_tasks_per_group));
         }
         let iteration = self.groups[group].with(profile, rules)?;
         if self.pipeline && rules.bounded() {
@@ -88,17 +84,17 @@ impl Layout {
     }
 
     /// What a device would have to hold.
-    fn asked_with(&self, profile: &Profile, group: usize, rules: &Rules) -> (Load, usize) {
-        let joined = self.groups[group].asked.with(profile);
-        let own = (joined.load(rules.padding), joined.tasks);
-        if !self.pipeline {
-            return own;
-        }
-        let groups = self.groups.iter().enumerate();
-        let others = groups.filter(|&(other, _)| other != group);
-        others.fold(own, |(load, tasks), (_, Group { asked, .. })| {
-            (sum(load, asked.load(rules.padding)), tasks + asked.tasks)
-        })
+    fn asked_with(&self, profile: &Profile, group: usize) -> (Load, usize) {
+        let sharing = if self.pipeline {
+            &self.groups[..]
+        } else {
+            std::slice::from_ref(&self.groups[group])
+        };
+        sharing
+            .iter()
+            .fold((profile.load, 1), |(load, tasks), group| {
+                (load + group.load, tasks + group.seats.len())
+            })
     }
 
     /// The group that suits a task best: an empty one; or else the one that raises the tokens a
@@ -144,7 +140,11 @@ impl Layout {
         }
         match best {
             Some(offer) => Ok((offer.group, offer.iteration)),
-            None => Err(rejected.unwrap_or(Rejection::Full(0))),
+            None => Err(rejected.unwrap_or(Rejection::Memory {
+                device: 0,
+                load: profile.load,
+                tasks: 1,
+            })),
         }
     }
 

@@ -29,7 +29,7 @@
 //! p = 1 that is "tokens a second together ≥ Σ tokens / Σ seconds alone"; with p > 1 both sides do
 //! 1/p(j) of a step of j in an iteration. A comparison with whole steps on the right alone would
 //! refuse nearly every nano-batch, because it counts the long task's efficient batch in full on one
-//! side only. And padding a group's rows to its longest must not cost more than sharing a pass saves.
+//! side only.
 //!
 //! # Pipelines
 //!
@@ -49,15 +49,11 @@
 //! nobody is refused for slowdown or throughput, nothing is split, and groups are filled so that their
 //! tokens are about equal.
 
-mod asked;
-mod balanced;
 mod budget;
 mod group;
 mod grouped_room;
 mod layout;
 mod level;
-mod naive_room;
-mod one_task_per_group;
 mod options;
 mod pass;
 mod planner;
@@ -66,9 +62,6 @@ mod regroup;
 mod rejection;
 mod split;
 
-pub use balanced::{balanced_groups, group_count};
 pub use budget::{Budget, Unlimited};
 pub use grouped_room::GroupedRoom;
-pub use naive_room::NaiveRoom;
-pub use one_task_per_group::OneTaskPerGroup;
 pub use options::GroupingOptions;

@@ -1,7 +1,5 @@
-use std::num::NonZeroUsize;
-
 use super::profile::Prices;
-use crate::{Padding, SchedulerError, StepTimeModel};
+use crate::{SchedulerError, StepTimeModel};
 
 /// What a [`GroupedRoom`](crate::GroupedRoom) has to keep to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,10 +7,6 @@ pub struct GroupingOptions {
     /// Largest slowdown of a task by its neighbours, compared with having its share of the devices to
     /// itself; at least 1, infinite for no bound.
     pub max_slowdown: f64,
-    /// Whether batches are padded.
-    pub padding: Padding,
-    /// Most tasks of a group.
-    pub max_tasks_per_group: Option<NonZeroUsize>,
     /// Gain in tokens a second that moving tasks between groups must promise, as a fraction.
     pub min_gain: f64,
     /// Whether a task that is put back into its group needs memory there and nothing else: slowdown
@@ -24,8 +18,6 @@ impl Default for GroupingOptions {
     fn default() -> Self {
         Self {
             max_slowdown: 1.2,
-            padding: Padding::None,
-            max_tasks_per_group: None,
             min_gain: 0.05,
             keep_places: false,
         }
@@ -52,8 +44,6 @@ pub(super) const ROUNDING: f64 = 1e-9;
 pub(super) struct Rules {
     pub(super) prices: Prices,
     pub(super) max_slowdown: f64,
-    pub(super) padding: Padding,
-    pub(super) max_tasks_per_group: usize,
     /// Whether groups are those of one pipeline, rather than of a device each.
     pub(super) pipeline: bool,
     /// Whether tasks are refused for slowdown and throughput.
@@ -68,26 +58,10 @@ impl Rules {
         model: Option<StepTimeModel>,
     ) -> Self {
         Self {
-            prices: Prices::new(model, options.padding),
+            prices: Prices::new(model),
             max_slowdown: options.max_slowdown,
-            padding: options.padding,
-            max_tasks_per_group: options
-                .max_tasks_per_group
-                .map_or(usize::MAX, NonZeroUsize::get),
             pipeline,
             checked: true,
-        }
-    }
-
-    /// Memory decides alone.
-    pub(super) fn memory_only(padding: Padding, model: Option<StepTimeModel>) -> Self {
-        Self {
-            prices: Prices::new(model, padding),
-            max_slowdown: f64::INFINITY,
-            padding,
-            max_tasks_per_group: usize::MAX,
-            pipeline: false,
-            checked: false,
         }
     }
 

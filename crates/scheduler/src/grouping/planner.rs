@@ -6,7 +6,7 @@ use super::{
     layout::Layout,
     options::{ROUNDING, Rules},
 };
-use crate::{Padding, TaskId};
+use crate::TaskId;
 
 /// Most tasks for which all single moves and exchanges are tried.
 const SEARCHED: usize = 12;
@@ -90,8 +90,8 @@ impl<B: Budget> Planner<'_, B> {
     }
 
     /// Everybody placed anew, in several orders: the most urgent and then those with the least
-    /// residual capacity first, as tLoRA does; those with the least residual capacity first; those
-    /// with the longest rows first; and, if they are not many, as they came. The less of a device's
+    /// residual capacity first, as tLoRA does; those with the least residual capacity first; and, if
+    /// they are not many, as they came. The less of a device's
     /// time is left to share in a step that is alone on it, the less its residual capacity; so that
     /// is the longest step.
     pub(super) fn laid_out_anew(&self, layout: &Layout) -> Vec<Layout> {
@@ -111,11 +111,6 @@ impl<B: Budget> Planner<'_, B> {
             }
         }
         orders.push(longest);
-        if self.rules.padding == Padding::ToLongest {
-            let mut long_rows = came;
-            long_rows.sort_by(|(a, _), (b, _)| b.profile.length.total_cmp(&a.profile.length));
-            orders.push(long_rows);
-        }
         let plans = orders.iter().filter_map(|order| {
             let mut planned = self.empty(layout);
             for (seat, group) in order {

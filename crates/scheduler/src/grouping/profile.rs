@@ -1,29 +1,23 @@
-use crate::{Load, Padding, StepTimeModel, Task, TaskId, step_time::row_length};
+use crate::{Load, StepTimeModel, Task, TaskId};
 
 /// What work costs: seconds by the step-time model, or tokens while there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prices {
-    /// Padding costs nothing where there is none.
     pub(super) model: StepTimeModel,
     /// Whether they are seconds.
     pub(super) known: bool,
 }
 
 impl Prices {
-    pub(super) fn new(model: Option<StepTimeModel>, padding: Padding) -> Self {
+    pub(super) fn new(model: Option<StepTimeModel>) -> Self {
         let tokens = StepTimeModel {
             token: 1.0,
-            padding: 1.0,
             ..StepTimeModel::default()
         };
-        let mut prices = Self {
+        Self {
             model: model.unwrap_or(tokens),
             known: model.is_some(),
-        };
-        if padding == Padding::None {
-            prices.model.padding = 0.0;
         }
-        prices
     }
 }
 
@@ -32,22 +26,16 @@ impl Prices {
 pub(super) struct Profile {
     pub(super) id: TaskId,
     pub(super) priority: i64,
-    /// Rows of a step.
-    pub(super) rows: f64,
     /// Most parts of a step: the largest power of two that leaves each part a row.
     pub(super) most_parts: usize,
     /// Tokens of a step.
     pub(super) tokens: f64,
     rank_tokens: f64,
-    /// Tokens of a row.
-    pub(super) length: f64,
     /// Cost of a step's tokens, without that of the pass they are in.
     pub(super) work: f64,
     /// Cost of a step with nothing beside it.
     pub(super) alone: f64,
     pub(super) load: Load,
-    /// Tokens of a row, and rows, of a pass.
-    pub(super) pass_shape: (f64, f64),
 }
 
 impl Profile {
@@ -56,15 +44,12 @@ impl Profile {
         let mut profile = Self {
             id: task.id,
             priority: task.priority,
-            rows: rows as f64,
             most_parts: 1 << task.max_parts.clamp(1, rows).ilog2(),
             tokens: task.tokens_per_step as f64,
             rank_tokens: task.rank as f64 * task.tokens_per_step as f64,
-            length: row_length(task),
             work: 0.0,
             alone: 0.0,
             load: task.load,
-            pass_shape: pass_shape(task),
         };
         profile.price(prices);
         profile
@@ -76,19 +61,4 @@ impl Profile {
         // A step that costs nothing would have an infinite slowdown beside any other.
         self.alone = (model.pass + model.segment + self.work).max(1e-12);
     }
-}
-
-/// Row length and rows of a pass: B·L² over B·L, where that is known.
-fn pass_shape(task: &Task) -> (f64, f64) {
-    let Load {
-        tokens,
-        squared_tokens,
-        ..
-    } = task.load;
-    let length = if tokens > 0 && squared_tokens > 0 {
-        squared_tokens as f64 / tokens as f64
-    } else {
-        row_length(task).max(1.0)
-    };
-    (length, tokens as f64 / length)
 }

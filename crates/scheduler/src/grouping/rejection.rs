@@ -9,14 +9,10 @@ pub(super) enum Rejection {
         load: Load,
         tasks: usize,
     },
-    /// The group has as many tasks as it may.
-    Full(usize),
     /// Somebody would be slowed down more than is allowed, this much at least.
     Slowdown(f64),
     /// An iteration would take longer than its steps one after another.
     Throughput { together: f64, apart: f64 },
-    /// Padding to the longest row would cost more than sharing a pass saves.
-    Padding,
 }
 
 impl Rejection {
@@ -32,10 +28,8 @@ impl Rejection {
     fn closeness(&self) -> u8 {
         match self {
             Self::Memory { .. } => 0,
-            Self::Full(_) => 1,
-            Self::Slowdown(_) => 2,
-            Self::Padding => 3,
-            Self::Throughput { .. } => 4,
+            Self::Slowdown(_) => 1,
+            Self::Throughput { .. } => 2,
         }
     }
 }

@@ -1,13 +1,7 @@
-use super::{
-    bytes::{Scale, written},
-    estimate::Estimate,
-    forecasts::Forecasts,
-    learnt::LearntMemory,
-    measurement::Measurement,
-    model::MemoryModel,
-    verdict::{Fit, Shortage},
-};
-use crate::{Load, SchedulerError};
+use std::fmt;
+
+use super::{Estimate, Forecasts, LearntMemory, Measurement, MemoryModel, size::Scale};
+use crate::{Budget, Load, Refusal, SchedulerError};
 
 /// The memory of one device: what it has, what is always there, and what loads take of it.
 ///
@@ -19,12 +13,14 @@ pub struct DeviceMemory {
     fixed_bytes: u64,
     adapter_share: f64,
     model: MemoryModel,
+    /// What the running tasks ask for.
+    running: Load,
 }
 
 impl DeviceMemory {
-    /// A device of which `limit_bytes` may be used and `fixed_bytes` are, by its part of the backbone
-    /// and whatever else does not depend on tasks. `adapter_share` is the part of every adapter that
-    /// it holds: 1, or the share of its layers if it is one of several stages.
+    /// A device of which `limit_bytes` may be used ([`u64::MAX`] is no limit) and `fixed_bytes` are, by
+    /// its part of the backbone and whatever else does not depend on tasks. `adapter_share` is the part
+    /// of every adapter that it holds: 1, or the share of its layers if it is one of several stages.
     ///
     /// # Errors
     /// If `adapter_share` is not between 0 and 1.
@@ -49,28 +45,39 @@ impl DeviceMemory {
             fixed_bytes,
             adapter_share,
             model,
+            running: Load::default(),
         })
     }
 
-    /// Whether `load` fits, by the bound of what it takes. A fit may ask for a
-    /// [`probe`](Fit::probe) first.
+    /// Whether `load` fits, by the bound of what it takes.
     ///
     /// # Errors
     /// A [`Shortage`] with the numbers if it does not.
-    pub fn fits(&self, load: Load) -> Result<Fit, Shortage> {
-        let estimate = self.estimate(load);
-        let limit_bytes = self.limit_bytes;
-        if estimate.bound_bytes <= limit_bytes {
-            return Ok(Fit {
-                estimate,
-                limit_bytes,
-            });
+    pub fn fits(&self, load: Load) -> Result<(), Shortage> {
+        let need = self.need(load);
+        if need.estimate.bound_bytes <= need.limit_bytes {
+            Ok(())
+        } else {
+            Err(need)
         }
-        Err(Shortage {
+    }
+
+    fn need(&self, load: Load) -> Shortage {
+        Shortage {
             device: self.name.clone(),
-            estimate,
-            limit_bytes,
-        })
+            estimate: self.estimate(load),
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    /// Tasks with this load train from now on: they, and less, are not sent away.
+    pub fn run(&mut self, load: Load) {
+        self.running = load;
+    }
+
+    /// Whether there is a limit.
+    pub fn is_limited(&self) -> bool {
+        self.limit_bytes < u64::MAX
     }
 
     /// What `load` is predicted to take.
@@ -90,7 +97,7 @@ impl DeviceMemory {
         self.model.out_of_memory(load, exact, self.limit_bytes);
     }
 
-    /// What was learnt of it, for another process.
+    /// Everything learnt of it, for another process.
     pub fn learnt(&self) -> LearntMemory {
         self.model.learnt()
     }
@@ -103,53 +110,6 @@ impl DeviceMemory {
     /// Says what the pools hold now, between iterations; see [`MemoryModel::pools_hold`].
     pub fn pools_hold(&mut self, reserved_bytes: u64) {
         self.model.pools_hold(reserved_bytes);
-    }
-
-    /// The numbers behind [`fits`](Self::fits), in a sentence for people.
-    pub fn explain(&self, load: Load) -> String {
-        let Estimate {
-            exact_bytes,
-            expected_bytes,
-            bound_bytes,
-            basis,
-            probe,
-            ..
-        } = self.estimate(load);
-        let scale = Scale::that_tells_apart(bound_bytes, self.limit_bytes);
-        let b = self.model.coefficients();
-        let source = if self.model.is_fitted() {
-            format!("fitted to {} measurements", self.model.measurements())
-        } else {
-            "estimated from the model's shape".to_owned()
-        };
-        let forecasts = self.forecasts();
-        let errors = match forecasts.mean_absolute_percentage_error() {
-            Some(percent) => format!("off by {percent:.2} % on average, "),
-            None => String::new(),
-        };
-        let probe = if probe.is_some() {
-            "; a smaller step has to be measured first"
-        } else {
-            ""
-        };
-        format!(
-            "{}: {} fixed + {} adapters + {} for {} tokens = {} expected, {} with the margin ({basis}), \
-             of {}; activations are {} + {} a token + {} a squared token, {source}; predictions were \
-             {errors}too low {} of {} times{probe}",
-            self.name,
-            scale.write(self.fixed_bytes),
-            scale.write_rest(exact_bytes, self.fixed_bytes),
-            scale.write_rest(expected_bytes, exact_bytes),
-            load.tokens,
-            scale.write(expected_bytes),
-            scale.write(bound_bytes),
-            scale.write(self.limit_bytes),
-            written(b.base()),
-            written(b.per_token()),
-            written(b.per_squared_token()),
-            forecasts.under_predictions(),
-            forecasts.bounds(),
-        )
     }
 
     /// Bytes that are known and not predicted: what is fixed, and this device's part of adapters with
@@ -169,7 +129,7 @@ impl DeviceMemory {
         self.limit_bytes
     }
 
-    /// What was learned.
+    /// The model of what loads take.
     pub fn model(&self) -> &MemoryModel {
         &self.model
     }
@@ -177,5 +137,85 @@ impl DeviceMemory {
     /// How good predictions have been until now.
     pub fn forecasts(&self) -> &Forecasts {
         self.model.forecasts()
+    }
+}
+
+impl Budget for DeviceMemory {
+    /// Running tasks stay: a prediction that wavers sends nobody away, only memory that runs out does.
+    /// One task alone is tried unless it is known that it cannot fit.
+    fn fits(&self, load: Load, tasks: usize) -> bool {
+        if !self.is_limited() || self.running.covers(load) {
+            return true;
+        }
+        match self.fits(load) {
+            Ok(()) => true,
+            Err(shortage) => tasks <= 1 && !shortage.is_certain(),
+        }
+    }
+
+    fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
+        Refusal {
+            reason: self.need(load).to_string(),
+        }
+    }
+
+    fn learns(&mut self) -> Option<&mut DeviceMemory> {
+        Some(self)
+    }
+
+    fn learnt(&self) -> Option<&DeviceMemory> {
+        Some(self)
+    }
+}
+
+/// A load that a device has no room for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Shortage {
+    /// The device.
+    pub device: String,
+    /// What the load is predicted to take.
+    pub estimate: Estimate,
+    /// What the device has.
+    pub limit_bytes: u64,
+}
+
+impl Shortage {
+    /// Whether nothing that could be measured would change it: what is known is too much, or memory ran
+    /// out for such a load.
+    pub fn is_certain(&self) -> bool {
+        self.estimate.least_bytes > self.limit_bytes
+    }
+}
+
+/// "cuda:0 needs 9.1 GiB (8.2 GiB expected + 0.9 GiB margin) of 8.0 GiB", or, where the margin does not
+/// matter, "cuda:0 needs at least 8.2 GiB of 8.0 GiB".
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Estimate {
+            least_bytes,
+            expected_bytes,
+            bound_bytes,
+            ..
+        } = self.estimate;
+        let limit = self.limit_bytes;
+        let device = &self.device;
+        if self.is_certain() {
+            let scale = Scale::that_tells_apart(least_bytes, limit);
+            return write!(
+                f,
+                "{device} needs at least {} of {}",
+                scale.write(least_bytes),
+                scale.write(limit)
+            );
+        }
+        let scale = Scale::that_tells_apart(bound_bytes, limit);
+        write!(
+            f,
+            "{device} needs {} ({} expected + {} margin) of {}",
+            scale.write(bound_bytes),
+            scale.write(expected_bytes),
+            scale.write_rest(bound_bytes, expected_bytes),
+            scale.write(limit),
+        )
     }
 }

@@ -1,31 +1,16 @@
-//! What a device's memory holds while tasks train, learned from what iterations really took.
+//! What a device's memory holds while tasks train, learnt from what iterations took.
 //!
-//! Mem = exact + b₀ + b₁·ΣBL + b₂·ΣBL² with b ≥ 0 (mLoRA, Eq. 5). Backbone, adapters, gradients and
-//! moments are known to the byte and added; the rest, b, is fitted. Admission does not look at the
-//! fit but at a bound above it: a mean error says nothing about the one load that does not fit.
+//! Mem = exact + b₀ + b₁·ΣBL + b₂·ΣBL² with b ≥ 0 (mLoRA, Eq. 5). Backbone, adapters, gradients and moments
+//! are known to the byte; b is fitted by non-negative least squares. Admission goes by a bound above
+//! the fit: its margin is the largest residual, and no load is let in again that memory ran out for.
 
-mod bytes;
 mod coefficients;
 mod device;
-mod estimate;
-mod failures;
 mod forecasts;
-mod learnt;
-mod measurement;
 mod model;
-mod pools;
-mod proportion;
-mod regression;
-mod runs;
-mod unfitted;
-mod verdict;
-mod window;
+mod size;
 
 pub use coefficients::Coefficients;
-pub use device::DeviceMemory;
-pub use estimate::{Basis, Estimate, Probe};
+pub use device::{DeviceMemory, Shortage};
 pub use forecasts::Forecasts;
-pub use learnt::LearntMemory;
-pub use measurement::Measurement;
-pub use model::MemoryModel;
-pub use verdict::{Fit, Shortage};
+pub use model::{Estimate, LearntMemory, Measurement, MemoryModel};

@@ -1,12 +1,11 @@
-use super::{TaskScheduler, line::Turn, reasons, wait::Wait, walk::Walked};
+use super::{Scheduler, line::Turn, reasons, wait::Wait, walk::Walked};
 use crate::{Admission, Decision, Room, TaskId, TaskState};
 
-impl<R: Room> TaskScheduler<R> {
+impl<R: Room> Scheduler<R> {
     /// Makes what was found along the line true, and says what has changed.
     pub(super) fn apply(&mut self, line: &[Turn], walked: Walked, now: f64) -> Decision {
         let mut decision = Decision::default();
         let mut last_admitted = None;
-        let mut waiting = 0;
         for turn in line {
             let place = walked.places.get(&turn.task).copied();
             let wait = walked.waits.get(&turn.task);
@@ -21,13 +20,12 @@ impl<R: Room> TaskScheduler<R> {
                 }
                 self.give_place(turn, group, by_right, now);
             } else {
-                waiting += 1;
                 let wait = wait.cloned().unwrap_or_default();
                 if ran {
                     let parking = reasons::parking(self, turn, &wait, last_admitted);
                     decision.parked.push(parking);
                 }
-                self.take_place(turn.task, wait, waiting, now);
+                self.take_place(turn.task, wait, now);
             }
         }
         self.head = walked.head.map(|head| (head, walked.start));
@@ -65,7 +63,7 @@ impl<R: Room> TaskScheduler<R> {
         entry.group = entry.group.or(Some(group));
     }
 
-    fn take_place(&mut self, task: TaskId, wait: Wait, position: usize, now: f64) {
+    fn take_place(&mut self, task: TaskId, wait: Wait, now: f64) {
         let Some(entry) = self.entries.get_mut(&task) else {
             return;
         };
@@ -76,7 +74,6 @@ impl<R: Room> TaskScheduler<R> {
             }
         }
         entry.wait = wait;
-        entry.position = Some(position);
     }
 
     /// Groups those that run, and says whether one that ran has changed its group.

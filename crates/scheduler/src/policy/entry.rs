@@ -41,8 +41,6 @@ pub(super) struct Entry {
     pub(super) taken_back_for: Option<TaskId>,
     /// Why it waits.
     pub(super) wait: Wait,
-    /// Its place among those that wait, from 1.
-    pub(super) position: Option<usize>,
 }
 
 impl Entry {
@@ -78,7 +76,6 @@ impl Entry {
             out_of_memory_beside: Vec::new(),
             taken_back_for: None,
             wait: Wait::Undecided,
-            position: None,
         }
     }
 
@@ -126,7 +123,6 @@ impl Entry {
     /// Ends its waiting, if it waits.
     pub(super) fn stop_waiting(&mut self, now: f64) {
         self.waited = self.waited(now);
-        self.position = None;
     }
 
     pub(super) fn start_waiting(&mut self, now: f64) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Ledger {
     /// What a tenant's counter is lifted to at least, when it becomes backlogged.
     pub level: f64,
-    /// By tenant: tokens trained, divided by its share.
+    /// By tenant: tokens trained.
     pub counters: BTreeMap<String, f64>,
 }
 

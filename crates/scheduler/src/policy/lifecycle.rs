@@ -1,7 +1,7 @@
-use super::{Past, Policy, TaskScheduler, entry::Entry};
-use crate::{Outcome, Refusal, Room, SchedulerError, Task, TaskId, TaskState};
+use super::{Past, Policy, Scheduler, entry::Entry};
+use crate::{MeasuredIteration, Outcome, Refusal, Room, SchedulerError, Task, TaskId, TaskState};
 
-impl<R: Room> TaskScheduler<R> {
+impl<R: Room> Scheduler<R> {
     /// Puts a task into the queue.
     ///
     /// # Errors
@@ -34,6 +34,25 @@ impl<R: Room> TaskScheduler<R> {
         Ok(())
     }
 
+    /// Learns from an iteration: the steps that its tasks took, and what it took of time and memory. The
+    /// iteration's `load` counts tokens; adapters are added here.
+    ///
+    /// # Errors
+    /// As [`progress`](Self::progress).
+    pub fn measured(&mut self, iteration: &MeasuredIteration) -> Result<(), SchedulerError> {
+        let mut iteration = iteration.clone();
+        iteration.load.adapter_bytes = 0;
+        for part in &iteration.tasks {
+            self.progress(part.task, part.steps, part.tokens)?;
+            let entry = self.entries.get(&part.task);
+            iteration.load.adapter_bytes +=
+                entry.map_or(0, |entry| entry.task().load.adapter_bytes);
+        }
+        self.room.measured(&iteration);
+        self.changed = true;
+        Ok(())
+    }
+
     /// A running task has taken `steps` more optimizer steps, with `tokens` tokens in all.
     ///
     /// # Errors
@@ -57,10 +76,10 @@ impl<R: Room> TaskScheduler<R> {
         entry.steps_taken = entry.steps_taken.saturating_add(steps);
         // Whom a head lets pass follows from the steps that are left.
         self.changed |= steps > 0 && self.reservation.is_some();
-        if let Policy::Fair(shares) = &self.options.policy {
+        if let Policy::Fair { .. } = self.options.policy {
             let task = entry.task();
             let account = self.accounts.entry(task.priority).or_default();
-            account.charge(&task.tenant, tokens as f64 / shares.share(&task.tenant));
+            account.charge(&task.tenant, tokens as f64);
         }
         Ok(())
     }
@@ -129,7 +148,6 @@ impl<R: Room> TaskScheduler<R> {
         let waited = entry.waited(now);
         entry.tracked.enter(next)?;
         entry.waited = waited;
-        entry.position = None;
         if next.is_waiting() {
             entry.start_waiting(now);
         } else {

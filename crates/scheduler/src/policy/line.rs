@@ -60,7 +60,7 @@ pub(super) fn line(
     without_right: &BTreeSet<TaskId>,
     now: f64,
 ) -> Vec<Turn> {
-    let fair = matches!(options.policy, Policy::Fair(_));
+    let fair = matches!(options.policy, Policy::Fair { .. });
     let mut counters: BTreeMap<(i64, usize), f64> = BTreeMap::new();
     let mut counter = |entry: &Entry| {
         let task = entry.task();
@@ -91,8 +91,8 @@ pub(super) fn line(
         })
     };
     let mut turns: Vec<Turn> = live.iter().filter_map(turn).collect();
-    if let Policy::Fair(shares) = &options.policy {
-        fair::rank(&mut turns, accounts, shares.lead as f64);
+    if let Policy::Fair { lead } = options.policy {
+        fair::rank(&mut turns, accounts, lead as f64);
     }
     turns.sort_unstable_by(Turn::within_priority);
     if options.aging_seconds.is_some() {

@@ -1,6 +1,6 @@
 use std::cmp::Reverse;
 
-use super::{TaskScheduler, wait::Wait};
+use super::{Scheduler, wait::Wait};
 use crate::{Parking, Room, TaskId, TaskState};
 
 /// What is left to do when a device ran out of memory.
@@ -14,7 +14,7 @@ pub enum OutOfMemory {
     NobodyRuns,
 }
 
-impl<R: Room> TaskScheduler<R> {
+impl<R: Room> Scheduler<R> {
     /// A device ran out of memory: parks a running task of the lowest priority, and of those one that
     /// has its place without right, and then the one that got its place last.
     ///
@@ -22,6 +22,7 @@ impl<R: Room> TaskScheduler<R> {
     /// the same does not happen again at once.
     pub fn out_of_memory(&mut self, now: f64) -> OutOfMemory {
         let now = self.clock(now);
+        let load = self.load();
         let running: Vec<TaskId> = self
             .live
             .iter()
@@ -51,6 +52,7 @@ impl<R: Room> TaskScheduler<R> {
             entry.out_of_memory_beside = beside;
             entry.wait = wait;
         }
+        self.room.out_of_memory(load);
         self.changed = true;
         OutOfMemory::Parked(Parking {
             task: victim,

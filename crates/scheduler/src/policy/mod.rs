@@ -2,7 +2,6 @@
 
 mod apply;
 mod entry;
-mod explain;
 mod fair;
 mod history;
 mod ledger;
@@ -18,9 +17,8 @@ mod wait;
 mod walk;
 
 pub use entry::Past;
-pub use explain::Explanation;
 pub use history::{History, Learnt};
 pub use ledger::Ledger;
 pub use memory::OutOfMemory;
-pub use options::{FairShares, Policy, SchedulerOptions};
-pub use scheduler::TaskScheduler;
+pub use options::{Policy, SchedulerOptions};
+pub use scheduler::Scheduler;

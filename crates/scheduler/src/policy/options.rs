@@ -1,8 +1,6 @@
-use std::collections::BTreeMap;
-
 use crate::SchedulerError;
 
-/// How a [`TaskScheduler`](crate::TaskScheduler) decides.
+/// How a [`Scheduler`](crate::Scheduler) decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulerOptions {
     /// Who comes first among tasks of one priority, and whether others may pass a task that does
@@ -32,30 +30,28 @@ pub enum Policy {
     BestEffortFifo,
     /// The tenant that has trained the fewest tokens comes first (virtual token counters;
     /// Sheng et al., OSDI 2024).
-    Fair(FairShares),
+    ///
+    /// A tenant's counter is the tokens its tasks have trained. There is one for each priority, as
+    /// priorities do not share. A tenant is *backlogged* while a task of it waits. One that becomes
+    /// backlogged has its counter lifted to the least one of those that are, so nobody saves up service
+    /// by staying away.
+    ///
+    /// **Bound.** No task trains while its tenant's counter is more than `lead` above that of a
+    /// backlogged tenant of the same priority. Hence, at every decision, the counters of two tenants
+    /// that are backlogged differ by at most `lead` + I, where I is the most that one tenant's counter
+    /// grows between two decisions; and over any time in which two tenants are backlogged throughout
+    /// and at the same priority, what they are served differs by at most 2·(`lead` + I) tokens.
+    Fair {
+        /// Tokens that a tenant may be ahead of one that waits. Larger swaps tasks less often: two
+        /// tenants that share one place change about every 2·`lead` tokens.
+        lead: u64,
+    },
 }
 
-/// How tenants share.
-///
-/// A tenant's counter is the tokens its tasks have trained, divided by its share. There is one for
-/// each priority, as priorities do not share. A tenant is *backlogged* while a task of it waits.
-/// One that becomes backlogged has its counter lifted to the least one of those that are, so nobody
-/// saves up service by staying away.
-///
-/// **Bound.** No task trains while its tenant's counter is more than `lead` above that of a
-/// backlogged tenant of the same priority. Hence, at every decision, the counters of two tenants
-/// that are backlogged differ by at most `lead` + I, where I is the most that one tenant's counter
-/// grows between two decisions; and over any time in which two tenants are backlogged throughout
-/// and at the same priority, what they are served differs by at most 2·(`lead` + I) tokens per
-/// share.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FairShares {
-    /// Tokens per share that a tenant may be ahead of one that waits. Larger swaps tasks less
-    /// often: two tenants that share one place change about every 2·`lead` tokens.
-    pub lead: u64,
-    /// A tenant with share 2 is due twice the tokens of one with 1, which is what those have that
-    /// are not named.
-    pub shares: BTreeMap<String, f64>,
+impl Policy {
+    /// Fair with a lead of 65,536 tokens, a few iterations of tLoRA's workload: tasks do not change
+    /// places all the time.
+    pub const FAIR: Self = Self::Fair { lead: 65_536 };
 }
 
 impl Default for SchedulerOptions {
@@ -74,30 +70,15 @@ impl SchedulerOptions {
         if self.max_adapters == Some(0) {
             return Err(SchedulerError::NoPlaces);
         }
-        let positive = |option, value: f64| {
-            if value.is_finite() && value > 0.0 {
-                return Ok(());
-            }
-            Err(SchedulerError::OutOfRange {
-                option,
-                given: value.to_string(),
+        if let Some(seconds) = self.aging_seconds
+            && !(seconds.is_finite() && seconds > 0.0)
+        {
+            return Err(SchedulerError::OutOfRange {
+                option: "aging_seconds",
+                given: seconds.to_string(),
                 wanted: "has to be positive and finite",
-            })
-        };
-        if let Some(seconds) = self.aging_seconds {
-            positive("aging_seconds", seconds)?;
-        }
-        if let Policy::Fair(fair) = &self.policy {
-            for &share in fair.shares.values() {
-                positive("a tenant's share", share)?;
-            }
+            });
         }
         Ok(())
-    }
-}
-
-impl FairShares {
-    pub(super) fn share(&self, tenant: &str) -> f64 {
-        self.shares.get(tenant).copied().unwrap_or(1.0)
     }
 }

@@ -1,9 +1,9 @@
 //! Why a task begins, goes on or leaves, in words.
 
-use super::{Policy, TaskScheduler, line::Turn, wait::Wait};
+use super::{Policy, Scheduler, line::Turn, wait::Wait};
 use crate::{Parking, TaskId, TaskState};
 
-impl<R> TaskScheduler<R> {
+impl<R> Scheduler<R> {
     /// A task's name, or its number if nobody knows it.
     pub(super) fn name(&self, task: TaskId) -> String {
         match self.entries.get(&task) {
@@ -35,7 +35,7 @@ impl<R> TaskScheduler<R> {
                 self.options.backfill_depth
             ),
             Wait::Leads(tenant, tokens) => format!(
-                "its tenant has been served {tokens:.0} tokens per share more than `{}`, which waits",
+                "its tenant has been served {tokens:.0} tokens more than `{}`, which waits",
                 self.tenants.get(*tenant).map_or("another", String::as_str)
             ),
         }
@@ -44,7 +44,7 @@ impl<R> TaskScheduler<R> {
 
 /// Why it is this task's turn.
 pub(super) fn admission<R>(
-    scheduler: &TaskScheduler<R>,
+    scheduler: &Scheduler<R>,
     turn: &Turn,
     by_right: bool,
     head: Option<TaskId>,
@@ -64,12 +64,12 @@ pub(super) fn admission<R>(
             turn.priority
         ),
         _ => match &scheduler.options.policy {
-            Policy::Fair(_) => {
+            Policy::Fair { .. } => {
                 let tenant = &entry.task().tenant;
                 let account = scheduler.accounts.get(&turn.priority);
                 let tokens = account.map_or(0.0, |account| account.counter(tenant));
                 format!(
-                    "turn of `{tenant}`, served {tokens:.0} tokens per share (priority {}{raised})",
+                    "turn of `{tenant}`, served {tokens:.0} tokens (priority {}{raised})",
                     turn.priority
                 )
             }
@@ -87,7 +87,7 @@ pub(super) fn admission<R>(
 
 /// Why this task gives its place away, and to whom.
 pub(super) fn parking<R>(
-    scheduler: &TaskScheduler<R>,
+    scheduler: &Scheduler<R>,
     turn: &Turn,
     wait: &Wait,
     admitted: Option<TaskId>,

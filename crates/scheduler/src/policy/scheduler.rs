@@ -9,7 +9,7 @@ use super::{
     wait::Wait,
     walk::{Walk, Walked},
 };
-use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
+use crate::{Decision, Forecasts, Load, Member, Room, SchedulerError, TaskId, TaskState};
 
 /// Decides at every iteration boundary which tasks train.
 ///
@@ -41,7 +41,7 @@ use crate::{Decision, Member, Room, SchedulerError, TaskId, TaskState};
 /// as the fewer are left, the less does a task behind the head delay it. A walk tries each running task, and waiting ones
 /// up to the head and `backfill_depth` behind it.
 #[derive(Debug, Clone)]
-pub struct TaskScheduler<R> {
+pub struct Scheduler<R> {
     pub(super) room: R,
     pub(super) options: SchedulerOptions,
     pub(super) entries: BTreeMap<TaskId, Entry>,
@@ -65,7 +65,7 @@ pub struct TaskScheduler<R> {
     pub(super) now: f64,
 }
 
-impl<R: Room> TaskScheduler<R> {
+impl<R: Room> Scheduler<R> {
     /// A scheduler without tasks.
     ///
     /// # Errors
@@ -95,18 +95,33 @@ impl<R: Room> TaskScheduler<R> {
     /// What happens in the next iteration. Asking again without news changes nothing.
     pub fn decide(&mut self, now: f64) -> Decision {
         let now = self.clock(now);
-        if !self.changed && now < self.next_raise && !self.somebody_leads() {
-            return Decision {
+        let mut decision = if !self.changed && now < self.next_raise && !self.somebody_leads() {
+            Decision {
                 groups: self.groups.clone(),
                 ..Decision::default()
-            };
-        }
-        self.note_backlogs();
-        let (line, walked) = self.walk(now);
-        let decision = self.apply(&line, walked, now);
-        self.note_backlogs();
-        self.changed = false;
+            }
+        } else {
+            self.note_backlogs();
+            let (line, walked) = self.walk(now);
+            let decision = self.apply(&line, walked, now);
+            self.note_backlogs();
+            self.changed = false;
+            decision
+        };
+        decision.expected_bytes = self.room.run();
+        let admitted = !decision.admitted.is_empty();
+        decision.max_steps = self.room.learns_after(admitted, self.waiting() > 0);
         decision
+    }
+
+    /// What all running tasks ask of memory, at the most.
+    pub(super) fn load(&self) -> Load {
+        self.live
+            .iter()
+            .filter_map(|task| self.entries.get(task))
+            .filter(|entry| entry.is_running())
+            .map(|entry| entry.task().load)
+            .sum()
     }
 
     /// Gives places along the line. Whoever turns out to have lost its right to go first goes where
@@ -149,10 +164,38 @@ impl<R: Room> TaskScheduler<R> {
         &self.room
     }
 
-    /// The room, to tell it what was measured; the next decision is made anew.
+    /// Why a task waits, as of the last decision, or where else it stands; `None` if it was never
+    /// submitted.
+    pub fn why(&self, task: TaskId) -> Option<String> {
+        let entry = self.entries.get(&task)?;
+        Some(match entry.state() {
+            TaskState::Queued | TaskState::Parked => self.waits_for(&entry.wait),
+            TaskState::Running if entry.by_right => "trains".into(),
+            TaskState::Running => {
+                "trains in a place that the first to wait takes as soon as it fits".into()
+            }
+            TaskState::Paused => "held by its owner".into(),
+            TaskState::Done => "took all its steps, or stopped early".into(),
+            TaskState::Failed => "ended by an error of its own".into(),
+            TaskState::Cancelled => "ended by its owner".into(),
+        })
+    }
+
+    /// The first waiting task that does not fit, and when it is predicted to start, in the caller's
+    /// seconds; `None` for the latter while step times are unknown.
+    pub fn head(&self) -> Option<(TaskId, Option<f64>)> {
+        self.head
+    }
+
+    /// The room, to change it; the next decision is made anew.
     pub fn room_mut(&mut self) -> &mut R {
         self.changed = true;
         &mut self.room
+    }
+
+    /// The errors of past predictions of memory.
+    pub fn forecasts(&self) -> Forecasts {
+        self.room.forecasts()
     }
 
     /// Tasks that wait for a place.
@@ -191,7 +234,7 @@ impl<R: Room> TaskScheduler<R> {
             .iter()
             .filter(|(_, entry)| !entry.state().is_final());
         History {
-            learnt: None,
+            learnt: self.room.learnt(),
             ledgers: ledgers
                 .map(|(priority, ledger)| (priority, ledger.clone()))
                 .collect(),
@@ -213,7 +256,7 @@ impl<R: Room> TaskScheduler<R> {
 
     /// Whether a running task's tenant is too far ahead of one that waits.
     fn somebody_leads(&self) -> bool {
-        let Policy::Fair(shares) = &self.options.policy else {
+        let Policy::Fair { lead } = self.options.policy else {
             return false;
         };
         let running = self.groups.iter().flatten();
@@ -225,7 +268,7 @@ impl<R: Room> TaskScheduler<R> {
                 account.is_some_and(|account| {
                     let least = account.least_backlogged();
                     least.is_some_and(|(_, least)| {
-                        account.counter(&task.tenant) > least + shares.lead as f64
+                        account.counter(&task.tenant) > least + lead as f64
                     })
                 })
             })
@@ -233,7 +276,7 @@ impl<R: Room> TaskScheduler<R> {
 
     /// Tells the accounts which tenants wait. A task that will never fit is not waited for.
     fn note_backlogs(&mut self) {
-        if !matches!(self.options.policy, Policy::Fair(_)) {
+        if !matches!(self.options.policy, Policy::Fair { .. }) {
             return;
         }
         let mut backlogs: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();

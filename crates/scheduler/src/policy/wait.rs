@@ -20,6 +20,6 @@ pub(super) enum Wait {
     Delays(TaskId, f64),
     /// Behind this one, and more wait between than are tried.
     TooDeep(TaskId),
-    /// Its tenant is ahead of the one of this number by so many tokens per share.
+    /// Its tenant is ahead of the one of this number by so many tokens.
     Leads(usize, f64),
 }

@@ -69,8 +69,8 @@ impl<'a, R: Room> Walk<'a, R> {
     }
 
     pub(super) fn along(mut self, line: &[Turn]) -> Walked {
-        if let Policy::Fair(shares) = &self.options.policy {
-            self.unplaced = Unplaced::new(line, shares.lead as f64);
+        if let Policy::Fair { lead } = self.options.policy {
+            self.unplaced = Unplaced::new(line, lead as f64);
         }
         for turn in line {
             if let Some(entry) = self.entries.get(&turn.task) {
@@ -90,7 +90,7 @@ impl<'a, R: Room> Walk<'a, R> {
     }
 
     fn turn_of(&mut self, turn: &Turn, entry: &'a Entry) -> Result<(), Wait> {
-        let fair = matches!(self.options.policy, Policy::Fair(_));
+        let fair = matches!(self.options.policy, Policy::Fair { .. });
         if fair
             && !turn.by_right
             && let Some((behind, tokens)) = self.unplaced.leads(turn)
@@ -117,7 +117,7 @@ impl<'a, R: Room> Walk<'a, R> {
             return Err(Wait::NeverFits(never.reason));
         }
         self.done.head = Some(entry.task().id);
-        if !matches!(self.options.policy, Policy::Fair(_)) {
+        if !matches!(self.options.policy, Policy::Fair { .. }) {
             self.reserve(entry);
         }
         Err(refused)

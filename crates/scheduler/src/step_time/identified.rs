@@ -6,7 +6,7 @@ const INDEPENDENT: f64 = 0.05;
 
 /// Which of the columns can be told apart: walks through them in `order` and keeps those that are
 /// not, but for a small rest, sums of those kept before. Columns are of norm 1 or 0.
-pub(super) fn identified(a: &DMatrix<f64>, order: &[usize]) -> Vec<usize> {
+pub(crate) fn identified(a: &DMatrix<f64>, order: &[usize]) -> Vec<usize> {
     let mut basis: Vec<DVector<f64>> = Vec::new();
     let mut kept = Vec::new();
     for &column in order {

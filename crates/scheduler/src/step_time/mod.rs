@@ -5,7 +5,7 @@ mod model;
 mod step_times;
 mod work;
 
+pub(crate) use identified::identified;
 pub use model::StepTimeModel;
 pub use step_times::{StepTimeFit, StepTimes};
-pub(crate) use work::row_length;
-pub use work::{Padding, Work};
+pub use work::Work;

@@ -4,7 +4,7 @@ use super::Work;
 
 /// Seconds of an iteration as a sum over what is done in it:
 ///
-/// t = c₀ · passes + c₁ · tokens + c₂ · Σ rank · tokens + c₃ · segments + c₄ · padding, all c ≥ 0.
+/// t = c₀ · passes + c₁ · tokens + c₂ · Σ rank · tokens + c₃ · segments, all c ≥ 0.
 ///
 /// c₀ is what a pass costs whatever is in it (launches, reading the backbone's weights): the part
 /// that tasks of one group share, and so the reason to group them. c₁ is the backbone's arithmetic,
@@ -21,8 +21,6 @@ pub struct StepTimeModel {
     pub rank_token: f64,
     /// Seconds an adapter in a batch: c₃.
     pub segment: f64,
-    /// Seconds a token of padding: c₄.
-    pub padding: f64,
 }
 
 impl StepTimeModel {
@@ -34,23 +32,16 @@ impl StepTimeModel {
             .sum()
     }
 
-    fn coefficients(&self) -> [f64; 5] {
-        [
-            self.pass,
-            self.token,
-            self.rank_token,
-            self.segment,
-            self.padding,
-        ]
+    fn coefficients(&self) -> [f64; 4] {
+        [self.pass, self.token, self.rank_token, self.segment]
     }
 
-    pub(super) fn from_coefficients([pass, token, rank_token, segment, padding]: [f64; 5]) -> Self {
+    pub(super) fn from_coefficients([pass, token, rank_token, segment]: [f64; 4]) -> Self {
         Self {
             pass,
             token,
             rank_token,
             segment,
-            padding,
         }
     }
 }

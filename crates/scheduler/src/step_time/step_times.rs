@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{StepTimeModel, Work, identified::identified};
 use crate::nnls::nnls;
 
-/// Iterations that are remembered: enough for five coefficients, few enough to follow a device whose
+/// Iterations that are remembered: enough for four coefficients, few enough to follow a device whose
 /// speed changes.
 const REMEMBERED: usize = 256;
 
@@ -18,7 +18,6 @@ const PASSES: usize = 0;
 const TOKENS: usize = 1;
 const RANK_TOKENS: usize = 2;
 const SEGMENTS: usize = 3;
-const PADDING: usize = 4;
 
 /// Measured iterations, and the step-time model that follows from them.
 ///
@@ -71,15 +70,14 @@ impl StepTimes {
     /// were measured (8), or while they are too alike to tell what a pass costs from what its tokens
     /// cost.
     ///
-    /// Cost goes to tokens, passes, ranks, padding and segments in this order where they cannot be
-    /// told apart: with all adapters of one rank, the adapters' arithmetic counts as the tokens'.
-    /// Padding that was never seen is taken to cost what tokens cost.
+    /// Cost goes to tokens, passes, ranks and segments in this order where they cannot be told apart:
+    /// with all adapters of one rank, the adapters' arithmetic counts as the tokens'.
     pub fn fit(&self) -> Option<StepTimeFit> {
         if self.measured.len() < NEEDED {
             return None;
         }
         // Divided by the measured seconds, every target is 1 and residuals are relative.
-        let mut a = DMatrix::from_fn(self.measured.len(), 5, |row, column| {
+        let mut a = DMatrix::from_fn(self.measured.len(), 4, |row, column| {
             let (work, seconds) = &self.measured[row];
             work.features()[column] / seconds
         });
@@ -89,18 +87,15 @@ impl StepTimes {
                 column /= norm;
             }
         }
-        let kept = identified(&a, &[TOKENS, PASSES, RANK_TOKENS, PADDING, SEGMENTS]);
+        let kept = identified(&a, &[TOKENS, PASSES, RANK_TOKENS, SEGMENTS]);
         if !(kept.contains(&TOKENS) && kept.contains(&PASSES)) {
             return None;
         }
         let targets = DVector::from_element(self.measured.len(), 1.0);
         let x = nnls(&a.select_columns(&kept), &targets)?;
-        let mut coefficients = [0.0; 5];
+        let mut coefficients = [0.0; 4];
         for (&column, &value) in kept.iter().zip(x.iter()) {
             coefficients[column] = value / norms[column];
-        }
-        if norms[PADDING] == 0.0 {
-            coefficients[PADDING] = coefficients[TOKENS];
         }
         Some(self.judge(StepTimeModel::from_coefficients(coefficients)))
     }

@@ -4,42 +4,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::Task;
 
-/// Whether the rows of a batch are made equally long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Padding {
-    /// A batch holds the tokens of its rows and nothing else, as loraloom's batches do.
-    #[default]
-    None,
-    /// All rows of a batch are padded to its longest row, as mLoRA's are.
-    ToLongest,
-}
-
 /// What a device has to do: the features of the step-time model. Works add up.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Work {
     /// Batches, each with one forward and one backward pass.
     pub passes: f64,
-    /// Tokens, padding not counted.
+    /// Tokens.
     pub tokens: f64,
     /// Σ rank · tokens over the adapters.
     pub rank_tokens: f64,
     /// Adapters that have rows, counted once a pass.
     pub segments: f64,
-    /// Tokens of padding.
-    pub padding: f64,
 }
 
 impl Work {
     /// The work of one iteration of a group: each task with a part of its step's rows, one of as
     /// many parts as the number beside it says. Parts that are not equally large are averaged.
-    ///
-    /// Rows of a task count as equally long.
-    pub fn of_group<'a>(
-        members: impl IntoIterator<Item = (&'a Task, usize)>,
-        padding: Padding,
-    ) -> Self {
+    pub fn of_group<'a>(members: impl IntoIterator<Item = (&'a Task, usize)>) -> Self {
         let mut work = Self::default();
-        let (mut rows, mut longest) = (0.0, 0.0_f64);
         for (task, parts) in members {
             let share = 1.0 / parts.max(1) as f64;
             let tokens = task.tokens_per_step as f64 * share;
@@ -47,29 +29,13 @@ impl Work {
             work.tokens += tokens;
             work.rank_tokens += task.rank as f64 * tokens;
             work.segments += 1.0;
-            rows += task.rows_per_step.max(1) as f64 * share;
-            longest = longest.max(row_length(task));
-        }
-        if padding == Padding::ToLongest {
-            work.padding = (rows * longest - work.tokens).max(0.0);
         }
         work
     }
 
-    pub(super) fn features(&self) -> [f64; 5] {
-        [
-            self.passes,
-            self.tokens,
-            self.rank_tokens,
-            self.segments,
-            self.padding,
-        ]
+    pub(super) fn features(&self) -> [f64; 4] {
+        [self.passes, self.tokens, self.rank_tokens, self.segments]
     }
-}
-
-/// Tokens of a row of the task.
-pub(crate) fn row_length(task: &Task) -> f64 {
-    task.tokens_per_step as f64 / task.rows_per_step.max(1) as f64
 }
 
 impl Add for Work {
@@ -81,7 +47,6 @@ impl Add for Work {
             tokens: self.tokens + other.tokens,
             rank_tokens: self.rank_tokens + other.rank_tokens,
             segments: self.segments + other.segments,
-            padding: self.padding + other.padding,
         }
     }
 }
@@ -114,28 +79,17 @@ mod tests {
     }
 
     #[test]
-    fn parts_share_rows_and_padding_reaches_the_longest_row() {
+    fn parts_share_a_steps_tokens() {
         let (short, long) = (task(8, 4, 100), task(16, 2, 500));
-        let unpadded = Work::of_group([(&short, 1), (&long, 2)], Padding::None);
+        let work = Work::of_group([(&short, 1), (&long, 2)]);
         let expected = Work {
             passes: 1.0,
             tokens: 400.0 + 500.0,
             rank_tokens: 8.0 * 400.0 + 16.0 * 500.0,
             segments: 2.0,
-            padding: 0.0,
         };
-        assert_eq!(unpadded, expected);
-        let padded = Work::of_group([(&short, 1), (&long, 2)], Padding::ToLongest);
-        let expected = Work {
-            padding: 4.0 * 400.0,
-            ..expected
-        };
-        assert_eq!(padded, expected);
-        assert_eq!(
-            Work::of_group([(&long, 1)], Padding::ToLongest),
-            Work::of_group([(&long, 1)], Padding::None)
-        );
-        assert_eq!(Work::of_group([], Padding::ToLongest), Work::default());
-        assert_eq!(padded + Work::default(), padded);
+        assert_eq!(work, expected);
+        assert_eq!(Work::of_group([]), Work::default());
+        assert_eq!(work + Work::default(), work);
     }
 }

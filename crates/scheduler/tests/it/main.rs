@@ -1,10 +1,7 @@
-//! Policies, grouping, the models of memory and time, sweeps, and the simulator.
+//! Policies, grouping, the models of memory and time, and sweeps.
 
-mod first_come_first_served;
 mod grouping;
 mod memory;
 mod policy;
-mod replay;
-mod simulate;
 mod step_time;
 mod sweep;

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageChoice};
 use loraloom_model::{LlamaConfig, frozen_parameters};
 use loraloom_pipeline::{HostMemory, StageLayers};
-use loraloom_scheduler::{Budget, DeviceMemory, Load, Refusal, SchedulerError, TaskId};
+use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
 
 use super::gather::Gathered;
-use crate::scheduling::{
-    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, fits, refusal, task_scheduler,
-};
+use crate::scheduling::{HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, scheduler};
 
 /// What the scheduler decides first.
 #[derive(Debug, Clone)]
@@ -19,20 +17,6 @@ pub(super) struct Admitted {
     pub(super) groups: Vec<Vec<usize>>,
     /// The others, and why they wait.
     pub(super) waiting: Vec<(usize, String)>,
-}
-
-/// The memory of a device of which the plan knows how much may be used, by the plan's own numbers.
-#[derive(Debug)]
-struct PlannedBudget(DeviceMemory);
-
-impl Budget for PlannedBudget {
-    fn fits(&self, load: Load, tasks: usize) -> bool {
-        fits(&self.0, load, tasks)
-    }
-
-    fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
-        refusal(&self.0, load)
-    }
 }
 
 /// The first decision of the run's scheduler, with these layers on the stages and weights of elements
@@ -48,7 +32,7 @@ pub(super) fn admitted(
 ) -> Result<Admitted, SchedulerError> {
     let budgets = budgets(config, &gathered.model, layers, element_bytes)?;
     let groups = config.pipeline.groups();
-    let mut scheduler = task_scheduler(&config.scheduler, groups, budgets)?;
+    let mut scheduler = scheduler(&config.scheduler, groups, budgets)?;
     let mut refused = Vec::new();
     for (index, task) in gathered.tasks.iter().enumerate() {
         match scheduler.submit(task.described.clone(), 0.0) {
@@ -85,7 +69,7 @@ pub(super) fn admitted(
         }
         let reason = match refused.iter().find(|(refused, _)| *refused == index) {
             Some((_, error)) => format!("{error}; a run would be refused for it"),
-            None => scheduler.explain(task.described.id)?.reason,
+            None => scheduler.why(task.described.id).unwrap_or_default(),
         };
         waiting.push((index, reason));
     }
@@ -99,7 +83,7 @@ fn budgets(
     model: &LlamaConfig,
     layers: &[StageLayers],
     element_bytes: usize,
-) -> Result<Vec<PlannedBudget>, SchedulerError> {
+) -> Result<Vec<DeviceMemory>, SchedulerError> {
     let mut devices: BTreeMap<String, (DeviceChoice, Vec<StageLayers>)> = BTreeMap::new();
     for (stage, layers) in config.pipeline.stages.iter().zip(layers) {
         if let StageChoice::Device(device) = stage {
@@ -128,7 +112,7 @@ fn budgets(
             in_use: (weights.sum::<usize>() * element_bytes) as u64,
             page_bytes,
         };
-        budgets.push(PlannedBudget(residents.room(name, limit).memory()?));
+        budgets.push(residents.room(name, limit).memory()?);
     }
     Ok(budgets)
 }

@@ -4,59 +4,15 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::LlamaConfig;
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
-use loraloom_scheduler::{
-    Budget, DeviceMemory, Forecasts, LearntMemory, Load, Measurement, Refusal,
-};
+use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError};
 
 use super::DeviceRoom;
-use crate::{TrainerError, plan::kept_per_token};
+use crate::plan::kept_per_token;
 
 /// Pages in which a GPU's pools grow, at the most usual.
 pub(crate) const POOL_PAGE_BYTES: u64 = 64 << 20;
 /// What an allocator rounds up to is nothing beside a tensor.
 pub(crate) const HOST_PAGE_BYTES: u64 = 1 << 20;
-
-/// The memory of a device that stages are on.
-#[derive(Debug)]
-pub(crate) struct DeviceBudget {
-    device: Device,
-    room: DeviceRoom,
-    memory: DeviceMemory,
-    /// Whether more than `memory_limit` says is refused, or only known: where the device does not say
-    /// how much it has, a fraction of that is no limit.
-    limited: bool,
-    /// What the running tasks ask for.
-    runs: Load,
-}
-
-impl Budget for DeviceBudget {
-    /// What runs already goes on: a prediction that wavers sends nobody away, only memory that runs
-    /// out does. One task alone is tried unless it is known that it cannot fit.
-    fn fits(&self, load: Load, tasks: usize) -> bool {
-        !self.limited || self.runs.covers(load) || fits(&self.memory, load, tasks)
-    }
-
-    fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
-        refusal(&self.memory, load)
-    }
-}
-
-/// Whether so many tasks with this load are let in.
-pub(crate) fn fits(memory: &DeviceMemory, load: Load, tasks: usize) -> bool {
-    match memory.fits(load) {
-        Ok(_) => true,
-        Err(shortage) => tasks <= 1 && !shortage.is_certain(),
-    }
-}
-
-/// Why a load is not let in, or that it is.
-pub(crate) fn refusal(memory: &DeviceMemory, load: Load) -> Refusal {
-    let reason = match memory.fits(load) {
-        Err(shortage) => shortage.to_string(),
-        Ok(fit) => fit.to_string(),
-    };
-    Refusal { reason }
-}
 
 /// What stages have on one device before any task has its place.
 #[derive(Debug, Clone, Copy)]
@@ -100,84 +56,9 @@ impl Residents<'_> {
     }
 }
 
-impl DeviceBudget {
-    /// What the device had room for before anything was learnt, if it is limited.
-    pub(crate) fn room(&self) -> Option<&DeviceRoom> {
-        self.limited.then_some(&self.room)
-    }
-
-    /// Bytes that may be used, if that is known.
-    pub(crate) fn limit(&self) -> Option<u64> {
-        self.limited.then(|| self.memory.limit_bytes())
-    }
-
-    /// Whether it is this process's memory.
-    pub(crate) fn is_host(&self) -> bool {
-        self.device == Device::flex()
-    }
-
-    /// Bytes that a load is expected to take.
-    pub(crate) fn expected(&self, load: Load) -> u64 {
-        self.memory.estimate(load).expected_bytes
-    }
-
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        self.memory.name()
-    }
-
-    /// What was learnt of it.
-    pub(crate) fn learnt(&self) -> LearntMemory {
-        self.memory.learnt()
-    }
-
-    /// Takes up what was learnt of it before a restart; whether it is the same still.
-    pub(crate) fn remember(&mut self, learnt: LearntMemory) -> bool {
-        self.memory.remember(learnt)
-    }
-
-    /// How good predictions were.
-    pub(crate) fn forecasts(&self) -> &Forecasts {
-        self.memory.forecasts()
-    }
-
-    /// Learns from an iteration of this load.
-    pub(crate) fn observe(&mut self, load: Load, host_peak_bytes: Option<u64>) {
-        let measured = if self.is_host() {
-            Measurement {
-                peak_in_use_bytes: host_peak_bytes,
-                reserved_bytes: None,
-            }
-        } else {
-            let usage = self.device.memory_pool_usage();
-            Measurement {
-                peak_in_use_bytes: None,
-                reserved_bytes: usage.map(|usage| usage.bytes_reserved),
-            }
-        };
-        self.memory.observe(load, measured);
-    }
-
-    /// Says what runs from now on.
-    pub(crate) fn runs(&mut self, load: Load) {
-        self.runs = load;
-    }
-
-    pub(crate) fn out_of_memory(&mut self, load: Load) {
-        self.runs = Load::default();
-        self.memory.out_of_memory(load);
-    }
-}
-
-/// The memory of every device of this process that stages are on, each once; of those on other
-/// machines nothing is known here.
-///
-/// What is in use now, before any task has its place, is taken to be there throughout.
-pub(crate) fn budgets(
-    pipeline: &Pipeline,
-    limit: MemoryLimit,
-    gradient_checkpointing: bool,
-) -> Result<Vec<DeviceBudget>, TrainerError> {
+/// The devices of this process that stages are on, each once, with the layers of its stages. Nothing is
+/// known here of those on other machines.
+pub(crate) fn devices(pipeline: &Pipeline) -> Vec<(Device, Vec<StageLayers>)> {
     let mut found: Vec<(Device, Vec<StageLayers>)> = Vec::new();
     for (device, layers) in pipeline.local_devices() {
         match found.iter_mut().find(|(other, _)| *other == device) {
@@ -185,37 +66,70 @@ pub(crate) fn budgets(
             None => found.push((device, vec![layers])),
         }
     }
-    let model = pipeline.config();
-    let budget = |(device, layers): (Device, Vec<StageLayers>)| {
-        let (has, in_use, page) = known(&device);
-        let (limit, limited) = match (limit, has) {
-            (limit, Some(has)) => (limit.bytes(has), true),
-            (MemoryLimit::Bytes(bytes), None) => (bytes, true),
-            (MemoryLimit::Fraction(_), None) => (u64::MAX, false),
-        };
-        let residents = Residents {
-            model,
-            layers: &layers,
-            gradient_checkpointing,
-            in_use,
-            page_bytes: page,
-        };
-        let room = residents.room(device_name(&device), limit);
+    found
+}
+
+/// What each of the [`devices`] has room for, in their order. Bytes in use now, before any task has its
+/// place, are taken to stay.
+pub(crate) fn rooms(
+    pipeline: &Pipeline,
+    limit: MemoryLimit,
+    gradient_checkpointing: bool,
+) -> Vec<DeviceRoom> {
+    devices(pipeline)
+        .into_iter()
+        .map(|(device, layers)| {
+            let (has, in_use, page_bytes) = known(&device);
+            let limit = match (limit, has) {
+                // Without the counting allocator nothing is measured.
+                _ if device == Device::flex() && HostMemory::counted().is_none() => u64::MAX,
+                (limit, Some(has)) => limit.bytes(has),
+                (MemoryLimit::Bytes(bytes), None) => bytes,
+                (MemoryLimit::Fraction(_), None) => u64::MAX,
+            };
+            let residents = Residents {
+                model: pipeline.config(),
+                layers: &layers,
+                gradient_checkpointing,
+                in_use,
+                page_bytes,
+            };
+            residents.room(device_name(&device), limit)
+        })
+        .collect()
+}
+
+/// The memory of each of the [`devices`], with nothing learnt.
+pub(crate) fn memories(
+    pipeline: &Pipeline,
+    rooms: &[DeviceRoom],
+) -> Result<Vec<DeviceMemory>, SchedulerError> {
+    let devices = devices(pipeline);
+    let memory = |((device, _), room): (&(Device, Vec<StageLayers>), &DeviceRoom)| {
         let mut memory = room.memory()?;
         if let Some(usage) = device.memory_pool_usage() {
-            // What the first iteration needs is what makes them grow.
             memory.pools_hold(usage.bytes_reserved);
         }
-        Ok(DeviceBudget {
-            // Nothing is measured where nobody counts.
-            limited: limited && (device != Device::flex() || HostMemory::counted().is_some()),
-            device,
-            memory,
-            room,
-            runs: Load::default(),
-        })
+        Ok(memory)
     };
-    found.into_iter().map(budget).collect()
+    devices.iter().zip(rooms).map(memory).collect()
+}
+
+/// What a device can tell after an iteration; `host_peak_bytes` is the most that this process had
+/// allocated during it.
+pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measurement {
+    if *device == Device::flex() {
+        Measurement {
+            peak_in_use_bytes: host_peak_bytes,
+            reserved_bytes: None,
+        }
+    } else {
+        let usage = device.memory_pool_usage();
+        Measurement {
+            peak_in_use_bytes: None,
+            reserved_bytes: usage.map(|usage| usage.bytes_reserved),
+        }
+    }
 }
 
 /// Says of devices that a limit does not bind: a fraction of what nobody knows.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct DeviceRoom {
     /// The device, for people.
     pub device: String,
-    /// Bytes that may be used.
+    /// Bytes that may be used; [`u64::MAX`] is no limit.
     pub limit_bytes: u64,
     /// Bytes that are in use whoever trains: the device's part of the backbone most of all.
     pub fixed_bytes: u64,
@@ -20,6 +20,11 @@ pub struct DeviceRoom {
 }
 
 impl DeviceRoom {
+    /// Whether there is a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit_bytes < u64::MAX
+    }
+
     /// The memory of the device, with nothing learnt.
     pub(crate) fn memory(&self) -> Result<DeviceMemory, SchedulerError> {
         let prior = Coefficients::new(0.0, self.bytes_per_token, 0.0)?;

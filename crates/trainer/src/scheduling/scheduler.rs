@@ -1,35 +1,27 @@
-use std::{collections::BTreeMap, num::NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use loraloom_config::{PolicyChoice, SchedulerConfig};
 use loraloom_scheduler::{
-    Budget, FairShares, GroupedRoom, GroupingOptions, Policy, SchedulerError, SchedulerOptions,
-    TaskScheduler,
+    DeviceMemory, GroupedRoom, GroupingOptions, Policy, Scheduler, SchedulerError, SchedulerOptions,
 };
 
-/// Tokens that a tenant may be ahead of one that waits: a few iterations of the paper's workload, so
-/// that tasks do not change places all the time.
-const FAIR_LEAD: u64 = 65_536;
-
-/// The scheduler of a run, and of its plan: over so many groups that share these budgets.
-pub(crate) fn task_scheduler<B: Budget>(
+/// The scheduler of a run, and of its plan: over so many groups that share these devices.
+pub(crate) fn scheduler(
     config: &SchedulerConfig,
     groups: usize,
-    budgets: Vec<B>,
-) -> Result<TaskScheduler<GroupedRoom<B>>, SchedulerError> {
+    devices: Vec<DeviceMemory>,
+) -> Result<Scheduler<GroupedRoom<DeviceMemory>>, SchedulerError> {
     let grouping = GroupingOptions {
         max_slowdown: config.max_slowdown,
         keep_places: true,
         ..GroupingOptions::default()
     };
     let groups = NonZeroUsize::new(groups).unwrap_or(NonZeroUsize::MIN);
-    let room = GroupedRoom::shared(groups, budgets, grouping)?;
+    let room = GroupedRoom::shared(groups, devices, grouping)?;
     let policy = match config.policy {
         PolicyChoice::StrictFifo => Policy::StrictFifo,
         PolicyChoice::BestEffortFifo => Policy::BestEffortFifo,
-        PolicyChoice::Fair => Policy::Fair(FairShares {
-            lead: FAIR_LEAD,
-            shares: BTreeMap::new(),
-        }),
+        PolicyChoice::Fair => Policy::FAIR,
     };
     let options = SchedulerOptions {
         policy,
@@ -37,5 +29,5 @@ pub(crate) fn task_scheduler<B: Budget>(
         aging_seconds: config.aging,
         ..SchedulerOptions::default()
     };
-    TaskScheduler::new(room, options)
+    Scheduler::new(room, options)
 }

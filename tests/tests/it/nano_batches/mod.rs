@@ -1,9 +1,8 @@
 //! Steps that are spread over several iterations, however often that changes or is disturbed, end as
 //! those of a task that was alone and took them whole.
 
-mod knowing;
+mod known_times;
 mod seen;
-mod whims;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,15 +11,15 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use knowing::Knowing;
+use known_times::KnownTimes;
 use loraloom_config::RunConfig;
 use loraloom_tests::{
-    FixedGroups, Fixture, TrainedRun, assert_same_training, device, train, train_with,
+    FixedGroups, Fixture, RandomRoom, TrainedRun, assert_same_training, device, scheduler, train,
+    train_with,
 };
 use loraloom_trainer::{Event, Outcome, Run, SavedRun};
 use seen::seen;
 use serde_json::{Value, json};
-use whims::Whims;
 
 const NAMES: [&str; 4] = ["long", "middle", "short", "other"];
 const STEPS: [usize; 4] = [30, 40, 90, 35];
@@ -53,10 +52,8 @@ fn config(adapters: &[Value], stages: usize, output_dir: &Path) -> Value {
 /// Every adapter alone, with whole steps.
 fn alone(index: usize) -> TrainedRun {
     let adapters = [adapter(index)];
-    let mut whole = FixedGroups::new(vec![vec![1]], None);
-    train_with(Some(&mut whole), |output_dir| {
-        config(&adapters, 1, output_dir)
-    })
+    let whole = FixedGroups::new(vec![vec![1]], None);
+    train_with(whole, |output_dir| config(&adapters, 1, output_dir))
 }
 
 /// Steps after which an adapter was evaluated, and saved.
@@ -89,10 +86,9 @@ fn assert_nothing_changed(run: &TrainedRun) {
 }
 
 #[expect(clippy::print_stdout, reason = "what the test has seen")]
-fn whims_change_nothing(stages: usize) {
+fn changes_change_nothing(stages: usize) {
     let adapters: Vec<Value> = (0..NAMES.len()).map(adapter).collect();
-    let mut whims = Whims::new(stages);
-    let run = train_with(Some(&mut whims), |output_dir| {
+    let run = train_with(RandomRoom::splitting(stages), |output_dir| {
         config(&adapters, stages, output_dir)
     });
     let seen = seen(&run);
@@ -110,12 +106,12 @@ fn whims_change_nothing(stages: usize) {
 
 #[test]
 fn parts_that_change_and_are_disturbed_change_nothing_on_one_stage() {
-    whims_change_nothing(1);
+    changes_change_nothing(1);
 }
 
 #[test]
 fn parts_that_change_and_are_disturbed_change_nothing_on_two_stages() {
-    whims_change_nothing(2);
+    changes_change_nothing(2);
 }
 
 /// The loss of a part is a part of the loss, its tokens are counted where they are trained, and a
@@ -123,10 +119,9 @@ fn parts_that_change_and_are_disturbed_change_nothing_on_two_stages() {
 fn a_short_neighbour_does_not_wait(stages: usize, max_steps: Option<usize>) {
     let adapters = [adapter(0), adapter(2)];
     let groups = vec![vec![4, 1]];
-    let run = train_with(
-        Some(&mut FixedGroups::new(groups, max_steps)),
-        |output_dir| config(&adapters, stages, output_dir),
-    );
+    let run = train_with(FixedGroups::new(groups, max_steps), |output_dir| {
+        config(&adapters, stages, output_dir)
+    });
     let mut neighbour = 0;
     let mut tokens = BTreeMap::<&str, usize>::new();
     let mut iterations = 0;
@@ -203,12 +198,12 @@ fn a_run_that_is_stopped_in_the_middle_of_a_step_goes_on_before_it() {
             Run::resume(load(), &[device()], saved)
         };
         let (stop, mut iterations) = (AtomicBool::new(false), 0);
-        let mut scheduler = FixedGroups::new(vec![vec![4]], Some(1));
+        let scheduler = scheduler(FixedGroups::new(vec![vec![4]], Some(1)));
         let mut last = [1, 1];
         let mut of_run = Vec::new();
         let ended = run
             .expect("the run is prepared")
-            .train_with(&mut scheduler, &stop, &mut |event| {
+            .train_with(scheduler, &stop, &mut |event| {
                 if let Event::Iteration { parts, .. } = event {
                     iterations += 1;
                     last = parts.get("long").copied().unwrap_or([1, 1]);
@@ -253,8 +248,8 @@ fn seconds_between_the_steps_of_a_short_neighbour() {
     });
     for (stages, parts) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)] {
         let adapters = [long.clone(), short.clone()];
-        let mut scheduler = FixedGroups::new(vec![vec![parts, 1]], None);
-        let run = train_with(Some(&mut scheduler), |output_dir| {
+        let room = FixedGroups::new(vec![vec![parts, 1]], None);
+        let run = train_with(room, |output_dir| {
             let mut config = config(&adapters, stages, output_dir);
             config["pipeline"]["microbatches"] = json!(1);
             config["datasets"]["data"]["validation"] = json!(null);
@@ -283,8 +278,7 @@ fn seconds_between_the_steps_of_a_short_neighbour() {
 fn the_scheduler_of_runs_spreads_long_steps() {
     let adapters = [adapter(0), adapter(2)];
     let run = |max_slowdown: f64| {
-        let mut scheduler = Knowing::new(max_slowdown);
-        train_with(Some(&mut scheduler), |output_dir| {
+        train_with(KnownTimes::new(max_slowdown), |output_dir| {
             config(&adapters, 1, output_dir)
         })
     };

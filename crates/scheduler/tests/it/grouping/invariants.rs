@@ -1,8 +1,6 @@
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
-use loraloom_scheduler::{
-    GroupedRoom, GroupingOptions, Member, Padding, Room, StepTimeModel, Task, TaskId,
-};
+use loraloom_scheduler::{GroupedRoom, GroupingOptions, Member, Room, StepTimeModel, Task, TaskId};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
@@ -46,21 +44,12 @@ fn worlds() -> impl Strategy<Value = World> {
             }
         });
     let news = prop_oneof![3 => comes, 2 => any::<Index>().prop_map(News::Ends)];
-    let options = (
-        prop_oneof![Just(1.0), Just(1.2), Just(2.0), Just(f64::INFINITY)],
-        any::<bool>(),
-        prop::option::of(1..4_usize),
-    )
-        .prop_map(|(max_slowdown, padded, cap)| GroupingOptions {
+    let options = prop_oneof![Just(1.0), Just(1.2), Just(2.0), Just(f64::INFINITY)].prop_map(
+        |max_slowdown| GroupingOptions {
             max_slowdown,
-            padding: if padded {
-                Padding::ToLongest
-            } else {
-                Padding::None
-            },
-            max_tasks_per_group: cap.and_then(NonZeroUsize::new),
             ..GroupingOptions::default()
-        });
+        },
+    );
     let pass = prop_oneof![Just(0.0), 0.0..0.01_f64, 0.0..0.2_f64];
     let model = (pass, 0.0..0.01_f64).prop_map(|(pass, segment)| StepTimeModel {
         pass,
@@ -109,7 +98,6 @@ impl World {
         Devices {
             pipeline: self.pipeline,
             model: self.model,
-            padding: self.options.padding,
         }
     }
 }
@@ -151,14 +139,8 @@ fn with_tasks<'a>(room: &GroupedRoom<Tokens>, tasks: &'a BTreeMap<TaskId, Task>)
 }
 
 /// Tokens that the group's batch asks memory for.
-fn tokens_of(world: &World, group: &Group<'_>) -> u64 {
-    if world.options.padding == Padding::None {
-        return group.iter().map(|(task, _)| task.load.tokens).sum();
-    }
-    let rows: usize = group.iter().map(|(task, _)| task.rows_per_step).sum();
-    let length = |task: &Task| task.tokens_per_step / task.rows_per_step;
-    let longest = group.iter().map(|(task, _)| length(task)).max();
-    (rows * longest.unwrap_or(0)) as u64
+fn tokens_of(group: &Group<'_>) -> u64 {
+    group.iter().map(|(task, _)| task.load.tokens).sum()
 }
 
 proptest! {
@@ -217,11 +199,9 @@ proptest! {
             let sizes: Vec<usize> = decided.iter().map(Vec::len).collect();
             let empty = sizes.contains(&0) || sizes.len() < world.groups;
             prop_assert!(!(empty && sizes.iter().any(|&size| size > 1)), "{:?}", sizes);
-            let cap = world.options.max_tasks_per_group.map_or(usize::MAX, NonZeroUsize::get);
-            prop_assert!(sizes.iter().all(|&size| size <= cap));
 
             let groups = with_tasks(&room, &tasks);
-            let tokens: Vec<u64> = groups.iter().map(|group| tokens_of(&world, group)).collect();
+            let tokens: Vec<u64> = groups.iter().map(tokens_of).collect();
             let asked = if world.pipeline { tokens.iter().sum() } else {
                 tokens.into_iter().max().unwrap_or(0)
             };
@@ -249,7 +229,6 @@ proptest! {
             if world.known {
                 prop_assert!(devices.worst_slowdown(&groups) <= world.options.max_slowdown + 1e-6);
                 prop_assert!(devices.beats_time_sharing(&groups, world.groups));
-                prop_assert!(devices.padding_pays(&groups));
             }
 
             // Asking again changes nothing.

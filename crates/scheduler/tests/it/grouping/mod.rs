@@ -1,6 +1,5 @@
 //! What grouping promises, against slow references that know nothing of how it is done.
 
-mod baselines;
 mod examples;
 mod invariants;
 mod optimum;

@@ -1,6 +1,6 @@
 //! How near grouping comes to the best there is, found by trying everything.
 
-use loraloom_scheduler::{GroupedRoom, GroupingOptions, Padding, Room, Task};
+use loraloom_scheduler::{GroupedRoom, GroupingOptions, Room, Task};
 
 use super::{
     reference::{Devices, Group},
@@ -118,12 +118,7 @@ fn placed_by_a_policy(room: &mut GroupedRoom<Tokens>, tasks: &[Task]) -> bool {
 
 /// Cases that can be placed at all, those in which grouping placed everybody, and the worst and mean
 /// of best / found over these.
-fn compare(
-    cases: u64,
-    most_tasks: usize,
-    is_pipeline: bool,
-    padding: Padding,
-) -> (u64, u64, f64, f64) {
+fn compare(cases: u64, most_tasks: usize, is_pipeline: bool) -> (u64, u64, f64, f64) {
     let (mut possible, mut placed, mut worst, mut sum) = (0, 0, 1.0_f64, 0.0);
     for seed in 0..cases {
         let mut random = Random(seed);
@@ -138,13 +133,11 @@ fn compare(
         }
         let options = GroupingOptions {
             max_slowdown: BOUND,
-            padding,
             ..GroupingOptions::default()
         };
         let on = Devices {
             pipeline: is_pipeline,
             model: random.model(),
-            padding,
         };
         let (best, mut room) = if is_pipeline {
             (
@@ -181,16 +174,11 @@ fn compare(
 /// beside another only with the step of less work split, which is never done.
 #[test]
 fn grouping_is_near_the_best_of_all_partitions() {
-    for (is_pipeline, padding, all_placed, factor) in [
-        (false, Padding::None, 0.92, 1.06),
-        (true, Padding::None, 0.95, 1.42),
-        (false, Padding::ToLongest, 0.86, 1.11),
-        (true, Padding::ToLongest, 0.93, 1.37),
-    ] {
+    for (is_pipeline, all_placed, factor) in [(false, 0.92, 1.06), (true, 0.95, 1.42)] {
         let (cases, most_tasks) = if is_pipeline { (150, 5) } else { (400, 6) };
-        let (possible, placed, worst, mean) = compare(cases, most_tasks, is_pipeline, padding);
+        let (possible, placed, worst, mean) = compare(cases, most_tasks, is_pipeline);
         println!(
-            "pipeline {is_pipeline}, {padding:?}: {possible} cases, {placed} placed, best / found: \
+            "pipeline {is_pipeline}: {possible} cases, {placed} placed, best / found: \
              worst {worst:.3}, mean {mean:.4}"
         );
         assert!(placed as f64 >= all_placed * possible as f64);
@@ -207,7 +195,6 @@ fn parts_are_found_if_there_are_any() {
         let on = Devices {
             pipeline: false,
             model: random.model(),
-            padding: Padding::None,
         };
         let mut room = devices(1, GroupingOptions::default());
         room.use_step_times(on.model);

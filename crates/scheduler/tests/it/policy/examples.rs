@@ -1,6 +1,5 @@
 use loraloom_scheduler::{
-    OutOfMemory, Outcome, Policy, SchedulerError, SchedulerOptions, TaskId, TaskScheduler,
-    TaskState,
+    OutOfMemory, Outcome, Policy, Scheduler, SchedulerError, SchedulerOptions, TaskId, TaskState,
 };
 
 use crate::policy::{
@@ -66,7 +65,7 @@ fn what_can_never_fit_is_refused_with_the_numbers() {
 
 #[test]
 fn options_out_of_range_are_refused() {
-    let of = |options| TaskScheduler::new(untimed(1, 1), options).map(|_| ());
+    let of = |options| Scheduler::new(untimed(1, 1), options).map(|_| ());
     let cap = SchedulerOptions {
         max_adapters: Some(0),
         ..SchedulerOptions::default()
@@ -128,7 +127,7 @@ fn out_of_memory_parks_the_newest_of_the_lowest_priority_and_does_not_try_the_sa
     world.scheduler.room_mut();
     assert_eq!(world.decide().admitted, []);
     assert_eq!(
-        world.scheduler.explain(newest).unwrap().reason,
+        world.scheduler.why(newest).unwrap(),
         "ran out of memory beside `adapter-0`, `adapter-2`; waits until one of them leaves"
     );
     assert!(matches!(world.out_of_memory(), OutOfMemory::Parked(parking) if parking.task == low));
@@ -153,7 +152,7 @@ fn who_does_not_fit_even_alone_any_more_holds_up_nobody() {
     assert_eq!(decision.parked[0].task, large);
     assert_eq!(world.state(small), TaskState::Running);
     assert_eq!(
-        world.scheduler.explain(large).unwrap().reason,
+        world.scheduler.why(large).unwrap(),
         "does not fit even alone: 8 of 6 units"
     );
 }
@@ -173,7 +172,9 @@ fn the_cap_is_kept() {
     }
     world.decide();
     assert_eq!(world.running.len(), 2);
-    let explanation = world.scheduler.explain(TaskId(2)).unwrap();
-    assert_eq!(explanation.reason, "all 2 places of max_adapters are taken");
-    assert_eq!(explanation.predicted_start, Some(7.0));
+    assert_eq!(
+        world.scheduler.why(TaskId(2)).unwrap(),
+        "all 2 places of max_adapters are taken"
+    );
+    assert_eq!(world.predicted_start(TaskId(2)), Some(7.0));
 }

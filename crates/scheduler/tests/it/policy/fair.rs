@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{FairShares, Policy, SchedulerOptions, TaskId};
+use loraloom_scheduler::{SchedulerOptions, TaskId};
 use proptest::prelude::*;
 
 use crate::policy::{
@@ -9,9 +9,8 @@ use crate::policy::{
     world::{World, fair, options},
 };
 
-/// What tenants were served, per share, by priority, and the promise about it.
+/// What tenants were served by priority, and the promise about it.
 struct Auditor {
-    shares: BTreeMap<String, f64>,
     lead: f64,
     served: BTreeMap<(i64, String), f64>,
     at_last_decision: BTreeMap<(i64, String), f64>,
@@ -22,9 +21,8 @@ struct Auditor {
 }
 
 impl Auditor {
-    fn new(lead: u64, shares: BTreeMap<String, f64>) -> Self {
+    fn new(lead: u64) -> Self {
         Self {
-            shares,
             lead: lead as f64,
             served: BTreeMap::new(),
             at_last_decision: BTreeMap::new(),
@@ -37,9 +35,8 @@ impl Auditor {
     fn train(&mut self, world: &mut World) {
         for task in &world.running {
             let task = &world.tasks[task];
-            let share = self.shares.get(&task.tenant).copied().unwrap_or(1.0);
             let of = (task.priority, task.tenant.clone());
-            *self.served.entry(of).or_default() += task.tokens_per_step as f64 / share;
+            *self.served.entry(of).or_default() += task.tokens_per_step as f64;
         }
         world.train();
     }
@@ -96,13 +93,11 @@ proptest! {
     #[test]
     fn backlogged_tenants_are_served_alike(
         rounds in happenings(), groups in 1..3_usize, lead in 0..300_u64,
-        share in 0.5..4.0_f64, cap in prop::option::of(1..5_usize),
+        cap in prop::option::of(1..5_usize),
     ) {
-        let shares = BTreeMap::from([("tenant-0".to_owned(), share)]);
-        let policy = Policy::Fair(FairShares { lead, shares: shares.clone() });
-        let options = SchedulerOptions { max_adapters: cap, ..options(policy) };
+        let options = SchedulerOptions { max_adapters: cap, ..options(fair(lead)) };
         let mut world = World::new(StubRoom::new(groups, CAPACITY, Pace::Unknown), options);
-        let mut auditor = Auditor::new(lead, shares);
+        let mut auditor = Auditor::new(lead);
         for round in rounds {
             for happening in &round {
                 if let Happening::Train(iterations) = happening {
@@ -128,7 +123,7 @@ fn adversaries_do_not_break_the_bound() {
             StubRoom::new(groups, CAPACITY, Pace::Unknown),
             options(fair(lead)),
         );
-        let mut auditor = Auditor::new(lead, BTreeMap::new());
+        let mut auditor = Auditor::new(lead);
         for iteration in 0..1500 {
             if iteration % 2 == 0 && iteration < 600 {
                 world.arrive(0, "flood", 1, 30);
@@ -170,20 +165,4 @@ fn two_tenants_share_one_place_and_swap_every_two_leads() {
     assert_eq!(swaps, 1 + (400 - 1 - 11) / 22);
     let steps = [0, 1].map(|id| world.scheduler.steps_taken(TaskId(id)).unwrap());
     assert!(steps[0].abs_diff(steps[1]) <= 11, "{steps:?}");
-}
-
-#[test]
-fn shares_are_kept() {
-    let shares = BTreeMap::from([("a".to_owned(), 3.0)]);
-    let policy = Policy::Fair(FairShares { lead: 50, shares });
-    let mut world = World::new(StubRoom::new(1, 1, Pace::Unknown), options(policy));
-    for tenant in ["a", "b"] {
-        world.arrive(0, tenant, 1, 10_000);
-    }
-    for _ in 0..4000 {
-        world.decide();
-        world.train();
-    }
-    let steps = [0, 1].map(|id| world.scheduler.steps_taken(TaskId(id)).unwrap());
-    assert!(steps[0].abs_diff(3000) <= 20, "{steps:?}");
 }

@@ -39,7 +39,7 @@ proptest! {
                 world.happen(happening);
             }
             let mut decision = world.decide();
-            if matches!(policy, Policy::Fair(_)) {
+            if matches!(policy, Policy::Fair { .. }) {
                 for _ in 0..2 {
                     world.scheduler.room_mut();
                     decision = world.decide();

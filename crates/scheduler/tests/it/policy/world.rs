@@ -1,15 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loraloom_scheduler::{
-    Decision, FairShares, OutOfMemory, Outcome, Past, Policy, SchedulerOptions, Task, TaskId,
-    TaskScheduler, TaskState,
+    Decision, OutOfMemory, Outcome, Past, Policy, Scheduler, SchedulerOptions, Task, TaskId,
+    TaskState,
 };
 
 use crate::policy::room::{Pace, StubRoom, task};
 
 /// A scheduler, a clock, and all tasks ever submitted.
 pub(crate) struct World {
-    pub(crate) scheduler: TaskScheduler<StubRoom>,
+    pub(crate) scheduler: Scheduler<StubRoom>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
     pub(crate) running: BTreeSet<TaskId>,
     pub(crate) now: f64,
@@ -25,16 +25,13 @@ pub(crate) fn options(policy: Policy) -> SchedulerOptions {
 }
 
 pub(crate) fn fair(lead: u64) -> Policy {
-    Policy::Fair(FairShares {
-        lead,
-        shares: BTreeMap::new(),
-    })
+    Policy::Fair { lead }
 }
 
 impl World {
     pub(crate) fn new(room: StubRoom, options: SchedulerOptions) -> Self {
         Self {
-            scheduler: TaskScheduler::new(room, options).unwrap(),
+            scheduler: Scheduler::new(room, options).unwrap(),
             tasks: BTreeMap::new(),
             running: BTreeSet::new(),
             now: 0.0,
@@ -58,6 +55,12 @@ impl World {
         let id = self.tasks.len() as u64;
         self.submit(task(id, priority, tenant, units, steps));
         TaskId(id)
+    }
+
+    /// When a task is predicted to start, if it is the first that does not fit.
+    pub(crate) fn predicted_start(&self, task: TaskId) -> Option<f64> {
+        let (head, start) = self.scheduler.head()?;
+        start.filter(|_| head == task)
     }
 
     pub(crate) fn state(&self, task: TaskId) -> TaskState {
@@ -147,7 +150,7 @@ impl World {
     pub(crate) fn restarted(&self, options: SchedulerOptions) -> Self {
         let mut room = self.scheduler.room().clone();
         loraloom_scheduler::Room::clear(&mut room);
-        let mut scheduler = TaskScheduler::new(room, options).unwrap();
+        let mut scheduler = Scheduler::new(room, options).unwrap();
         for (&id, task) in &self.tasks {
             let past = Past {
                 state: self.state(id),

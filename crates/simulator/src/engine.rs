@@ -1,0 +1,401 @@
+use std::{collections::BTreeMap, time::Instant};
+
+use loraloom_scheduler::{
+    Decision, Load, MeasuredIteration, MeasuredTask, Measurement, Outcome, Room, Scheduler, TaskId,
+    TaskState, Work,
+};
+
+use super::{
+    Costs, DecisionTime, Devices, Job, Moment, Pace, Padding, Replay, ReplayedJob, SimulationError,
+    costs::Share,
+    device::{Device, Stretch, devices_for},
+    fairness::Fairness,
+    progress::{Progress, UNITS},
+    random::Random,
+};
+
+/// Replays jobs on a virtual clock. Its numbers are whole nanoseconds and parts of steps, so that
+/// [`Pace::Events`] and [`Pace::Iterations`] give the same to the last bit.
+///
+/// A decision takes effect on each device when its iteration ends; a task that moves waits for the
+/// end of the iteration that it is in. Parking and moving take no time.
+///
+/// # Errors
+/// [`SimulationError`] if the scheduler refuses a task or leaves jobs waiting for ever.
+pub fn replay<R: Room>(
+    jobs: &[Job],
+    devices: Devices,
+    scheduler: Scheduler<R>,
+    pace: Pace,
+) -> Result<Replay, SimulationError> {
+    devices.costs.validate()?;
+    let mut clock = Clock::new(jobs, devices, scheduler, pace);
+    while let Some(now) = clock.next_event() {
+        clock.advance(now)?;
+    }
+    clock.finished()
+}
+
+struct Clock<R> {
+    scheduler: Scheduler<R>,
+    pace: Pace,
+    costs: Costs,
+    padding: Padding,
+    noise: (f64, Random),
+    /// Nanoseconds.
+    decide_every: Option<u64>,
+    last_decision: u64,
+    devices: Vec<Device>,
+    jobs: Vec<Progress>,
+    places: BTreeMap<TaskId, usize>,
+    /// Jobs that have arrived: so many of the first.
+    arrived: usize,
+    waiting: Vec<usize>,
+    fairness: Fairness,
+    replay: Replay,
+}
+
+impl<R: Room> Clock<R> {
+    fn new(jobs: &[Job], devices: Devices, scheduler: Scheduler<R>, pace: Pace) -> Self {
+        let mut tenants = BTreeMap::new();
+        let mut order: Vec<&Job> = jobs.iter().collect();
+        order.sort_by_key(|job| job.arrival);
+        let job = |job: &&Job| {
+            let next = tenants.len();
+            let tenant = tenants.entry(job.task.tenant.clone()).or_insert(next);
+            Progress::of(job, *tenant)
+        };
+        let jobs: Vec<Progress> = order.iter().map(job).collect();
+        let tenants = tenants.len();
+        Self {
+            scheduler,
+            pace,
+            costs: devices.costs,
+            padding: devices.padding,
+            noise: (devices.noise, Random::new(devices.seed)),
+            decide_every: devices.decide_every.map(|s| ((s * 1e9) as u64).max(1)),
+            last_decision: 0,
+            devices: (0..devices.count).map(|_| Device::default()).collect(),
+            places: (jobs.iter().map(|job| job.task.id).zip(0..)).collect(),
+            jobs,
+            arrived: 0,
+            waiting: vec![0; tenants],
+            fairness: Fairness::new(tenants),
+            replay: Replay::of(devices.count),
+        }
+    }
+
+    /// The next arrival, end of a stretch, or decision without news.
+    fn next_event(&self) -> Option<u64> {
+        let arrival = self.jobs.get(self.arrived).map(|job| job.arrival);
+        let stretches = self.devices.iter().filter_map(|d| d.stretch.as_ref());
+        let end = stretches.map(Stretch::end).min();
+        let due = end.and(self.due());
+        end.into_iter().chain(arrival).chain(due).min()
+    }
+
+    fn due(&self) -> Option<u64> {
+        Some(self.last_decision.saturating_add(self.decide_every?))
+    }
+
+    fn advance(&mut self, now: u64) -> Result<(), SimulationError> {
+        for device in 0..self.devices.len() {
+            self.count(device, now)?;
+        }
+        let mut news = self.due().is_some_and(|due| due <= now);
+        for device in 0..self.devices.len() {
+            news |= self.end(device, now)?;
+        }
+        while let Some(job) = self.jobs.get(self.arrived).filter(|j| j.arrival <= now) {
+            self.scheduler.submit(job.task.clone(), seconds(now))?;
+            self.waiting[job.tenant] += 1;
+            self.arrived += 1;
+            news = true;
+            if self.arrived == self.jobs.len() {
+                self.replay.tokens_while_arriving = self.tokens();
+            }
+        }
+        if news || self.pace == Pace::Decisions {
+            self.decide(now)?;
+        }
+        while (0..self.devices.len()).any(|device| self.interrupt(device, now)) {}
+        for device in 0..self.devices.len() {
+            self.begin(device, now);
+        }
+        Ok(())
+    }
+
+    fn tokens(&self) -> u64 {
+        (self.fairness.total() / u128::from(UNITS)) as u64
+    }
+
+    /// Counts the iterations of a device that have ended by now.
+    fn count(&mut self, device: usize, now: u64) -> Result<(), SimulationError> {
+        let Some(stretch) = self.devices[device].stretch.as_mut() else {
+            return Ok(());
+        };
+        let iterations = stretch.count(now);
+        if iterations == 0 {
+            return Ok(());
+        }
+        self.replay.iterations += iterations;
+        self.replay.busy_nanoseconds += iterations * stretch.period;
+        if stretch.bytes > self.costs.device_bytes {
+            self.replay.iterations_out_of_memory += iterations;
+        }
+        for member in &stretch.members {
+            let job = &mut self.jobs[self.places[&member.task]];
+            let units = job.advance(iterations, member.parts);
+            let service = u128::from(units) * job.task.tokens_per_step as u128;
+            self.fairness.serve(job.tenant, service);
+            // One that was parked in the middle of an iteration tells when it goes on.
+            let steps = job.steps() - job.told;
+            if steps > 0 && self.scheduler.state(member.task) == Some(TaskState::Running) {
+                job.told += steps;
+                let tokens = (steps * job.task.tokens_per_step) as u64;
+                self.scheduler.progress(member.task, steps, tokens)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a stretch if its time has come, and says whether a scheduler would want to know.
+    fn end(&mut self, device: usize, now: u64) -> Result<bool, SimulationError> {
+        let slot = &mut self.devices[device];
+        let Some(stretch) = slot.stretch.take_if(|stretch| stretch.end() == now) else {
+            return Ok(false);
+        };
+        let mut news = slot.measured != stretch.members;
+        if news {
+            slot.measured.clone_from(&stretch.members);
+            self.measure(&stretch)?;
+        }
+        for member in &stretch.members {
+            let job = &mut self.jobs[self.places[&member.task]];
+            job.on = None;
+            if job.is_complete() {
+                if !job.has_place {
+                    self.waiting[job.tenant] -= 1;
+                }
+                job.finished = Some(now);
+                job.has_place = false;
+                self.scheduler
+                    .finish(member.task, Outcome::Done, seconds(now))?;
+                news = true;
+            }
+        }
+        Ok(news)
+    }
+
+    fn decide(&mut self, now: u64) -> Result<(), SimulationError> {
+        self.last_decision = now;
+        let waiting = self.waiting.iter().sum();
+        let begun = Instant::now();
+        let decision = self.scheduler.decide(seconds(now));
+        let seconds = begun.elapsed().as_secs_f64();
+        self.replay
+            .decisions
+            .push(DecisionTime { waiting, seconds });
+        self.replay.preemptions += decision.parked.len();
+        self.replay.regroupings += usize::from(decision.regrouped.is_some());
+        self.apply(now, &decision);
+        // Here and not at every event: how often is then a matter of decisions, not of the pace.
+        self.fairness.observe();
+        let waits: Vec<bool> = self.waiting.iter().map(|&count| count > 0).collect();
+        self.fairness.wait(&waits);
+        let moment = Moment {
+            nanoseconds: now,
+            running: decision.groups.iter().map(Vec::len).sum(),
+            waiting: self.waiting.iter().sum(),
+        };
+        let last = self.replay.moments.last();
+        if last.is_none_or(|last| (last.running, last.waiting) != (moment.running, moment.waiting))
+        {
+            self.replay.moments.push(moment);
+        }
+        Ok(())
+    }
+
+    /// Tells the scheduler what an iteration took. Its steps were counted before.
+    fn measure(&mut self, stretch: &Stretch) -> Result<(), SimulationError> {
+        let (relative, random) = &mut self.noise;
+        let factor = (1.0 + *relative * random.normal()).max(0.1);
+        let tasks = stretch
+            .members
+            .iter()
+            .map(|member| (&self.jobs[self.places[&member.task]].task, member.parts));
+        let bytes = Measurement {
+            peak_in_use_bytes: Some(stretch.bytes as u64),
+            reserved_bytes: None,
+        };
+        let running = |task: &TaskId| self.scheduler.state(*task) == Some(TaskState::Running);
+        let iteration = MeasuredIteration {
+            work: Work::of_group(tasks.clone()),
+            load: tasks
+                .clone()
+                .map(|(task, parts)| part_of(task.load, parts))
+                .sum(),
+            tasks: tasks
+                .map(|(task, _)| task.id)
+                .filter(running)
+                .map(|task| MeasuredTask {
+                    task,
+                    steps: 0,
+                    tokens: 0,
+                })
+                .collect(),
+            seconds: seconds(stretch.period) * factor,
+            // Devices are alike: what one takes, all would.
+            memory: vec![bytes; self.devices.len()],
+        };
+        Ok(self.scheduler.measured(&iteration)?)
+    }
+
+    fn apply(&mut self, now: u64, decision: &Decision) {
+        let mut running = vec![false; self.jobs.len()];
+        for member in decision.groups.iter().flatten() {
+            running[self.places[&member.task]] = true;
+        }
+        for (job, runs) in self.jobs.iter_mut().zip(running).take(self.arrived) {
+            match (job.has_place, runs) {
+                (false, true) => self.waiting[job.tenant] -= 1,
+                (true, false) => self.waiting[job.tenant] += 1,
+                _ => {}
+            }
+            job.has_place = runs;
+            if runs {
+                job.started.get_or_insert(now);
+            }
+        }
+        let chosen = devices_for(&decision.groups, &self.devices);
+        for device in &mut self.devices {
+            device.assigned.clear();
+        }
+        for (device, members) in chosen.into_iter().zip(&decision.groups) {
+            self.devices[device].assigned.clone_from(members);
+        }
+    }
+
+    /// Whether a device can train a job now: nobody else does.
+    fn is_free_for(&self, device: usize, task: TaskId) -> bool {
+        let job = &self.jobs[self.places[&task]];
+        job.finished.is_none() && job.on.is_none_or(|on| on == device)
+    }
+
+    /// Has a device stop at the end of its iteration if it should train something else. Says whether
+    /// that was now, and its tasks are free.
+    fn interrupt(&mut self, device: usize, now: u64) -> bool {
+        let Some(stretch) = &self.devices[device].stretch else {
+            return false;
+        };
+        let assigned = self.devices[device].assigned.iter();
+        let wanted = assigned.filter(|member| self.is_free_for(device, member.task));
+        if wanted.eq(&stretch.members) {
+            return false;
+        }
+        let slot = &mut self.devices[device];
+        if let Some(stretch) = slot.stretch.take_if(|stretch| stretch.is_at_boundary(now)) {
+            for member in &stretch.members {
+                self.jobs[self.places[&member.task]].on = None;
+            }
+            return true;
+        }
+        if let Some(stretch) = &mut slot.stretch {
+            stretch.cut();
+        }
+        false
+    }
+
+    /// Has an idle device train what it is assigned.
+    fn begin(&mut self, device: usize, now: u64) {
+        if self.devices[device].stretch.is_some() {
+            return;
+        }
+        let mut members = self.devices[device].assigned.clone();
+        members.retain(|member| self.is_free_for(device, member.task));
+        if members.is_empty() {
+            return;
+        }
+        let mut iterations = u64::MAX;
+        let mut shares: Vec<Share> = Vec::with_capacity(members.len());
+        for &member in &members {
+            let job = &mut self.jobs[self.places[&member.task]];
+            job.on = Some(device);
+            iterations = iterations.min(job.iterations_left(member.parts));
+            shares.push(job.share(member));
+        }
+        let bytes = self.costs.bytes(&shares, self.padding);
+        self.replay.largest_bytes = self.replay.largest_bytes.max(bytes);
+        let slot = &mut self.devices[device];
+        if slot.measured != members || self.pace != Pace::Events {
+            iterations = 1;
+        }
+        slot.stretch = Some(Stretch {
+            members,
+            begun: now,
+            period: ((self.costs.seconds(&shares, self.padding) * 1e9) as u64).max(1),
+            iterations,
+            counted: 0,
+            bytes,
+        });
+    }
+
+    fn finished(mut self) -> Result<Replay, SimulationError> {
+        let unfinished = || self.jobs.iter().filter(|job| job.finished.is_none());
+        if let Some(first) = unfinished().next() {
+            let last = self.replay.moments.last();
+            return Err(SimulationError::Starved {
+                waiting: unfinished().count(),
+                first: first.task.name.clone(),
+                seconds: last.map_or(0.0, |moment| seconds(moment.nanoseconds)),
+            });
+        }
+        self.replay.tokens = self.tokens();
+        self.replay.fairness_gap = (self.fairness.gap() / u128::from(UNITS)) as u64;
+        let useful = self.jobs.iter().map(|job| job.useful_seconds(&self.costs));
+        self.replay.useful_seconds = useful.sum();
+        let replayed = |job: &Progress| ReplayedJob {
+            arrival: job.arrival,
+            started: job.started.unwrap_or(job.arrival),
+            finished: job.finished.unwrap_or(job.arrival),
+            steps: job.steps(),
+        };
+        self.replay.jobs = self.jobs.iter().map(replayed).collect();
+        Ok(self.replay)
+    }
+}
+
+/// What one of so many parts of a step asks of memory.
+fn part_of(load: Load, parts: usize) -> Load {
+    let parts = parts.max(1) as u64;
+    Load {
+        tokens: load.tokens.div_ceil(parts),
+        squared_tokens: load.squared_tokens.div_ceil(parts),
+        adapter_bytes: load.adapter_bytes,
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+impl Replay {
+    fn of(devices: usize) -> Self {
+        Self {
+            jobs: Vec::new(),
+            moments: Vec::new(),
+            decisions: Vec::new(),
+            devices,
+            iterations: 0,
+            iterations_out_of_memory: 0,
+            largest_bytes: 0.0,
+            busy_nanoseconds: 0,
+            useful_seconds: 0.0,
+            tokens: 0,
+            tokens_while_arriving: 0,
+            preemptions: 0,
+            regroupings: 0,
+            fairness_gap: 0,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+use std::collections::BTreeSet;
+
+use loraloom_scheduler::{
+    Coefficients, DeviceMemory, GroupedRoom, GroupingOptions, MemoryModel, Policy, Room, Scheduler,
+    SchedulerError, SchedulerOptions,
+};
+
+use super::{
+    Costs, Devices, Job, Pace, Padding, Replay, SimulatedPolicy, SimulationError, TracedJob,
+    Workload, replay,
+    rooms::{FilledRoom, Filling},
+};
+
+/// Seconds between decisions of the fair policy: it goes by what was trained, which changes without
+/// arrivals and ends.
+const FAIR_SECONDS: f64 = 600.0;
+/// Pages of the host's allocator.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// Jobs of a trace, and devices to replay them on.
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    /// How the jobs were made.
+    pub workload: Workload,
+    /// Place of the first job in the trace, from 0 in order of arrival.
+    pub first_job: usize,
+    /// The jobs, in order of arrival.
+    pub jobs: Vec<Job>,
+    /// What iterations take.
+    pub costs: Costs,
+    /// Standard deviation of measured seconds, relative to the true ones.
+    pub noise: f64,
+    /// Bound of the grouping policies.
+    pub max_slowdown: f64,
+    /// Whether naive grouping pads its batches, as mLoRA does; all other policies have loraloom's
+    /// batches, which have no padding.
+    pub naive_padding: Padding,
+}
+
+impl Simulation {
+    /// The jobs of a trace that a workload names, without noise, with the usual bound, and with
+    /// padding for naive grouping.
+    ///
+    /// # Errors
+    /// [`SimulationError`] if there are too few jobs, or a number makes no sense.
+    pub fn new(
+        trace: &[TracedJob],
+        workload: Workload,
+        costs: Costs,
+    ) -> Result<Self, SimulationError> {
+        Ok(Self {
+            first_job: workload.first_job(trace.len())?,
+            jobs: workload.jobs_of(trace, &costs)?,
+            workload,
+            costs,
+            noise: 0.0,
+            max_slowdown: GroupingOptions::default().max_slowdown,
+            naive_padding: Padding::ToLongest,
+        })
+    }
+
+    /// Replays the jobs under a policy.
+    ///
+    /// # Errors
+    /// [`SimulationError`] if a task fits no device, or an option makes no sense.
+    pub fn run(&self, policy: SimulatedPolicy) -> Result<Replay, SimulationError> {
+        self.run_at(policy, Pace::Events)
+    }
+
+    /// Replays the jobs under a policy, iteration by iteration if wanted.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_at(&self, policy: SimulatedPolicy, pace: Pace) -> Result<Replay, SimulationError> {
+        let devices = vec![self.device()?; self.workload.devices];
+        let grouped = || {
+            let options = GroupingOptions {
+                max_slowdown: self.max_slowdown,
+                keep_places: true,
+                ..GroupingOptions::default()
+            };
+            GroupedRoom::per_group(devices.clone(), options)
+        };
+        let filled = |rule| FilledRoom::new(devices.clone(), rule);
+        match policy {
+            SimulatedPolicy::OneTaskPerDevice => self.replay(
+                filled(Filling::OneTask),
+                Policy::StrictFifo,
+                Padding::None,
+                pace,
+            ),
+            SimulatedPolicy::NaiveGrouping => {
+                let padding = self.naive_padding;
+                let room = filled(Filling::FirstFit(padding));
+                self.replay(room, Policy::StrictFifo, padding, pace)
+            }
+            SimulatedPolicy::LeastLoaded => {
+                let room = filled(Filling::LeastLoaded);
+                self.replay(room, Policy::StrictFifo, Padding::None, pace)
+            }
+            SimulatedPolicy::StrictFifo => {
+                self.replay(grouped()?, Policy::StrictFifo, Padding::None, pace)
+            }
+            SimulatedPolicy::BestEffortFifo => {
+                self.replay(grouped()?, Policy::BestEffortFifo, Padding::None, pace)
+            }
+            SimulatedPolicy::Fair => self.replay(grouped()?, Policy::FAIR, Padding::None, pace),
+        }
+    }
+
+    /// The memory of a device, as a run knows it before anything was measured.
+    fn device(&self) -> Result<DeviceMemory, SchedulerError> {
+        let costs = &self.costs;
+        let prior = Coefficients::new(0.0, costs.bytes_per_token, costs.bytes_per_squared_token)?;
+        DeviceMemory::new(
+            "device",
+            costs.device_bytes as u64,
+            costs.bytes_constant as u64,
+            1.0,
+            MemoryModel::new(prior, PAGE_BYTES),
+        )
+    }
+
+    fn replay<R: Room>(
+        &self,
+        room: R,
+        policy: Policy,
+        padding: Padding,
+        pace: Pace,
+    ) -> Result<Replay, SimulationError> {
+        let is_fair = matches!(policy, Policy::Fair { .. });
+        let options = SchedulerOptions {
+            policy,
+            ..SchedulerOptions::default()
+        };
+        let devices = Devices {
+            count: self.workload.devices,
+            costs: self.costs,
+            padding,
+            noise: self.noise,
+            seed: self.workload.seed,
+            decide_every: is_fair.then_some(FAIR_SECONDS),
+        };
+        replay(&self.jobs, devices, Scheduler::new(room, options)?, pace)
+    }
+
+    /// Seconds that all jobs take alone, over those of all devices from the first arrival to the
+    /// last; `None` if all arrive at once.
+    pub fn offered_load(&self) -> Option<f64> {
+        let span = self.jobs.last().map_or(0, |job| job.arrival) as f64 / 1e9;
+        let alone = |job: &Job| self.costs.seconds_alone(&job.task) * job.task.total_steps as f64;
+        let seconds: f64 = self.jobs.iter().map(alone).sum();
+        (span > 0.0).then(|| seconds / (span * self.workload.devices as f64))
+    }
+
+    /// Tokens of all jobs.
+    pub fn tokens(&self) -> u64 {
+        let tokens = |job: &Job| (job.task.tokens_per_step * job.task.total_steps) as u64;
+        self.jobs.iter().map(tokens).sum()
+    }
+
+    /// Number of tenants.
+    pub fn tenants(&self) -> usize {
+        let names = self.jobs.iter().map(|job| job.task.tenant.as_str());
+        names.collect::<BTreeSet<_>>().len()
+    }
+}

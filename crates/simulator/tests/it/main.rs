@@ -1,0 +1,4 @@
+//! The virtual clock, and traces under every policy.
+
+mod replay;
+mod simulate;
