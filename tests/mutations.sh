@@ -85,16 +85,25 @@ mutation hangup-handled crates/cli/src/interrupt.rs 'if !is_ignored(SIGHUP)' 'if
 mutation save-not-heard $trainer/intake.rs \
     'self.save.load(Ordering::Relaxed) && self.save' 'false && self.save' when_it_is_asked
 mutation halvings-forgotten $trainer/task.rs 'self.halvings = record.halvings;' '' half_the_rows
-mutation memory-not-observed $trainer/scheduling/budget.rs \
-    'self.memory.observe(load, measured);' 'let _ = (load, measured);' what_iterations_take
-mutation step-times-unused $trainer/scheduling/overseer.rs \
+mutation memory-not-observed $scheduler/grouping/grouped_room.rs \
+    'memory.observe(iteration.load, *measured);' 'let _ = (memory, measured);' what_iterations_take
+mutation step-times-unused $scheduler/grouping/grouped_room.rs \
     'fit.mean_error <= USABLE_ERROR' 'fit.mean_error < 0.0' what_iterations_take
-mutation step-times-forgotten $trainer/scheduling/overseer.rs \
-    'self.use_step_times(learnt.step_time_model);' '' what_iterations_take
-mutation devices-forgotten $trainer/run.rs 'overseer.remember_devices(learnt);' 'let _ = learnt;' what_iterations_take
+mutation step-times-forgotten $scheduler/grouping/grouped_room.rs \
+    '= learnt.step_time_model {' '= learnt.step_time_model.filter(|_| false) {' what_iterations_take
+mutation devices-forgotten $trainer/run.rs 'scheduler.room_mut().remember(learnt);' 'let _ = learnt;' what_iterations_take
+mutation no-margin $scheduler/memory/model.rs 'RESIDUALS: f64 = 2.5' 'RESIDUALS: f64 = 0.0' memory::
+mutation fit-beyond-reach $scheduler/memory/model.rs 'REACH: f64 = 1.5' 'REACH: f64 = 1e9' memory::
+mutation one-length-tells-all $scheduler/memory/model.rs '.len() == 3;' '.len() > 0;' memory::
+mutation ran-out-and-again $scheduler/memory/model.rs 'self.ran_out.push(new);' 'let _ = new;' memory::
+mutation pools-of-their-own $scheduler/memory/model.rs 'self.held.push((load, exact_bytes));' '' memory::
+mutation least-loaded-is-first crates/simulator/src/rooms.rs 'if self.rule == Filling::LeastLoaded {' \
+    'if false && self.rule == Filling::LeastLoaded {' rooms::
+mutation padding-is-free crates/simulator/src/rooms.rs 'if padding == Padding::None {' 'if padding == padding {' rooms::
+mutation steps-untold crates/simulator/src/engine.rs 'self.scheduler.progress(member.task, steps, tokens)?;' '' replay
 
-mutation lead-a-thousand-times $trainer/scheduling/scheduler.rs \
-    'const FAIR_LEAD: u64 = 65_536;' 'const FAIR_LEAD: u64 = 65_536_000;' tenants_take_turns
+mutation lead-a-thousand-times $scheduler/policy/options.rs \
+    'Self::Fair { lead: 65_536 }' 'Self::Fair { lead: 65_536_000 }' tenants_take_turns
 mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back

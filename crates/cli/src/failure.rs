@@ -233,7 +233,8 @@ fn simulation_exit(error: &SimulationError) -> Exit {
         | SimulationError::NotFitted
         | SimulationError::OutOfRange { .. }
         | SimulationError::NothingToDraw { .. }
-        | SimulationError::NoSpacing { .. } => Exit::Usage,
+        | SimulationError::NoSpacing { .. }
+        | SimulationError::TooLarge { .. } => Exit::Usage,
         SimulationError::Scheduler(_) | SimulationError::Starved { .. } => Exit::Internal,
     }
 }

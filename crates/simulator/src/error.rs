@@ -72,6 +72,16 @@ pub enum SimulationError {
         /// Number of jobs.
         jobs: usize,
     },
+    /// A job that no device holds.
+    #[error("`{job}` takes {bytes:.0} bytes alone, and a device has {device_bytes:.0}")]
+    TooLarge {
+        /// Its name.
+        job: String,
+        /// Bytes of one of its iterations.
+        bytes: f64,
+        /// Bytes of a device.
+        device_bytes: f64,
+    },
     /// The scheduler refused what it was told.
     #[error(transparent)]
     Scheduler(#[from] loraloom_scheduler::SchedulerError),

@@ -176,3 +176,89 @@ impl Room for FilledRoom {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_scheduler::{Coefficients, DeviceMemory, MemoryModel, Room, Task, TaskId};
+
+    use super::{FilledRoom, Filling, Padding};
+    use crate::Costs;
+
+    /// So many tokens fit on each device; the margin of a quarter is on top.
+    fn room(devices: usize, tokens: u64, rule: Filling) -> FilledRoom {
+        let prior = Coefficients::new(0.0, 1000.0, 0.0).expect("sizes");
+        let limit = tokens * 1250;
+        let memory = DeviceMemory::new("device", limit, 0, 1.0, MemoryModel::new(prior, 0));
+        FilledRoom::new(vec![memory.expect("a share"); devices], rule)
+    }
+
+    fn task(id: u64, rows: usize, length: usize) -> Task {
+        let costs = Costs {
+            adapter_bytes_per_rank: 0.0,
+            ..Costs::default()
+        };
+        Task {
+            id: TaskId(id),
+            name: format!("job-{id}"),
+            tenant: "default".to_owned(),
+            priority: 0,
+            arrival: id,
+            rank: 8,
+            rows_per_step: rows,
+            tokens_per_step: rows * length,
+            total_steps: 10,
+            max_parts: rows,
+            load: costs.load(8, rows, length),
+        }
+    }
+
+    fn sizes(room: &FilledRoom) -> Vec<usize> {
+        room.groups().iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn one_task_has_a_device_to_itself() {
+        let mut room = room(2, 5000, Filling::OneTask);
+        assert_eq!(room.place(&task(0, 4, 1000), None), Ok(0));
+        assert_eq!(room.place(&task(1, 4, 100), Some(1)), Ok(1));
+        let refusal = room.place(&task(2, 1, 10), None).expect_err("none left");
+        assert_eq!(refusal.reason, "every device has its task");
+        room.remove(TaskId(0));
+        assert_eq!(room.place(&task(4, 4, 1000), Some(1)), Ok(0));
+        room.clear();
+        assert_eq!(sizes(&room), [0, 0]);
+    }
+
+    #[test]
+    fn devices_fill_in_order_and_rows_are_padded_to_the_longest() {
+        let mut room = room(2, 8000, Filling::FirstFit(Padding::ToLongest));
+        // Four rows of 100 tokens take as much memory as four of 1,000.
+        let places: Vec<_> = [1000, 100, 100, 1000]
+            .into_iter()
+            .zip(0..)
+            .map(|(length, id)| room.place(&task(id, 4, length), None))
+            .collect();
+        assert_eq!(places, [Ok(0), Ok(0), Ok(1), Ok(1)]);
+        assert!(room.place(&task(9, 1, 10), None).is_err());
+        let mut room = self::room(2, 8000, Filling::FirstFit(Padding::None));
+        for id in 0..6 {
+            assert_eq!(room.place(&task(id, 4, 300), None), Ok(0));
+        }
+        assert_eq!(room.place(&task(6, 4, 300), None), Ok(1));
+    }
+
+    #[test]
+    fn the_device_with_the_fewest_tokens_is_next() {
+        let mut room = room(3, 8000, Filling::LeastLoaded);
+        let lengths = [1000, 100, 200, 300, 50, 500];
+        let places: Vec<_> = lengths
+            .into_iter()
+            .zip(0..)
+            .map(|(length, id)| room.place(&task(id, 4, length), None))
+            .collect();
+        // 4,000 tokens, then 400 + 1,200, and 800 + 200 + 2,000.
+        assert_eq!(places, [Ok(0), Ok(1), Ok(2), Ok(1), Ok(2), Ok(2)]);
+        // Where it is, a task stays.
+        assert_eq!(room.place(&task(6, 4, 10), Some(0)), Ok(0));
+    }
+}

@@ -1,4 +1,4 @@
-use super::{Costs, SimulationError, TracedJob, random::Random};
+use super::{Costs, Padding, SimulationError, TracedJob, costs::Share, random::Random};
 use loraloom_scheduler::{Task, TaskId};
 
 /// How jobs of a trace become tasks.
@@ -120,6 +120,14 @@ impl Workload {
             max_parts: rows,
             load: costs.load(rank, rows, length),
         };
+        let bytes = costs.bytes(&[Share::of(&task, 1)], Padding::None);
+        if bytes > costs.device_bytes {
+            return Err(SimulationError::TooLarge {
+                job: task.name,
+                bytes,
+                device_bytes: costs.device_bytes,
+            });
+        }
         let steps = job.duration / costs.seconds_alone(&task);
         task.total_steps = steps.round().max(1.0) as usize;
         Ok(task)
@@ -269,5 +277,17 @@ mod tests {
         let at_once = vec![trace[0].clone(); 20];
         let error = refused(|_| (), &at_once);
         assert!(matches!(error, SimulationError::NoSpacing { jobs: 10 }));
+    }
+
+    #[test]
+    fn a_job_that_no_device_holds_is_refused() {
+        let costs = Costs {
+            device_bytes: 2e8,
+            ..Costs::default()
+        };
+        let error = Workload::default()
+            .jobs_of(&trace(2000), &costs)
+            .unwrap_err();
+        assert!(matches!(error, SimulationError::TooLarge { .. }), "{error}");
     }
 }
