@@ -33,10 +33,6 @@ impl FixedGroups {
 }
 
 impl Room for FixedGroups {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.placed.clear();
     }
@@ -54,10 +50,6 @@ impl Room for FixedGroups {
         self.placed.retain(|_, placed| *placed != task);
     }
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         let mut places = 0..;
         self.parts
@@ -73,10 +65,6 @@ impl Room for FixedGroups {
                     .collect()
             })
             .collect()
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 
     fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {

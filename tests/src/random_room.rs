@@ -70,10 +70,6 @@ impl RandomRoom {
 }
 
 impl Room for RandomRoom {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.groups.iter_mut().for_each(Vec::clear);
     }
@@ -107,16 +103,8 @@ impl Room for RandomRoom {
         }
     }
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         self.groups.clone()
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 
     fn run(&mut self) -> Option<u64> {

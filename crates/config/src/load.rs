@@ -210,8 +210,10 @@ impl RunConfig {
             };
             dataset.path.iter_mut().chain(validation)
         });
-        let adapters = self.adapters.iter_mut();
-        let begun = adapters.filter_map(|adapter| adapter.init_from.as_mut());
+        let begun = self
+            .adapters
+            .iter_mut()
+            .filter_map(|adapter| adapter.init_from.as_mut());
         outer
             .chain(self.pipeline.token_file.iter_mut())
             .chain(data)

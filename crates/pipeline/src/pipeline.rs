@@ -232,8 +232,10 @@ impl Pipeline {
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
         self.revise(group);
-        let stages = self.stages.iter_mut();
-        let parts = stages.map(|stage| stage.remove(group, slot));
+        let parts = self
+            .stages
+            .iter_mut()
+            .map(|stage| stage.remove(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
@@ -242,8 +244,7 @@ impl Pipeline {
     /// # Errors
     /// If there is no such group or slot.
     pub fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
-        let stages = self.stages.iter();
-        let parts = stages.map(|stage| stage.extract(group, slot));
+        let parts = self.stages.iter().map(|stage| stage.extract(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 

@@ -10,7 +10,10 @@ pub trait Room {
     ///
     /// # Errors
     /// A [`Refusal`] with the numbers if it could not.
-    fn admits_alone(&self, task: &Task) -> Result<(), Refusal>;
+    fn admits_alone(&self, task: &Task) -> Result<(), Refusal> {
+        let _ = task;
+        Ok(())
+    }
 
     /// Takes every task out.
     fn clear(&mut self);
@@ -26,14 +29,19 @@ pub trait Room {
     fn remove(&mut self, task: TaskId);
 
     /// Moves tasks between groups if enough is gained by it, and says why; `None` if nothing moved.
-    fn regroup(&mut self) -> Option<String>;
+    fn regroup(&mut self) -> Option<String> {
+        None
+    }
 
     /// The groups, in the order of their numbers, each with its tasks in the order they came.
     fn groups(&self) -> Vec<Vec<Member>>;
 
     /// Seconds between two optimizer steps of `task` among those that are there now; `None` while
     /// nothing is known of step times, or if it is not there.
-    fn seconds_per_step(&self, task: TaskId) -> Option<f64>;
+    fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
+        let _ = task;
+        None
+    }
 
     /// The tasks that are there train from now on. Returns the bytes that they are expected to take of
     /// all devices, if that is predicted.

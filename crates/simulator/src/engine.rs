@@ -116,7 +116,7 @@ impl<R: Room> Clock<R> {
             }
         }
         if news || self.pace == Pace::Decisions {
-            self.decide(now)?;
+            self.decide(now);
         }
         while (0..self.devices.len()).any(|device| self.interrupt(device, now)) {}
         for device in 0..self.devices.len() {
@@ -187,7 +187,7 @@ impl<R: Room> Clock<R> {
         Ok(news)
     }
 
-    fn decide(&mut self, now: u64) -> Result<(), SimulationError> {
+    fn decide(&mut self, now: u64) {
         self.last_decision = now;
         let waiting = self.waiting.iter().sum();
         let begun = Instant::now();
@@ -213,7 +213,6 @@ impl<R: Room> Clock<R> {
         {
             self.replay.moments.push(moment);
         }
-        Ok(())
     }
 
     /// Tells the scheduler what an iteration took. Its steps were counted before.
@@ -288,8 +287,10 @@ impl<R: Room> Clock<R> {
         let Some(stretch) = &self.devices[device].stretch else {
             return false;
         };
-        let assigned = self.devices[device].assigned.iter();
-        let wanted = assigned.filter(|member| self.is_free_for(device, member.task));
+        let wanted = self.devices[device]
+            .assigned
+            .iter()
+            .filter(|member| self.is_free_for(device, member.task));
         if wanted.eq(&stretch.members) {
             return false;
         }

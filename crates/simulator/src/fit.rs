@@ -96,8 +96,11 @@ fn bytes_terms(iteration: &TimedIteration) -> [f64; BYTES_TERMS] {
 }
 
 fn sum_over_tasks(iteration: &TimedIteration, of: fn([f64; 3]) -> f64) -> f64 {
-    let tasks = iteration.tasks.iter();
-    tasks.map(|task| of(task.map(|value| value as f64))).sum()
+    iteration
+        .tasks
+        .iter()
+        .map(|task| of(task.map(|value| value as f64)))
+        .sum()
 }
 
 /// Sums over what was done, divided by what was measured: each is to be 1.

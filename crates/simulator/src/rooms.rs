@@ -115,8 +115,11 @@ impl Room for FilledRoom {
         let mut order: Vec<usize> = (0..self.devices.len()).collect();
         if self.rule == Filling::LeastLoaded {
             order.sort_by_key(|&device| {
-                let tasks = self.devices[device].tasks.iter();
-                tasks.map(|task| task.tokens_per_step).sum::<usize>()
+                self.devices[device]
+                    .tasks
+                    .iter()
+                    .map(|task| task.tokens_per_step)
+                    .sum::<usize>()
             });
         }
         let stay = group.filter(|&group| group < self.devices.len());
@@ -141,10 +144,6 @@ impl Room for FilledRoom {
         }
     }
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         let member = |task: &Task| Member {
             task: task.id,
@@ -154,11 +153,6 @@ impl Room for FilledRoom {
             .iter()
             .map(|device| device.tasks.iter().map(member).collect())
             .collect()
-    }
-
-    /// They do not look at step times.
-    fn seconds_per_step(&self, _task: TaskId) -> Option<f64> {
-        None
     }
 
     fn run(&mut self) -> Option<u64> {

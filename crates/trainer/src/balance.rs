@@ -58,8 +58,11 @@ pub(crate) fn balanced(
 
 /// The work of a token in sequences as long as any adapter allows.
 pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
-    let adapters = config.adapters.iter();
-    let longest = adapters.map(|adapter| adapter.train.max_seq_len).max();
+    let longest = config
+        .adapters
+        .iter()
+        .map(|adapter| adapter.train.max_seq_len)
+        .max();
     PassWork::of(model, longest.unwrap_or(0)).costs()
 }
 

@@ -44,8 +44,11 @@ impl Session<'_> {
                 self.ledger.running[index].parts = member.parts;
             }
         }
-        let admitted = decision.admitted.iter();
-        let admitted: Vec<TaskId> = admitted.map(|admission| admission.task).collect();
+        let admitted: Vec<TaskId> = decision
+            .admitted
+            .iter()
+            .map(|admission| admission.task)
+            .collect();
         self.ask_before(&admitted)?;
         for admission in decision.admitted {
             self.begin(admission);

@@ -90,8 +90,7 @@ impl SweepReport {
     /// The sweeps of a configuration, as its run left them.
     pub(crate) fn of_run(config: &RunConfig, adapters: &[AdapterReport]) -> Vec<Self> {
         let sweeps = config.sweep.iter().map(|sweep| {
-            let members = sweep.adapters.iter();
-            let entries = members.filter_map(|name| {
+            let entries = sweep.adapters.iter().filter_map(|name| {
                 let report = adapters.iter().find(|report| report.name == *name)?;
                 Some(SweepEntry {
                     name: name.clone(),
@@ -124,8 +123,11 @@ mod tests {
     }
 
     fn order(report: &SweepReport) -> Vec<(Option<usize>, &str)> {
-        let lines = report.standings.iter();
-        lines.map(|line| (line.rank, line.name.as_str())).collect()
+        report
+            .standings
+            .iter()
+            .map(|line| (line.rank, line.name.as_str()))
+            .collect()
     }
 
     #[test]

@@ -77,8 +77,7 @@ impl Ledger<'_> {
 
     /// Tasks of a group, in the order of their slots.
     pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = &TrainingTask> {
-        let running = self.running.iter();
-        running.filter(move |task| task.group == group)
+        self.running.iter().filter(move |task| task.group == group)
     }
 
     /// Tasks of a group, by slot.

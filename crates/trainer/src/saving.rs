@@ -239,8 +239,11 @@ impl Session<'_> {
                 self.save_last(index)?;
             }
         }
-        let parked = self.waiting.values();
-        let parked: Vec<TaskId> = parked.map(|waiting| waiting.task.id).collect();
+        let parked: Vec<TaskId> = self
+            .waiting
+            .values()
+            .map(|waiting| waiting.task.id)
+            .collect();
         for id in parked {
             let Some(WaitingTask { task, adapter }) = self.waiting.get(&id) else {
                 continue;

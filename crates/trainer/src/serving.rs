@@ -160,10 +160,11 @@ impl Serving<'_, '_> {
         let why = |&id: &TaskId| Some((id, self.scheduler.why(id)?));
         let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
         let reading = self.reading.keys().map(read);
-        let absent = self.absent.iter();
-        let absent = absent.map(|(&id, absent)| (id, absent.reason.clone()));
-        let running = self.session.ledger.running.iter();
-        let split = running.filter(|task| task.parts > 1).map(|task| {
+        let absent = self
+            .absent
+            .iter()
+            .map(|(&id, absent)| (id, absent.reason.clone()));
+        let split = self.session.ledger.running.iter().filter(|task| task.parts > 1).map(|task| {
             let why = format!(
                 "trains; its step is spread over {} iterations, since it slows shorter steps of its \
                  group down by more than scheduler.max_slowdown otherwise",

@@ -153,8 +153,12 @@ impl Session<'_> {
             checked || compared || follows || task.ends_after(step)
         };
         let split = self.ledger.config.pipeline.microbatches;
-        let running = self.ledger.running.iter();
-        let mut ahead: Vec<_> = running.map(|task| (task, task.submitted)).collect();
+        let mut ahead: Vec<_> = self
+            .ledger
+            .running
+            .iter()
+            .map(|task| (task, task.submitted))
+            .collect();
         let some = |_: &usize| {
             let mut any = false;
             for (task, cursor) in &mut ahead {

@@ -121,8 +121,9 @@ impl Session<'_> {
     }
 
     fn fair_shares(&self) -> Vec<LedgerRecord> {
-        let ledgers = self.history.ledgers.iter();
-        ledgers
+        self.history
+            .ledgers
+            .iter()
             .map(|(&priority, ledger)| LedgerRecord {
                 priority,
                 level: ledger.level,

@@ -155,8 +155,9 @@ impl Watched {
     }
 
     fn judge(&mut self) -> Vec<(TaskId, String)> {
-        let stops = self.asha.judge().into_iter();
-        stops
+        self.asha
+            .judge()
+            .into_iter()
             .map(|stop| {
                 let Stop { step, value, .. } = stop;
                 let reason = format!(

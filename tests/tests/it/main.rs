@@ -2,6 +2,7 @@
 //!
 //! Everything runs on the CPU; `LORALOOM_TEST_DEVICE=wgpu` chooses a GPU, in builds that have it.
 
+mod architecture;
 mod checkpoints;
 mod evaluation;
 mod fair_shares;

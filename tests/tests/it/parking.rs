@@ -117,25 +117,21 @@ fn parked_a_hundred_times_on_staggered_stages() {
 /// Its first decision is right; then it names these groups.
 struct Wrong {
     decided: usize,
-    wrong: Vec<Vec<Member>>,
+    named: Vec<Vec<Member>>,
     placed: Vec<TaskId>,
 }
 
 impl Wrong {
-    fn naming(wrong: Vec<Vec<Member>>) -> Self {
+    fn naming(named: Vec<Vec<Member>>) -> Self {
         Self {
             decided: 0,
-            wrong,
+            named,
             placed: Vec::new(),
         }
     }
 }
 
 impl Room for Wrong {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.placed.clear();
     }
@@ -158,12 +154,8 @@ impl Room for Wrong {
         let member = |&task: &TaskId| Member { task, parts: 1 };
         match self.decided {
             1 => vec![self.placed.iter().map(member).collect()],
-            _ => self.wrong.clone(),
+            _ => self.named.clone(),
         }
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 
     fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
@@ -225,10 +217,6 @@ struct Breaks {
 }
 
 impl Room for Breaks {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.placed.clear();
     }
@@ -257,10 +245,6 @@ impl Room for Breaks {
             1..=3 => vec![self.placed.iter().map(member).collect()],
             _ => vec![group(&[99])],
         }
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 
     fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {

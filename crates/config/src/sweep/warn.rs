@@ -7,8 +7,9 @@ pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
         let Some(stopping) = &sweep.early_stopping else {
             continue;
         };
-        let members = config.adapters.iter();
-        let members: Vec<_> = members
+        let members: Vec<_> = config
+            .adapters
+            .iter()
             .filter(|a| sweep.adapters.contains(&a.name))
             .collect();
         let rows = |a: &AdapterConfig| {

@@ -28,8 +28,9 @@ impl Padded<'_> {
     fn rows_of_places(&self) -> Vec<i32> {
         let longest = self.longest();
         let last = self.shape.sequences.rows() - 1;
-        let sequences = self.shape.sequences.iter();
-        sequences
+        self.shape
+            .sequences
+            .iter()
             .flat_map(|rows| (0..longest).map(move |at| (rows.start + at).min(last) as i32))
             .collect()
     }
@@ -201,8 +202,10 @@ impl Padded<'_> {
     /// Zero where a place is beyond its sequence's end.
     fn without_padding<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B> {
         let (count, longest) = (self.shape.sequences.len(), self.longest());
-        let sequences = self.shape.sequences.iter();
-        let real: Vec<f32> = sequences
+        let real: Vec<f32> = self
+            .shape
+            .sequences
+            .iter()
             .flat_map(|rows| (0..longest).map(move |at| f32::from(u8::from(at < rows.len()))))
             .collect();
         let real = TensorData::new(real, [count, 1, 1, longest, 1]);

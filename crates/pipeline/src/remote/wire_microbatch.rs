@@ -91,8 +91,7 @@ impl WireMicrobatch {
     /// # Errors
     /// If its segments do not fit its rows.
     pub(super) fn microbatch(self) -> Result<Microbatch, WorkerError> {
-        let segments = self.segments.into_iter();
-        let segments = segments.map(|(start, end, slot)| Segment {
+        let segments = self.segments.into_iter().map(|(start, end, slot)| Segment {
             rows: start..end,
             slot,
         });

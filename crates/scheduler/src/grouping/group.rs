@@ -153,8 +153,9 @@ impl Group {
             sums.add(profile);
         }
         let mut theirs = self.splits.iter().copied().peekable();
-        let own = newcomer.into_iter();
-        let own = own.flat_map(|profile| Split::of(profile, self.seats.len()));
+        let own = newcomer
+            .into_iter()
+            .flat_map(|profile| Split::of(profile, self.seats.len()));
         let mut own = own.peekable();
         let mut nearest: Option<(Iteration, Rejection)> = None;
         let least_work = self.least_work(newcomer);
@@ -245,8 +246,7 @@ impl Group {
                 made += 1;
             }
         }
-        let seats = self.seats.iter();
-        self.pass = seats.fold(Pass::default(), |pass, seat| {
+        self.pass = self.seats.iter().fold(Pass::default(), |pass, seat| {
             pass.with(&seat.profile, 1.0 / seat.parts as f64)
         });
     }

@@ -128,8 +128,9 @@ impl<B: Budget> GroupedRoom<B> {
         layout.reprice(&rules);
         layout.level(&rules);
         let seconds = |layout: &Layout, rules: &Rules| -> Vec<f64> {
-            let groups = layout.groups.iter();
-            groups
+            layout
+                .groups
+                .iter()
                 .map(|group| group.whole_seconds(&rules.prices))
                 .collect()
         };
@@ -190,8 +191,9 @@ impl<B: Budget> GroupedRoom<B> {
     }
 
     fn places(&self) -> Vec<(TaskId, usize)> {
-        let seats = self.layout.seats().into_iter();
-        seats
+        self.layout
+            .seats()
+            .into_iter()
             .map(|(seat, group)| (seat.profile.id, group))
             .collect()
     }

@@ -261,8 +261,10 @@ impl Layout {
 
     /// Seconds, or tokens, of the group whose whole steps are longest.
     pub(super) fn longest_group(&self, rules: &Rules) -> f64 {
-        let groups = self.groups.iter();
-        let seconds = groups.map(|group| group.whole_seconds(&rules.prices));
+        let seconds = self
+            .groups
+            .iter()
+            .map(|group| group.whole_seconds(&rules.prices));
         seconds.fold(0.0, f64::max)
     }
 }

@@ -158,8 +158,11 @@ impl<B: Budget> Planner<'_, B> {
     /// The best of all layouts in which one task has moved, or in which a second one has taken the
     /// place of the first, and no group has become empty; if it is worth more.
     fn best_change(&self, layout: &Layout) -> Option<Layout> {
-        let seats = layout.seats().into_iter();
-        let places: Vec<_> = seats.map(|(seat, at)| (seat.profile.id, at)).collect();
+        let places: Vec<_> = layout
+            .seats()
+            .into_iter()
+            .map(|(seat, at)| (seat.profile.id, at))
+            .collect();
         let several = |group| layout.tasks_in(group) > 1;
         let mut changes = Vec::new();
         for &(task, from) in &places {
@@ -190,8 +193,9 @@ impl<B: Budget> Planner<'_, B> {
 
     pub(super) fn within_bound(&self, layout: &Layout) -> bool {
         let bound = self.rules.max_slowdown * (1.0 + ROUNDING);
-        let groups = layout.groups.iter();
-        groups
+        layout
+            .groups
+            .iter()
             .map(|group| group.now.slowdown)
             .all(|slowdown| slowdown <= bound)
     }

@@ -34,8 +34,10 @@ pub(super) fn regrouped<B: Budget>(
         if planner.most_worth(base) < least {
             return found;
         }
-        let anew = planner.laid_out_anew(base).into_iter();
-        let anew = anew.chain([base.clone()]);
+        let anew = planner
+            .laid_out_anew(base)
+            .into_iter()
+            .chain([base.clone()]);
         let best = anew.max_by(|a, b| a.worth(rules).total_cmp(&b.worth(rules)));
         let best = best.map(|best| planner.improved(best));
         let Some(better) = best.filter(|best| best.worth(rules) >= least && moves(base, best) > 0)

@@ -184,12 +184,13 @@ impl MemoryModel {
             .map(|row| row.bytes.max(0.0) * at_most(load, row.load))
             .filter(|bytes| bytes.is_finite())
             .min_by(f64::total_cmp)
-            .map(|bytes| match &self.fit {
-                Some(fit) => bytes * (1.0 + PROPORTION_MARGIN) + fit.margin,
-                None => {
-                    let error = UNKNOWN_ERROR * (exact_bytes as f64 + bytes);
-                    bytes * (1.0 + PROPORTION_MARGIN) + error
-                }
+            .map(|bytes| {
+                let error = self
+                    .fit
+                    .map_or(UNKNOWN_ERROR * (exact_bytes as f64 + bytes), |fit| {
+                        fit.margin
+                    });
+                bytes * (1.0 + PROPORTION_MARGIN) + error
             });
         let bound = match (bound, proportion) {
             (Some(bound), Some(proportion)) => bound.min(proportion),

@@ -48,8 +48,9 @@ impl Account {
 
     /// The tenant that is to be served next, and its counter.
     pub(super) fn least_backlogged(&self) -> Option<(&str, f64)> {
-        let all = self.backlogged.iter();
-        all.map(|tenant| (tenant.as_str(), self.counter(tenant)))
+        self.backlogged
+            .iter()
+            .map(|tenant| (tenant.as_str(), self.counter(tenant)))
             .min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 

@@ -222,8 +222,9 @@ impl<R: Room> Scheduler<R> {
     /// What the tenants of each priority have been served, to be kept for a restart. Empty unless
     /// the policy is fair.
     pub fn ledgers(&self) -> impl Iterator<Item = (i64, &Ledger)> {
-        let accounts = self.accounts.iter();
-        accounts.map(|(&priority, account)| (priority, &account.ledger))
+        self.accounts
+            .iter()
+            .map(|(&priority, account)| (priority, &account.ledger))
     }
 
     /// What is to be remembered for a restart after `now`.

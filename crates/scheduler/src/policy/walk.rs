@@ -176,8 +176,9 @@ impl<'a, R: Room> Walk<'a, R> {
     /// Predicts the start of the first task that does not fit, and keeps what was predicted when it
     /// first did not. Nothing while a step time is unknown.
     fn reserve(&mut self, head: &'a Entry) {
-        let ends = self.placed.iter();
-        let ends: Option<Vec<(f64, TaskId)>> = ends
+        let ends: Option<Vec<(f64, TaskId)>> = self
+            .placed
+            .iter()
             .map(|&task| Some((self.seconds_left(task)?, task)))
             .collect();
         let Some(mut ends) = ends else { return };

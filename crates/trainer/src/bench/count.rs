@@ -55,8 +55,7 @@ pub(super) fn profile(
     let profile = batchlora::KernelProfile::start();
     work()?;
     super::measure::sync(device)?;
-    let times = profile.finish(device).into_iter();
-    let shares = times.map(|time| KernelShare {
+    let shares = profile.finish(device).into_iter().map(|time| KernelShare {
         kernel: time.name,
         launches: time.launches,
         milliseconds: 1e3 * time.seconds,

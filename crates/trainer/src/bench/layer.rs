@@ -279,8 +279,12 @@ mod tests {
         let (a, b) = (&layer.packed.a, &layer.packed.b);
         let scale = layer.parts[0].scale;
         let run = |rung| -> Vec<_> {
-            let results = layer.run(rung).unwrap().into_iter();
-            results.map(Option::unwrap).collect()
+            layer
+                .run(rung)
+                .unwrap()
+                .into_iter()
+                .map(Option::unwrap)
+                .collect()
         };
         let product = |left: &Tensor<2>, right: &Tensor<2>| left.clone().matmul(right.clone());
         let turned = |tensor: &Tensor<2>| tensor.clone().transpose();

@@ -37,8 +37,10 @@ pub(crate) struct RunRecord {
 impl RunRecord {
     /// Names and steps of the tasks that have begun.
     pub(crate) fn begun(&self) -> impl Iterator<Item = (String, usize)> {
-        let tasks = self.tasks.iter();
-        let begun = tasks.filter(|task| task.standing == Standing::Begun);
+        let begun = self
+            .tasks
+            .iter()
+            .filter(|task| task.standing == Standing::Begun);
         begun.map(|task| (task.name.clone(), task.step))
     }
 }

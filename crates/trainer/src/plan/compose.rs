@@ -185,8 +185,10 @@ fn stages(
         .map(|layers| groups.operations(layers).iter().map(|o| o.total()).sum())
         .collect();
     let all_operations: f64 = operations.iter().sum();
-    let names = config.pipeline.stages.iter();
-    names
+    config
+        .pipeline
+        .stages
+        .iter()
         .zip(layers)
         .zip(simulated)
         .zip(operations)

@@ -62,8 +62,9 @@ impl<'a> Groups<'a> {
 
     /// Names of adapters that have no place yet, and why.
     pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = (&'a str, &str)> {
-        let waiting = self.waiting.iter();
-        waiting.map(|(task, reason)| (task.name.as_str(), reason.as_str()))
+        self.waiting
+            .iter()
+            .map(|(task, reason)| (task.name.as_str(), reason.as_str()))
     }
 
     /// Micro-batches of a step, by group.

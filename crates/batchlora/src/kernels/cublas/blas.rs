@@ -191,8 +191,9 @@ impl Blas {
     /// The products that were timed, with their seconds and bytes. They have to be done.
     pub(super) fn times(&self) -> Result<Vec<(String, f64, u64)>, String> {
         let driver = &self.libraries.driver;
-        let timed = self.times.take().into_iter();
-        timed
+        self.times
+            .take()
+            .into_iter()
             .map(|(name, bytes, [start, end])| {
                 let mut milliseconds = 0.0;
                 call!(

@@ -4,11 +4,6 @@
 //! width by [`WIDTH_TILE`]. A plane has a quarter of every tile, so that it holds the sums of all
 //! rows and ranks over its part of the width; the four are added up at the end, plane after plane.
 
-#![expect(
-    clippy::too_many_lines,
-    reason = "a part of a kernel that works on its fragments cannot be told from the rest"
-)]
-
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
     cmma::{MatrixIdent, MatrixLayout},

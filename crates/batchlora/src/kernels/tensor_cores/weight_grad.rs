@@ -4,11 +4,6 @@
 //! A cube takes one block of rows, [`COLUMNS`] columns and up to 64 ranks, a plane a quarter of these
 //! columns, and walks along the rows by [`ROW_STEP`].
 
-#![expect(
-    clippy::too_many_lines,
-    reason = "a part of a kernel that works on its fragments cannot be told from the rest"
-)]
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{

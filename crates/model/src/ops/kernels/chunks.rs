@@ -99,8 +99,11 @@ mod tests {
     }
 
     fn queries_of_parts(chunk: &Chunk) -> Vec<Range<usize>> {
-        let parts = chunk.parts.iter();
-        parts.map(|part| part.queries.clone()).collect()
+        chunk
+            .parts
+            .iter()
+            .map(|part| part.queries.clone())
+            .collect()
     }
 
     #[test]

@@ -217,10 +217,6 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
 struct Full;
 
 impl Room for Full {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {}
 
     fn place(&mut self, _: &Task, _: Option<usize>) -> Result<usize, Refusal> {
@@ -230,16 +226,8 @@ impl Room for Full {
 
     fn remove(&mut self, _: TaskId) {}
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         Vec::new()
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 }
 

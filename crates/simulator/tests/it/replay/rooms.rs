@@ -12,10 +12,6 @@ impl OneEach {
 }
 
 impl Room for OneEach {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.0.fill(None);
     }
@@ -36,20 +32,12 @@ impl Room for OneEach {
         }
     }
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         let member = |&task: &TaskId| Member { task, parts: 1 };
         self.0
             .iter()
             .map(|device| device.iter().map(member).collect())
             .collect()
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 
     fn measured(&mut self, iteration: &MeasuredIteration) {
@@ -85,10 +73,6 @@ impl Chaos {
 }
 
 impl Room for Chaos {
-    fn admits_alone(&self, _: &Task) -> Result<(), Refusal> {
-        Ok(())
-    }
-
     fn clear(&mut self) {
         self.groups.iter_mut().for_each(Vec::clear);
     }
@@ -113,15 +97,7 @@ impl Room for Chaos {
         }
     }
 
-    fn regroup(&mut self) -> Option<String> {
-        None
-    }
-
     fn groups(&self) -> Vec<Vec<Member>> {
         self.groups.clone()
-    }
-
-    fn seconds_per_step(&self, _: TaskId) -> Option<f64> {
-        None
     }
 }
