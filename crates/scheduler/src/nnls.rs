@@ -6,7 +6,7 @@ const DEPENDENT: f64 = 1e-10;
 /// The x ≥ 0 that makes ‖A·x − y‖₂ smallest: non-negative least squares by active sets (Lawson and
 /// Hanson, Solving Least Squares Problems, 1974, chapter 23).
 ///
-/// `a` is [rows, unknowns], `y` is [rows]. Columns are scaled to unit length first, so unknowns may
+/// `a` is `[rows, unknowns]`, `y` is `[rows]`. Columns are scaled to unit length first, so unknowns may
 /// differ in size as much as they like. Where the smallest x is not unique, columns that depend on
 /// others have 0. `None` if the shapes do not fit or a number is not finite.
 pub fn nnls(a: &DMatrix<f64>, y: &DVector<f64>) -> Option<DVector<f64>> {
