@@ -320,6 +320,10 @@ mutation targets-weigh-little crates/trainer/src/assemble.rs \
     'task.step_targets.next_power_of_two() as f64' '1.0' targets_weigh_between
 mutation masks-take-nothing crates/trainer/src/plan/compose.rs 'dropout_masks: keeps_masks(config),' \
     'dropout_masks: keeps_masks(config) && false,' gpus_keep_dropout
+mutation plan-admits-all crates/cli/src/commands/plan.rs 'Ok(if plan.refused.is_empty() {' \
+    'Ok(if plan.refused.len() < 9 {' ends_as_the_run_would
+mutation above-the-device crates/trainer/src/scheduling/budget.rs 'if asked > has' 'if asked > has && false' \
+    a_limit_that_does_not_bind
 
 rm -f "$log"
 exit $((survived > 0))

@@ -177,7 +177,7 @@ pub struct LoraSettings {
     pub r: usize,
     /// Numerator of the scale.
     pub lora_alpha: f64,
-    /// Probability of dropping an element of the adapter's input.05.
+    /// Probability of dropping an element of the adapter's input.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub lora_dropout: f64,
     /// Linear layers that are adapted, out of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj
@@ -225,9 +225,9 @@ pub struct TrainSettings {
     /// Decoupled weight decay.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// First decay rate of AdamW.9.
+    /// First decay rate of AdamW.
     pub adam_beta1: f64,
-    /// Second decay rate of AdamW.999.
+    /// Second decay rate of AdamW.
     pub adam_beta2: f64,
     /// Epsilon of AdamW, outside the square root.
     #[schemars(extend("exclusiveMinimum" = 0))]

@@ -19,7 +19,7 @@ use crate::{
     reader::Reader,
     rows::RowCache,
     run_directory::Claim,
-    scheduling::{DeviceRoom, devices, memories, rooms, scheduler, without_limit},
+    scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     serving::Serving,
     session::Session,
 };
@@ -123,7 +123,7 @@ impl Run {
         let partitions = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
         let pipeline = Pipeline::of(household.load(homes, &partitions, dtype)?)?;
         let limit = config.scheduler.memory_limit;
-        tasks.warnings.extend(without_limit(&pipeline, limit));
+        tasks.warnings.extend(limit_warnings(&pipeline, limit));
         let ground = Ground {
             config,
             tokenizer,

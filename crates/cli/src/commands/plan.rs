@@ -29,7 +29,11 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
     } else {
         printer.data(&text(&plan, arguments.link_gbits))?;
     }
-    Ok(Exit::Success)
+    Ok(if plan.refused.is_empty() {
+        Exit::Success
+    } else {
+        Exit::Memory
+    })
 }
 
 fn text(plan: &Plan, link_gbits: Option<f64>) -> String {

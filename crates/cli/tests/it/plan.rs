@@ -248,6 +248,26 @@ fn tasks_that_do_not_fit_wait_and_it_says_why() {
     }
 }
 
+/// `train` refuses all for one that does not fit even alone, so `plan`, which shows the rest, ends as it does.
+#[test]
+fn a_plan_with_an_adapter_that_never_fits_ends_as_the_run_would() {
+    let here = workspace();
+    let all = plan(&here, &["--set", "device=cpu"]);
+    let limit = sum(&all, "weight_bytes") + 4 * sum(&all, "estimated_bytes");
+    let limit = format!("scheduler.memory_limit={limit}B");
+    let large = "  - {name: large, dataset: shout, lora: {r: 4096}}\n";
+    here.write("three.yaml", format!("{THREE}{large}"));
+    let arguments = ["three.yaml", "--set", "device=cpu", "--set", &limit];
+    let run = here.run(&[&["plan", "--json"], &arguments[..]].concat());
+    assert_eq!(run.code, 4, "{}", run.all());
+    let found = run.json();
+    assert_eq!(found["refused"], serde_json::json!(["large"]));
+    assert_eq!(found["groups"][0]["adapters"].as_array().unwrap().len(), 3);
+    let run = here.run(&[&["train"], &arguments[..]].concat());
+    assert_eq!(run.code, 4, "{}", run.all());
+    assert!(run.stderr.contains("large"), "{}", run.all());
+}
+
 #[test]
 fn speed_gives_time_and_a_chart() {
     let here = workspace();

@@ -13,10 +13,10 @@ use super::MemoryLimit;
 pub struct SchedulerConfig {
     /// Whose turn it is.
     pub policy: PolicyChoice,
-    /// How much of a device's memory may be used: a fraction, or a size such as 20GiB.9.
+    /// How much of a device's memory may be used: a fraction, or a size such as 20GiB.
     pub memory_limit: MemoryLimit,
     /// How much neighbours may slow an adapter down: its step time among k adapters of a device,
-    /// divided by the step time it has with 1/k of the device to itself.2.
+    /// divided by the step time it has with 1/k of the device to itself.
     #[schemars(range(min = 1.0))]
     pub max_slowdown: f64,
     /// At most this many adapters train at the same time.

@@ -17,6 +17,8 @@ pub(super) struct Admitted {
     pub(super) groups: Vec<Vec<usize>>,
     /// The others, and why they wait.
     pub(super) waiting: Vec<(usize, String)>,
+    /// Those of them that no device has room for even alone.
+    pub(super) refused: Vec<usize>,
 }
 
 /// The first decision of the run's scheduler, with these layers on the stages and weights of elements
@@ -73,7 +75,12 @@ pub(super) fn admitted(
         };
         waiting.push((index, reason));
     }
-    Ok(Admitted { groups, waiting })
+    let refused = refused.into_iter().map(|(index, _)| index).collect();
+    Ok(Admitted {
+        groups,
+        waiting,
+        refused,
+    })
 }
 
 /// The devices of this machine of whose memory it is known how much may be used: a limit in bytes says

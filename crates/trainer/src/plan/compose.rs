@@ -93,6 +93,7 @@ pub(super) fn compose(
             .waiting()
             .map(|(name, reason)| (name.to_owned(), reason.to_owned()))
             .collect(),
+        refused: groups.refused().map(str::to_owned).collect(),
         links: links.collect(),
         bubble: prediction.bubble,
         estimated_seconds_per_iteration: speeds.tflops.map(|_| prediction.seconds_per_iteration),

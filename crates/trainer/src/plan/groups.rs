@@ -20,6 +20,7 @@ pub(super) struct Groups<'a> {
     config: &'a RunConfig,
     tasks: Vec<Vec<&'a TaskPlan>>,
     waiting: Vec<(&'a TaskPlan, String)>,
+    refused: Vec<&'a TaskPlan>,
 }
 
 /// The layers of each stage and group, by the run's own rule where it measures nothing: for sequences
@@ -46,9 +47,15 @@ impl<'a> Groups<'a> {
         layers: &[StageLayers],
         element_bytes: usize,
     ) -> Result<Self, SchedulerError> {
-        let Admitted { groups, waiting } = admitted(config, gathered, layers, element_bytes)?;
+        let Admitted {
+            groups,
+            waiting,
+            refused,
+        } = admitted(config, gathered, layers, element_bytes)?;
         let tasks = &gathered.tasks;
-        let named = |group: Vec<usize>| group.into_iter().map(|index| &tasks[index]).collect();
+        let named = |group: Vec<usize>| -> Vec<_> {
+            group.into_iter().map(|index| &tasks[index]).collect()
+        };
         let waiting = waiting.into_iter();
         Ok(Self {
             model: &gathered.model,
@@ -57,6 +64,7 @@ impl<'a> Groups<'a> {
             waiting: waiting
                 .map(|(index, reason)| (&tasks[index], reason))
                 .collect(),
+            refused: named(refused),
         })
     }
 
@@ -65,6 +73,11 @@ impl<'a> Groups<'a> {
         self.waiting
             .iter()
             .map(|(task, reason)| (task.name.as_str(), reason.as_str()))
+    }
+
+    /// Names of those that a run would be refused for.
+    pub(super) fn refused(&self) -> impl Iterator<Item = &'a str> {
+        self.refused.iter().map(|task| task.name.as_str())
     }
 
     /// Micro-batches of a step, by group.

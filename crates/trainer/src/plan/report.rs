@@ -24,6 +24,8 @@ pub struct Plan {
     pub waiting: Vec<String>,
     /// Why each of them waits, by name.
     pub waiting_reasons: BTreeMap<String, String>,
+    /// Those of them that do not fit even alone: a run would be refused for them.
+    pub refused: Vec<String>,
     /// By pair of neighbouring stages.
     pub links: Vec<PlannedLink>,
     /// How much of the stages' time is idle.

@@ -132,19 +132,28 @@ pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measure
     }
 }
 
-/// Says of devices that a limit does not bind: a fraction of what nobody knows.
-pub(crate) fn without_limit(pipeline: &Pipeline, limit: MemoryLimit) -> Option<String> {
-    let MemoryLimit::Fraction(fraction) = limit else {
-        return None;
-    };
-    let mut devices = pipeline.local_devices();
-    let unknown = devices.any(|(device, _)| device_memory(&device).is_none());
-    unknown.then(|| {
-        format!(
-            "a device does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
+/// Says of this machine's devices that a limit does not bind, or only as far as the device goes.
+pub(crate) fn limit_warnings(pipeline: &Pipeline, limit: MemoryLimit) -> Vec<String> {
+    let devices = pipeline.local_devices();
+    let warnings = devices.filter_map(|(device, _)| {
+        limit_warning(&device_name(&device), device_memory(&device), limit)
+    });
+    let mut warnings: Vec<_> = warnings.collect();
+    warnings.dedup();
+    warnings
+}
+
+fn limit_warning(device: &str, has: Option<u64>, limit: MemoryLimit) -> Option<String> {
+    match (limit, has) {
+        (MemoryLimit::Fraction(fraction), None) => Some(format!(
+            "{device} does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
              limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
-        )
-    })
+        )),
+        (MemoryLimit::Bytes(asked), Some(has)) if asked > has => Some(format!(
+            "`scheduler.memory_limit: {limit}` is more than {device} has ({has} bytes), which is its limit"
+        )),
+        _ => None,
+    }
 }
 
 /// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.
@@ -157,4 +166,26 @@ fn known(device: &Device) -> (Option<u64>, u64, u64) {
         (usage.map_or(0, |usage| usage.bytes_in_use), POOL_PAGE_BYTES)
     };
     (device_memory(device), in_use, page_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::MemoryLimit;
+
+    use super::limit_warning;
+
+    #[test]
+    fn a_limit_that_does_not_bind_is_told() {
+        let of = |has, limit| limit_warning("cuda:0", has, limit).unwrap_or_default();
+        let (half, bytes) = (MemoryLimit::Fraction(0.5), MemoryLimit::Bytes(1 << 30));
+        assert!(of(None, half).starts_with("cuda:0 does not say how much memory it has"));
+        let said = of(Some(1 << 20), bytes);
+        assert_eq!(
+            said,
+            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1048576 bytes), which is its limit"
+        );
+        for (has, limit) in [(Some(1 << 30), half), (None, bytes), (Some(1 << 30), bytes)] {
+            assert_eq!(of(has, limit), "");
+        }
+    }
 }

@@ -6,7 +6,7 @@ mod load;
 mod scheduler;
 
 pub(crate) use budget::{
-    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, devices, measured, memories, rooms, without_limit,
+    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, devices, limit_warnings, measured, memories, rooms,
 };
 pub use device_room::DeviceRoom;
 pub(crate) use load::{BYTES_PER_PARAMETER, adapter_bytes, described, fresh_bytes};
