@@ -180,7 +180,7 @@ mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if dige
 mutation absent-data-fails $trainer/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
 mutation failed-not-kept $trainer/snapshot.rs 'for id in self.carried.keys() {' \
     'for id in self.carried.keys().take(0) {' goes_on_once_its_data
-mutation failed-not-kept-by-the-next-server crates/server/src/desk.rs 'if task.state == TaskState::Failed {' \
+mutation failed-not-kept-by-the-next-server crates/server/src/queue_bridge.rs 'if task.state == TaskState::Failed {' \
     'if false {' goes_on_once_its_data
 mutation drained-with-success crates/cli/src/commands/serve.rs 'failed = true;' '' waits_for_data_that_is_away
 mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stamp == seen.stamp' \
@@ -191,7 +191,7 @@ mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, 
     'on(parent, crate::durable::create_directories(parent))?;' that_is_gone_is_not_made_again
 mutation gone-checkpoints-made-again $trainer/checkpoint/staged.rs 'on(directory, create_directory(directory))?;' \
     'on(directory, fs::create_dir_all(directory))?;' that_is_gone_is_not_made_again
-mutation gone-queue-not-noticed crates/server/src/desk.rs '!own.is_at(path)' 'own.is_at(path) && false' \
+mutation gone-queue-not-noticed crates/server/src/queue_bridge.rs '!own.is_at(path)' 'own.is_at(path) && false' \
     lock_is_taken_away
 mutation least-work-split crates/scheduler/src/grouping/group.rs \
     'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
@@ -249,7 +249,7 @@ mutation no-way-back crates/cli/src/commands/train.rs 'printer.set_way_back(way_
 mutation saved-steps-again crates/server/src/server.rs 'self.nothing_is_lost()?;' '' checkpoints_are_away
 mutation unlisted-is-empty $trainer/checkpoint/generation.rs \
     'Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),' 'Err(_) => Vec::new(),' checkpoints_are_away
-mutation held-is-left crates/server/src/desk.rs '!task.state.is_final() && !paused(task.state)' \
+mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() && !paused(task.state)' \
     '!task.state.is_final() || paused(task.state)' exit_codes_tell
 mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
@@ -271,7 +271,7 @@ mutation own-file-unexplained crates/cli/src/commands/train.rs \
     'named.config.is_dir() && named.overrides.is_empty()' 'false' a_run_whose_own_configuration
 mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().is_some_and(is_full)' 'false' stdout_on
 mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' '' lock_is_removed
-mutation lock-unwatched crates/server/src/desk.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
+mutation lock-unwatched crates/server/src/queue_bridge.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
     lock_is_taken_away
 mutation old-explanation crates/queue/src/write.rs " explanation = '', " ' ' a_watcher_hears
 mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_adapters().is_empty()' 'true' \

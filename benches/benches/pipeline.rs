@@ -18,8 +18,8 @@ use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
-    Balance, Forwarded, Microbatch, PartCosts, PartSeconds, Partitions, Passage, PipelineError,
-    TrainStage,
+    Balance, Forwarded, Microbatch, MicrobatchId, PartCosts, PartSeconds, Partitions,
+    PipelineError, TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule},
     simulate::{Costs, Links, PassCosts, simulate},
@@ -207,7 +207,7 @@ impl TrainStage for Sleeper {
 
     fn forward(
         &mut self,
-        _: Passage,
+        _: MicrobatchId,
         _: &Microbatch,
         _: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
@@ -221,7 +221,7 @@ impl TrainStage for Sleeper {
 
     fn backward(
         &mut self,
-        _: Passage,
+        _: MicrobatchId,
         _: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         thread::sleep(self.pass);

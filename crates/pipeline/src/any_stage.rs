@@ -7,8 +7,8 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 #[cfg(feature = "remote")]
 use crate::remote::{RemoteCache, RemoteStage};
 use crate::{
-    Delivery, Forwarded, Measurement, MemoryGauge, Microbatch, Passage, PipelineError, Stage,
-    StageLayers, TrainStage, crossing::Crossing, device_name, local_stage::LocalStage,
+    Forwarded, Measurement, MemoryGauge, Microbatch, MicrobatchId, PipelineError, RemoteInbox,
+    Stage, StageLayers, TrainStage, device_name, local_stage::LocalStage, transfer::Transfer,
 };
 
 /// A stage, wherever its layers are.
@@ -186,7 +186,7 @@ impl AnyStage {
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError> {
         let hidden = match hidden {
-            Some(hidden) => Crossing::begin(hidden, self.device())?.end()?.0,
+            Some(hidden) => Transfer::begin(hidden, self.device())?.end()?.0,
             None => None,
         };
         either!(&self.0, stage => {
@@ -240,13 +240,13 @@ impl TrainStage for AnyStage {
             stage.measurement(group, microbatches))
     }
 
-    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
-        either!(&self.0, stage => stage.delivery(), stage.delivery())
+    fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
+        either!(&self.0, stage => stage.remote_inbox(), stage.remote_inbox())
     }
 
     fn forward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
@@ -256,7 +256,7 @@ impl TrainStage for AnyStage {
 
     fn backward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         either!(&mut self.0, stage => stage.backward(at, gradient), stage.backward(at, gradient))

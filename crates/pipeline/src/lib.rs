@@ -7,8 +7,6 @@
 //! holds the stages, [`executor`] has them work through their lists.
 
 mod any_stage;
-mod crossing;
-mod delivery;
 mod device_memory;
 mod device_name;
 mod error;
@@ -18,17 +16,17 @@ mod local_stage;
 mod measurement;
 mod memory_gauge;
 mod microbatch;
-mod parcel;
+mod microbatch_id;
 mod part_costs;
 mod part_seconds;
 mod partition;
 mod partitions;
 mod pass_times;
 mod pass_work;
-mod passage;
 mod pipeline;
 #[cfg(feature = "remote")]
 pub mod remote;
+mod remote_inbox;
 pub mod schedule;
 pub mod simulate;
 mod stage;
@@ -36,11 +34,12 @@ mod stage_adapters;
 mod stage_clock;
 mod stage_layers;
 mod stagger;
+mod tag;
 mod tape;
 mod train_stage;
+mod transfer;
 
 pub use any_stage::AnyStage;
-pub use delivery::Delivery;
 pub use device_memory::device_memory;
 pub use device_name::device_name;
 pub use error::PipelineError;
@@ -48,19 +47,20 @@ pub use host_memory::HostMemory;
 pub use measurement::Measurement;
 pub use memory_gauge::MemoryGauge;
 pub use microbatch::Microbatch;
-pub use parcel::Parcel;
+pub use microbatch_id::MicrobatchId;
 pub use part_costs::PartCosts;
 pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};
 pub use partitions::Partitions;
 pub use pass_times::{MicrobatchTimes, PassTimes, StepTimes};
 pub use pass_work::PassWork;
-pub use passage::Passage;
 pub use pipeline::{Caches, Pipeline};
+pub use remote_inbox::RemoteInbox;
 pub use stage::Stage;
 pub use stage_clock::StageClock;
 pub use stage_layers::StageLayers;
 pub use stagger::stagger;
+pub use tag::Tag;
 pub use train_stage::{Forwarded, TrainStage};
 
 pub(crate) use tape::{StageGradients, Tape};

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LayerCache};
 
 use crate::{
-    Forwarded, HostMemory, Microbatch, Passage, PipelineError, Stage, StageGradients, Tape,
+    Forwarded, HostMemory, Microbatch, MicrobatchId, PipelineError, Stage, StageGradients, Tape,
     TrainStage, microbatch::PlacedMicrobatch, tape::free_dropped_graphs,
 };
 
@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LocalStage {
     stage: Stage,
-    under_way: HashMap<Passage, UnderWay>,
+    under_way: HashMap<MicrobatchId, UnderWay>,
     /// By group, of steps that are still to be taken.
     gradients: HashMap<usize, StageGradients>,
     /// Bytes that this process may have allocated, if the stage computes in its memory.
@@ -166,7 +166,7 @@ impl TrainStage for LocalStage {
 
     fn forward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
@@ -208,7 +208,7 @@ impl TrainStage for LocalStage {
 
     fn backward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         let Some(under_way) = self.under_way.remove(&at) else {

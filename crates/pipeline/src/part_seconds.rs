@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, ModelError, Sequences, Targets};
 
 use crate::{
-    Microbatch, Passage, PipelineError, Stage, TrainStage, local_stage::LocalStage,
+    Microbatch, MicrobatchId, PipelineError, Stage, TrainStage, local_stage::LocalStage,
     simulate::PassCosts,
 };
 
@@ -86,7 +86,7 @@ fn seconds(
         Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), options)
     };
     let (hidden, gradient) = (random(), random());
-    let at = Passage {
+    let at = MicrobatchId {
         group: 0,
         microbatch: 0,
     };

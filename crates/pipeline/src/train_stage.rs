@@ -3,7 +3,7 @@ use std::sync::Arc;
 use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
 
-use crate::{Delivery, Measurement, Microbatch, Passage, PipelineError};
+use crate::{Measurement, Microbatch, MicrobatchId, PipelineError, RemoteInbox};
 
 /// What came out of a forward pass.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Forwarded {
 /// backward pass needs from its forward pass on, and a group's gradients until its optimizer step.
 ///
 /// Tensors that go in are on the stage's [`device`](Self::device), or were
-/// [delivered](Self::delivery) to where the stage is; those that come out may be still to be computed.
+/// [delivered](Self::remote_inbox) to where the stage is; those that come out may be still to be computed.
 pub trait TrainStage: Send {
     /// What the stage computes on.
     fn device(&self) -> Device;
@@ -48,7 +48,7 @@ pub trait TrainStage: Send {
 
     /// Where the stage is in another process: the way to it. What is sent by it is not given to the
     /// passes that take it.
-    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
+    fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
         None
     }
 
@@ -59,7 +59,7 @@ pub trait TrainStage: Send {
     /// If the micro-batch does not fit the stage, or the stage is lost.
     fn forward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError>;
@@ -72,7 +72,7 @@ pub trait TrainStage: Send {
     /// If there is no such micro-batch under way, or the stage is lost.
     fn backward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError>;
 

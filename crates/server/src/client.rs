@@ -7,7 +7,7 @@ use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
 use loraloom_queue::{Answer, Presence, Queue, QueueError, Request, Submission, Task, TaskState};
 use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
 
-use crate::{ServerError, Status, configuration, desk::ROOMS, spec::Spec};
+use crate::{ServerError, Status, configuration, queue_bridge::ROOMS, spec::Spec};
 
 /// A process that talks to a run directory's server, which need not run.
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 //! ended, and reads how they stand. They share the queue's file and nothing else.
 
 mod client;
-mod desk;
 mod error;
 mod files;
+mod queue_bridge;
 mod server;
 mod spec;
 mod status;

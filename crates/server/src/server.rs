@@ -14,7 +14,7 @@ use loraloom_trainer::{
     TaskSource, TrainerError, refuse_in_use,
 };
 
-use crate::{Client, ServerError, desk::Desk, watch::Watch};
+use crate::{Client, ServerError, queue_bridge::QueueBridge, watch::Watch};
 
 /// The configuration that a run directory keeps.
 const CONFIG_FILE: &str = "config.resolved.yaml";
@@ -149,21 +149,25 @@ impl Server {
         let signals = signals.into();
         let stop = signals.stop;
         let news = watch.news();
-        let desk = Rc::new(RefCell::new(Desk::new(self.queue, watch, options.drain)?));
+        let bridge = Rc::new(RefCell::new(QueueBridge::new(
+            self.queue,
+            watch,
+            options.drain,
+        )?));
         let signals = Signals {
             news: &news,
             ..signals
         };
-        let mut source = Shared(Rc::clone(&desk));
+        let mut source = Shared(Rc::clone(&bridge));
         let trained = run.serve(&mut source, signals, &mut |event| {
-            desk.borrow_mut().observe(event);
+            bridge.borrow_mut().observe(event);
             observer(event);
         });
         let reason = match &trained {
             Ok(_) => "the server was stopped".to_owned(),
             Err(error) => format!("the server ended: {error}"),
         };
-        let left = desk.borrow_mut().close(&reason);
+        let left = bridge.borrow_mut().close(&reason);
         let report = trained?;
         let interrupted = left? && stop.load(Ordering::Relaxed);
         Ok(RunReport {
@@ -189,8 +193,8 @@ impl Server {
     }
 }
 
-/// The desk, which also hears of events while it is a source.
-struct Shared(Rc<RefCell<Desk>>);
+/// The bridge, which also hears of events while it is a source.
+struct Shared(Rc<RefCell<QueueBridge>>);
 
 impl TaskSource for Shared {
     fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError> {

@@ -5,7 +5,7 @@ use loraloom_queue::{Presence, Queue, Task, TaskState};
 use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
-use crate::{ServerError, desk::PACES, spec::Spec};
+use crate::{ServerError, queue_bridge::PACES, spec::Spec};
 
 /// How the tasks of a queue stand.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -23,9 +23,9 @@ use crate::{
     trials::{Trial, Trials},
 };
 
-/// What a run goes by: all that was read and checked, but for the stages and the tasks.
+/// What a run has read and checked, but for its stages and tasks.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct RunContext {
     pub(crate) config: RunConfig,
     pub(crate) tokenizer: Tokenizer,
     /// Where adapters begin.
@@ -38,7 +38,7 @@ pub(crate) struct Ground {
 
 /// Where tasks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum TaskOrigin {
     /// The configuration.
     Configuration,
     /// A queue, which numbers them.
@@ -50,21 +50,21 @@ impl<'a> Session<'a> {
     /// something to go on from before the first step. `claim` is that on the directory, if it is had
     /// already.
     pub(crate) fn open(
-        ground: &'a Ground,
+        context: &'a RunContext,
         claim: Option<Claim>,
         pipeline: Pipeline,
         tasks: Tasks,
-        origin: Origin,
+        origin: TaskOrigin,
         observer: &'a mut dyn FnMut(&Event),
     ) -> Result<Self, TrainerError> {
-        let Ground {
+        let RunContext {
             config,
             tokenizer,
             device,
             model,
             saved,
-        } = ground;
-        let (saved, numbered) = (saved.as_ref(), origin == Origin::Queue);
+        } = context;
+        let (saved, numbered) = (saved.as_ref(), origin == TaskOrigin::Queue);
         let directory = directory(config, saved, claim, numbered)?;
         let before = saved.map(SavedRun::record);
         let ledger = Ledger {

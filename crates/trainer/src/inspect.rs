@@ -4,7 +4,7 @@ use loraloom_data::Tokenizer;
 use loraloom_model::LlamaConfig;
 use loraloom_scheduler::Load;
 
-use crate::{TrainerError, prepare::Materials, scheduling::described};
+use crate::{TrainerError, prepare::TaskFactory, scheduling::described};
 
 /// What is known of an adapter's training before anything is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,13 +28,13 @@ pub struct Inspected {
 /// [`Run::prepare`]: crate::Run::prepare
 pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), TrainerError> {
     let model = LlamaConfig::from_directory(&config.model)?;
-    let materials = Materials {
+    let factory = TaskFactory {
         model: &model,
         directory: &config.model,
         tokenizer: &Tokenizer::load(&config.model)?,
         device: &Device::flex(),
     };
-    let tasks = materials.tasks(config, None)?;
+    let tasks = factory.tasks(config, None)?;
     let inspected = tasks.waiting.iter().map(|waiting| {
         let task = &waiting.task;
         let bytes = tasks.adapter_bytes(waiting, &model);

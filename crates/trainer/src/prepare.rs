@@ -46,9 +46,9 @@ pub(crate) struct Tasks {
     pub(crate) waited: BTreeMap<TaskId, f64>,
 }
 
-/// What adapters are made of.
+/// Reads the data of tasks and makes their adapters.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Materials<'a> {
+pub(crate) struct TaskFactory<'a> {
     pub(crate) model: &'a LlamaConfig,
     /// The model's directory.
     pub(crate) directory: &'a Path,
@@ -57,7 +57,7 @@ pub(crate) struct Materials<'a> {
     pub(crate) device: &'a Device,
 }
 
-impl Materials<'_> {
+impl TaskFactory<'_> {
     /// Reads the data of all adapters of a configuration that are not at their end, and makes the
     /// adapters or takes them from where they were saved.
     pub(crate) fn tasks(
@@ -173,9 +173,9 @@ impl Tasks {
     }
 
     /// Keeps what was read for an adapter.
-    fn describe(&mut self, materials: &Materials<'_>, adapter: &AdapterConfig, data: &TaskData) {
+    fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
         let rows = &data.rows;
-        let odd = odd_settings(adapter, materials.model, rows);
+        let odd = odd_settings(adapter, factory.model, rows);
         for warning in data.warnings.iter().chain(&odd) {
             let warning = warning.to_string();
             // Adapters share datasets.

@@ -12,16 +12,16 @@ use crate::{
     Event, RunReport, SavedRun, Signals, TaskSource, TrainerError,
     answers::Asked,
     balance::spread,
-    begin::{Ground, Origin},
+    begin::{RunContext, TaskOrigin},
     checkpoint::model_digest,
-    home::{Home, Household, StagePlace},
-    prepare::{Materials, Tasks},
+    prepare::{TaskFactory, Tasks},
     reader::Reader,
     rows::RowCache,
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     serving::Serving,
     session::Session,
+    stage_loader::{ReachedPlace, StageLoader, StagePlace},
 };
 
 /// What was read for one adapter.
@@ -40,7 +40,7 @@ pub struct DatasetSummary {
 /// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
 #[derive(Debug)]
 pub struct Run {
-    ground: Ground,
+    context: RunContext,
     pipeline: Pipeline,
     tasks: Tasks,
     asked: Asked,
@@ -100,31 +100,31 @@ impl Run {
             saved.check_model(&digest, &config.model)?;
         }
         let tokenizer = Tokenizer::load(&config.model)?;
-        let materials = Materials {
+        let factory = TaskFactory {
             model: &model,
             directory: &config.model,
             tokenizer: &tokenizer,
             device: &device,
         };
-        let mut tasks = materials.tasks(&config, saved.as_ref())?;
+        let mut tasks = factory.tasks(&config, saved.as_ref())?;
 
-        let household = Household {
+        let loader = StageLoader {
             config: &config,
             model: &model,
             checkpoint: &checkpoint,
         };
-        let homes = household.reach(&places)?;
-        let dtype = household.dtype(&homes)?;
-        let measure_on = match &homes[0] {
-            Home::Device(device) => Some((device, dtype)),
+        let reached = loader.reach(&places)?;
+        let dtype = loader.dtype(&reached)?;
+        let measure_on = match &reached[0] {
+            ReachedPlace::Device(device) => Some((device, dtype)),
             #[cfg(feature = "remote")]
-            Home::Worker(_) => None,
+            ReachedPlace::Worker(_) => None,
         };
-        let partitions = spread(&config, &model, homes.len(), &tasks.waiting, measure_on)?;
-        let pipeline = Pipeline::of(household.load(homes, &partitions, dtype)?)?;
+        let partitions = spread(&config, &model, reached.len(), &tasks.waiting, measure_on)?;
+        let pipeline = Pipeline::of(loader.load(reached, &partitions, dtype)?)?;
         let limit = config.scheduler.memory_limit;
         tasks.warnings.extend(limit_warnings(&pipeline, limit));
-        let ground = Ground {
+        let context = RunContext {
             config,
             tokenizer,
             device,
@@ -132,7 +132,7 @@ impl Run {
             saved,
         };
         Ok(Self {
-            ground,
+            context,
             pipeline,
             tasks,
             asked: Asked {
@@ -191,19 +191,19 @@ impl Run {
         let limit = self.limit_memory();
         let claim = self.claim();
         let Self {
-            ground,
+            context,
             pipeline,
             tasks,
             asked,
         } = self;
-        let split = ground.config.pipeline.microbatches;
+        let split = context.config.pipeline.microbatches;
         for waiting in &tasks.waiting {
             let bytes = tasks.adapter_bytes(waiting, pipeline.config());
             let waited = tasks.waited(waiting.task.id);
             waiting.submit(&mut scheduler, bytes, split, waited, 0.0)?;
         }
-        let origin = Origin::Configuration;
-        let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
+        let origin = TaskOrigin::Configuration;
+        let mut session = Session::open(&context, claim, pipeline, tasks, origin, observer)?;
         session.saving.limit = limit;
         session.answers.asked = asked;
         let signals: Signals<'_> = signals.into();
@@ -232,29 +232,29 @@ impl Run {
         source.rooms(&rooms).map_err(TrainerError::Source)?;
         let claim = self.claim();
         let Self {
-            ground,
+            context,
             pipeline,
             tasks,
             ..
         } = self;
         let model = pipeline.config().clone();
-        let materials = Materials {
+        let factory = TaskFactory {
             model: &model,
-            directory: &ground.config.model,
-            tokenizer: &ground.tokenizer,
-            device: &ground.device,
+            directory: &context.config.model,
+            tokenizer: &context.tokenizer,
+            device: &context.device,
         };
-        let origin = Origin::Queue;
-        let mut session = Session::open(&ground, claim, pipeline, tasks, origin, observer)?;
+        let origin = TaskOrigin::Queue;
+        let mut session = Session::open(&context, claim, pipeline, tasks, origin, observer)?;
         session.saving.limit = limit;
         session.saving.standby = signals.standby.cloned();
-        let rows = RowCache::new(&ground.tokenizer, model.vocab_size);
+        let rows = RowCache::new(&context.tokenizer, model.vocab_size);
         let served = thread::scope(|scope| {
             let mut serving = Serving {
                 session: &mut session,
                 scheduler: &mut scheduler,
-                materials,
-                saved: ground.saved.as_ref(),
+                factory,
+                saved: context.saved.as_ref(),
                 reader: Reader::start(scope, rows, signals.news),
                 reading: BTreeMap::new(),
                 absent: BTreeMap::new(),
@@ -268,12 +268,12 @@ impl Run {
 
     /// The claim on the run directory, if it is had already.
     fn claim(&mut self) -> Option<Claim> {
-        self.ground.saved.as_mut().and_then(SavedRun::take_claim)
+        self.context.saved.as_mut().and_then(SavedRun::take_claim)
     }
 
     /// What the pipeline's devices have room for.
     fn rooms(&self) -> Vec<DeviceRoom> {
-        let config = &self.ground.config;
+        let config = &self.context.config;
         let limit = config.scheduler.memory_limit;
         rooms(&self.pipeline, limit, config.gradient_checkpointing)
     }
@@ -293,10 +293,10 @@ impl Run {
 
     /// The scheduler of the configuration, for the pipeline's devices.
     fn scheduler(&self) -> Result<Scheduler<GroupedRoom<DeviceMemory>>, TrainerError> {
-        let config = &self.ground.config;
+        let config = &self.context.config;
         let devices = memories(&self.pipeline, &self.rooms())?;
         let mut scheduler = scheduler(&config.scheduler, config.pipeline.groups(), devices)?;
-        if let Some(saved) = &self.ground.saved {
+        if let Some(saved) = &self.context.saved {
             for record in &saved.record().fair_shares {
                 let ledger = Ledger {
                     level: record.level,

@@ -18,7 +18,7 @@ use loraloom_scheduler::{
 use crate::{
     AdapterReport, Event, NewTask, Order, Outcome, SavedRun, Signals, TaskSource, TrainerError,
     checkpoint::{Standing, TaskRecord},
-    prepare::{Materials, Tasks, short},
+    prepare::{TaskFactory, Tasks, short},
     reader::{ReadTask, Reader},
     rows::RowCache,
     session::Session,
@@ -32,7 +32,7 @@ const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 pub(crate) struct Serving<'s, 'a> {
     pub(crate) session: &'s mut Session<'a>,
     pub(crate) scheduler: &'s mut Scheduler<GroupedRoom<DeviceMemory>>,
-    pub(crate) materials: Materials<'s>,
+    pub(crate) factory: TaskFactory<'s>,
     /// Where tasks from before a restart go on from.
     pub(crate) saved: Option<&'s SavedRun>,
     pub(crate) reader: Reader,
@@ -104,8 +104,7 @@ impl Serving<'_, '_> {
                 }
             };
             // Tasks that come together share what is read.
-            let mut cache =
-                RowCache::new(self.materials.tokenizer, self.materials.model.vocab_size);
+            let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
             let news = !orders.is_empty();
             for order in orders {
                 self.follow(order, &mut cache)?;
@@ -324,7 +323,7 @@ impl Serving<'_, '_> {
         }
         let waiting = tasks.waiting.first();
         let bytes = waiting.map_or(0, |waiting| {
-            tasks.adapter_bytes(waiting, self.materials.model)
+            tasks.adapter_bytes(waiting, self.factory.model)
         });
         let waited = tasks.waited(id);
         for message in self.session.take(tasks) {
@@ -382,8 +381,7 @@ impl Serving<'_, '_> {
             None => None,
         };
         let saved = saved.filter(|(_, task)| is_of(&task.record, new));
-        self.materials
-            .add(tasks, new.id, &new.adapter, rows, saved)?;
+        self.factory.add(tasks, new.id, &new.adapter, rows, saved)?;
         if digest != new.digest && tasks.ended.is_empty() {
             return Err(TrainerError::DatasetChanged {
                 dataset: new.adapter.dataset.clone(),

@@ -280,7 +280,7 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
 
 /// To read a tensor back is to wait for its device. The library does so at these places alone, and a step,
 /// from its rows to its optimizer, at none but `readback.rs`, which reads what a step left behind when
-/// the next one is on its way; `asked.rs` and `crossing.rs` hand activations from stage to stage.
+/// the next one is on its way; `asked.rs` and `transfer.rs` hand activations from stage to stage.
 #[test]
 fn tensors_are_read_back_at_known_places() {
     // Calls of Burn that wait for values, or for the device.
@@ -304,7 +304,7 @@ fn tensors_are_read_back_at_known_places() {
         ("model/src/adapters.rs", 3),
         ("model/src/check.rs", 4),
         ("model/src/ops/flex/mod.rs", 1),
-        ("pipeline/src/crossing.rs", 1),
+        ("pipeline/src/transfer.rs", 1),
         ("pipeline/src/executor/asked.rs", 1),
         ("pipeline/src/executor/readback.rs", 1),
         // After a pass that failed.

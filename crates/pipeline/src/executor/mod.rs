@@ -19,9 +19,9 @@
 
 mod asked;
 mod conductor;
+mod mailbox;
 mod outcome;
 mod plan;
-mod post;
 mod readback;
 mod run;
 mod stage_loop;

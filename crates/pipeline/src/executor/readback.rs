@@ -10,7 +10,7 @@ use burn::tensor::{ExecutionError, StreamId, Tensor, TensorData, Transaction};
 use loraloom_model::{ModelError, causes};
 
 use super::asked::Asked;
-use crate::crossing::is_remote;
+use crate::transfer::is_remote;
 
 /// A read that was asked for.
 ///

@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     conductor::{Conductor, Notice},
+    mailbox::{Outbox, boxes},
     outcome::StepOutcome,
     plan::StepPlan,
-    post::{Outbox, boxes},
     stage_loop::{StageLoop, Work},
 };
 use crate::{
@@ -86,7 +86,7 @@ pub fn run<S: TrainStage, T: Steps>(
     let (inboxes, outbox) = boxes(stages, threads);
     let elsewhere: Vec<bool> = stages
         .iter()
-        .map(|stage| stage.delivery().is_some())
+        .map(|stage| stage.remote_inbox().is_some())
         .collect();
     let (notify, notices) = channel();
     let loops: Vec<StageLoop<'_, S>> = stages

@@ -5,13 +5,13 @@ use burn::tensor::Tensor;
 
 use super::{
     conductor::Notice,
+    mailbox::{Inbox, Outbox},
     plan::{GroupPlan, StepPlan},
-    post::{Inbox, Outbox},
     readback::Readback,
 };
 use crate::{
-    HostMemory, Measurement, MicrobatchTimes, Parcel, PassTimes, Passage, PipelineError,
-    StageClock, StepTimes, TrainStage, schedule::Operation, stage_clock::now,
+    HostMemory, Measurement, MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, StageClock,
+    StepTimes, Tag, TrainStage, schedule::Operation, stage_clock::now,
 };
 
 /// One operation with what it needs to know.
@@ -98,10 +98,10 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         match work.operation {
             Operation::Forward {
                 group, microbatch, ..
-            } => self.forward(Passage { group, microbatch }, work),
+            } => self.forward(MicrobatchId { group, microbatch }, work),
             Operation::Backward {
                 group, microbatch, ..
-            } => self.backward(Passage { group, microbatch }, work),
+            } => self.backward(MicrobatchId { group, microbatch }, work),
             Operation::Step { group, step } => self.close(group, step, work),
         }
     }
@@ -111,35 +111,34 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         (0..self.groups.len()).try_for_each(|group| self.settle(group))
     }
 
-    fn forward(&mut self, at: Passage, work: &Work) -> Result<(), PipelineError> {
+    fn forward(&mut self, at: MicrobatchId, work: &Work) -> Result<(), PipelineError> {
         self.settle(at.group)?;
         let Some(microbatch) = work.group().microbatches.get(at.microbatch) else {
             return Ok(());
         };
         let (hidden, arrived) = match self.index {
             0 => (None, None),
-            _ => self.inbox.take(Parcel::Hidden(at))?,
+            _ => self.inbox.take(Tag::Hidden(at))?,
         };
         let begun = now();
         let out = self.stage.forward(at, microbatch, hidden)?;
         let passed = self.passed(at, arrived, begun);
         self.times(at).forward = passed;
         if let Some(hidden) = out.hidden {
-            self.outbox
-                .send(self.index + 1, Parcel::Hidden(at), hidden)?;
+            self.outbox.send(self.index + 1, Tag::Hidden(at), hidden)?;
         }
         self.groups[at.group].losses.extend(out.losses);
         Ok(())
     }
 
-    fn backward(&mut self, at: Passage, work: &Work) -> Result<(), PipelineError> {
+    fn backward(&mut self, at: MicrobatchId, work: &Work) -> Result<(), PipelineError> {
         if at.microbatch >= work.group().microbatches.len() {
             return Ok(());
         }
         let (above, arrived) = if self.index == self.last {
             (None, None)
         } else {
-            self.inbox.take(Parcel::Gradient(at))?
+            self.inbox.take(Tag::Gradient(at))?
         };
         let begun = now();
         let below = self.stage.backward(at, above)?;
@@ -149,7 +148,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             && let Some(gradient) = below
         {
             self.outbox
-                .send(self.index - 1, Parcel::Gradient(at), gradient)?;
+                .send(self.index - 1, Tag::Gradient(at), gradient)?;
         }
         Ok(())
     }
@@ -159,7 +158,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let above = if self.index == self.last {
             None
         } else {
-            self.inbox.take(Parcel::SquaresAbove(group))?.0
+            self.inbox.take(Tag::SquaresAbove(group))?.0
         };
         let updates = work.group().updates.clone();
         let begun = now();
@@ -167,11 +166,10 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let mut read = std::mem::take(&mut self.groups[group].losses);
         let losses = read.len();
         if self.index == 0 {
-            self.outbox
-                .send_others(0, Parcel::Squares(group), &squares)?;
+            self.outbox.send_others(0, Tag::Squares(group), &squares)?;
             read.push(self.stage.update(group, &updates, Some(squares))?);
         } else {
-            let below = Parcel::SquaresAbove(group);
+            let below = Tag::SquaresAbove(group);
             self.outbox.send(self.index - 1, below, squares)?;
             self.groups[group].owed = Some(updates);
         }
@@ -213,7 +211,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         let Some(updates) = self.groups[group].owed.take() else {
             return Ok(());
         };
-        let (squares, _) = self.inbox.take(Parcel::Squares(group))?;
+        let (squares, _) = self.inbox.take(Tag::Squares(group))?;
         let begun = now();
         self.stage.update(group, &updates, squares)?;
         self.worked(group, begun);
@@ -221,7 +219,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
     }
 
     /// Where a micro-batch's times go.
-    fn times(&mut self, at: Passage) -> &mut MicrobatchTimes {
+    fn times(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
         let times = &mut self.groups[at.group].times.microbatches;
         if times.len() <= at.microbatch {
             times.resize(at.microbatch + 1, MicrobatchTimes::default());
@@ -230,7 +228,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
     }
 
     /// A pass that is over now.
-    fn passed(&mut self, at: Passage, arrived: Option<f64>, begun: f64) -> PassTimes {
+    fn passed(&mut self, at: MicrobatchId, arrived: Option<f64>, begun: f64) -> PassTimes {
         let free = self.free;
         self.worked(at.group, begun);
         PassTimes {

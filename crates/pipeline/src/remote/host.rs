@@ -15,7 +15,7 @@ use super::{
     digest::weights_digest,
     error::WorkerError,
     lease::Leases,
-    shelf::Shelf,
+    receive_buffer::ReceiveBuffer,
     stand_in::StandIn,
     wire::{Answer, Command, Greeting, LoadOrder, Trouble, WireDtype},
     work::{Done, Work, only},
@@ -30,7 +30,7 @@ pub(super) struct Host {
     pub(super) device: Device,
     pub(super) stand_in: Option<StandIn>,
     pub(super) leases: Leases,
-    pub(super) shelf: Shelf,
+    pub(super) received: ReceiveBuffer,
     /// The stage, under the lease it was loaded for.
     pub(super) work: Mutex<Option<(u64, Work)>>,
     /// What went wrong first, and under which lease.
@@ -68,18 +68,18 @@ impl Host {
             Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
             Command::Pulse => Ok(self.pulse().into()),
             // Not behind a pass that is being computed.
-            Command::Deliver { parcel } => {
+            Command::Deliver { tag } => {
                 if self.leases.is_current(lease) {
-                    self.shelf.put(parcel, only(inputs)?);
+                    self.received.put(tag, only(inputs)?);
                 }
                 Ok(Done::default())
             }
             Command::Load(order) => self.load(lease, &order),
             command => {
                 let mut arrived = None;
-                if let Some(parcel) = command.takes() {
+                if let Some(tag) = command.takes() {
                     let wanted = || self.leases.is_current(lease);
-                    let Some((tensor, at)) = self.shelf.take(parcel, wanted) else {
+                    let Some((tensor, at)) = self.received.take(tag, wanted) else {
                         let reason = "a tensor it was to get never came".to_owned();
                         return Err(WorkerError::Failed { reason });
                     };
@@ -183,7 +183,7 @@ impl Host {
             weight_bytes: stage.weight_bytes(),
             products: stage.products(),
         };
-        self.shelf.clear();
+        self.received.clear();
         *work = Some((lease, Work::new(LocalStage::new(stage), self.stand_in)));
         self.say(&format!(
             "serves layers {first}-{} as {dtype:?}",
@@ -224,7 +224,7 @@ impl Host {
     pub(super) fn release(&self, lease: u64) {
         let mut work = locked(&self.work);
         if work.take_if(|(loaded, _)| *loaded == lease).is_some() {
-            self.shelf.clear();
+            self.received.clear();
             let _ = batchlora::product_failure();
         }
         drop(work);

@@ -16,7 +16,7 @@ use super::{
     session::{Promise, Session, Silence},
     wire::{Answer, Command, Trouble},
 };
-use crate::{Delivery, Parcel, PipelineError, StageClock, stage_clock::now};
+use crate::{PipelineError, RemoteInbox, StageClock, Tag, stage_clock::now};
 
 /// What a worker is asked over.
 #[derive(Debug)]
@@ -169,15 +169,15 @@ impl Line {
     }
 }
 
-impl Delivery for Line {
-    fn deliver(&self, parcel: Parcel, tensor: Tensor<2>) -> Result<(), PipelineError> {
+impl RemoteInbox for Line {
+    fn send(&self, tag: Tag, tensor: Tensor<2>) -> Result<(), PipelineError> {
         self.link.check()?;
-        let way = match parcel {
-            Parcel::Hidden(_) => HIDDEN,
-            Parcel::Gradient(_) => GRADIENT,
-            Parcel::SquaresAbove(_) | Parcel::Squares(_) => SQUARES,
+        let way = match tag {
+            Tag::Hidden(_) => HIDDEN,
+            Tag::Gradient(_) => GRADIENT,
+            Tag::SquaresAbove(_) | Tag::Squares(_) => SQUARES,
         };
-        let envelope = self.envelope(Command::Deliver { parcel });
+        let envelope = self.envelope(Command::Deliver { tag });
         let sent = self.sessions[way].send(&envelope, vec![tensor], &[]);
         sent.map(drop).map_err(|problem| self.problem(problem))
     }

@@ -8,7 +8,7 @@
 //!
 //! **Sessions.** A worker lists its device several times, and every one is a session, a queue of its
 //! own: one to talk over, one to compute, and some for tensors on their way. A tensor is sent by a
-//! way as soon as it is promised, and put on a shelf as soon as it is there; the computing session takes
+//! way as soon as it is promised, and put into a buffer as soon as it is there; the computing session takes
 //! it from there.
 //!
 //! **Trust.** Whoever holds the token may have a worker compute. Both ends are known by their keys,
@@ -32,8 +32,8 @@ mod line;
 mod link;
 mod monitor;
 mod operation;
+mod receive_buffer;
 mod session;
-mod shelf;
 mod stage;
 mod stand_in;
 mod wire;

@@ -54,7 +54,7 @@ where
     let execute = || {
         let Envelope { lease, command } = envelope?;
         if matches!(command, Command::Deliver { .. }) && inputs.is_err() {
-            host.shelf.fail();
+            host.received.fail();
         }
         host.execute(lease, command, inputs?)
     };
@@ -91,7 +91,7 @@ where
             let reason = error.to_string();
             if !answered && !talk {
                 let reason = reason.clone();
-                let inherited = inherited || host.shelf.is_broken();
+                let inherited = inherited || host.received.is_broken();
                 host.fail(lease, Trouble { reason, inherited });
             }
             let error = TensorError::new(ExecutionError::with_context(reason));

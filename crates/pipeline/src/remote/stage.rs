@@ -18,8 +18,8 @@ use super::{
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
 use crate::{
-    Delivery, Forwarded, Measurement, Microbatch, Passage, PipelineError, StageLayers, StepTimes,
-    TrainStage,
+    Forwarded, Measurement, Microbatch, MicrobatchId, PipelineError, RemoteInbox, StageLayers,
+    StepTimes, TrainStage,
 };
 
 /// A stage that a worker holds. Calls that compute return at once, with tensors still to come.
@@ -36,7 +36,7 @@ pub struct RemoteStage {
     /// By group and slot.
     groups: Vec<Vec<Specs>>,
     /// Rows of passes that are under way.
-    under_way: HashMap<Passage, usize>,
+    under_way: HashMap<MicrobatchId, usize>,
     _monitor: Monitor,
 }
 
@@ -308,14 +308,14 @@ impl TrainStage for RemoteStage {
         Ok(values.map(|values| Measurement { values, clock }))
     }
 
-    fn delivery(&self) -> Option<Arc<dyn Delivery>> {
-        let line: Arc<dyn Delivery> = self.line.clone();
+    fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
+        let line: Arc<dyn RemoteInbox> = self.line.clone();
         Some(line)
     }
 
     fn forward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
@@ -346,7 +346,7 @@ impl TrainStage for RemoteStage {
 
     fn backward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         let Some(rows) = self.under_way.remove(&at) else {

@@ -3,7 +3,7 @@ use std::{collections::HashMap, thread, time::Duration};
 use burn::tensor::Tensor;
 
 use super::error::WorkerError;
-use crate::{Forwarded, Microbatch, Passage, Stage};
+use crate::{Forwarded, Microbatch, MicrobatchId, Stage};
 
 /// How long passes take on a device that a worker only stands in for.
 ///
@@ -23,7 +23,7 @@ pub struct StandIn {
 pub(super) struct StandingIn {
     times: StandIn,
     /// Rows of micro-batches that are under way.
-    under_way: HashMap<Passage, usize>,
+    under_way: HashMap<MicrobatchId, usize>,
     /// What comes out, by rows.
     zeros: HashMap<usize, Tensor<2>>,
 }
@@ -40,7 +40,7 @@ impl StandingIn {
     pub(super) fn forward(
         &mut self,
         stage: &Stage,
-        at: Passage,
+        at: MicrobatchId,
         microbatch: &Microbatch,
     ) -> Forwarded {
         thread::sleep(self.times.forward);
@@ -62,7 +62,7 @@ impl StandingIn {
     pub(super) fn backward(
         &mut self,
         stage: &Stage,
-        at: Passage,
+        at: MicrobatchId,
     ) -> Result<Option<Tensor<2>>, WorkerError> {
         let Some(rows) = self.under_way.remove(&at) else {
             let reason = "no forward pass before the backward pass".to_owned();

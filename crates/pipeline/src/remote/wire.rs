@@ -8,7 +8,7 @@ use super::{
     error::WorkerError,
     wire_microbatch::{WireMicrobatch, WireTargets},
 };
-use crate::{Parcel, Passage};
+use crate::{MicrobatchId, Tag};
 
 /// What a worker is to do. Tensors that belong to it are inputs of the operation, what comes of it
 /// is its outputs.
@@ -37,12 +37,12 @@ pub(super) enum Command {
     Extract { group: usize, slot: usize },
     /// Takes hidden states, except at the first stage. Output: hidden states, or losses.
     Forward {
-        at: Passage,
+        at: MicrobatchId,
         delivered: bool,
         microbatch: WireMicrobatch,
     },
     /// Takes a gradient, except at the last stage. Output: gradient, except at the first.
-    Backward { at: Passage, delivered: bool },
+    Backward { at: MicrobatchId, delivered: bool },
     /// Takes squares, except at the last stage. Output: squares.
     AddSquares { group: usize, delivered: bool },
     /// Takes squares, as its input or as they were delivered. Output: squared norms.
@@ -52,7 +52,7 @@ pub(super) enum Command {
         updates: Vec<Option<WireUpdate>>,
     },
     /// Input: a tensor to be kept until a command takes it. No output.
-    Deliver { parcel: Parcel },
+    Deliver { tag: Tag },
     /// Output: what was measured of a group's step of so many micro-batches; see
     /// [`StepTimes`](crate::StepTimes).
     Times { group: usize, microbatches: usize },
@@ -92,26 +92,26 @@ impl Command {
     }
 
     /// What it takes of what was delivered.
-    pub(super) fn takes(&self) -> Option<Parcel> {
+    pub(super) fn takes(&self) -> Option<Tag> {
         match *self {
             Self::Forward {
                 at,
                 delivered: true,
                 ..
-            } => Some(Parcel::Hidden(at)),
+            } => Some(Tag::Hidden(at)),
             Self::Backward {
                 at,
                 delivered: true,
-            } => Some(Parcel::Gradient(at)),
+            } => Some(Tag::Gradient(at)),
             Self::AddSquares {
                 group,
                 delivered: true,
-            } => Some(Parcel::SquaresAbove(group)),
+            } => Some(Tag::SquaresAbove(group)),
             Self::Update {
                 group,
                 delivered: true,
                 ..
-            } => Some(Parcel::Squares(group)),
+            } => Some(Tag::Squares(group)),
             _ => None,
         }
     }

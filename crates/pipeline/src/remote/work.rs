@@ -11,7 +11,7 @@ use super::{
     wire_microbatch::WireMicrobatch,
 };
 use crate::{
-    MicrobatchTimes, PassTimes, Passage, PipelineError, StepTimes, TrainStage,
+    MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, StepTimes, TrainStage,
     local_stage::LocalStage, stage_clock::now,
 };
 
@@ -239,7 +239,7 @@ impl Work {
     }
 
     /// Where a micro-batch's times go.
-    fn times_of(&mut self, at: Passage) -> &mut MicrobatchTimes {
+    fn times_of(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
         let times = &mut self.times.entry(at.group).or_default().microbatches;
         if times.len() <= at.microbatch {
             times.resize(at.microbatch + 1, MicrobatchTimes::default());

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     CONTROL, SESSIONS, WorkerAddress, connection, guard::Guard, host::Host, lease::Leases,
-    operation::with_operation, shelf::Shelf, stand_in::StandIn,
+    operation::with_operation, receive_buffer::ReceiveBuffer, stand_in::StandIn,
 };
 
 /// What a worker needs.
@@ -128,7 +128,7 @@ impl Worker {
             device: device.clone(),
             stand_in,
             leases: Leases::default(),
-            shelf: Shelf::default(),
+            received: ReceiveBuffer::default(),
             work: Mutex::new(None),
             failure: Mutex::new(None),
             log,

@@ -8,13 +8,13 @@ use std::{
 
 use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
-use loraloom_pipeline::{Forwarded, Microbatch, Passage, PipelineError, TrainStage};
+use loraloom_pipeline::{Forwarded, Microbatch, MicrobatchId, PipelineError, TrainStage};
 
 /// What a stage did.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Done {
-    Forward(Passage, f32),
-    Backward(Passage, f32),
+    Forward(MicrobatchId, f32),
+    Backward(MicrobatchId, f32),
     Squares(usize, f32),
     Update(usize, f32),
 }
@@ -58,7 +58,7 @@ impl TrainStage for Sleeper {
 
     fn forward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         _microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
@@ -93,7 +93,7 @@ impl TrainStage for Sleeper {
 
     fn backward(
         &mut self,
-        at: Passage,
+        at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         self.in_flight -= 1;

@@ -7,7 +7,7 @@ use std::{
 
 use burn::tensor::Tensor;
 
-use crate::{Parcel, stage_clock::now};
+use crate::{Tag, stage_clock::now};
 
 /// How often somebody who waits looks whether anybody still wants it.
 const LOOK: Duration = Duration::from_millis(100);
@@ -18,72 +18,70 @@ const LOOK: Duration = Duration::from_millis(100);
 /// asked for when the pass is, behind all that has been told to come by then, and would come when all
 /// of that has come. So a tensor is put here the moment it is there.
 #[derive(Default)]
-pub(super) struct Shelf {
-    parcels: Mutex<Parcels>,
+pub(super) struct ReceiveBuffer {
+    received: Mutex<Received>,
     came: Condvar,
 }
 
 #[derive(Default)]
-struct Parcels {
+struct Received {
     /// With when they came, on this process's clock.
-    there: HashMap<Parcel, VecDeque<(Tensor<2>, f64)>>,
+    there: HashMap<Tag, VecDeque<(Tensor<2>, f64)>>,
     /// Something did not come that should have.
     broken: bool,
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for ReceiveBuffer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Shelf").finish_non_exhaustive()
+        formatter
+            .debug_struct("ReceiveBuffer")
+            .finish_non_exhaustive()
     }
 }
 
-impl Shelf {
-    fn parcels(&self) -> MutexGuard<'_, Parcels> {
+impl ReceiveBuffer {
+    fn received(&self) -> MutexGuard<'_, Received> {
         // Every change is made at once.
-        self.parcels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A tensor has come.
-    pub(super) fn put(&self, parcel: Parcel, tensor: Tensor<2>) {
-        let mut parcels = self.parcels();
-        let of_kind = parcels.there.entry(parcel).or_default();
+    pub(super) fn put(&self, tag: Tag, tensor: Tensor<2>) {
+        let mut received = self.received();
+        let of_kind = received.there.entry(tag).or_default();
         of_kind.push_back((tensor, now()));
         self.came.notify_all();
     }
 
     /// A tensor will not come: nobody is to wait for any.
     pub(super) fn fail(&self) {
-        self.parcels().broken = true;
+        self.received().broken = true;
         self.came.notify_all();
     }
 
     /// Whether something did not come.
     pub(super) fn is_broken(&self) -> bool {
-        self.parcels().broken
+        self.received().broken
     }
 
     /// Waits for a tensor; `None` once it is sure not to come, or nobody wants it any more.
-    pub(super) fn take(
-        &self,
-        parcel: Parcel,
-        wanted: impl Fn() -> bool,
-    ) -> Option<(Tensor<2>, f64)> {
-        let mut parcels = self.parcels();
+    pub(super) fn take(&self, tag: Tag, wanted: impl Fn() -> bool) -> Option<(Tensor<2>, f64)> {
+        let mut received = self.received();
         loop {
-            if let Some(found) = parcels.there.get_mut(&parcel).and_then(VecDeque::pop_front) {
+            if let Some(found) = received.there.get_mut(&tag).and_then(VecDeque::pop_front) {
                 return Some(found);
             }
-            if parcels.broken || !wanted() {
+            if received.broken || !wanted() {
                 return None;
             }
-            let waited = self.came.wait_timeout(parcels, LOOK);
-            parcels = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.came.wait_timeout(received, LOOK);
+            received = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Forgets what came for a stage before.
     pub(super) fn clear(&self) {
-        *self.parcels() = Parcels::default();
+        *self.received() = Received::default();
     }
 }
 
@@ -97,46 +95,46 @@ mod tests {
 
     use burn::tensor::{Device, Tensor};
 
-    use super::Shelf;
-    use crate::Parcel;
+    use super::ReceiveBuffer;
+    use crate::Tag;
 
     #[test]
-    fn a_parcel_is_waited_for_and_taken_once() {
-        let shelf = Shelf::default();
+    fn a_tensor_is_waited_for_and_taken_once() {
+        let buffer = ReceiveBuffer::default();
         let number = |value: f32| Tensor::<2>::from_data([[value]], &Device::flex());
         thread::scope(|scope| {
-            let taken = scope.spawn(|| shelf.take(Parcel::Squares(1), || true));
-            shelf.put(Parcel::Squares(0), number(1.0));
+            let taken = scope.spawn(|| buffer.take(Tag::Squares(1), || true));
+            buffer.put(Tag::Squares(0), number(1.0));
             thread::sleep(Duration::from_millis(20));
-            shelf.put(Parcel::Squares(1), number(2.0));
-            shelf.put(Parcel::Squares(1), number(3.0));
+            buffer.put(Tag::Squares(1), number(2.0));
+            buffer.put(Tag::Squares(1), number(3.0));
             let (tensor, _) = taken.join().expect("no panic").expect("it has come");
             assert!((tensor.into_scalar::<f32>() - 2.0).abs() < 1e-6);
         });
-        let (tensor, _) = shelf.take(Parcel::Squares(1), || true).expect("the next");
+        let (tensor, _) = buffer.take(Tag::Squares(1), || true).expect("the next");
         assert!((tensor.into_scalar::<f32>() - 3.0).abs() < 1e-6);
-        assert!(shelf.take(Parcel::Squares(1), || false).is_none());
+        assert!(buffer.take(Tag::Squares(1), || false).is_none());
     }
 
     #[test]
     fn nobody_waits_for_what_does_not_come() {
-        let shelf = Shelf::default();
+        let buffer = ReceiveBuffer::default();
         let wanted = AtomicBool::new(true);
         thread::scope(|scope| {
             let wait = |group| {
                 let wanted = || wanted.load(Ordering::Relaxed);
-                shelf.take(Parcel::SquaresAbove(group), wanted).is_none()
+                buffer.take(Tag::SquaresAbove(group), wanted).is_none()
             };
             let given_up = scope.spawn(move || wait(0));
             wanted.store(false, Ordering::Relaxed);
             assert!(given_up.join().expect("no panic"));
             wanted.store(true, Ordering::Relaxed);
             let broken = scope.spawn(move || wait(1));
-            shelf.fail();
+            buffer.fail();
             assert!(broken.join().expect("no panic"));
         });
-        assert!(shelf.is_broken());
-        shelf.clear();
-        assert!(!shelf.is_broken());
+        assert!(buffer.is_broken());
+        buffer.clear();
+        assert!(!buffer.is_broken());
     }
 }

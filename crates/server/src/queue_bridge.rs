@@ -30,9 +30,8 @@ const NAP: Duration = Duration::from_millis(50);
 
 /// The queue as the trainer sees it.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct QueueBridge {
     queue: loraloom_queue::Server,
-    /// The queue's file as it was found.
     /// The queue and the lock, which another file may take the place of.
     own: [(PathBuf, Identity); 2],
     watch: Watch,
@@ -66,7 +65,7 @@ struct Live {
     holds: bool,
 }
 
-impl Desk {
+impl QueueBridge {
     /// # Errors
     /// If the queue's file is gone already.
     pub(crate) fn new(

@@ -29,45 +29,45 @@ impl From<Device> for StagePlace {
 
 /// A place that is there, without its layers.
 #[derive(Debug)]
-pub(crate) enum Home {
+pub(crate) enum ReachedPlace {
     Device(Device),
     #[cfg(feature = "remote")]
     Worker(Reached),
 }
 
-/// What all stages have in common.
+/// Loads the stages of one model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Household<'a> {
+pub(crate) struct StageLoader<'a> {
     pub(crate) config: &'a RunConfig,
     pub(crate) model: &'a LlamaConfig,
     pub(crate) checkpoint: &'a Checkpoint,
 }
 
-impl Household<'_> {
+impl StageLoader<'_> {
     /// Takes the workers among the places.
     #[cfg_attr(
         not(feature = "remote"),
         expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "no worker")
     )]
-    pub(crate) fn reach(&self, places: &[StagePlace]) -> Result<Vec<Home>, TrainerError> {
+    pub(crate) fn reach(&self, places: &[StagePlace]) -> Result<Vec<ReachedPlace>, TrainerError> {
         #[cfg(feature = "remote")]
         let controller = if self.config.pipeline.has_workers() {
             Some(self.controller()?)
         } else {
             None
         };
-        let mut homes = Vec::with_capacity(places.len());
+        let mut reached = Vec::with_capacity(places.len());
         for place in places {
-            homes.push(match place {
-                StagePlace::Device(device) => Home::Device(device.clone()),
+            reached.push(match place {
+                StagePlace::Device(device) => ReachedPlace::Device(device.clone()),
                 #[cfg(feature = "remote")]
                 StagePlace::Worker(address) => {
                     let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
-                    Home::Worker(controller.reach(homes.len(), address, self.model)?)
+                    ReachedPlace::Worker(controller.reach(reached.len(), address, self.model)?)
                 }
             });
         }
-        Ok(homes)
+        Ok(reached)
     }
 
     #[cfg(feature = "remote")]
@@ -83,8 +83,8 @@ impl Household<'_> {
     }
 
     /// One type for all stages; `auto` is `float32` where they would choose different ones.
-    pub(crate) fn dtype(&self, homes: &[Home]) -> Result<FloatDType, TrainerError> {
-        let chosen = homes.iter().map(|home| self.dtype_at(home));
+    pub(crate) fn dtype(&self, reached: &[ReachedPlace]) -> Result<FloatDType, TrainerError> {
+        let chosen = reached.iter().map(|place| self.dtype_at(place));
         let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
         chosen.dedup();
         match chosen[..] {
@@ -93,22 +93,22 @@ impl Household<'_> {
         }
     }
 
-    fn dtype_at(&self, home: &Home) -> Result<FloatDType, TrainerError> {
+    fn dtype_at(&self, place: &ReachedPlace) -> Result<FloatDType, TrainerError> {
         let (choice, stored): (DtypeChoice, _) = (self.config.dtype, self.checkpoint.dtype());
-        match home {
-            Home::Device(device) => resolve_stored(choice, device, stored),
+        match place {
+            ReachedPlace::Device(device) => resolve_stored(choice, device, stored),
             #[cfg(feature = "remote")]
-            Home::Worker(worker) => {
+            ReachedPlace::Worker(worker) => {
                 let supports = |dtype| worker.supports(dtype);
                 resolve_for(choice, worker.on_cpu(), supports, stored)
             }
         }
     }
 
-    /// Has every home read its layers, workers all at the same time.
+    /// Has every place read its layers, workers all at the same time.
     pub(crate) fn load(
         &self,
-        homes: Vec<Home>,
+        reached: Vec<ReachedPlace>,
         partitions: &Partitions,
         dtype: FloatDType,
     ) -> Result<Vec<AnyStage>, TrainerError> {
@@ -119,11 +119,12 @@ impl Household<'_> {
             #[cfg_attr(not(feature = "remote"), expect(unused_mut, reason = "no worker"))]
             let mut workers: Vec<(usize, Loading<'_>)> = Vec::new();
             let mut devices = Vec::new();
-            for (stage, (home, layers)) in homes.into_iter().zip(partitions.stages()).enumerate() {
-                match home {
-                    Home::Device(device) => devices.push((stage, device, layers)),
+            for (stage, (place, layers)) in reached.into_iter().zip(partitions.stages()).enumerate()
+            {
+                match place {
+                    ReachedPlace::Device(device) => devices.push((stage, device, layers)),
                     #[cfg(feature = "remote")]
-                    Home::Worker(worker) => {
+                    ReachedPlace::Worker(worker) => {
                         let order = StageOrder {
                             layers,
                             checkpoint: self.checkpoint,

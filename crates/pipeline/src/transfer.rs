@@ -11,7 +11,7 @@ use crate::{PipelineError, stage_clock::now};
 /// machine or from a GPU to the CPU, it waits for the values, and panics if they never come; so a
 /// thread of its own fetches them, and whoever sent the tensor on its way goes on with its work.
 #[derive(Debug)]
-pub(crate) enum Crossing {
+pub(crate) enum Transfer {
     /// There, or promised.
     Queued(Box<Tensor<2>>),
     /// Under way to where nobody here sees it again.
@@ -26,7 +26,7 @@ pub(crate) enum Crossing {
 /// A tensor, unless it was delivered, and when it came from another process to this one.
 pub(crate) type Taken = (Option<Tensor<2>>, Option<f64>);
 
-impl Crossing {
+impl Transfer {
     /// Sends a tensor on its way.
     ///
     /// # Errors

@@ -1,15 +1,15 @@
 use serde::{Deserialize, Serialize};
 
-use crate::Passage;
+use crate::MicrobatchId;
 
 /// What a tensor is to the stage that it is sent to. A group's steps follow each other, so that no two
-/// parcels under way are for the same thing.
+/// tensors under way are for the same thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Parcel {
+pub enum Tag {
     /// Output of the stage below.
-    Hidden(Passage),
+    Hidden(MicrobatchId),
     /// Gradient of the stage's own output.
-    Gradient(Passage),
+    Gradient(MicrobatchId),
     /// Squares of a group's gradients at the stages above.
     SquaresAbove(usize),
     /// Squares of a group's gradients at all stages.

@@ -11,19 +11,19 @@ use std::{
 use burn::tensor::{Device, Tensor};
 
 use crate::{
-    Delivery, Parcel, PipelineError, TrainStage,
-    crossing::{Crossing, Taken},
+    PipelineError, RemoteInbox, Tag, TrainStage,
+    transfer::{Taken, Transfer},
 };
 
 /// A tensor for a stage; `None` tells it that another stage failed, and that nothing more will come.
-type Letter = Option<(Parcel, Crossing)>;
+type Message = Option<(Tag, Transfer)>;
 
 /// What other stages sent to this one.
 #[derive(Debug)]
 pub(super) struct Inbox {
     stage: usize,
-    receiver: Receiver<Letter>,
-    arrived: HashMap<Parcel, Crossing>,
+    receiver: Receiver<Message>,
+    arrived: HashMap<Tag, Transfer>,
     /// Whether another thread may be about to send.
     waits: bool,
 }
@@ -31,28 +31,28 @@ pub(super) struct Inbox {
 /// The way to all stages.
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
-    boxes: Vec<Addressee>,
+    boxes: Vec<Destination>,
 }
 
 /// A stage as others see it.
 #[derive(Debug, Clone)]
-struct Addressee {
-    letters: Sender<Letter>,
+struct Destination {
+    sender: Sender<Message>,
     device: Device,
     /// Where it is in another process.
-    delivery: Option<Arc<dyn Delivery>>,
+    remote: Option<Arc<dyn RemoteInbox>>,
 }
 
-/// A box for every stage. Without `waits` a letter must
+/// A box for every stage. Without `waits` a message must
 /// have been sent before it is taken.
 pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Outbox) {
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
     for (stage, taker) in stages.iter().enumerate() {
         let (sender, receiver) = channel();
-        boxes.push(Addressee {
-            letters: sender,
+        boxes.push(Destination {
+            sender,
             device: taker.device(),
-            delivery: taker.delivery(),
+            remote: taker.remote_inbox(),
         });
         inboxes.push(Inbox {
             stage,
@@ -70,26 +70,26 @@ impl Inbox {
     ///
     /// # Errors
     /// [`PipelineError::Stopped`] if another stage failed; or why the tensor cannot be had.
-    pub(super) fn take(&mut self, parcel: Parcel) -> Result<Taken, PipelineError> {
+    pub(super) fn take(&mut self, tag: Tag) -> Result<Taken, PipelineError> {
         let stage = self.stage;
         loop {
-            if let Some(tensor) = self.arrived.remove(&parcel) {
+            if let Some(tensor) = self.arrived.remove(&tag) {
                 return tensor.end();
             }
-            let letter = if self.waits {
+            let message = if self.waits {
                 self.receiver.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
                 self.receiver.try_recv()
             };
-            match letter {
-                Ok(Some((parcel, tensor))) => {
-                    self.arrived.insert(parcel, tensor);
+            match message {
+                Ok(Some((tag, tensor))) => {
+                    self.arrived.insert(tag, tensor);
                 }
                 Ok(None) | Err(TryRecvError::Disconnected) => {
                     return Err(PipelineError::Stopped { stage });
                 }
                 Err(TryRecvError::Empty) => {
-                    let missing = format!("{parcel:?}");
+                    let missing = format!("{tag:?}");
                     return Err(PipelineError::NotSent { stage, missing });
                 }
             }
@@ -105,24 +105,24 @@ impl Outbox {
     pub(super) fn send(
         &self,
         stage: usize,
-        parcel: Parcel,
+        tag: Tag,
         tensor: Tensor<2>,
     ) -> Result<(), PipelineError> {
         let to = &self.boxes[stage];
-        let crossing = match &to.delivery {
-            Some(delivery) => {
-                delivery.deliver(parcel, tensor)?;
-                Crossing::Delivered
+        let transfer = match &to.remote {
+            Some(remote) => {
+                remote.send(tag, tensor)?;
+                Transfer::Delivered
             }
-            None => Crossing::begin(tensor, &to.device)?,
+            None => Transfer::begin(tensor, &to.device)?,
         };
-        self.post(stage, parcel, crossing);
+        self.post(stage, tag, transfer);
         Ok(())
     }
 
-    fn post(&self, stage: usize, parcel: Parcel, crossing: Crossing) {
-        // Who has ended needs no letters; why it ended is told elsewhere.
-        let _ = self.boxes[stage].letters.send(Some((parcel, crossing)));
+    fn post(&self, stage: usize, tag: Tag, transfer: Transfer) {
+        // Who has ended needs no messages; why it ended is told elsewhere.
+        let _ = self.boxes[stage].sender.send(Some((tag, transfer)));
     }
 
     /// Sends a tensor to every stage but this one, which goes on with it.
@@ -132,17 +132,17 @@ impl Outbox {
     pub(super) fn send_others(
         &self,
         stage: usize,
-        parcel: Parcel,
+        tag: Tag,
         tensor: &Tensor<2>,
     ) -> Result<(), PipelineError> {
         let mut others = (0..self.boxes.len()).filter(|&other| other != stage);
         others.try_for_each(|other| {
             let to = &self.boxes[other];
-            if to.delivery.is_some() {
-                return self.send(other, parcel, tensor.clone());
+            if to.remote.is_some() {
+                return self.send(other, tag, tensor.clone());
             }
-            let crossing = Crossing::begin_copy(tensor, &to.device)?;
-            self.post(other, parcel, crossing);
+            let transfer = Transfer::begin_copy(tensor, &to.device)?;
+            self.post(other, tag, transfer);
             Ok(())
         })
     }
@@ -150,7 +150,7 @@ impl Outbox {
     /// Tells all stages not to wait any more.
     pub(super) fn stop(&self) {
         for stage in &self.boxes {
-            let _ = stage.letters.send(None);
+            let _ = stage.sender.send(None);
         }
     }
 }
