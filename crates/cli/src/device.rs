@@ -268,8 +268,8 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     }
 }
 
-/// Whether CubeCL finds what it links kernels with, in the places where it looks. A kernel that was kept by an
-/// earlier process runs without.
+/// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an earlier
+/// process kept run without.
 fn has_libdevice() -> bool {
     let roots = match std::env::var_os("CUDA_PATH") {
         Some(root) => vec![PathBuf::from(root)],

@@ -43,8 +43,7 @@ struct Destination {
     remote: Option<Arc<dyn RemoteInbox>>,
 }
 
-/// A box for every stage. Without `waits` a message must
-/// have been sent before it is taken.
+/// A box for every stage. Without `waits` a message must have been sent before it is taken.
 pub(super) fn boxes<S: TrainStage>(stages: &[S], waits: bool) -> (Vec<Inbox>, Outbox) {
     let (mut inboxes, mut boxes) = (Vec::new(), Vec::new());
     for (stage, taker) in stages.iter().enumerate() {
@@ -121,7 +120,7 @@ impl Outbox {
     }
 
     fn post(&self, stage: usize, tag: Tag, transfer: Transfer) {
-        // Who has ended needs no messages; why it ended is told elsewhere.
+        // A stage that has ended takes no messages; its own result says why it ended.
         let _ = self.boxes[stage].sender.send(Some((tag, transfer)));
     }
 

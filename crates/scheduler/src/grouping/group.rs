@@ -11,8 +11,8 @@ use crate::Load;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) seats: Vec<Seat>,
-    /// What the tasks ask of a device's memory. Nano-batches are not counted on: a task whose
-    /// neighbours leave takes whole steps again.
+    /// What the tasks ask of a device's memory with whole steps: a task whose neighbours leave goes
+    /// back to them.
     pub(super) load: Load,
     /// With the least splitting that keeps everybody within the bound.
     pub(super) now: Iteration,
