@@ -22,7 +22,6 @@ mod part_seconds;
 mod partition;
 mod partitions;
 mod pass_times;
-mod pass_work;
 mod pipeline;
 #[cfg(feature = "remote")]
 pub mod remote;
@@ -53,7 +52,6 @@ pub use part_seconds::PartSeconds;
 pub use partition::{Balance, PartitionError, partition};
 pub use partitions::Partitions;
 pub use pass_times::{MicrobatchTimes, PassTimes, StepTimes};
-pub use pass_work::PassWork;
 pub use pipeline::{Caches, Pipeline};
 pub use remote_inbox::RemoteInbox;
 pub use stage::Stage;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
     Backbone, Checkpoint, DecoderLayer, LayerCache, LayerGradients, LlamaConfig, RotaryTables,
-    Targets, frozen_parameters,
+    Targets, cost::frozen_parameters,
 };
 
 use crate::{

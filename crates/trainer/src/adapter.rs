@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_config::{AdapterConfig, LoraSettings, RunConfig};
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
+    cost::{STORED_BYTES, adapter_parameters},
     to_host,
 };
 
@@ -25,21 +26,15 @@ pub(crate) fn fresh(
     let spec = LoraSpec::new(lora.r, lora.lora_alpha)
         .with_use_rslora(lora.use_rslora)
         .with_lora_dropout(lora.lora_dropout);
-    let shapes = model.linears();
+    let (shapes, targets) = (model.linears(), targets(lora));
     (0..model.num_hidden_layers)
         .map(|layer| {
             let mut adapter = LayerAdapter::default();
-            for projection in Projection::ALL {
-                if lora
-                    .target_modules
-                    .iter()
-                    .any(|name| name == projection.name())
-                {
-                    let shape = &shapes[projection as usize];
-                    let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-                    let state = AdapterState::init(spec, shape, config.seed, module, device)?;
-                    adapter[projection as usize] = Some(state);
-                }
+            for &projection in &targets {
+                let shape = &shapes[projection as usize];
+                let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
+                let state = AdapterState::init(spec, shape, config.seed, module, device)?;
+                adapter[projection as usize] = Some(state);
             }
             Ok(adapter)
         })
@@ -104,12 +99,16 @@ pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError>
 
 /// Bytes of an adapter with its moments.
 pub(crate) fn bytes_of(adapter: &[LayerAdapter]) -> u64 {
-    let states = adapter.iter().flatten().flatten();
-    let weights = states.flat_map(|state| [&state.weights.a, &state.weights.b]);
-    let values: usize = weights
-        .map(|tensor| tensor.dims().iter().product::<usize>())
-        .sum();
-    3 * (values * size_of::<f32>()) as u64
+    (adapter_parameters(adapter) * STORED_BYTES) as u64
+}
+
+/// The projections that an adapter targets.
+pub(crate) fn targets(lora: &LoraSettings) -> Vec<Projection> {
+    let modules = &lora.target_modules;
+    Projection::ALL
+        .into_iter()
+        .filter(|projection| modules.iter().any(|module| module == projection.name()))
+        .collect()
 }
 
 /// An adapter's configuration as PEFT stores it. `like` is the directory it began from, whose shape it

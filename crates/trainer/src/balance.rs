@@ -3,9 +3,16 @@
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::{BalanceChoice, RunConfig};
 use loraloom_data::EncodeReport;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{
+    LlamaConfig,
+    cost::{
+        LayerWork, Operations, attention_pairs, embedding_operations, head_operations,
+        layer_operations,
+    },
+};
 use loraloom_pipeline::{
-    Balance, PartCosts, PartSeconds, PartitionError, Partitions, PassWork, PipelineError, stagger,
+    Balance, PartCosts, PartSeconds, PartitionError, Partitions, PipelineError,
+    simulate::PassCosts, stagger,
 };
 
 use crate::{TrainerError, waiting::WaitingTask};
@@ -56,14 +63,38 @@ pub(crate) fn balanced(
     Ok(costs.partition(stages, &balance)?.into())
 }
 
-/// The work of a token in sequences as long as any adapter allows.
+/// Operations of one sequence that is as long as any adapter allows, in which every token is a target.
 pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
     let longest = config
         .adapters
         .iter()
         .map(|adapter| adapter.train.max_seq_len)
-        .max();
-    PassWork::of(model, longest.unwrap_or(0)).costs()
+        .max()
+        .unwrap_or(0);
+    let tokens = longest as f64;
+    let layer = |layer| {
+        let work = LayerWork {
+            tokens,
+            attention_pairs: attention_pairs(longest, model.sliding_window[layer]) as f64,
+            adapter_parameters: 0,
+        };
+        layer_operations(model, work, config.gradient_checkpointing)
+    };
+    PartCosts {
+        layers: (0..model.num_hidden_layers)
+            .map(|index| passes(layer(index)))
+            .collect(),
+        embedding: passes(embedding_operations(model, tokens)),
+        head: passes(head_operations(model, tokens)),
+    }
+}
+
+fn passes(operations: Operations) -> PassCosts {
+    PassCosts {
+        forward: operations.forward,
+        backward: operations.backward,
+        step: 0.0,
+    }
 }
 
 /// Rows and length of a group's micro-batch, about, and the share of its tokens that predict

@@ -5,16 +5,18 @@ use std::path::Path;
 use loraloom_config::AdapterConfig;
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
+use crate::adapter::targets;
+
 /// What is odd about a fresh adapter: a rank that its layers cannot have.
 pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     let lora = &config.lora;
+    let targets = targets(lora);
     let narrowest = model
         .linears()
         .into_iter()
-        .filter(|linear| {
-            let mut targets = lora.target_modules.iter();
-            targets.any(|target| linear.path.rsplit('.').next() == Some(target.as_str()))
-        })
+        .zip(Projection::ALL)
+        .filter(|(_, projection)| targets.contains(projection))
+        .map(|(linear, _)| linear)
         .min_by_key(|linear| linear.d_in.min(linear.d_out))?;
     let width = narrowest.d_in.min(narrowest.d_out);
     (lora.r > width).then(|| {

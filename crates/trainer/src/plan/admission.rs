@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageChoice};
-use loraloom_model::{LlamaConfig, frozen_parameters};
+use loraloom_model::{LlamaConfig, cost::frozen_parameters};
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
 

@@ -1,16 +1,14 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
 use loraloom_config::{DeviceChoice, RunConfig, StageChoice};
-use loraloom_model::frozen_parameters;
+use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, frozen_parameters};
 use loraloom_pipeline::{
     StageLayers,
     simulate::{StageReport, gantt_text},
 };
 
 use super::{
-    Plan, PlanError, PlannedLink, PlannedStage, Speeds,
-    activations::Storage,
-    dtype,
+    Plan, PlanError, PlannedLink, PlannedStage, Speeds, dtype,
     gather::Gathered,
     groups::{Groups, partitioned},
     notes::{notes, staggered},
@@ -22,8 +20,6 @@ const CHART_COLUMNS: f64 = 72.0;
 /// The largest `extra_warmup` that is tried, and what part of the time one must save to be named.
 const MOST_TRIED: usize = 4;
 const WORTH: f64 = 0.98;
-/// Gradients of adapters are `float32`.
-const GRADIENT_BYTES: usize = 4;
 
 /// Whether some adapter has dropout and some stage may be on a GPU.
 fn keeps_masks(config: &RunConfig) -> bool {
@@ -42,7 +38,7 @@ pub(super) fn compose(
 ) -> Result<Plan, PlanError> {
     let pipeline = &config.pipeline;
     let (dtype, dtype_note) = dtype::planned(config.dtype, pipeline, gathered.stored);
-    let storage = Storage {
+    let storage = ActivationStorage {
         element_bytes: dtype.size(),
         gradient_checkpointing: config.gradient_checkpointing,
         dropout_masks: keeps_masks(config),
@@ -176,7 +172,7 @@ fn stages(
     config: &RunConfig,
     gathered: &Gathered,
     groups: &Groups<'_>,
-    storage: Storage,
+    storage: ActivationStorage,
     layers: &[StageLayers],
     simulated: &[StageReport],
 ) -> Vec<PlannedStage> {
@@ -197,7 +193,7 @@ fn stages(
             let held = layers.held();
             let weight_bytes = frozen_parameters(model, &held) * storage.element_bytes;
             let parameters = groups.adapter_parameters(layers);
-            let adapter_bytes = parameters * super::parameters::ADAPTER_BYTES;
+            let adapter_bytes = parameters * STORED_BYTES;
             let gradient_bytes = parameters * GRADIENT_BYTES;
             let activations = groups.activations(layers, storage);
             let kept: Vec<usize> = activations.iter().map(|bytes| bytes.kept).collect();

@@ -4,18 +4,21 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use loraloom_config::{AdapterConfig, RunConfig};
 use loraloom_data::{Dataset, RowOrder, Sample, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, TensorDtype};
+use loraloom_model::{
+    Checkpoint, LlamaConfig, PeftAdapter, TensorDtype,
+    cost::{AdapterRanks, TRAINED_BYTES},
+};
 use loraloom_scheduler::{Load, Task, TaskId};
 
-use super::{Plan, PlanError, Speeds, compose::compose, parameters::Ranks, workload::Workload};
-use crate::scheduling::BYTES_PER_PARAMETER;
+use super::{Plan, PlanError, Speeds, compose::compose, workload::Workload};
+use crate::adapter::targets;
 
 /// What is known of one adapter's training.
 #[derive(Debug, Clone)]
 pub(super) struct TaskPlan {
     pub(super) name: String,
     pub(super) load: Workload,
-    pub(super) ranks: Ranks,
+    pub(super) ranks: AdapterRanks,
     /// What the scheduler is told.
     pub(super) described: Task,
 }
@@ -71,17 +74,17 @@ fn gather(config: &RunConfig) -> Result<Gathered, PlanError> {
             Some(directory) => {
                 let peft = PeftAdapter::load(directory)?;
                 peft.verify(&model)?;
-                Ranks::of_peft(&peft, &model)
+                AdapterRanks::of_peft(&peft, &model)
             }
-            None => Ranks::fresh(&adapter.lora, &model),
+            None => AdapterRanks::uniform(adapter.lora.r, &targets(&adapter.lora), &model),
         };
-        let parameters = ranks.sum(&model, &(0..model.num_hidden_layers));
+        let parameters = ranks.parameters(&model, 0..model.num_hidden_layers);
         let described = Task {
             id: TaskId(index as u64),
             arrival: index as u64,
             max_parts: load.microbatches(config.pipeline.microbatches).max(1),
             load: Load {
-                adapter_bytes: (parameters * BYTES_PER_PARAMETER) as u64,
+                adapter_bytes: (parameters * TRAINED_BYTES) as u64,
                 ..largest(adapter, samples, config.pipeline.microbatches)
             },
             ..described(adapter, samples)?

@@ -1,15 +1,19 @@
 use std::ops::Range;
 
 use loraloom_config::RunConfig;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{
+    LlamaConfig,
+    cost::{
+        ActivationStorage, LayerWork, Operations, TokenBytes, bytes_per_token,
+        embedding_operations, head_operations, layer_operations,
+    },
+};
 use loraloom_pipeline::{PartitionError, Partitions, StageLayers};
 use loraloom_scheduler::SchedulerError;
 
 use super::{
     PlannedGroup,
-    activations::{Storage, TokenBytes, bytes_per_token},
     admission::{Admitted, admitted},
-    costs::{self, Member, Operations},
     gather::{Gathered, TaskPlan},
 };
 use crate::balance::{balanced, estimated};
@@ -99,23 +103,25 @@ impl<'a> Groups<'a> {
     /// Operations of a step on a stage with these layers, by group.
     pub(super) fn operations(&self, layers: &StageLayers) -> Vec<Operations> {
         self.of_each_on(layers, |group, layers| {
-            let members = members(group);
-            let mut sum = Operations::default();
-            for layer in layers.clone() {
-                sum = sum.add(self.layer(layer, &members));
-            }
-            if layers.start == 0 {
-                sum = sum.add(costs::embedding(self.model, &members));
-            }
-            if layers.end == self.model.num_hidden_layers {
-                sum = sum.add(costs::head(self.model, &members));
-            }
-            sum
+            let of_task = |task: &&TaskPlan| -> Operations {
+                let (load, model) = (&task.load, self.model);
+                let embedding =
+                    (layers.start == 0).then(|| embedding_operations(model, load.tokens()));
+                let head = (layers.end == model.num_hidden_layers)
+                    .then(|| head_operations(model, load.targets()));
+                let inner = layers.clone().map(|layer| self.layer(task, layer));
+                inner.chain(embedding).chain(head).sum()
+            };
+            group.iter().map(of_task).sum()
         })
     }
 
     /// Bytes of the largest micro-batch on a stage with these layers, by group.
-    pub(super) fn activations(&self, layers: &StageLayers, storage: Storage) -> Vec<TokenBytes> {
+    pub(super) fn activations(
+        &self,
+        layers: &StageLayers,
+        storage: ActivationStorage,
+    ) -> Vec<TokenBytes> {
         self.of_each_on(layers, |group, layers| {
             let TokenBytes {
                 kept,
@@ -138,7 +144,9 @@ impl<'a> Groups<'a> {
     pub(super) fn adapter_parameters(&self, layers: &StageLayers) -> usize {
         let of_groups = self.of_each_on(layers, |group, layers| -> usize {
             let adapters = group.iter().map(|task| &task.ranks);
-            adapters.map(|ranks| ranks.sum(self.model, &layers)).sum()
+            adapters
+                .map(|ranks| ranks.parameters(self.model, layers.clone()))
+                .sum()
         });
         of_groups.into_iter().sum()
     }
@@ -153,13 +161,13 @@ impl<'a> Groups<'a> {
         })
     }
 
-    fn layer(&self, layer: usize, members: &[Member<'_>]) -> Operations {
-        costs::layer(
-            self.model,
-            layer,
-            members,
-            self.config.gradient_checkpointing,
-        )
+    fn layer(&self, task: &TaskPlan, layer: usize) -> Operations {
+        let work = LayerWork {
+            tokens: task.load.tokens(),
+            attention_pairs: task.load.attention_pairs(self.model.sliding_window[layer]),
+            adapter_parameters: task.ranks.parameters(self.model, layer..layer + 1),
+        };
+        layer_operations(self.model, work, self.config.gradient_checkpointing)
     }
 
     fn most_tokens(&self, group: &[&TaskPlan]) -> usize {
@@ -181,14 +189,6 @@ impl<'a> Groups<'a> {
         let of = groups.map(|(index, group)| value(group, layers.of_group(index)));
         of.collect()
     }
-}
-
-fn members<'a>(group: &[&'a TaskPlan]) -> Vec<Member<'a>> {
-    let member = |task: &&'a TaskPlan| Member {
-        load: &task.load,
-        ranks: &task.ranks,
-    };
-    group.iter().map(member).collect()
 }
 
 fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; 7] {

@@ -5,21 +5,17 @@
 //! and the bubble are estimates, of the data's average step; what each leaves out is in
 //! [`Plan::notes`].
 
-mod activations;
 mod admission;
 mod compose;
-mod costs;
 mod dtype;
 mod error;
 mod gather;
 mod groups;
 mod notes;
-mod parameters;
 mod predict;
 mod report;
 mod workload;
 
-pub(crate) use activations::kept_per_token;
 pub use error::PlanError;
 pub(crate) use notes::NOT_STAGGERED;
 pub use predict::Speeds;

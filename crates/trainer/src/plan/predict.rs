@@ -1,6 +1,7 @@
 //! The pipeline on a clock.
 
 use loraloom_config::ScheduleChoice;
+use loraloom_model::cost::Operations;
 use loraloom_pipeline::{
     schedule::{Operation, PipelineShape, Schedule},
     simulate::{
@@ -9,7 +10,7 @@ use loraloom_pipeline::{
     },
 };
 
-use super::{costs::Operations, report::PlannedBubble};
+use super::report::PlannedBubble;
 
 /// Iterations that are simulated for the steady state, and those that are drawn.
 const ITERATIONS: usize = 12;
@@ -163,8 +164,9 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use loraloom_config::ScheduleChoice;
+    use loraloom_model::cost::Operations;
 
-    use super::{super::costs::Operations, Pipeline, Speeds, most_held};
+    use super::{Pipeline, Speeds, most_held};
 
     const PASS: Operations = Operations {
         forward: 1e12,

@@ -1,4 +1,5 @@
 use loraloom_data::Sample;
+use loraloom_model::cost::attention_pairs;
 
 use crate::assemble::predicting_length;
 
@@ -56,10 +57,7 @@ impl Workload {
     /// Pairs of a query and a key it sees, of a step, in a layer whose tokens see `window` tokens,
     /// themselves included; `None` is all before them.
     pub(super) fn attention_pairs(&self, window: Option<usize>) -> f64 {
-        let pairs = |length: &usize| {
-            let seen = window.map_or(*length, |window| window.min(*length));
-            seen * (seen + 1) / 2 + (length - seen) * seen
-        };
+        let pairs = |&length: &usize| attention_pairs(length, window);
         self.per_step(self.lengths.iter().map(pairs).sum())
     }
 
@@ -106,16 +104,5 @@ mod tests {
         assert_eq!((all.tokens(), all.microbatches(1)), (30.0, 3));
         assert_eq!(Workload::of(3, 2, &samples).microbatches(2), 3);
         assert_eq!(Workload::of(4, 1, &samples).microbatches(3), 2);
-    }
-
-    #[test]
-    #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
-    fn pairs_are_counted_one_by_one() {
-        let load = Workload::of(1, 1, &[sample(5)]);
-        for window in [None, Some(1), Some(3), Some(6), Some(100)] {
-            let seen = |query: usize| window.map_or(query + 1, |window| window.min(query + 1));
-            let expected: usize = (0..6).map(seen).sum();
-            assert_eq!(load.attention_pairs(window), expected as f64, "{window:?}");
-        }
     }
 }

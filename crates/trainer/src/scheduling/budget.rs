@@ -2,12 +2,11 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{LlamaConfig, cost::most_bytes_per_token};
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
 use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError};
 
 use super::DeviceRoom;
-use crate::plan::kept_per_token;
 
 /// Pages in which a GPU's pools grow, at the most usual.
 pub(crate) const POOL_PAGE_BYTES: u64 = 64 << 20;
@@ -44,7 +43,7 @@ impl Residents<'_> {
         };
         let held = most(&Range::len);
         let per_token =
-            most(&|layers| kept_per_token(self.model, layers, self.gradient_checkpointing));
+            most(&|layers| most_bytes_per_token(self.model, layers, self.gradient_checkpointing));
         DeviceRoom {
             device,
             limit_bytes: limit,

@@ -1,41 +1,27 @@
 use loraloom_config::LoraSettings;
-use loraloom_model::{LlamaConfig, Projection};
+use loraloom_model::{
+    LayerAdapter, LlamaConfig,
+    cost::{AdapterRanks, TRAINED_BYTES, adapter_parameters},
+};
 use loraloom_scheduler::{Load, Task};
 
 use crate::{
-    adapter::ModelAdapter,
+    adapter::targets,
     task::{TrainingTask, tokens_per_step},
 };
 
-/// Bytes that a parameter of an adapter takes while it trains: itself, its gradient and two moments,
-/// in `float32`.
-pub(crate) const BYTES_PER_PARAMETER: usize = 4 * 4;
-
-/// Bytes of an adapter with its gradients and moments, at all layers.
-pub(crate) fn adapter_bytes(adapter: &ModelAdapter) -> u64 {
-    let parameters = adapter
-        .iter()
-        .flat_map(|layer| layer.iter().flatten())
-        .map(|state| {
-            state.weights.a.shape().num_elements() + state.weights.b.shape().num_elements()
-        });
-    (parameters.sum::<usize>() * BYTES_PER_PARAMETER) as u64
+/// Bytes of an adapter while it trains, at all layers.
+pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
+    (adapter_parameters(adapter) * TRAINED_BYTES) as u64
 }
 
-/// As [`adapter_bytes`], of an adapter that is yet to be made.
+/// As [`adapter_bytes`], for an adapter that has yet to be made.
 pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
-    let linears = model.linears();
-    let of = |projection: &Projection| {
-        let named = |name: &String| name == projection.name();
-        let linear = &linears[*projection as usize];
-        let is_adapted = lora.target_modules.iter().any(named);
-        usize::from(is_adapted) * lora.r * (linear.d_in + linear.d_out)
-    };
-    let parameters: usize = Projection::ALL.iter().map(of).sum();
-    (model.num_hidden_layers * parameters * BYTES_PER_PARAMETER) as u64
+    let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
+    (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
 }
 
-/// What the scheduler is told of a task, of which every batch is cut into `split` micro-batches.
+/// The scheduler's view of a task whose batches are cut into `split` micro-batches.
 pub(crate) fn described(task: &TrainingTask, adapter_bytes: u64, split: usize) -> Task {
     let rows = task.microbatch_rows(split) as u64;
     let longest = task.longest_row() as u64;

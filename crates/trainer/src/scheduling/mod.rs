@@ -9,5 +9,5 @@ pub(crate) use budget::{
     HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, devices, limit_warnings, measured, memories, rooms,
 };
 pub use device_room::DeviceRoom;
-pub(crate) use load::{BYTES_PER_PARAMETER, adapter_bytes, described, fresh_bytes};
+pub(crate) use load::{adapter_bytes, described, fresh_bytes};
 pub(crate) use scheduler::scheduler;

@@ -1,42 +1,41 @@
-//! What a micro-batch leaves on a stage between its forward and its backward pass, estimated from
-//! the operators' own rule: they keep their inputs and the rank-r products, and on GPUs the bits of
-//! dropout masks, and nothing else.
+//! Bytes that a micro-batch keeps on a stage from its forward to its backward pass, by the operators'
+//! own rule: they keep their inputs, the rank-r products and, on GPUs, the bits of dropout masks.
 
 use std::ops::Range;
 
-use loraloom_model::{LlamaConfig, Projection};
+use crate::{LlamaConfig, Projection};
 
-/// Bytes of an element of a rank-r product, which is `float32` whatever the activations are.
+/// Rank-r products are `float32` whatever the activations are.
 const PRODUCT_BYTES: usize = 4;
 
-/// How activations are stored.
+/// How a stage stores activations.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Storage {
+pub struct ActivationStorage {
     /// Bytes of an element.
-    pub(super) element_bytes: usize,
-    /// Only the inputs of layers are kept; the rest is computed again, a layer at a time.
-    pub(super) gradient_checkpointing: bool,
-    /// Adapters have dropout, and the device keeps a bit of every element of their inputs.
-    pub(super) dropout_masks: bool,
+    pub element_bytes: usize,
+    /// A layer keeps its input only and computes the rest again in the backward pass.
+    pub gradient_checkpointing: bool,
+    /// Adapters have dropout, and the device keeps a bit for every element of their inputs.
+    pub dropout_masks: bool,
 }
 
-/// Bytes that one token takes on a stage.
+/// Bytes of one token on a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TokenBytes {
-    /// Between its forward and its backward pass.
-    pub(super) kept: usize,
-    /// Besides, in the backward pass, of one micro-batch at a time.
-    pub(super) computed_again: usize,
+pub struct TokenBytes {
+    /// Kept from the forward to the backward pass.
+    pub kept: usize,
+    /// Computed again in the backward pass, for one micro-batch at a time.
+    pub computed_again: usize,
 }
 
-/// Bytes that one token takes on a stage with these layers, in `float32` and with every projection
-/// adapted with rank 16: about the most there is, before anything was measured.
-pub(crate) fn kept_per_token(
+/// An upper estimate of the bytes of one token on a stage with these layers, before anything is
+/// measured: `float32`, and every projection adapted with rank 16.
+pub fn most_bytes_per_token(
     model: &LlamaConfig,
     layers: &Range<usize>,
     gradient_checkpointing: bool,
 ) -> usize {
-    let storage = Storage {
+    let storage = ActivationStorage {
         element_bytes: 4,
         gradient_checkpointing,
         dropout_masks: true,
@@ -45,13 +44,13 @@ pub(crate) fn kept_per_token(
     bytes.kept + bytes.computed_again
 }
 
-/// Bytes that one token takes on a stage with these layers. `ranks` has, by layer and projection, the
-/// largest rank in the micro-batch; 0 is no adapter.
-pub(super) fn bytes_per_token(
+/// Bytes of one token on a stage with these layers. `ranks` gives, by layer and projection, the largest
+/// rank in the micro-batch; 0 without an adapter.
+pub fn bytes_per_token(
     model: &LlamaConfig,
     layers: &Range<usize>,
     ranks: impl Fn(usize) -> [usize; 7],
-    storage: Storage,
+    storage: ActivationStorage,
 ) -> TokenBytes {
     let hidden = model.d_model * storage.element_bytes;
     let inside = layers
@@ -71,8 +70,8 @@ pub(super) fn bytes_per_token(
     }
 }
 
-/// Bytes that one token keeps inside a layer: its input and its output apart.
-fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: Storage) -> usize {
+/// Bytes that one token keeps inside a layer, without the input and output of the layer.
+fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorage) -> usize {
     let if_adapted = |projections: &[Projection], width| {
         let adapted = projections.iter().any(|&p| ranks[p as usize] > 0);
         if adapted { width } else { 0 }
@@ -98,17 +97,21 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: Storage) -> usiz
         + normed_again
         + gate_and_up
         + activated;
-    let adapted = model.linears().into_iter().zip(ranks);
-    let adapted = adapted.filter(|&(_, rank)| storage.dropout_masks && rank > 0);
-    let masks: usize = adapted.map(|(linear, _)| linear.d_in.div_ceil(8)).sum();
+    let masks: usize = model
+        .linears()
+        .iter()
+        .zip(ranks)
+        .filter(|&(_, rank)| storage.dropout_masks && rank > 0)
+        .map(|(linear, _)| linear.d_in.div_ceil(8))
+        .sum();
     elements * storage.element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES + masks
 }
 
 #[cfg(test)]
 mod tests {
-    use loraloom_model::LlamaConfig;
+    use crate::LlamaConfig;
 
-    use super::{Storage, TokenBytes, bytes_per_token};
+    use super::{ActivationStorage, TokenBytes, bytes_per_token};
 
     fn model() -> LlamaConfig {
         let mut model = LlamaConfig::named("micro").unwrap();
@@ -121,7 +124,7 @@ mod tests {
         model
     }
 
-    const PLAIN: Storage = Storage {
+    const PLAIN: ActivationStorage = ActivationStorage {
         element_bytes: 2,
         gradient_checkpointing: false,
         dropout_masks: false,
@@ -145,7 +148,7 @@ mod tests {
     fn checkpointing_keeps_inputs_and_computes_a_layer_again() {
         let model = model();
         let ranks = |layer: usize| if layer == 2 { [8; 7] } else { [4; 7] };
-        let checkpointed = Storage {
+        let checkpointed = ActivationStorage {
             gradient_checkpointing: true,
             ..PLAIN
         };
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn a_mask_is_a_bit_of_every_element_of_an_adapted_input() {
         let model = model();
-        let masked = Storage {
+        let masked = ActivationStorage {
             dropout_masks: true,
             ..PLAIN
         };

@@ -1,0 +1,147 @@
+use std::ops::Range;
+
+use crate::{LayerAdapter, LlamaConfig, PeftAdapter, Projection};
+
+/// Bytes of one adapter parameter at rest: itself and AdamW's two moments, in `float32`.
+pub const STORED_BYTES: usize = 3 * size_of::<f32>();
+
+/// Bytes of the gradient of one adapter parameter.
+pub const GRADIENT_BYTES: usize = size_of::<f32>();
+
+/// Bytes of one adapter parameter while it trains: at rest, and its gradient.
+pub const TRAINED_BYTES: usize = STORED_BYTES + GRADIENT_BYTES;
+
+/// Parameters of both factors of an adapter.
+pub fn adapter_parameters(adapter: &[LayerAdapter]) -> usize {
+    adapter
+        .iter()
+        .flatten()
+        .flatten()
+        .flat_map(|state| [&state.weights.a, &state.weights.b])
+        .map(|factor| factor.shape().num_elements())
+        .sum()
+}
+
+/// The ranks of an adapter by decoder layer and projection; 0 where it adapts nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterRanks {
+    by_layer: Vec<[usize; 7]>,
+}
+
+impl AdapterRanks {
+    /// Rank `r` at these projections of every layer.
+    pub fn uniform(r: usize, targets: &[Projection], model: &LlamaConfig) -> Self {
+        let ranks = Projection::ALL.map(
+            |projection| {
+                if targets.contains(&projection) { r } else { 0 }
+            },
+        );
+        Self {
+            by_layer: vec![ranks; model.num_hidden_layers],
+        }
+    }
+
+    /// The ranks in a PEFT directory.
+    pub fn of_peft(adapter: &PeftAdapter, model: &LlamaConfig) -> Self {
+        let rank = |layer: usize, projection: Projection| {
+            let weights = adapter.modules.get(&projection.module(layer));
+            weights.map_or(0, |weights| weights.r)
+        };
+        Self {
+            by_layer: (0..model.num_hidden_layers)
+                .map(|layer| Projection::ALL.map(|projection| rank(layer, projection)))
+                .collect(),
+        }
+    }
+
+    /// Ranks by projection at one layer.
+    pub fn at(&self, layer: usize) -> [usize; 7] {
+        self.by_layer[layer]
+    }
+
+    /// Parameters of both factors over some layers.
+    pub fn parameters(&self, model: &LlamaConfig, layers: Range<usize>) -> usize {
+        let shapes = model.linears();
+        self.by_layer[layers]
+            .iter()
+            .flat_map(|ranks| ranks.iter().zip(&shapes))
+            .map(|(rank, shape)| rank * (shape.d_in + shape.d_out))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use batchlora::{AdapterState, LoraSpec};
+    use burn::{
+        module::Module,
+        tensor::{Device, FloatDType},
+    };
+
+    use super::{super::frozen_parameters, AdapterRanks, adapter_parameters};
+    use crate::{Backbone, LayerAdapter, LlamaConfig, Projection};
+
+    fn small() -> LlamaConfig {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        model.num_hidden_layers = 3;
+        model.sliding_window.truncate(3);
+        (model.vocab_size, model.d_model, model.d_ffn) = (40, 16, 24);
+        (
+            model.num_attention_heads,
+            model.num_key_value_heads,
+            model.head_dim,
+        ) = (2, 1, 8);
+        model
+    }
+
+    #[test]
+    fn frozen_parameters_are_those_that_a_stage_loads() {
+        let device = Device::flex();
+        let mut model = small();
+        (model.qkv_bias, model.qk_norm) = (true, true);
+        for tied in [false, true] {
+            model.tie_word_embeddings = tied;
+            for layers in [0..3, 0..1, 1..2, 1..3, 2..3] {
+                let part =
+                    Backbone::random(&model, layers.clone(), FloatDType::F32, &device).unwrap();
+                // The module counts a tensor it holds in two places twice.
+                let twice = if tied && layers == (0..3) { 40 * 16 } else { 0 };
+                assert_eq!(
+                    frozen_parameters(&model, &layers),
+                    part.num_params() - twice,
+                    "{layers:?}, tied {tied}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_adapter_has_two_factors_at_each_targeted_layer() {
+        let model = small();
+        let targets = [Projection::K, Projection::Down];
+        let ranks = AdapterRanks::uniform(4, &targets, &model);
+        assert_eq!(ranks.at(2), [0, 4, 0, 0, 0, 0, 4]);
+        let of_layer = 4 * (16 + 8) + 4 * (24 + 16);
+        assert_eq!(ranks.parameters(&model, 0..1), of_layer);
+        assert_eq!(ranks.parameters(&model, 1..3), 2 * of_layer);
+
+        let shapes = model.linears();
+        let layer = |layer| {
+            let mut adapter = LayerAdapter::default();
+            for projection in targets {
+                let shape = &shapes[projection as usize];
+                let state = AdapterState::init(
+                    LoraSpec::new(4, 8.0),
+                    [shape.d_in, shape.d_out],
+                    0,
+                    projection.number(layer),
+                    &Device::flex(),
+                );
+                adapter[projection as usize] = Some(state.unwrap());
+            }
+            adapter
+        };
+        let made: Vec<LayerAdapter> = (0..3).map(layer).collect();
+        assert_eq!(adapter_parameters(&made), ranks.parameters(&model, 0..3));
+    }
+}
