@@ -211,3 +211,37 @@ fn shares_beyond_an_adapter_are_refused() {
     };
     assert_eq!(device.exact_bytes(load), 103);
 }
+
+/// A fit knows nothing of loads far above those it was made from: there the bound is a load's share of
+/// what a smaller one took.
+#[test]
+fn far_above_what_was_measured_the_fit_bounds_nothing() {
+    let truth = seven_b();
+    let mut random = Random(7);
+    let mut memory = truth.memory([1.0; 3]);
+    let load = |rows: u64, length: u64| Load {
+        tokens: rows * length,
+        squared_tokens: rows * length * length,
+        adapter_bytes: 0,
+    };
+    let largest = load(4, 1024);
+    for index in 0..40 {
+        let load = load(1 + index % 4, 256 << (index % 3));
+        memory.observe(load, peak(truth.peak(load, &mut random)));
+    }
+    let beside = |times: u64| {
+        let asked = load(4 * times, 1024);
+        memory.estimate(asked).bound_bytes - truth.fixed_bytes
+    };
+    let once = truth.peak(largest, &mut random) - truth.fixed_bytes;
+    assert!(memory.model().is_fitted());
+    // The base of 0.6 GB comes once, and four times in what four times the load is sure to take.
+    assert!(beside(4) > 4 * once, "{} {once}", beside(4));
+    let times = |factor: f64| Load {
+        tokens: (largest.tokens as f64 * factor) as u64,
+        squared_tokens: (largest.squared_tokens as f64 * factor) as u64,
+        adapter_bytes: 0,
+    };
+    let within = memory.estimate(times(1.4)).bound_bytes - truth.fixed_bytes;
+    assert!((within as f64) < 1.4 * once as f64, "{within} {once}");
+}
