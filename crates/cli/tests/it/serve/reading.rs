@@ -1,11 +1,11 @@
-//! Datasets whose rows let wait for them come to a server that trains.
+//! Datasets that are slow to read, submitted to a server that trains.
 
 use crate::{
     server::{Server, ok, served, step, until, wait_for_state, workspace},
     support::Workspace,
 };
 
-/// Its template loops as often as a row says, and prints nothing of that.
+/// A task whose template loops as often as a row says, without output.
 const TASK: &str = "\
 model: tiny-llama
 datasets:
@@ -18,7 +18,7 @@ adapters:
   - {name: NAME, dataset: slow, lora: {r: 2}}
 ";
 
-/// A dozen rows, always of the same text, that take a while to render if there are loops.
+/// Twelve rows, always with the same text, that take a while to render if there are loops.
 fn write_rows(here: &Workspace, name: &str, loops: usize) {
     let rows = (0..12).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
     let rows = rows.collect::<Vec<_>>().concat();
