@@ -160,7 +160,7 @@ mutation tensors-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
     'on(&path, sync_directory(&path))?;' '' what_appears_in_a_run
 mutation configuration-not-synced $trainer/run_directory/directory.rs \
     '        file.sync_all()' '        Ok(())' what_appears_in_a_run
-mutation task-not-synced crates/queue/src/connection.rs \
+mutation task-not-synced crates/server/src/queue/file.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 
 mutation server-keeps-one $trainer/serving.rs \
@@ -249,8 +249,8 @@ mutation no-way-back crates/cli/src/commands/train.rs 'printer.set_way_back(way_
 mutation saved-steps-again crates/server/src/server.rs 'self.nothing_is_lost()?;' '' checkpoints_are_away
 mutation unlisted-is-empty $trainer/checkpoint/generation.rs \
     'Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),' 'Err(_) => Vec::new(),' checkpoints_are_away
-mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() && !paused(task.state)' \
-    '!task.state.is_final() || paused(task.state)' exit_codes_tell
+mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() && task.state != TaskState::Paused' \
+    '!task.state.is_final()' exit_codes_tell
 mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
     'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
@@ -273,7 +273,7 @@ mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().is
 mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' '' lock_is_removed
 mutation lock-unwatched crates/server/src/queue_bridge.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
     lock_is_taken_away
-mutation old-explanation crates/queue/src/write.rs " explanation = '', " ' ' a_watcher_hears
+mutation old-explanation crates/server/src/queue/write.rs " explanation = '', " ' ' a_watcher_hears
 mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_adapters().is_empty()' 'true' \
     an_adapter_that_is_gone
 mutation events-go-nowhere $trainer/run_directory/directory.rs \

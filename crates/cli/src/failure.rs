@@ -8,9 +8,8 @@ use loraloom_model::ModelError;
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
-use loraloom_queue::QueueError;
 use loraloom_scheduler::SchedulerError;
-use loraloom_server::ServerError;
+use loraloom_server::{ServerError, queue::QueueError};
 use loraloom_simulator::SimulationError;
 use loraloom_trainer::{PlanError, TrainerError};
 
@@ -307,8 +306,7 @@ mod tests {
     use anyhow::Context;
     use loraloom_data::DataError;
     use loraloom_model::ModelError;
-    use loraloom_queue::QueueError;
-    use loraloom_server::ServerError;
+    use loraloom_server::{ServerError, queue::QueueError};
     use loraloom_trainer::TrainerError;
 
     use super::{Failure, exit, hint, is_broken_pipe, message};

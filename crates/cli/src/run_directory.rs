@@ -34,7 +34,7 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
 ///
 /// If it is one.
 pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
-    if !directory.join(loraloom_queue::FILE_NAME).exists() {
+    if !directory.join(loraloom_server::queue::FILE_NAME).exists() {
         return Ok(());
     }
     let directory = directory.display();

@@ -1,28 +1,32 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{SchedulerError, Task};
 
-/// Where a task stands.
+/// A task's state: the one state machine of scheduler, trainer and queue.
 ///
 /// ```text
 /// queued ──► running ⇄ parked
-///               └─────────┴──► done | failed | cancelled
+///               └─────────┴──► done
 /// queued, running, parked ──► paused ──► queued | parked
-/// queued, paused ──────────────────────► failed | cancelled
+/// queued, running, parked, paused ─────► failed | cancelled
+/// failed ──────────────────────────────► queued | parked
 /// ```
 ///
-/// A paused task that never trained becomes queued again, any other one parked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A paused or failed task that is resumed becomes queued if it never trained, otherwise parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TaskState {
-    /// Waits for a place.
+    /// Waits for its first step.
     Queued,
     /// Trains in every iteration.
     Running,
-    /// Trained, gave its place away, and waits for one; it goes on at its own next step.
+    /// Has trained, left its place, and waits for one; it continues at its own next step.
     Parked,
-    /// Held by its owner; asks for no place.
+    /// Paused by its owner; asks for no place.
     Paused,
-    /// Took all its steps.
+    /// Took all its steps, or stopped early as configured.
     Done,
     /// Ended by an error of its own.
     Failed,
@@ -42,7 +46,49 @@ pub enum Outcome {
 }
 
 impl TaskState {
-    /// Whether a task in this state will never train again.
+    /// Every state.
+    pub const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Running,
+        Self::Parked,
+        Self::Paused,
+        Self::Done,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// The state's name, in files and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Parked => "parked",
+            Self::Paused => "paused",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state with this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// The state as the end of a sentence about a task: "is queued", "has failed".
+    pub fn predicate(self) -> &'static str {
+        match self {
+            Self::Queued => "is queued",
+            Self::Running => "is running",
+            Self::Parked => "is parked",
+            Self::Paused => "is paused",
+            Self::Done => "is done",
+            Self::Failed => "has failed",
+            Self::Cancelled => "is cancelled",
+        }
+    }
+
+    /// Whether a task in this state has ended. Only a failed one can be resumed.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
@@ -52,7 +98,8 @@ impl TaskState {
         matches!(self, Self::Queued | Self::Parked)
     }
 
-    fn can_become(self, next: Self) -> bool {
+    /// Whether a task may go from this state to `next`.
+    pub fn can_become(self, next: Self) -> bool {
         match self {
             Self::Queued => matches!(
                 next,
@@ -64,7 +111,8 @@ impl TaskState {
                 next,
                 Self::Queued | Self::Parked | Self::Failed | Self::Cancelled
             ),
-            Self::Done | Self::Failed | Self::Cancelled => false,
+            Self::Failed => next.is_waiting(),
+            Self::Done | Self::Cancelled => false,
         }
     }
 }
@@ -81,15 +129,7 @@ impl From<Outcome> for TaskState {
 
 impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Parked => "parked",
-            Self::Paused => "paused",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        })
+        f.write_str(self.as_str())
     }
 }
 
@@ -134,16 +174,6 @@ mod tests {
     use super::*;
     use crate::{Load, TaskId};
 
-    const ALL: [TaskState; 7] = [
-        TaskState::Queued,
-        TaskState::Running,
-        TaskState::Parked,
-        TaskState::Paused,
-        TaskState::Done,
-        TaskState::Failed,
-        TaskState::Cancelled,
-    ];
-
     #[test]
     fn exactly_the_drawn_arrows_are_legal() {
         let legal = [
@@ -165,9 +195,11 @@ mod tests {
             (TaskState::Paused, TaskState::Parked),
             (TaskState::Paused, TaskState::Failed),
             (TaskState::Paused, TaskState::Cancelled),
+            (TaskState::Failed, TaskState::Queued),
+            (TaskState::Failed, TaskState::Parked),
         ];
-        for from in ALL {
-            for to in ALL {
+        for from in TaskState::ALL {
+            for to in TaskState::ALL {
                 let task = Task {
                     id: TaskId(0),
                     name: "math".into(),

@@ -2,8 +2,8 @@ use std::{fmt, iter::Sum, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a task among all tasks ever given to one scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Identifies a task in a scheduler and in a queue; never reused. In a queue, smaller was accepted earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId(pub u64);
 
 impl fmt::Display for TaskId {

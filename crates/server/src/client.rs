@@ -4,29 +4,34 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
-use loraloom_queue::{Answer, Presence, Queue, QueueError, Request, Submission, Task, TaskState};
+use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
 
-use crate::{ServerError, Status, configuration, queue_bridge::ROOMS, spec::Spec};
+use crate::{
+    ServerError, Status, configuration,
+    queue::{Answer, Event, Presence, Queue, QueueError, Request, Submission, Task},
+    queue_bridge::ROOMS,
+    spec::Spec,
+};
 
-/// A process that talks to a run directory's server, which need not run.
+/// Access to the queue of a run directory, whose server need not run.
 #[derive(Debug)]
 pub struct Client {
     directory: PathBuf,
-    /// The server's.
+    /// The server's configuration.
     config: RunConfig,
 }
 
-/// A task that was accepted.
+/// An accepted task.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Submitted {
     /// Its number.
-    pub id: u64,
+    pub id: TaskId,
     /// Its name.
     pub name: String,
-    /// Whether it is new; not if it was accepted before with the same key.
+    /// False if it was accepted before with the same key.
     pub new: bool,
-    /// Optimizer steps it will take.
+    /// Optimizer steps in all.
     pub total_steps: Option<u64>,
 }
 
@@ -38,26 +43,26 @@ impl Client {
         }
     }
 
-    /// The client of a directory that a server was started in.
+    /// Opens the directory of a server.
     ///
     /// # Errors
-    /// [`ServerError::Queue`] if there was none.
+    /// [`ServerError::Queue`] if no server was ever started there.
     pub fn open(directory: &Path) -> Result<Self, ServerError> {
         Queue::open(directory)?;
         let (config, _) = configuration(directory, None, &LoadOptions::default())?;
         Ok(Self::new(directory, config))
     }
 
-    /// The model that tasks are trained over.
+    /// The server's model directory.
     pub fn model(&self) -> &Path {
         &self.config.model
     }
 
-    /// Submits all adapters of a configuration, or none. With a key, whoever is unsure whether they
-    /// were accepted submits them again, and they are accepted once. Also returns what is odd.
+    /// Submits all adapters of a configuration, or none; also returns warnings. A submission that is
+    /// repeated with the same key is accepted once.
     ///
     /// # Errors
-    /// If data or adapters cannot be read, the model is another one, a task can never fit, or a name
+    /// If data or adapters cannot be read, the model is not the server's, a task can never fit, or a name
     /// is taken.
     pub fn submit(
         &self,
@@ -71,7 +76,7 @@ impl Client {
         let accepted = queue.submit_all(&submissions)?;
         let submitted = submissions.into_iter().zip(accepted);
         let submitted = submitted.map(|(submission, accepted)| Submitted {
-            id: accepted.id.0,
+            id: accepted.id,
             name: submission.name,
             new: accepted.new,
             total_steps: submission.total_steps,
@@ -79,9 +84,8 @@ impl Client {
         Ok((submitted.collect(), warnings))
     }
 
-    /// Submits a task like one that was submitted before, under another name and with other settings.
-    /// An override is `KEY=VALUE` with a key of the adapter, such as `lora.r`, or of its dataset:
-    /// `datasets.NAME.path`.
+    /// Submits a copy of a task under another name, with overrides. An override is `KEY=VALUE` with a key
+    /// of the adapter, such as `lora.r`, or of its dataset: `datasets.NAME.path`.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -108,7 +112,7 @@ impl Client {
         });
         let mut settings = vec![format!("adapters.0.name={name}")];
         settings.extend(prefixed);
-        // A sweep names its adapters; the clone is in none.
+        // A sweep lists its adapters by name; the clone is in no sweep.
         let (mut config, _) = Spec::configuration(&text, &[])?;
         config.sweep.clear();
         let (config, mut warnings) = Spec::configuration(&config.to_yaml()?, &settings)
@@ -121,7 +125,7 @@ impl Client {
     /// Asks for a task to be paused, resumed or cancelled.
     ///
     /// # Errors
-    /// If there is no such task, or it cannot be.
+    /// If there is no such task, or its state forbids the request.
     pub fn ask(&self, reference: &str, request: Request) -> Result<(Task, Answer), ServerError> {
         let mut queue = Queue::open(&self.directory)?;
         let id = queue.find(reference)?.id;
@@ -141,29 +145,26 @@ impl Client {
         }
     }
 
-    /// How all tasks stand.
+    /// The status of all tasks.
     ///
     /// # Errors
-    /// What is wrong with the queue.
+    /// Errors of the queue.
     pub fn status(&self) -> Result<Status, ServerError> {
         Status::read(&Queue::open(&self.directory)?)
     }
 
-    /// A task, and what happened to it.
+    /// A task and its history.
     ///
     /// # Errors
     /// If there is no such task.
-    pub fn history(
-        &self,
-        reference: &str,
-    ) -> Result<(Task, Vec<loraloom_queue::Event>), ServerError> {
+    pub fn history(&self, reference: &str) -> Result<(Task, Vec<Event>), ServerError> {
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let events = queue.events(task.id)?;
         Ok((task, events))
     }
 
-    /// What the adapters of a configuration are to the queue.
+    /// The adapters of a configuration as submissions, with warnings.
     pub(crate) fn submissions(
         &self,
         config: &RunConfig,
@@ -171,7 +172,7 @@ impl Client {
         rooms: &[DeviceRoom],
     ) -> Result<(Vec<Submission>, Vec<String>), ServerError> {
         self.check_model(&config.model)?;
-        // The server encodes rows with its own model's tokenizer.
+        // The server encodes rows with the tokenizer of its own model.
         let as_served = RunConfig {
             model: self.config.model.clone(),
             pipeline: self.config.pipeline.clone(),
@@ -205,7 +206,7 @@ impl Client {
         Ok((submissions, warnings))
     }
 
-    /// Refuses a model with other weights than the server's. Before there is a checkpoint, the
+    /// Refuses a model with other weights than the server's. Before the first checkpoint, the model
     /// directories must be the same.
     fn check_model(&self, model: &Path) -> Result<(), ServerError> {
         if trained_over(&self.directory).is_some() {
@@ -227,14 +228,14 @@ impl Client {
         })
     }
 
-    /// Refuses a name whose directory a task before has filled, unless the submission is that task.
+    /// Refuses a name whose adapter directory exists, unless it belongs to the same submission.
     fn refuse_used(&self, queue: &Queue, submissions: &[Submission]) -> Result<(), ServerError> {
         let tasks = queue.tasks()?;
         for submission in submissions {
             let path = self.directory.join("adapters").join(&submission.name);
             let known = |task: &Task| task.key.is_some() && task.key == submission.key;
             let is_live = |task: &Task| task.name == submission.name && !task.state.is_final();
-            // Of a live task the queue says more.
+            // The queue refuses the name of a live task, with a better message.
             if path.exists() && !tasks.iter().any(|task| known(task) || is_live(task)) {
                 let name = submission.name.clone();
                 return Err(ServerError::NameUsed { name, path });
@@ -244,12 +245,12 @@ impl Client {
     }
 }
 
-/// The key of a `KEY=VALUE`.
+/// `KEY` of `KEY=VALUE`.
 fn key_of(setting: &str) -> &str {
     setting.split('=').next().unwrap_or(setting).trim()
 }
 
-/// What the server's devices have room for, as far as it was ever started.
+/// The memory of the server's devices; empty before its first start.
 fn rooms(queue: &Queue) -> Result<Vec<DeviceRoom>, ServerError> {
     let stored = queue.stored()?;
     let Some(text) = stored.get(ROOMS) else {
@@ -261,7 +262,7 @@ fn rooms(queue: &Queue) -> Result<Vec<DeviceRoom>, ServerError> {
     })
 }
 
-/// The key of one of several adapters.
+/// The key of one adapter of a submission.
 fn own_key(key: &str, adapter: &AdapterConfig, several: bool) -> String {
     if several {
         format!("{key}/{}", adapter.name)

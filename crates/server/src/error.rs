@@ -1,11 +1,12 @@
 use std::{io, path::PathBuf};
 
 use loraloom_config::ConfigError;
-use loraloom_queue::{LOCK_NAME, QueueError};
 use loraloom_scheduler::SchedulerError;
 use loraloom_trainer::TrainerError;
 
-/// What keeps a server from training, or a client from being heard.
+use crate::queue::{LOCK_NAME, QueueError};
+
+/// An error of a server or a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The queue.
@@ -14,10 +15,10 @@ pub enum ServerError {
     /// A configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Training, or what a task would train on.
+    /// Training, or the data of a task.
     #[error(transparent)]
     Trainer(#[from] TrainerError),
-    /// Numbers of a device that are none.
+    /// The memory of a device is invalid.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
     /// The directory holds a run of `train`.
@@ -26,13 +27,13 @@ pub enum ServerError {
         /// The directory.
         path: PathBuf,
     },
-    /// There is no server's configuration in the directory, and none was given.
+    /// The directory has no server's configuration, and none was given.
     #[error("`{}` holds no server's configuration", path.display())]
     NoConfiguration {
         /// The directory.
         path: PathBuf,
     },
-    /// The queue knows of steps that no checkpoint has.
+    /// The queue has saved steps of tasks, but there is no checkpoint.
     #[error(
         "`{}` has no checkpoint, and the queue knows of {} with steps that were saved: {}",
         path.display(),
@@ -40,12 +41,12 @@ pub enum ServerError {
         tasks.join(", ")
     )]
     CheckpointsGone {
-        /// Where they should be.
+        /// The directory of checkpoints.
         path: PathBuf,
-        /// The tasks, with their steps.
+        /// The tasks with their saved steps.
         tasks: Vec<String>,
     },
-    /// A task that only a server goes on with is to be resumed.
+    /// An interrupted task was asked to resume, which only a server can do.
     #[error("`{name}` is not paused: it is interrupted, and no server runs")]
     Unserved {
         /// The task's name.
@@ -53,13 +54,13 @@ pub enum ServerError {
         /// The server's directory.
         directory: PathBuf,
     },
-    /// The queue of a server that runs, or its lock, is not where it was.
+    /// The queue of a running server, or its lock, was removed, moved or replaced.
     #[error(
-        "`{}` was removed, moved or replaced while the server ran: nobody can reach it any more; the \
+        "`{}` was removed, moved or replaced while the server ran: clients cannot reach it; the \
          tasks are saved", path.display()
     )]
     QueueGone {
-        /// Where it was.
+        /// Its path.
         path: PathBuf,
     },
     /// A task is for another model than the server's.
@@ -70,7 +71,7 @@ pub enum ServerError {
         /// The task's model.
         task: PathBuf,
     },
-    /// A task that no place could ever be found for.
+    /// A task cannot fit even alone.
     #[error("`{name}` can never fit: {reason}")]
     NeverFits {
         /// The task's name.
@@ -78,7 +79,7 @@ pub enum ServerError {
         /// What is missing, with the numbers.
         reason: String,
     },
-    /// Another task's adapter has the name.
+    /// The adapter directory of the name exists.
     #[error("an adapter `{name}` is there already, in `{}`", path.display())]
     NameUsed {
         /// The name.
@@ -86,27 +87,27 @@ pub enum ServerError {
         /// Its directory.
         path: PathBuf,
     },
-    /// Settings of a clone that cannot be.
+    /// The settings of a clone are invalid.
     #[error("{}", of_clone(error))]
     Clone {
-        /// What is wrong with them.
+        /// The error.
         error: ConfigError,
     },
-    /// A clone with a second name.
+    /// `--set name=...` on a clone, whose name is an argument.
     #[error("--set {setting}: `--name` names the new adapter")]
     TwoNames {
         /// The setting.
         setting: String,
     },
-    /// What the queue keeps for the server cannot be read.
+    /// A stored text of the server cannot be read.
     #[error("the queue's record `{key}` cannot be read: {problem}")]
     Record {
-        /// Which one.
+        /// Its key.
         key: &'static str,
         /// Why not.
         problem: String,
     },
-    /// A path of this machine cannot be told.
+    /// A path cannot be created or resolved.
     #[error("cannot use `{}`: {source}", path.display())]
     Path {
         /// The path.
@@ -116,7 +117,7 @@ pub enum ServerError {
     },
 }
 
-/// The message in the words of `clone`: its one adapter stands for no list, and its name has an option.
+/// The message in terms of `clone`: without the list of adapters, and with `--name`.
 fn of_clone(error: &ConfigError) -> String {
     let text = error.to_string();
     let text = text.replace("--set adapters.0.name=", "--name ");
@@ -125,7 +126,7 @@ fn of_clone(error: &ConfigError) -> String {
 }
 
 impl ServerError {
-    /// What to do about it, where that is known and not in the message already.
+    /// What to do about the error, if known and not part of the message.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Queue(error) => return error.hint(),
@@ -135,8 +136,8 @@ impl ServerError {
             Self::Config(error) | Self::Clone { error } => return error.hint(),
             Self::Trainer(error) => return error.hint(),
             Self::NotServed { path } if path.join(LOCK_NAME).exists() => {
-                "a server was here: put its queue.sqlite back, or serve another directory, where \
-                 `init_from` begins from an adapter of this one"
+                "a server ran here: restore its queue.sqlite, or serve another directory, where `init_from` \
+                 starts from an adapter of this one"
             }
             Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
             Self::Unserved { directory, .. } => {
@@ -146,18 +147,17 @@ impl ServerError {
                 ));
             }
             Self::NoConfiguration { .. } => {
-                "begin with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
+                "start with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
             }
             Self::QueueGone { path } if path.ends_with(LOCK_NAME) => {
                 "start the server again; two of them would train the same tasks"
             }
             Self::QueueGone { .. } => {
-                "put it back and start the server again; without it, adapters and checkpoints are \
-                 what is left"
+                "restore it and start the server again; without it, only adapters and checkpoints are left"
             }
             Self::CheckpointsGone { .. } => {
-                "put the checkpoints back and start the server again; nothing was changed. To begin \
-                 anew, submit the tasks to another directory"
+                "restore the checkpoints and start the server again; nothing was changed. To start over, \
+                 submit the tasks to another directory"
             }
             Self::OtherModel { .. } => {
                 "a server trains over one model: leave `model` out, or start a server for the other one"

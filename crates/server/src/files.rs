@@ -11,18 +11,18 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Files are looked at this often.
-const EVERY: Duration = Duration::from_secs(1);
+/// How often files are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks whether the files that tasks are trained from change, in a thread of its own: reading a large
-/// one must not hold up who trains. The thread ends with this, or after what it reads then.
+/// Notices changes of the tasks' files, in a thread of its own, because reading a large file would delay
+/// training. The thread ends when this is dropped, after the file that it is reading.
 #[derive(Debug)]
 pub(crate) struct Files {
     asked: Sender<Asked>,
     changed: Receiver<(PathBuf, Change)>,
 }
 
-/// What a file was when its tasks were taken up, and what it is.
+/// A file's digest when its task was taken up, and now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) before: String,
@@ -36,13 +36,13 @@ enum Asked {
 }
 
 impl Files {
-    /// No files yet; `news` is set whenever one has changed.
+    /// Starts without files; `news` is set whenever one has changed.
     pub(crate) fn start(news: Arc<AtomicBool>) -> Self {
         let (asked, asks) = channel();
         let (tell, changed) = channel();
         thread::spawn(move || {
             let mut seen = SeenFiles::default();
-            let mut look = Instant::now() + EVERY;
+            let mut look = Instant::now() + CHECK_INTERVAL;
             loop {
                 match asks.recv_timeout(look.saturating_duration_since(Instant::now())) {
                     Ok(Asked::Watch(path, stamp)) => seen.watch(path, stamp),
@@ -55,7 +55,7 @@ impl Files {
                             }
                             news.store(true, Ordering::Relaxed);
                         }
-                        look = Instant::now() + EVERY;
+                        look = Instant::now() + CHECK_INTERVAL;
                     }
                 }
             }
@@ -63,7 +63,7 @@ impl Files {
         Self { asked, changed }
     }
 
-    /// Remembers files as they are now.
+    /// Watches files, as they are now.
     pub(crate) fn watch(&self, files: Vec<PathBuf>) {
         for path in files {
             let stamp = stamp(&path);
@@ -71,24 +71,23 @@ impl Files {
         }
     }
 
-    /// Forgets all files but these.
+    /// Stops watching all files but these.
     pub(crate) fn keep_only(&self, files: BTreeSet<PathBuf>) {
         self.ask(Asked::KeepOnly(files));
     }
 
-    /// Files whose content has become another; each is told once.
+    /// Files whose content has changed; each is returned once.
     pub(crate) fn changed(&self) -> BTreeMap<PathBuf, Change> {
         self.changed.try_iter().collect()
     }
 
     fn ask(&self, asked: Asked) {
-        // The thread ends before this does only by a panic; then no change is noticed any more, and
-        // nothing else is lost.
+        // The channel is closed only if the thread has panicked; then changes go unnoticed.
         let _ = self.asked.send(asked);
     }
 }
 
-/// Files, and what they were when they were first seen.
+/// Files, as they were when first seen.
 #[derive(Debug, Default)]
 struct SeenFiles(HashMap<PathBuf, Seen>);
 
@@ -96,7 +95,7 @@ struct SeenFiles(HashMap<PathBuf, Seen>);
 struct Seen {
     stamp: Option<Stamp>,
     content: Option<blake3::Hash>,
-    /// What it was at the last look, if that was another.
+    /// The stamp at the last check, if it differed.
     looked_at: Option<Stamp>,
 }
 
@@ -107,7 +106,7 @@ impl SeenFiles {
     fn watch(&mut self, path: PathBuf, stamp: Option<Stamp>) {
         self.0.entry(path).or_insert_with_key(|path| {
             let content = content(path);
-            // Of a file that has changed meanwhile nobody knows what it was.
+            // The content of a file that has changed since is unknown.
             let content = content.filter(|_| self::stamp(path) == stamp);
             Seen {
                 stamp,
@@ -121,8 +120,8 @@ impl SeenFiles {
         self.0.retain(|path, _| files.contains(path));
     }
 
-    /// Forgets those whose content is another, and returns them. One that is away is no other, and one
-    /// that somebody writes to, as while it is copied back, is not yet.
+    /// Removes and returns files with other content. A missing file is not changed; a file that is being
+    /// written, as when it is copied back, is not changed yet.
     fn take_changed(&mut self) -> Vec<(PathBuf, Change)> {
         let mut changed = Vec::new();
         self.0.retain(|path, seen| {
@@ -134,7 +133,7 @@ impl SeenFiles {
                 return true;
             }
             let content = content(path);
-            // Touched, written anew as it was, or there for the first time.
+            // Touched, rewritten with the same content, or created.
             if content == seen.content || seen.stamp.is_none() {
                 *seen = Seen {
                     stamp,
@@ -162,7 +161,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((metadata.len(), metadata.modified().ok()))
 }
 
-/// `None` where there is nothing that can be read twice: no file, or a pipe.
+/// `None` if there is no file that can be read twice, such as a pipe.
 fn content(path: &Path) -> Option<blake3::Hash> {
     fs::metadata(path).ok()?.is_file().then_some(())?;
     let mut hasher = blake3::Hasher::new();
@@ -176,7 +175,7 @@ mod tests {
 
     use super::{Change, SeenFiles, stamp};
 
-    /// What is a change when nobody writes any more.
+    /// Changes once writing has ended.
     fn changed(files: &mut SeenFiles) -> Vec<(std::path::PathBuf, Change)> {
         assert!(files.take_changed().is_empty(), "it may still be written");
         files.take_changed()

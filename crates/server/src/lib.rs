@@ -1,12 +1,13 @@
-//! A trainer that goes on for as long as there are tasks, and the way to it.
+//! A trainer that takes its tasks from a durable queue, and its clients.
 //!
-//! [`Server`] has a run directory, trains what its queue holds and writes down there what becomes of
-//! it. [`Client`] is any other process: it submits tasks, asks for them to be held, taken up again or
-//! ended, and reads how they stand. They share the queue's file and nothing else.
+//! [`Server`] owns a run directory: it trains the tasks of its [`queue`] and writes their progress back.
+//! [`Client`] is any other process: it submits tasks, asks for them to be paused, resumed or cancelled,
+//! and reads their status. The two share the queue's file and nothing else.
 
 mod client;
 mod error;
 mod files;
+pub mod queue;
 mod queue_bridge;
 mod server;
 mod spec;
@@ -16,4 +17,4 @@ mod watch;
 pub use client::{Client, Submitted};
 pub use error::ServerError;
 pub use server::{ServeOptions, Server, configuration};
-pub use status::{Status, TaskStatus, is_explained};
+pub use status::{Status, TaskStatus};

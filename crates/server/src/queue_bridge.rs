@@ -1,77 +1,81 @@
-//! Between queue and trainer: orders one way, what becomes of them the other.
-
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::File,
     path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use loraloom_queue::{
-    LOCK_NAME, Progress, QueueError, Request, Task, TaskId, TaskState, Transition,
+use loraloom_scheduler::{TaskId, TaskState};
+use loraloom_trainer::{
+    DeviceRoom, Event, Identity, NewTask, Order, Pace, SourceError, TaskSource,
 };
-use loraloom_scheduler::TaskId as TrainedId;
-use loraloom_trainer::{DeviceRoom, Event, Identity, NewTask, Order, Pace};
 
-use crate::{ServerError, files::Files, spec::Spec, watch::Watch};
+use crate::{
+    ServerError,
+    files::Files,
+    queue::{LOCK_NAME, LockedQueue, Progress, QueueError, Request, Task, Transition},
+    spec::Spec,
+    watch::Watch,
+};
 
-/// Where the rooms of the server's devices are kept.
+/// Key of the memory of the server's devices among the queue's stored texts.
 pub(crate) const ROOMS: &str = "device_rooms";
 
-/// Where the seconds of a step of each task that trains are kept, by its number.
+/// Key of the seconds per step of each task.
 pub(crate) const PACES: &str = "seconds_per_step";
 
-/// How far tasks have come is written down this often, and whenever one of them changes its state.
-const EVERY: Duration = Duration::from_secs(1);
+/// Progress is written this often, and whenever a task changes its state.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long an idle server sleeps before it looks again.
-const NAP: Duration = Duration::from_millis(50);
+/// How long an idle server sleeps between two looks at the queue.
+const IDLE_SLEEP: Duration = Duration::from_millis(50);
 
-/// The queue as the trainer sees it.
-#[derive(Debug)]
-pub(crate) struct QueueBridge {
-    queue: loraloom_queue::Server,
-    /// The queue and the lock, which another file may take the place of.
+/// The queue as the trainer's [`TaskSource`]: rows become orders, events become transitions.
+pub(crate) struct QueueBridge<'o> {
+    queue: LockedQueue,
+    /// The queue and the lock, to notice if another file takes their place.
     own: [(PathBuf, Identity); 2],
     watch: Watch,
-    /// Whether the server ends once nothing is left to train.
+    /// End once nothing is left to train.
     drain: bool,
     /// The last task that the trainer was told of.
     last: TaskId,
     /// Tasks that the trainer has, by name.
     live: BTreeMap<String, Live>,
     files: Files,
-    /// What could not be written down yet.
+    /// Transitions that could not be written yet.
     late: Vec<Transition>,
-    /// What an event could not be written down for.
+    /// The first error of writing down an event.
     failed: Option<QueueError>,
     recorded: Instant,
+    /// Also receives the trainer's events.
+    observer: &'o mut dyn FnMut(&Event),
 }
 
-/// A task that the trainer has.
+/// A task that the trainer has. Its state is in the queue.
 #[derive(Debug)]
 struct Live {
     id: TaskId,
     spec: Spec,
     progress: Progress,
     pace: Pace,
-    /// Whether it took a step in the iteration under way.
+    /// Whether it took a step in the current iteration.
     stepped: bool,
-    /// Whether there is progress that was not written down.
+    /// Whether `progress` has changed since it was written.
     moved: bool,
-    state: TaskState,
-    /// Whether its owner wants it held when it leaves its place.
+    /// Whether its owner wants it paused when it leaves its place.
     holds: bool,
 }
 
-impl QueueBridge {
+impl<'o> QueueBridge<'o> {
     /// # Errors
     /// If the queue's file is gone already.
     pub(crate) fn new(
-        queue: loraloom_queue::Server,
+        queue: LockedQueue,
         watch: Watch,
         drain: bool,
+        observer: &'o mut dyn FnMut(&Event),
     ) -> Result<Self, ServerError> {
         let files = Files::start(watch.news());
         let path = queue.queue().path();
@@ -94,16 +98,12 @@ impl QueueBridge {
             late: Vec::new(),
             failed: None,
             recorded: Instant::now(),
+            observer,
         })
     }
 
-    pub(crate) fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), ServerError> {
-        let text = serde_json::json!(rooms).to_string();
-        Ok(self.queue.record(&[], &[(ROOMS, &text)])?)
-    }
-
-    /// What the queue asks of the trainer; `None` once a server that drains has nothing left.
-    pub(crate) fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, ServerError> {
+    /// What the queue asks of the trainer; `None` once a server that drains has nothing left to train.
+    fn next_orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, ServerError> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
@@ -113,79 +113,107 @@ impl QueueBridge {
         }
         self.flush(!self.late.is_empty())?;
         self.watch.clear();
-        let mut orders = self.asked()?;
+        let mut orders = self.carry_out_waiting()?;
+        orders.extend(self.new_tasks()?);
+        orders.extend(self.requests_of_running()?);
         orders.extend(self.changed_files());
         if idle && orders.is_empty() {
-            let there = |path: PathBuf| File::open(path).is_ok();
-            let left = |live: &Live| {
-                live.state != TaskState::Paused && live.spec.files().into_iter().all(there)
-            };
-            if self.drain && !self.live.values().any(left) {
+            if self.drain && !self.can_train()? {
                 return Ok(None);
             }
-            thread::sleep(NAP);
+            thread::sleep(IDLE_SLEEP);
         }
         Ok(Some(orders))
     }
 
-    fn asked(&mut self) -> Result<Vec<Order>, ServerError> {
+    /// Carries out requests of tasks that do not run, and tells the trainer.
+    fn carry_out_waiting(&mut self) -> Result<Vec<Order>, ServerError> {
         let mut orders = Vec::new();
         for (id, state) in self.queue.carry_out_waiting()? {
-            let Some(live) = self.live.values_mut().find(|live| live.id == id) else {
-                // It had failed. One that the trainer was not told of yet comes below.
+            let live = self.live.iter().find(|(_, live)| live.id == id);
+            let Some(name) = live.map(|(name, _)| name.clone()) else {
+                // A failed task that is resumed. One that the trainer was not told of yet is among the
+                // new tasks.
                 if id <= self.last && !state.is_final() {
                     let task = self.queue.queue().task(id)?;
                     orders.extend(self.take_up(task)?);
                 }
                 continue;
             };
-            live.state = state;
-            let id = TrainedId(id.0);
             orders.push(match state {
                 TaskState::Paused => Order::Pause(id),
-                TaskState::Cancelled => Order::Cancel(id),
+                TaskState::Cancelled => {
+                    self.forget(&name);
+                    Order::Cancel(id)
+                }
                 _ => Order::Resume(id),
             });
         }
+        Ok(orders)
+    }
+
+    fn new_tasks(&mut self) -> Result<Vec<Order>, ServerError> {
+        let mut orders = Vec::new();
         for task in self.queue.queue().tasks_after(self.last)? {
             self.last = task.id;
             if task.state == TaskState::Failed {
-                orders.push(Order::Keep(TrainedId(task.id.0), task.name));
+                orders.push(Order::Keep(task.id, task.name));
             } else if !task.state.is_final() {
                 orders.extend(self.take_up(task)?);
             }
         }
+        Ok(orders)
+    }
+
+    fn requests_of_running(&mut self) -> Result<Vec<Order>, ServerError> {
+        let mut orders = Vec::new();
         for task in self.queue.queue().requests()? {
+            // A request that was made since of a task that does not run is carried out the next time.
             let Some(live) = self.live.get_mut(&task.name) else {
                 continue;
             };
-            let id = TrainedId(task.id.0);
-            match task.requested {
+            match task.requested.filter(|_| task.state == TaskState::Running) {
                 Some(Request::Pause) => {
                     live.holds = true;
-                    orders.push(Order::Pause(id));
+                    orders.push(Order::Pause(task.id));
                 }
-                Some(Request::Cancel) => orders.push(Order::Cancel(id)),
+                Some(Request::Cancel) => orders.push(Order::Cancel(task.id)),
                 Some(Request::Resume) | None => {}
             }
         }
         Ok(orders)
     }
 
-    /// Has a task trained; `None` if this version cannot read it.
+    /// Whether a task of the trainer is not paused and all its files can be opened.
+    fn can_train(&self) -> Result<bool, QueueError> {
+        let tasks = self.queue.queue().tasks()?;
+        let paused = |live: &Live| {
+            let mut tasks = tasks.iter();
+            tasks.any(|task| task.id == live.id && task.state == TaskState::Paused)
+        };
+        let is_there = |path: PathBuf| File::open(path).is_ok();
+        let mut live = self.live.values();
+        Ok(live.any(|live| !paused(live) && live.spec.files().into_iter().all(is_there)))
+    }
+
+    /// The order to train a task. A task that this version cannot read fails instead.
     fn take_up(&mut self, task: Task) -> Result<Option<Order>, ServerError> {
         let submission = self.queue.queue().spec(task.id)?;
         let spec = match Spec::from_text(&submission.spec) {
             Ok(spec) => spec,
             Err(error) => {
-                self.end_unread(task.id, task.state, error.to_string())?;
+                self.queue.apply(&[Transition {
+                    id: task.id,
+                    to: TaskState::Failed,
+                    reason: error.to_string(),
+                }])?;
                 return Ok(None);
             }
         };
         self.files.watch(spec.files());
         let (name, stopping) = spec.sweep.clone().unzip();
         let order = Order::Train(Box::new(NewTask {
-            id: TrainedId(task.id.0),
+            id: task.id,
             adapter: spec.adapter.clone(),
             dataset: spec.dataset.clone(),
             seed: spec.seed,
@@ -205,35 +233,13 @@ impl QueueBridge {
             pace: Pace::default(),
             stepped: false,
             moved: false,
-            state: task.state,
             holds: false,
         };
         self.live.insert(task.name, live);
         Ok(Some(order))
     }
 
-    /// Ends a task that this version cannot read.
-    fn end_unread(
-        &mut self,
-        id: TaskId,
-        state: TaskState,
-        reason: String,
-    ) -> Result<(), ServerError> {
-        let mut way = Vec::new();
-        if state == TaskState::Paused {
-            way.push(TaskState::Parked);
-        }
-        way.push(TaskState::Failed);
-        let transition = |to| Transition {
-            id,
-            to,
-            reason: reason.clone(),
-        };
-        let way: Vec<Transition> = way.into_iter().map(transition).collect();
-        Ok(self.queue.apply(&way)?)
-    }
-
-    /// Tasks whose files have changed since they were read.
+    /// Fails tasks whose files have changed since they were read.
     fn changed_files(&mut self) -> Vec<Order> {
         let changed = self.files.changed();
         let live = self.live.values();
@@ -248,35 +254,12 @@ impl QueueBridge {
                 change.before,
                 change.now
             );
-            Some(Order::Fail(TrainedId(live.id.0), reason))
+            Some(Order::Fail(live.id, reason))
         });
         failed.collect()
     }
 
-    /// Writes down why tasks wait.
-    pub(crate) fn decided(&mut self, waiting: &[(TrainedId, String)]) -> Result<(), ServerError> {
-        let known: BTreeSet<TaskId> = self.live.values().map(|live| live.id).collect();
-        let mut texts: Vec<(TaskId, &str)> = waiting
-            .iter()
-            .map(|(id, reason)| (TaskId(id.0), reason.as_str()))
-            .filter(|(id, _)| known.contains(id))
-            .collect();
-        let told: BTreeSet<TaskId> = texts.iter().map(|(id, _)| *id).collect();
-        let running = |live: &&Live| live.state == TaskState::Running && !told.contains(&live.id);
-        let running = self.live.values().filter(running);
-        texts.extend(running.map(|live| (live.id, "trains")));
-        self.queue.explain(&texts)?;
-        Ok(())
-    }
-
-    /// Writes down what happened. What cannot be written ends the server at its next look at the queue,
-    /// unless the disk is full: then it is tried again.
-    pub(crate) fn observe(&mut self, event: &Event) {
-        if let Err(error) = self.note(event) {
-            self.failed.get_or_insert(error);
-        }
-    }
-
+    /// Writes down what an event changes.
     fn note(&mut self, event: &Event) -> Result<(), QueueError> {
         match event {
             Event::Admit {
@@ -344,10 +327,10 @@ impl QueueBridge {
             }
             Event::RunCheckpoint { steps, .. } => {
                 self.flush(true)?;
-                let saved = steps.iter();
-                let saved =
-                    saved.filter_map(|(name, &step)| Some((self.live.get(name)?.id, step as u64)));
-                let steps: Vec<(TaskId, u64)> = saved.collect();
+                let steps: Vec<(TaskId, u64)> = steps
+                    .iter()
+                    .filter_map(|(name, &step)| Some((self.live.get(name)?.id, step as u64)))
+                    .collect();
                 self.queue.saved(&steps)
             }
             Event::AdapterDone {
@@ -366,49 +349,41 @@ impl QueueBridge {
     fn end(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
         self.flush(true)?;
         self.enter(name, to, reason)?;
-        self.live.remove(name);
-        let files = self
-            .live
-            .values()
-            .flat_map(|live| live.spec.files())
-            .collect();
-        self.files.keep_only(files);
+        self.forget(name);
         Ok(())
     }
 
-    fn enter(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
-        let Some(live) = self.live.get_mut(name) else {
-            return Ok(());
-        };
-        if live.state == to {
-            return Ok(());
-        }
-        let id = live.id;
-        let mut way = vec![to];
-        if live.state == TaskState::Paused && to == TaskState::Failed {
-            way.insert(0, TaskState::Parked);
-        }
-        live.state = to;
-        self.late.extend(way.into_iter().map(|to| Transition {
-            id,
-            to,
-            reason: reason.to_owned(),
-        }));
-        self.flush(true)
+    fn forget(&mut self, name: &str) {
+        self.live.remove(name);
+        let live = self.live.values();
+        let files = live.flat_map(|live| live.spec.files()).collect();
+        self.files.keep_only(files);
     }
 
-    /// Writes down how far tasks are, and what became of them: if it is `due`, or once in a while.
+    fn enter(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
+        if let Some(live) = self.live.get(name) {
+            self.late.push(Transition {
+                id: live.id,
+                to,
+                reason: reason.to_owned(),
+            });
+            self.flush(true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes progress and transitions, if `due` or once per [`PROGRESS_INTERVAL`]. If the disk is full
+    /// or the file busy, they are written the next time.
     fn flush(&mut self, due: bool) -> Result<(), QueueError> {
-        if !due && self.recorded.elapsed() < EVERY {
+        if !due && self.recorded.elapsed() < PROGRESS_INTERVAL {
             return Ok(());
         }
         self.recorded = Instant::now();
         let moved = self.live.values().filter(|live| live.moved);
         let progress: Vec<Progress> = moved.map(|live| live.progress).collect();
-        let running = |live: &&Live| live.state == TaskState::Running;
-        let paces = self.live.values().filter(running);
-        let paces: BTreeMap<u64, f64> = paces
-            .filter_map(|live| Some((live.id.0, live.pace.seconds_per_step()?)))
+        let live = self.live.values();
+        let paces: BTreeMap<TaskId, f64> = live
+            .filter_map(|live| Some((live.id, live.pace.seconds_per_step()?)))
             .collect();
         let paces = serde_json::json!(paces).to_string();
         let stored: &[_] = if progress.is_empty() {
@@ -433,19 +408,48 @@ impl QueueBridge {
         }
     }
 
-    /// Says of all running tasks that they wait for the next server; whether any task is left to train.
+    /// Parks all running tasks for the next server. Returns whether any task is left to train.
     pub(crate) fn close(&mut self, reason: &str) -> Result<bool, ServerError> {
-        let running = |(_, live): &(&String, &Live)| live.state == TaskState::Running;
-        let names = self.live.iter().filter(running);
-        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            self.enter(&name, TaskState::Parked, reason)?;
-        }
         self.flush(true)?;
         let tasks = self.queue.queue().tasks()?;
-        let paused = |state| state == TaskState::Paused;
+        // Otherwise the queue does not know the present states; the next server parks what it finds running.
+        if self.late.is_empty() {
+            let running = tasks.iter().filter(|task| task.state == TaskState::Running);
+            self.late.extend(running.map(|task| Transition {
+                id: task.id,
+                to: TaskState::Parked,
+                reason: reason.to_owned(),
+            }));
+            self.flush(true)?;
+        }
         Ok(tasks
             .iter()
-            .any(|task| !task.state.is_final() && !paused(task.state)))
+            .any(|task| !task.state.is_final() && task.state != TaskState::Paused))
+    }
+}
+
+impl TaskSource for QueueBridge<'_> {
+    /// What cannot be written ends the server when it next asks for orders.
+    fn event(&mut self, event: &Event) {
+        if let Err(error) = self.note(event) {
+            self.failed.get_or_insert(error);
+        }
+        (self.observer)(event);
+    }
+
+    fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError> {
+        let text = serde_json::json!(rooms).to_string();
+        Ok(self
+            .queue
+            .record(&[], &[(ROOMS, &text)])
+            .map_err(ServerError::from)?)
+    }
+
+    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok(self.next_orders(idle)?)
+    }
+
+    fn decided(&mut self, reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+        Ok(self.queue.explain(reasons).map_err(ServerError::from)?)
     }
 }

@@ -1,37 +1,37 @@
 use std::{
-    cell::RefCell,
     fs,
     path::{Path, PathBuf},
-    rc::Rc,
     sync::atomic::Ordering,
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_queue::{FILE_NAME, Presence, Queue, Recovered};
-use loraloom_scheduler::TaskId;
 use loraloom_trainer::{
-    DeviceRoom, Event, Order, Run, RunReport, SavedRun, Signals, SourceError, StagePlace,
-    TaskSource, TrainerError, refuse_in_use,
+    Event, Run, RunReport, SavedRun, Signals, StagePlace, TrainerError, refuse_in_use,
 };
 
-use crate::{Client, ServerError, queue_bridge::QueueBridge, watch::Watch};
+use crate::{
+    Client, ServerError,
+    queue::{FILE_NAME, LockedQueue, Presence, Queue, Recovered},
+    queue_bridge::QueueBridge,
+    watch::Watch,
+};
 
-/// The configuration that a run directory keeps.
+/// The configuration in a run directory.
 const CONFIG_FILE: &str = "config.resolved.yaml";
 const EVENTS: &str = "events.jsonl";
 
-/// How a server trains.
+/// Options of [`Server::run`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ServeOptions {
     /// End once nothing is left to train, instead of waiting for tasks.
     pub drain: bool,
 }
 
-/// The configuration of a run directory's server, as the directory keeps it, or as it is given in a
-/// file; and what is odd about it. Adapters in it are not the server's but the first to be submitted.
+/// The configuration of a run directory's server, from `file` or else from the directory, with warnings.
+/// Its adapters are submitted when the server creates the queue.
 ///
 /// # Errors
-/// [`ServerError::NoConfiguration`] if there is none, and what is wrong with it.
+/// [`ServerError::NoConfiguration`] if there is none; errors of the configuration.
 pub fn configuration(
     directory: &Path,
     file: Option<&Path>,
@@ -53,24 +53,24 @@ pub fn configuration(
     Ok((loaded.config, loaded.warnings))
 }
 
-/// The one process that trains what the queue of a run directory holds.
+/// The process that trains the tasks of a run directory's queue.
 #[derive(Debug)]
 pub struct Server {
-    queue: loraloom_queue::Server,
+    queue: LockedQueue,
     directory: PathBuf,
     config: RunConfig,
     recovered: Vec<Recovered>,
-    /// Adapters of the configuration that became tasks just now.
+    /// Number of adapters of the configuration that were submitted at this start.
     submitted: usize,
 }
 
 impl Server {
-    /// Takes a run directory, makes it where it is missing, and takes up what a lost server left. The
-    /// adapters of the configuration are submitted if the queue is new.
+    /// Takes a run directory, creates it if it is missing, and recovers from a lost server. Submits the
+    /// adapters of the configuration if the queue is new.
     ///
     /// # Errors
-    /// [`ServerError::Queue`] if another server has the directory or the queue is damaged, and
-    /// [`ServerError::NotServed`] if it holds a run of another kind.
+    /// [`ServerError::Queue`] if another server has the directory or the queue is damaged;
+    /// [`ServerError::NotServed`] if the directory holds a run of `train`.
     pub fn start(directory: &Path, mut config: RunConfig) -> Result<Self, ServerError> {
         let is_new = !directory.join(FILE_NAME).exists();
         if is_new && directory.join(EVENTS).exists() {
@@ -82,10 +82,10 @@ impl Server {
             source,
         })?;
         if !is_new && Queue::open(directory)?.server()? == Presence::Absent {
-            // Its lock may have been removed while it runs.
+            // The lock of a running server may have been removed.
             refuse_in_use(directory)?;
         }
-        let (mut queue, recovered) = loraloom_queue::Server::start(directory)?;
+        let (mut queue, recovered) = LockedQueue::acquire(directory)?;
         let first = config.clone();
         config.adapters.clear();
         config.datasets.clear();
@@ -105,7 +105,7 @@ impl Server {
         })
     }
 
-    /// What the server computes with; without adapters.
+    /// The server's configuration, without adapters.
     pub fn config(&self) -> &RunConfig {
         &self.config
     }
@@ -115,14 +115,14 @@ impl Server {
         &self.recovered
     }
 
-    /// How many adapters of the configuration became tasks just now.
+    /// Number of adapters of the configuration that were submitted at this start.
     pub fn submitted(&self) -> usize {
         self.submitted
     }
 
-    /// Trains until a signal to stop is set, or there is nothing left if it drains. Tasks that still run
-    /// then are saved and parked; the report says `interrupted` if a signal left any to train. What a
-    /// caller's signals say of news is not looked at.
+    /// Trains until a signal to stop is set or, with `drain`, nothing is left. Then running tasks are saved
+    /// and parked. The report's `interrupted` is set if a signal left tasks to train. `signals.news` is
+    /// ignored.
     ///
     /// # Errors
     /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
@@ -149,25 +149,17 @@ impl Server {
         let signals = signals.into();
         let stop = signals.stop;
         let news = watch.news();
-        let bridge = Rc::new(RefCell::new(QueueBridge::new(
-            self.queue,
-            watch,
-            options.drain,
-        )?));
+        let mut bridge = QueueBridge::new(self.queue, watch, options.drain, observer)?;
         let signals = Signals {
             news: &news,
             ..signals
         };
-        let mut source = Shared(Rc::clone(&bridge));
-        let trained = run.serve(&mut source, signals, &mut |event| {
-            bridge.borrow_mut().observe(event);
-            observer(event);
-        });
+        let trained = run.serve(&mut bridge, signals);
         let reason = match &trained {
             Ok(_) => "the server was stopped".to_owned(),
             Err(error) => format!("the server ended: {error}"),
         };
-        let left = bridge.borrow_mut().close(&reason);
+        let left = bridge.close(&reason);
         let report = trained?;
         let interrupted = left? && stop.load(Ordering::Relaxed);
         Ok(RunReport {
@@ -176,7 +168,7 @@ impl Server {
         })
     }
 
-    /// Checks that no task that is to go on had steps saved, where there is no checkpoint.
+    /// Checks that no live task has saved steps, for a directory without checkpoints.
     fn nothing_is_lost(&self) -> Result<(), ServerError> {
         let tasks = self.queue.queue().tasks()?;
         let saved = tasks
@@ -190,22 +182,5 @@ impl Server {
         }
         let path = self.directory.join("checkpoints");
         Err(ServerError::CheckpointsGone { path, tasks })
-    }
-}
-
-/// The bridge, which also hears of events while it is a source.
-struct Shared(Rc<RefCell<QueueBridge>>);
-
-impl TaskSource for Shared {
-    fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError> {
-        Ok(self.0.borrow_mut().rooms(rooms)?)
-    }
-
-    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
-        Ok(self.0.borrow_mut().orders(idle)?)
-    }
-
-    fn decided(&mut self, waiting: &[(TaskId, String)]) -> Result<(), SourceError> {
-        Ok(self.0.borrow_mut().decided(waiting)?)
     }
 }

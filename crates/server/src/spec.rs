@@ -1,5 +1,5 @@
-//! What a task is, as the queue keeps it: a configuration of one adapter, with every default filled in
-//! and every path absolute.
+//! A task's specification in the queue: a configuration of one adapter, with every default filled in and
+//! every path absolute.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::ServerError;
 
-/// A name for the text in messages.
+/// The text's name in messages.
 const NAME: &str = "the task's specification";
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// That of an adapter in a configuration.
+    /// The specification of an adapter in a configuration.
     pub(crate) fn of(config: &RunConfig, adapter: &AdapterConfig) -> Self {
         let dataset = config.datasets[&adapter.dataset].clone();
         let mut sweeps = config.sweep.iter();
@@ -50,7 +50,7 @@ impl Spec {
         }
     }
 
-    /// As text, for a server of this model.
+    /// Writes YAML, for a server of this model.
     pub(crate) fn to_text(&self, model: &Path) -> Result<String, ConfigError> {
         let sweep = self.sweep.iter().map(|(name, stopping)| SweepConfig {
             name: name.clone(),
@@ -67,7 +67,7 @@ impl Spec {
         serde_saphyr::to_string(&written).map_err(|error| ConfigError::Write(error.to_string()))
     }
 
-    /// From text, with overrides in the form `KEY=VALUE`; and what is odd about those.
+    /// Reads YAML as a configuration, with overrides in the form `KEY=VALUE`; also returns warnings.
     pub(crate) fn configuration(
         text: &str,
         overrides: &[String],
@@ -80,13 +80,13 @@ impl Spec {
         Ok((loaded.config, loaded.warnings))
     }
 
-    /// From text.
+    /// Reads YAML.
     pub(crate) fn from_text(text: &str) -> Result<Self, ServerError> {
         let (config, _) = Self::configuration(text, &[])?;
         Ok(Self::of(&config, &config.adapters[0]))
     }
 
-    /// Files that its rows are from.
+    /// The files of its rows.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files = self.dataset.path.clone();
         if let Validation::File(path) = &self.dataset.validation {

@@ -1,43 +1,48 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::StoppingMetric;
-use loraloom_queue::{Presence, Queue, Task, TaskState};
+use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
-use crate::{ServerError, queue_bridge::PACES, spec::Spec};
+use crate::{
+    ServerError,
+    queue::{Presence, Queue, Task},
+    queue_bridge::PACES,
+    spec::Spec,
+};
 
-/// How the tasks of a queue stand.
+/// The tasks of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
-    /// Whether a server trains them now.
+    /// Whether a server runs.
     pub served: bool,
-    /// Its process, where that can be read.
+    /// Its process, if readable.
     pub pid: Option<u32>,
-    /// Every task, in order of arrival.
+    /// All tasks, in order of arrival.
     pub tasks: Vec<TaskStatus>,
-    /// Sweeps, each with its adapters from the best to the worst.
+    /// Sweeps, each with its adapters from best to worst.
     pub sweeps: Vec<SweepReport>,
 }
 
-/// How a task stands.
+/// A task's status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskStatus {
     /// Its number in the queue.
-    pub id: u64,
+    pub id: TaskId,
     /// The adapter's name.
     pub name: String,
-    /// queued, running, parked, paused, done, failed or cancelled.
-    pub state: String,
-    /// What its owner asked for and was not carried out yet.
+    /// Its state.
+    pub state: TaskState,
+    /// A request that the server has not carried out yet: pause, resume or cancel.
     pub requested: Option<String>,
     /// Optimizer steps taken.
     pub step: u64,
     /// Optimizer steps that a checkpoint holds.
     pub saved_step: u64,
-    /// Optimizer steps until it is done, once known.
+    /// Optimizer steps in all, once known.
     pub total_steps: Option<u64>,
-    /// Seconds until it is done at its pace of late, if it trains now.
+    /// Estimated seconds until it is done, if it trains now.
     pub seconds_left: Option<f64>,
     /// Loss of its last step.
     pub last_loss: Option<f64>,
@@ -45,16 +50,16 @@ pub struct TaskStatus {
     pub best_eval_loss: Option<f64>,
     /// Larger runs first.
     pub priority: i64,
-    /// Who asked for it.
+    /// Its owner.
     pub tenant: String,
-    /// The sweep that it belongs to.
+    /// Its sweep.
     pub sweep: Option<String>,
-    /// Why it stands where it does.
+    /// Why it is in this state.
     pub reason: String,
 }
 
 impl Status {
-    /// What a queue says of its tasks.
+    /// Reads the queue.
     pub(crate) fn read(queue: &Queue) -> Result<Self, ServerError> {
         let (served, pid) = match queue.server()? {
             Presence::Absent => (false, None),
@@ -92,7 +97,7 @@ impl Status {
             tasks: tasks
                 .into_iter()
                 .map(|task| {
-                    let pace = paces.get(&task.id.0).copied();
+                    let pace = paces.get(&task.id).copied();
                     TaskStatus::of(task, pace)
                 })
                 .collect(),
@@ -101,16 +106,16 @@ impl Status {
 }
 
 impl TaskStatus {
-    /// `pace` has the seconds of a step.
+    /// `pace` is in seconds per step.
     fn of(task: Task, pace: Option<f64>) -> Self {
         let trains = task.state == TaskState::Running;
         let steps = task
             .total_steps
             .map(|total| total.saturating_sub(task.step));
-        let explained = is_explained(&task);
         Self {
-            id: task.id.0,
-            state: task.state.to_string(),
+            reason: task.why().to_owned(),
+            id: task.id,
+            state: task.state,
             requested: task.requested.map(|request| request.to_string()),
             step: task.step,
             saved_step: task.saved_step,
@@ -124,27 +129,13 @@ impl TaskStatus {
             priority: task.priority,
             tenant: task.tenant,
             sweep: task.sweep,
-            reason: if explained {
-                task.explanation
-            } else {
-                task.reason
-            },
             name: task.name,
         }
     }
 }
 
-/// Whether the server says from decision to decision why a task stands where it does.
-pub fn is_explained(task: &Task) -> bool {
-    let live = matches!(
-        task.state,
-        TaskState::Queued | TaskState::Running | TaskState::Parked
-    );
-    live && !task.explanation.is_empty()
-}
-
-/// Seconds of a step of the tasks that train, by their numbers.
-fn paces(queue: &Queue) -> Result<BTreeMap<u64, f64>, ServerError> {
+/// Seconds per step of tasks.
+fn paces(queue: &Queue) -> Result<BTreeMap<TaskId, f64>, ServerError> {
     let stored = queue.stored()?;
     let Some(text) = stored.get(PACES) else {
         return Ok(BTreeMap::new());
@@ -155,9 +146,9 @@ fn paces(queue: &Queue) -> Result<BTreeMap<u64, f64>, ServerError> {
     })
 }
 
-/// What stops the trials of a task's sweep early, if anything does.
+/// The metric that stops the trials of a task's sweep early, if any.
 fn stopping_metric(queue: &Queue, task: &Task) -> Result<Option<StoppingMetric>, ServerError> {
-    // A specification that is of no use fails its task with the reason.
+    // The server fails a task whose specification cannot be read.
     let spec = Spec::from_text(&queue.spec(task.id)?.spec).ok();
     let stopping = spec
         .and_then(|spec| spec.sweep)
@@ -165,7 +156,7 @@ fn stopping_metric(queue: &Queue, task: &Task) -> Result<Option<StoppingMetric>,
     Ok(stopping.map(|stopping| stopping.metric))
 }
 
-/// A trial that is done before its last step was stopped.
+/// The state of a trial; one that is done before its last step was stopped.
 fn state(task: &Task) -> &'static str {
     let early = task.total_steps.is_some_and(|total| task.step < total);
     match task.state {

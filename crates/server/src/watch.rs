@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
-use loraloom_queue::{Cursor, Queue, QueueError, TaskId};
+use loraloom_scheduler::TaskId;
 
-/// How often the queue is looked at. Where nothing has changed that takes microseconds.
-const EVERY: Duration = Duration::from_millis(50);
+use crate::queue::{Cursor, Queue, QueueError};
 
-/// A thread that looks for news in a queue while the server trains.
+/// How often the queue is polled; a poll without changes takes microseconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A thread that polls the queue while the server trains, for new tasks and requests.
 #[derive(Debug)]
 pub(crate) struct Watch {
     news: Arc<AtomicBool>,
@@ -41,10 +43,10 @@ impl Watch {
                         }
                         last = newest;
                     }
-                    // The server's own look at the queue reports what is wrong with it.
+                    // The server reads the queue then, and reports the error.
                     Err(_) => set.store(true, Ordering::Relaxed),
                 }
-                thread::sleep(EVERY);
+                thread::sleep(POLL_INTERVAL);
             }
         });
         Ok(Self {
@@ -54,12 +56,12 @@ impl Watch {
         })
     }
 
-    /// Set when there is something new.
+    /// Set when there are new tasks or requests.
     pub(crate) fn news(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.news)
     }
 
-    /// Whoever looks at the queue says so before, so that nothing is missed.
+    /// Clears the flag. Call this before reading the queue, so that no change is missed.
     pub(crate) fn clear(&self) {
         self.news.store(false, Ordering::Relaxed);
     }
@@ -69,7 +71,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It cannot panic, and if it has, training went on without it.
+            // Training does not depend on the thread: a panic of it is no error.
             let _ = thread.join();
         }
     }

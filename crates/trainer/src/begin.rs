@@ -11,7 +11,7 @@ use loraloom_pipeline::{Pipeline, schedule::Schedule};
 use loraloom_scheduler::{History, TaskId};
 
 use crate::{
-    Event, SavedRun, TrainerError,
+    Event, SavedRun, TaskSource, TrainerError,
     answers::Answers,
     checkpoint::config_value,
     ledger::Ledger,
@@ -55,7 +55,7 @@ impl<'a> Session<'a> {
         pipeline: Pipeline,
         tasks: Tasks,
         origin: TaskOrigin,
-        observer: &'a mut dyn FnMut(&Event),
+        source: &'a mut dyn TaskSource,
     ) -> Result<Self, TrainerError> {
         let RunContext {
             config,
@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
                 .map(|(device, _)| device)
                 .collect(),
             memory: pipeline.memory_gauges(),
-            observer,
+            source,
             running: Vec::new(),
             iteration: before.map_or(0, |before| before.iteration),
             pending: VecDeque::new(),

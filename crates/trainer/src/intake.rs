@@ -1,4 +1,4 @@
-//! How tasks come to a run that goes on, and what becomes of them there.
+//! Tasks that come to a run while it trains, and the signals that end its windows.
 
 use std::{
     error::Error,
@@ -11,87 +11,109 @@ use std::{
 use loraloom_config::{AdapterConfig, DatasetConfig, EarlyStopping};
 use loraloom_scheduler::TaskId;
 
-use crate::{DeviceRoom, Standby};
+use crate::{DeviceRoom, Event, Standby};
 
-/// Whatever keeps a source from being read or written.
+/// An error of a [`TaskSource`].
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// A task for a run that goes on.
+/// A task that joins a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
-    /// Its identity, and its turn among tasks of one priority. Never used twice.
+    /// Identity, never reused; orders tasks of one priority.
     pub id: TaskId,
-    /// What is to be trained.
+    /// What to train.
     pub adapter: AdapterConfig,
     /// Its dataset.
     pub dataset: DatasetConfig,
     /// Chooses the dataset's validation rows.
     pub seed: u64,
-    /// Digest of its rows when they were first seen; a task whose rows are others fails.
+    /// Digest of its rows at submission; the task fails if they differ now.
     pub digest: String,
-    /// The sweep that it is compared in, if that stops trials early.
+    /// Its sweep, if that stops trials early.
     pub sweep: Option<(String, EarlyStopping)>,
-    /// Whether its owner holds it.
+    /// Whether its owner paused it.
     pub paused: bool,
 }
 
-/// What is asked of a run between two iterations.
+/// An instruction to a run, carried out between two iterations.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
-    /// Train this task, too; from where it was saved, if it was. One that has failed is resumed.
+    /// Train this task, from its checkpoint if it has one. A failed task is resumed.
     Train(Box<NewTask>),
-    /// Let a task leave its place and wait for its owner.
+    /// Pause a task.
     Pause(TaskId),
-    /// Put a paused task back into the line.
+    /// Queue a paused task again.
     Resume(TaskId),
-    /// End a task; what it has saved stays.
+    /// End a task; its checkpoints stay.
     Cancel(TaskId),
-    /// End a task that cannot go on, and why.
+    /// End a task with an error, for this reason.
     Fail(TaskId, String),
-    /// Keep what the last checkpoint has of a task of this name that has failed: it may be resumed.
+    /// Keep the last checkpoint of a failed task of this name, since it may be resumed.
     Keep(TaskId, String),
 }
 
-/// Where the tasks of a run come from while it goes on.
+/// The other side of a run: it listens to events, and tasks of [`Run::serve`](crate::Run::serve) come
+/// from it. A closure only listens.
 pub trait TaskSource {
-    /// Says what the run's devices have room for, once.
+    /// Receives an event of the run.
+    fn event(&mut self, event: &Event);
+
+    /// Receives the memory of the run's devices, once.
     ///
     /// # Errors
     /// Any error ends the run, with everything saved.
     fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError>;
 
-    /// What is to be done before the next iteration; `None` ends the run. While nobody trains, `idle`
+    /// Instructions to carry out before the next iteration; `None` ends the run. If no task trains, `idle`
     /// is set, and this may wait a moment for something to do.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
     fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
 
-    /// Why tasks that wait do so, after a decision.
+    /// Receives, after a decision, why each live task trains or waits.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn decided(&mut self, waiting: &[(TaskId, String)]) -> Result<(), SourceError>;
+    fn decided(&mut self, reasons: &[(TaskId, String)]) -> Result<(), SourceError>;
 }
 
-/// What ends iterations without a pause before their time.
+impl<F: FnMut(&Event)> TaskSource for F {
+    fn event(&mut self, event: &Event) {
+        self(event);
+    }
+
+    fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok(None)
+    }
+
+    fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// Flags that end a window early.
 #[derive(Debug, Clone, Copy)]
 pub struct Signals<'a> {
-    /// The run is to end, with everything saved.
+    /// Save everything and end the run.
     pub stop: &'a AtomicBool,
-    /// The source has orders.
+    /// The [`TaskSource`] has orders.
     pub news: &'a AtomicBool,
-    /// Everything is to be saved, and the run to go on; unset once that begins.
+    /// Save everything and continue; cleared when saving begins.
     pub save: &'a AtomicBool,
-    /// Saves the run if it is to end inside a step.
+    /// Saves the run if a stop comes inside a step.
     pub standby: Option<&'a Arc<Standby>>,
 }
 
-/// A flag that nobody sets.
+/// A flag that is never set.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl<'a> From<&'a AtomicBool> for Signals<'a> {
-    /// Only a flag that ends the run.
+    /// Signals with only a flag that ends the run.
     fn from(stop: &'a AtomicBool) -> Self {
         Self {
             stop,
@@ -113,9 +135,9 @@ impl Signals<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether everything is to be saved; it is said once.
+    /// Whether to save everything; clears the flag.
     pub(crate) fn take_save(self) -> bool {
-        // Nothing is written to a flag that nobody sets.
+        // The shared flag that is never set is not written to.
         self.save.load(Ordering::Relaxed) && self.save.swap(false, Ordering::Relaxed)
     }
 }

@@ -6,7 +6,7 @@ use loraloom_pipeline::MemoryGauge;
 use loraloom_scheduler::{MeasuredIteration, TaskId};
 
 use crate::{
-    Event, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
+    Event, TaskSource, pending::SubmittedIteration, place::Place, run_directory::RunDirectory,
     task::TrainingTask,
 };
 
@@ -19,7 +19,7 @@ pub(crate) struct Ledger<'a> {
     pub(crate) devices: Vec<Device>,
     /// Memory of the stages' devices, each once.
     pub(crate) memory: Vec<MemoryGauge>,
-    pub(crate) observer: &'a mut dyn FnMut(&Event),
+    pub(crate) source: &'a mut dyn TaskSource,
     /// The running tasks; those of a group are in the order of their slots.
     pub(crate) running: Vec<TrainingTask>,
     /// Iterations submitted.
@@ -43,13 +43,13 @@ impl Ledger<'_> {
     /// Writes an event and shows it. A run does not end because its events cannot be written; how
     /// many are missing is written when that is possible again.
     pub(crate) fn emit(&mut self, event: Event) {
-        (self.observer)(&event);
+        self.source.event(&event);
         if matches!(self.directory.replace_list(), Ok(true)) {
             let message = "events.jsonl was removed or replaced: events before this one are lost";
             let lost = Event::Warning {
                 message: message.to_owned(),
             };
-            (self.observer)(&lost);
+            self.source.event(&lost);
             if self.directory.append(&lost).is_err() {
                 self.unwritten += 1;
             }
@@ -64,7 +64,7 @@ impl Ledger<'_> {
         if let Err(error) = self.directory.append(&event) {
             if self.unwritten == 0 {
                 let message = format!("events cannot be written: {error}");
-                (self.observer)(&Event::Warning { message });
+                self.source.event(&Event::Warning { message });
             }
             self.unwritten += 1;
         }

@@ -186,7 +186,7 @@ impl Run {
         mut self,
         mut scheduler: Scheduler<R>,
         signals: impl Into<Signals<'s>>,
-        observer: &mut dyn FnMut(&Event),
+        mut observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
         let limit = self.limit_memory();
         let claim = self.claim();
@@ -203,7 +203,7 @@ impl Run {
             waiting.submit(&mut scheduler, bytes, split, waited, 0.0)?;
         }
         let origin = TaskOrigin::Configuration;
-        let mut session = Session::open(&context, claim, pipeline, tasks, origin, observer)?;
+        let mut session = Session::open(&context, claim, pipeline, tasks, origin, &mut observer)?;
         session.saving.limit = limit;
         session.answers.asked = asked;
         let signals: Signals<'_> = signals.into();
@@ -213,9 +213,8 @@ impl Run {
         session.end(&scheduler.forecasts())
     }
 
-    /// Trains what `source` asks for, until it asks for no more or a signal to stop, which saves all
-    /// adapters after the iteration under way. The configuration's adapters are not trained: it says
-    /// where and how.
+    /// Trains the tasks of `source` until it ends the run or a signal to stop is set, which saves all
+    /// adapters after the current iteration. The configuration's adapters are not trained.
     ///
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Source`].
@@ -223,7 +222,6 @@ impl Run {
         mut self,
         source: &mut dyn TaskSource,
         signals: Signals<'_>,
-        observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, TrainerError> {
         let limit = self.limit_memory();
         let mut scheduler = self.scheduler()?;
@@ -245,7 +243,7 @@ impl Run {
             device: &context.device,
         };
         let origin = TaskOrigin::Queue;
-        let mut session = Session::open(&context, claim, pipeline, tasks, origin, observer)?;
+        let mut session = Session::open(&context, claim, pipeline, tasks, origin, source)?;
         session.saving.limit = limit;
         session.saving.standby = signals.standby.cloned();
         let rows = RowCache::new(&context.tokenizer, model.vocab_size);
@@ -260,7 +258,7 @@ impl Run {
                 absent: BTreeMap::new(),
                 looked: Instant::now(),
             };
-            serving.serve(source, signals)
+            serving.serve(signals)
         });
         session.saved_if_it_failed(served)?;
         session.end(&scheduler.forecasts())

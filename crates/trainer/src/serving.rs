@@ -16,7 +16,7 @@ use loraloom_scheduler::{
 };
 
 use crate::{
-    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, Signals, TaskSource, TrainerError,
+    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, Signals, TrainerError,
     checkpoint::{Standing, TaskRecord},
     prepare::{TaskFactory, Tasks, short},
     reader::{ReadTask, Reader},
@@ -84,18 +84,14 @@ pub(crate) struct Reading {
 }
 
 impl Serving<'_, '_> {
-    /// Follows orders and trains, until there will be no more or a stop is asked for.
-    pub(crate) fn serve(
-        &mut self,
-        source: &mut dyn TaskSource,
-        signals: Signals<'_>,
-    ) -> Result<(), TrainerError> {
+    /// Carries out orders and trains, until the source or a signal ends the run.
+    pub(crate) fn serve(&mut self, signals: Signals<'_>) -> Result<(), TrainerError> {
         let mut idle = true;
         loop {
             if signals.stop() {
                 return self.end();
             }
-            let orders = match source.orders(idle) {
+            let orders = match self.session.ledger.source.orders(idle) {
                 Ok(Some(orders)) => orders,
                 Ok(None) => return self.end(),
                 Err(error) => {
@@ -110,7 +106,7 @@ impl Serving<'_, '_> {
                 self.follow(order, &mut cache)?;
             }
             if news {
-                self.tell(source)?;
+                self.explain()?;
             }
             self.look_for_files();
             let read: Vec<ReadTask> = self.reader.read().collect();
@@ -126,7 +122,7 @@ impl Serving<'_, '_> {
                 self.session.give_up_waiting(self.scheduler)?;
                 self.session.settle_now()?;
             }
-            self.tell(source)?;
+            self.explain()?;
         }
     }
 
@@ -153,8 +149,8 @@ impl Serving<'_, '_> {
         }
     }
 
-    /// Tells why tasks that wait do so.
-    fn tell(&self, source: &mut dyn TaskSource) -> Result<(), TrainerError> {
+    /// Tells the source why each task trains or waits.
+    fn explain(&mut self) -> Result<(), TrainerError> {
         let waiting = self.session.waiting.keys();
         let why = |&id: &TaskId| Some((id, self.scheduler.why(id)?));
         let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
@@ -163,21 +159,24 @@ impl Serving<'_, '_> {
             .absent
             .iter()
             .map(|(&id, absent)| (id, absent.reason.clone()));
-        let split = self.session.ledger.running.iter().filter(|task| task.parts > 1).map(|task| {
-            let why = format!(
-                "trains; its step is spread over {} iterations, since it slows shorter steps of its \
-                 group down by more than scheduler.max_slowdown otherwise",
-                task.parts
-            );
+        let running = self.session.ledger.running.iter().map(|task| {
+            let why = match task.parts {
+                1 => "trains".to_owned(),
+                parts => format!(
+                    "trains; its step is spread over {parts} iterations, since it slows shorter steps \
+                     of its group down by more than scheduler.max_slowdown otherwise"
+                ),
+            };
             (task.id, why)
         });
-        let waiting = waiting
+        let reasons: Vec<_> = waiting
             .filter_map(why)
             .chain(reading)
             .chain(absent)
-            .chain(split);
-        let waiting: Vec<_> = waiting.collect();
-        source.decided(&waiting).map_err(TrainerError::Source)
+            .chain(running)
+            .collect();
+        let source = &mut self.session.ledger.source;
+        source.decided(&reasons).map_err(TrainerError::Source)
     }
 
     fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<(), TrainerError> {

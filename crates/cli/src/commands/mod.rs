@@ -18,7 +18,7 @@ mod submit;
 mod train;
 mod worker;
 
-use loraloom_queue::Request;
+use loraloom_server::queue::Request;
 
 use crate::{arguments::Command, exit::Exit, printer::Printer};
 

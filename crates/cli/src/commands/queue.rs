@@ -1,24 +1,27 @@
 //! `pause`, `resume`, `cancel` and `explain`: one task of a server.
 
-use loraloom_queue::{Answer, Event, Request, Task};
-use loraloom_server::{Client, is_explained};
+use loraloom_scheduler::{TaskId, TaskState};
+use loraloom_server::{
+    Client,
+    queue::{Answer, Event, Request, Task},
+};
 use serde::Serialize;
 
 use crate::{arguments::TaskArguments, exit::Exit, printer::Printer};
 
 #[derive(Serialize)]
 struct Asked {
-    id: u64,
+    id: TaskId,
     name: String,
-    state: String,
+    state: TaskState,
     requested: Option<String>,
 }
 
 #[derive(Serialize)]
 struct Explained {
-    id: u64,
+    id: TaskId,
     name: String,
-    state: String,
+    state: TaskState,
     reason: String,
     explanation: String,
     events: Vec<Happened>,
@@ -39,9 +42,9 @@ pub(super) fn ask(
     let (task, answer) = client.ask(&arguments.task, request)?;
     if arguments.json {
         printer.json(&Asked {
-            id: task.id.0,
+            id: task.id,
             name: task.name,
-            state: task.state.to_string(),
+            state: task.state,
             requested: task.requested.map(|request| request.to_string()),
         })?;
         return Ok(Exit::Success);
@@ -66,9 +69,9 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
             reason: event.reason,
         };
         printer.json(&Explained {
-            id: task.id.0,
+            id: task.id,
             name: task.name,
-            state: task.state.to_string(),
+            state: task.state,
             reason: task.reason,
             explanation: task.explanation,
             events: events.into_iter().map(happened).collect(),
@@ -78,16 +81,12 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
     let steps = task
         .total_steps
         .map_or_else(String::new, |total| format!(" of {total}"));
-    let why = if is_explained(&task) {
-        &task.explanation
-    } else {
-        &task.reason
-    };
     printer.data(&format!(
-        "{} {} at step {}{steps}: {why}",
+        "{} {} at step {}{steps}: {}",
         task.name,
         task.state.predicate(),
-        task.step
+        task.step,
+        task.why()
     ))?;
     for event in events {
         printer.data(&format!("  {}: {}", event.kind, event.reason))?;

@@ -2,6 +2,7 @@
 
 use std::{thread, time::Duration};
 
+use loraloom_scheduler::TaskState;
 use loraloom_server::{Client, Status, TaskStatus};
 
 use crate::{
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: &StatusArguments, printer: &Printer) -> anyhow::Res
 }
 
 fn is_live(task: &TaskStatus) -> bool {
-    !["done", "failed", "cancelled"].contains(&task.state.as_str())
+    !task.state.is_final()
 }
 
 fn text(status: &Status) -> String {
@@ -83,14 +84,14 @@ fn row(task: &TaskStatus, served: bool) -> [String; 10] {
         .total_steps
         .map_or_else(|| "?".to_owned(), |total| total.to_string());
     // It has its place, and goes on with the next server.
-    let interrupted = task.state == "running" && !served;
+    let interrupted = task.state == TaskState::Running && !served;
     let state = match &task.requested {
         Some(request) => format!("{}, to {request}", task.state),
         None if interrupted => "interrupted".to_owned(),
-        None => task.state.clone(),
+        None => task.state.to_string(),
     };
     [
-        task.id.to_string(),
+        task.id.0.to_string(),
         task.name.clone(),
         state,
         format!("{}/{total}", task.step),
@@ -118,6 +119,7 @@ fn loss(loss: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use loraloom_scheduler::{TaskId, TaskState};
     use loraloom_server::TaskStatus;
 
     use super::row;
@@ -125,9 +127,9 @@ mod tests {
     #[test]
     fn nothing_runs_without_a_server() {
         let mut task = TaskStatus {
-            id: 1,
+            id: TaskId(1),
             name: "a".to_owned(),
-            state: "running".to_owned(),
+            state: TaskState::Running,
             requested: None,
             step: 3,
             saved_step: 2,
@@ -147,7 +149,7 @@ mod tests {
         let said = |state: &str, reason: &str| (state.to_owned(), reason.to_owned());
         assert_eq!(stands(&task, true), said("running", "trains"));
         assert_eq!(stands(&task, false), said("interrupted", "no server runs"));
-        task.state = "paused".to_owned();
+        task.state = TaskState::Paused;
         assert_eq!(stands(&task, false), said("paused", "trains"));
     }
 }

@@ -57,7 +57,7 @@ fn print(tasks: Vec<Submitted>, json: bool, printer: &Printer) -> anyhow::Result
         } = task;
         let steps = total_steps.map_or_else(String::new, |steps| format!(", {steps} steps"));
         let known = if new { "" } else { " (accepted before)" };
-        printer.data(&format!("task {id}  {name}{steps}{known}"))?;
+        printer.data(&format!("{id}  {name}{steps}{known}"))?;
     }
     Ok(Exit::Success)
 }

@@ -27,8 +27,6 @@ mod scheduling;
 #[cfg(unix)]
 mod serve;
 #[cfg(unix)]
-mod serve_reads;
-#[cfg(unix)]
 mod server;
 #[cfg(unix)]
 mod signals;

@@ -1,4 +1,4 @@
-//! A server to speak to, and what it says of its tasks.
+//! A server, and helpers that read the state of its tasks.
 
 use std::{
     fs,
@@ -41,6 +41,19 @@ pub(crate) const NAMES: [&str; 3] = ["shout-r2", "number-r4", "shout-r3"];
 /// Longer than any test waits.
 pub(crate) const LONG: &str = "train.max_steps=100000";
 
+/// One task that does not end in a test.
+pub(crate) const LONG_SHOUT: &str = "adapters.shout-r2.train.max_steps=100000";
+
+/// A task that keeps three checkpoints.
+pub(crate) const KEPT: &str = "\
+model: tiny-llama
+datasets: {number: {path: data/number.jsonl}}
+defaults:
+  train: {batch_size: 2, max_steps: 100000, max_seq_len: 48}
+  save: {steps: 5, keep: 3}
+adapters: [{name: number, dataset: number}]
+";
+
 pub(crate) struct Server(Child);
 
 impl Drop for Server {
@@ -67,7 +80,7 @@ impl Server {
         self.kill();
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for its end; returns its exit code.
     pub(crate) fn ends(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -93,7 +106,7 @@ pub(crate) fn ok(here: &Workspace, arguments: &[&str]) -> Run {
     run
 }
 
-/// Waits for a server that listens.
+/// Waits for a server.
 pub(crate) fn served(here: &Workspace) {
     until("a server", || {
         let run = here.run(&["status", "run", "--json"]);
@@ -109,7 +122,7 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Trains into `run`, and ends that with SIGINT once an event has come; all events.
+/// Trains into `run`, and sends SIGINT once an event has come; returns all events.
 pub(crate) fn interrupted_after(
     here: &Workspace,
     arguments: &[&str],
@@ -155,7 +168,7 @@ fn weights(here: &Workspace, run: &str, name: &str) -> Vec<u8> {
     fs::read(here.path(&path)).unwrap()
 }
 
-/// Trains the tasks one after another without a server.
+/// Trains the tasks one after another, without a server.
 pub(crate) fn train_alone(here: &Workspace) {
     ok(here, &["train", "tasks.yaml", "--no-progress"]);
 }
@@ -167,4 +180,22 @@ pub(crate) fn assert_as_alone(here: &Workspace, names: &[&str]) {
             "{name} differs from its run alone"
         );
     }
+}
+
+/// The number of events of a kind.
+pub(crate) fn events(here: &Workspace, kind: &str) -> usize {
+    let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    text.matches(&format!(r#""event":"{kind}""#)).count()
+}
+
+/// A server that was started while data is away, and has said so.
+pub(crate) fn start_without_data(here: &Workspace) -> Server {
+    let before = events(here, "warning");
+    let server = Server::start(here, &[]);
+    until("a warning", || events(here, "warning") > before);
+    until("a reason", || {
+        let why = ok(here, &["explain", "run", "shout-r2"]).stdout;
+        why.contains("it goes on when that can be read again")
+    });
+    server
 }

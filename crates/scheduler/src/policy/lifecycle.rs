@@ -15,15 +15,15 @@ impl<R: Room> Scheduler<R> {
         Ok(())
     }
 
-    /// Takes up a task from before a restart. One that ran is parked now; one that had ended is only
-    /// remembered. A task that has ended here may come again: it had failed, and is to go on.
+    /// Restores a task from before a restart. One that ran is parked now; one that had ended is only
+    /// remembered. A task that has failed in this scheduler may be restored, to continue.
     ///
     /// # Errors
     /// As [`submit`](Self::submit); one that had ended, or is paused, need not fit.
     pub fn restore(&mut self, task: Task, past: Past, now: f64) -> Result<(), SchedulerError> {
         let now = self.clock(now);
         let existing = self.entries.get(&task.id);
-        if existing.is_none_or(|existing| !existing.state().is_final()) {
+        if existing.is_none_or(|existing| existing.state() != TaskState::Failed) {
             self.check_new(&task)?;
         }
         let entry = Entry::restored(task, past, now);

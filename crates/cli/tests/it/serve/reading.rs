@@ -1,0 +1,75 @@
+//! Datasets that are slow to read, submitted to a server that trains.
+
+use crate::{
+    server::{Server, ok, served, step, until, wait_for_state, workspace},
+    support::Workspace,
+};
+
+/// A task whose template loops as often as a row says, without output.
+const TASK: &str = "\
+model: tiny-llama
+datasets:
+  slow:
+    path: data/NAME.jsonl
+    template: '{% for a in range(loops) %}{% for b in range(8000) %}{% endfor %}{% endfor %}{{ text }}'
+defaults:
+  train: {batch_size: 2, max_steps: 5, max_seq_len: 48}
+adapters:
+  - {name: NAME, dataset: slow, lora: {r: 2}}
+";
+
+/// Twelve rows, always with the same text, that take a while to render if there are loops.
+fn write_rows(here: &Workspace, name: &str, loops: usize) {
+    let rows = (0..12).map(|row| format!("{{\"text\": \"number {row}\", \"loops\": {loops}}}\n"));
+    let rows = rows.collect::<Vec<_>>().concat();
+    here.write(&format!("data/{name}.jsonl"), rows);
+}
+
+fn submit(here: &Workspace, name: &str) {
+    write_rows(here, name, 0);
+    let config = format!("{name}.yaml");
+    here.write(&config, TASK.replace("NAME", name));
+    ok(here, &["submit", "run", &config]);
+}
+
+fn is_read(here: &Workspace, name: &str) -> bool {
+    let explained = ok(here, &["explain", "run", name]).stdout;
+    explained.contains("its dataset is being read")
+}
+
+#[test]
+fn others_train_while_a_dataset_is_read() {
+    let here = workspace();
+    Server::start(&here, &["--config", "server.yaml"]).kill_once_served(&here);
+    let endless = [
+        "submit",
+        "run",
+        "tasks.yaml",
+        "--set",
+        "adapters.shout-r2.train.max_steps=100000",
+    ];
+    ok(&here, &endless);
+    for name in ["slow", "held", "unwanted", "last"] {
+        submit(&here, name);
+    }
+    write_rows(&here, "slow", 300);
+    let _server = Server::start(&here, &[]);
+    served(&here);
+    until("a place", || step(&here, "shout-r2") > 0);
+    let before = step(&here, "shout-r2");
+    until("steps", || step(&here, "shout-r2") > before + 5);
+    assert!(is_read(&here, "slow"));
+
+    // What its owner asks meanwhile holds when the rows are there.
+    ok(&here, &["pause", "run", "held"]);
+    ok(&here, &["cancel", "run", "unwanted"]);
+    wait_for_state(&here, "unwanted", "cancelled");
+    assert!(is_read(&here, "slow") && is_read(&here, "last"));
+    wait_for_state(&here, "slow", "done");
+    wait_for_state(&here, "last", "done");
+    wait_for_state(&here, "held", "paused");
+    wait_for_state(&here, "unwanted", "cancelled");
+    assert_eq!((step(&here, "held"), step(&here, "unwanted")), (0, 0));
+    ok(&here, &["resume", "run", "held"]);
+    wait_for_state(&here, "held", "done");
+}

@@ -1,0 +1,309 @@
+use std::path::{Path, absolute};
+
+use loraloom_scheduler::{TaskId, TaskState};
+use rusqlite::params;
+
+use super::{
+    FILE_NAME, Queue, QueueError,
+    check::check_all,
+    error::At,
+    file::create_if_missing,
+    lock::ServerLock,
+    task::{Sql, get},
+    write::Write,
+};
+
+/// The queue under the server's lock, which one process holds for as long as this lives. A server
+/// changes states through it.
+#[derive(Debug)]
+pub struct LockedQueue {
+    pub(super) queue: Queue,
+    _lock: ServerLock,
+}
+
+/// A task that goes back to its last checkpoint because its server was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// The task.
+    pub id: TaskId,
+    /// Steps it had taken.
+    pub from_step: u64,
+    /// Steps that the checkpoint holds; it continues from there.
+    pub to_step: u64,
+}
+
+/// A change of a task's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// The task.
+    pub id: TaskId,
+    /// The new state.
+    pub to: TaskState,
+    /// The reason, as text.
+    pub reason: String,
+}
+
+/// A task's progress.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// The task.
+    pub id: TaskId,
+    /// Optimizer steps taken.
+    pub step: u64,
+    /// Loss of the last step; `None` keeps the stored one.
+    pub last_loss: Option<f64>,
+    /// Best validation loss; `None` keeps the stored one.
+    pub best_metric: Option<f64>,
+}
+
+impl LockedQueue {
+    /// Takes the lock of a run directory, creates the queue if there is none, checks all of it, and
+    /// recovers from a lost server: running tasks are parked, and every live task goes back to its last
+    /// saved step.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::ServerRunning`] if the lock stays taken for a second, by another process or by another
+    /// `LockedQueue` of this one; errors of the file, which is left unchanged.
+    pub fn acquire(directory: &Path) -> Result<(Self, Vec<Recovered>), QueueError> {
+        let directory =
+            absolute(directory).map_err(|source| QueueError::io("find", directory, source))?;
+        let lock = ServerLock::acquire(&directory)?;
+        let path = directory.join(FILE_NAME);
+        create_if_missing(&path)?;
+        let mut queue = Queue::open(&directory)?;
+        check_all(&queue.connection, &path)?;
+        use_log(&queue)?;
+        let write = queue.write()?;
+        let recovered = write.recover()?;
+        write.commit()?;
+        Ok((Self { queue, _lock: lock }, recovered))
+    }
+
+    /// For reading.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// For submissions and requests, as an owner makes them.
+    pub fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// Applies transitions of [`TaskState`] in order, all or none. Clears requests that they carry out, and
+    /// all requests of tasks that end.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::IllegalTransition`] or [`QueueError::UnknownTask`] for the first that is refused.
+    pub fn apply(&mut self, transitions: &[Transition]) -> Result<(), QueueError> {
+        if transitions.is_empty() {
+            return Ok(());
+        }
+        let write = self.queue.write()?;
+        for Transition { id, to, reason } in transitions {
+            write.enter(*id, *to, reason)?;
+        }
+        write.commit()
+    }
+
+    /// Carries out the requests of tasks that do not train. Returns the tasks that changed their state, with
+    /// the new one. Requests of running tasks are left to [`Queue::requests`] and [`LockedQueue::apply`].
+    ///
+    /// # Errors
+    ///
+    /// SQLite's errors.
+    pub fn carry_out_waiting(&mut self) -> Result<Vec<(TaskId, TaskState)>, QueueError> {
+        let requests = self.queue.requests()?;
+        if requests.iter().all(|task| task.state == TaskState::Running) {
+            return Ok(Vec::new());
+        }
+        let write = self.queue.write()?;
+        let carried = write.carry_out_waiting()?;
+        write.commit()?;
+        Ok(carried)
+    }
+
+    /// Stores the progress of tasks, and texts by key, in one transaction. Tasks may have ended or been
+    /// parked meanwhile, because losses arrive late.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
+    pub fn record(
+        &mut self,
+        progress: &[Progress],
+        stored: &[(&str, &str)],
+    ) -> Result<(), QueueError> {
+        if progress.is_empty() && stored.is_empty() {
+            return Ok(());
+        }
+        let write = self.queue.write()?;
+        for task in progress {
+            let rows = write.execute(
+                "UPDATE task SET step = ?2, last_loss = coalesce(?3, last_loss), \
+                 best_metric = coalesce(?4, best_metric), changed = ?5 WHERE id = ?1",
+                params![
+                    Sql(task.id),
+                    task.step,
+                    task.last_loss.map(Sql),
+                    task.best_metric.map(Sql),
+                    write.number()
+                ],
+            )?;
+            expect_row(rows, task.id)?;
+        }
+        for (key, value) in stored {
+            write.execute(
+                "INSERT INTO stored VALUES (?1, ?2) \
+                 ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                params![key, value],
+            )?;
+        }
+        write.commit()
+    }
+
+    /// Stores the steps that checkpoints on the disk hold.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
+    pub fn saved(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
+        self.for_each(steps, |write, id, step| {
+            write.execute(
+                "UPDATE task SET saved_step = ?2, step = max(step, ?2), changed = ?3 WHERE id = ?1",
+                params![Sql(id), step, write.number()],
+            )
+        })
+    }
+
+    /// Stores how many steps tasks will take in all.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
+    pub fn planned(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
+        self.for_each(steps, |write, id, step| {
+            write.execute(
+                "UPDATE task SET total_steps = ?2, changed = ?3 WHERE id = ?1",
+                params![Sql(id), step, write.number()],
+            )
+        })
+    }
+
+    /// Stores why tasks run or what they wait for. Nothing is written if nothing changed.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
+    pub fn explain<S: AsRef<str>>(
+        &mut self,
+        explanations: &[(TaskId, S)],
+    ) -> Result<(), QueueError> {
+        if explanations.is_empty() {
+            return Ok(());
+        }
+        let write = self.queue.write()?;
+        let mut changed = 0;
+        for (id, text) in explanations {
+            let rows = write.execute(
+                "UPDATE task SET explanation = ?2, changed = ?3 WHERE id = ?1 AND explanation != ?2",
+                params![Sql(*id), text.as_ref(), write.number()],
+            )?;
+            if rows == 0 {
+                write.standing(*id)?;
+            }
+            changed += rows;
+        }
+        if changed == 0 { Ok(()) } else { write.commit() }
+    }
+
+    fn for_each(
+        &mut self,
+        steps: &[(TaskId, u64)],
+        update: impl Fn(&Write<'_>, TaskId, u64) -> Result<usize, QueueError>,
+    ) -> Result<(), QueueError> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let write = self.queue.write()?;
+        for (id, step) in steps {
+            expect_row(update(&write, *id, *step)?, *id)?;
+        }
+        write.commit()
+    }
+}
+
+fn expect_row(rows: usize, id: TaskId) -> Result<(), QueueError> {
+    if rows == 0 {
+        return Err(QueueError::UnknownTask(id));
+    }
+    Ok(())
+}
+
+/// Enables the write-ahead log, and refuses a file that is read-only: otherwise a server would notice
+/// only after an iteration.
+fn use_log(queue: &Queue) -> Result<(), QueueError> {
+    let path = queue.path();
+    if queue.connection.is_readonly("main").at(path)? {
+        return Err(QueueError::ReadOnly {
+            path: path.to_owned(),
+            problem: "the operating system lets it be read only".to_owned(),
+        });
+    }
+    let mode: String = queue
+        .connection
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .at(path)?;
+    if mode != "wal" {
+        return Err(QueueError::Sqlite {
+            path: path.to_owned(),
+            source: format!("its file system has no shared memory for a log: {mode}").into(),
+        });
+    }
+    // Truncates a log that has grown when it is next restarted.
+    queue
+        .connection
+        .pragma_update(None, "journal_size_limit", 16 << 20)
+        .at(path)
+}
+
+impl Write<'_> {
+    /// Recovers from a lost server. Only the holder of the lock may call this.
+    pub(super) fn recover(&self) -> Result<Vec<Recovered>, QueueError> {
+        let behind: Vec<Recovered> = self
+            .transaction()
+            .prepare_cached(
+                "SELECT id, step, saved_step FROM task WHERE state = 'running' \
+                 OR state IN ('parked', 'paused') AND step != saved_step ORDER BY id",
+            )
+            .and_then(|mut statement| {
+                statement
+                    .query_map([], |row| {
+                        Ok(Recovered {
+                            id: get(row, 0)?,
+                            from_step: row.get(1)?,
+                            to_step: row.get(2)?,
+                        })
+                    })?
+                    .collect()
+            })
+            .at(self.path())?;
+        for id in self.ids("state = 'running'")? {
+            self.enter(id, TaskState::Parked, "server stopped")?;
+        }
+        for task in &behind {
+            self.back_to_saved(task.id)?;
+        }
+        Ok(behind)
+    }
+
+    /// Sets a task back to the step of its last checkpoint.
+    pub(super) fn back_to_saved(&self, id: TaskId) -> Result<(), QueueError> {
+        self.execute(
+            "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",
+            params![Sql(id), self.number()],
+        )
+        .map(drop)
+    }
+}

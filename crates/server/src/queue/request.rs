@@ -1,0 +1,218 @@
+use std::fmt;
+
+use loraloom_scheduler::{TaskId, TaskState};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+
+use super::{
+    EventKind, Queue, QueueError,
+    lock::ServerLock,
+    write::{Standing, Write},
+};
+
+/// What a task's owner can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Stop training and keep everything.
+    Pause,
+    /// Continue after a pause or a failure.
+    Resume,
+    /// End for good.
+    Cancel,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Pending; the server carries it out at the end of an iteration.
+    Waits,
+    /// No server runs, so it was carried out at once.
+    CarriedOut,
+    /// An earlier request that had not been carried out was withdrawn.
+    Withdrew,
+    /// The task is in that state already.
+    Already,
+}
+
+/// How a request is answered, before the server sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ruling {
+    /// Write it down.
+    Record,
+    /// Withdraw the pending request.
+    Withdraw,
+    /// Nothing to do: the task is in that state, or the same request is pending.
+    Already,
+    /// Refuse: the state or a pending cancellation forbids it.
+    Refuse,
+}
+
+impl Request {
+    /// Every request.
+    pub const ALL: [Self; 3] = [Self::Pause, Self::Resume, Self::Cancel];
+
+    /// The request's name, in the file and in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    /// The request with this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|request| request.as_str() == word)
+    }
+
+    /// The answer to this request for a task in `state` with a `pending` request.
+    fn ruling(self, state: TaskState, pending: Option<Self>) -> Ruling {
+        match (self, state, pending) {
+            (Self::Cancel, TaskState::Cancelled, _)
+            | (Self::Resume, TaskState::Failed, Some(Self::Resume)) => Ruling::Already,
+            (Self::Resume, TaskState::Failed, None) => Ruling::Record,
+            (_, TaskState::Failed, Some(Self::Resume)) => Ruling::Withdraw,
+            _ if state.is_final() => Ruling::Refuse,
+            _ if pending == Some(self) => Ruling::Already,
+            (Self::Cancel, ..) => Ruling::Record,
+            (.., Some(Self::Cancel)) => Ruling::Refuse,
+            (Self::Pause, TaskState::Paused, Some(_)) => Ruling::Withdraw,
+            (Self::Pause, TaskState::Paused, None) => Ruling::Already,
+            (Self::Pause, ..) | (Self::Resume, TaskState::Paused, _) => Ruling::Record,
+            (Self::Resume, _, Some(_)) => Ruling::Withdraw,
+            (Self::Resume, _, None) => Ruling::Refuse,
+        }
+    }
+
+    /// The state that this request leads a task that is not training to; `None` if that is not a transition.
+    ///
+    /// A task that has begun continues from its checkpoint, so it resumes as parked.
+    fn destination(self, state: TaskState, begun: bool) -> Option<TaskState> {
+        let to = match self {
+            Self::Pause => TaskState::Paused,
+            Self::Cancel => TaskState::Cancelled,
+            Self::Resume if begun => TaskState::Parked,
+            Self::Resume => TaskState::Queued,
+        };
+        state.can_become(to).then_some(to)
+    }
+
+    /// Whether a transition from `from` to `to` completes this request.
+    pub(super) fn is_settled(self, from: TaskState, to: TaskState) -> bool {
+        match self {
+            _ if to.is_final() => true,
+            Self::Pause => to == TaskState::Paused,
+            Self::Resume => matches!(from, TaskState::Paused | TaskState::Failed),
+            Self::Cancel => false,
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl ToSql for Request {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.as_str().into())
+    }
+}
+
+impl FromSql for Request {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let word = value.as_str()?;
+        Self::from_word(word)
+            .ok_or_else(|| FromSqlError::Other(format!("`{word}` is no request").into()))
+    }
+}
+
+impl Queue {
+    /// Asks for a task to be paused, resumed or cancelled.
+    ///
+    /// The server carries the request out at the end of an iteration. Without a server this process does,
+    /// after parking tasks that a lost server left as running.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::UnknownTask`]; [`QueueError::RequestRefused`] if the task has ended, has a pending
+    /// cancellation, or is asked to resume and is neither paused nor failed; [`QueueError::NameTaken`] if a
+    /// failed task is asked to resume and another live task has its name.
+    pub fn request(&mut self, id: TaskId, request: Request) -> Result<Answer, QueueError> {
+        let write = self.write()?;
+        let answer = write.take_down(id, request)?;
+        write.commit()?;
+        if answer != Answer::Waits {
+            return Ok(answer);
+        }
+        let Some(_lock) = ServerLock::try_acquire(&self.directory)? else {
+            return Ok(Answer::Waits);
+        };
+        let write = self.write()?;
+        write.recover()?;
+        write.carry_out_waiting()?;
+        write.commit()?;
+        Ok(Answer::CarriedOut)
+    }
+}
+
+impl Write<'_> {
+    fn take_down(&self, id: TaskId, request: Request) -> Result<Answer, QueueError> {
+        let Standing {
+            name,
+            state,
+            requested: pending,
+            ..
+        } = self.standing(id)?;
+        if state == TaskState::Failed && request == Request::Resume {
+            self.refuse_taken(&name)?;
+        }
+        match request.ruling(state, pending) {
+            Ruling::Record => {
+                self.set_request(id, Some(request))?;
+                self.event(id, EventKind::Requested(request), "asked by its owner")?;
+                Ok(Answer::Waits)
+            }
+            Ruling::Withdraw => {
+                self.set_request(id, None)?;
+                if let Some(pending) = pending {
+                    self.event(id, EventKind::Withdrawn(pending), "asked by its owner")?;
+                }
+                Ok(Answer::Withdrew)
+            }
+            // A lost server may have left the same request pending.
+            Ruling::Already if pending == Some(request) => Ok(Answer::Waits),
+            Ruling::Already => Ok(Answer::Already),
+            Ruling::Refuse => Err(QueueError::RequestRefused {
+                id,
+                name,
+                request,
+                state,
+                pending,
+            }),
+        }
+    }
+
+    /// Carries out the requests of tasks that are not training, in order of arrival.
+    pub(super) fn carry_out_waiting(&self) -> Result<Vec<(TaskId, TaskState)>, QueueError> {
+        let mut carried = Vec::new();
+        for id in self.ids("requested IS NOT NULL AND state != 'running'")? {
+            let standing = self.standing(id)?;
+            let Some(request) = standing.requested else {
+                continue;
+            };
+            if let Some(to) = request.destination(standing.state, standing.begun) {
+                self.enter(id, to, &format!("asked to {request}"))?;
+                if standing.state == TaskState::Failed {
+                    self.back_to_saved(id)?;
+                }
+                carried.push((id, to));
+            } else {
+                self.set_request(id, None)?;
+            }
+        }
+        Ok(carried)
+    }
+}

@@ -1,0 +1,273 @@
+use loraloom_scheduler::{TaskId, TaskState};
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::{
+    EventKind, Queue, QueueError,
+    error::At,
+    task::{Sql, get},
+    write::Write,
+};
+
+const REASON: &str = "submitted";
+
+/// A task as its owner describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submission {
+    /// The adapter's name, by the rule of configuration files.
+    pub name: String,
+    /// Its owner.
+    pub tenant: String,
+    /// Larger runs first.
+    pub priority: i64,
+    /// What to train: adapter and dataset, with every default filled in. The queue does not interpret it.
+    pub spec: String,
+    /// Hash of the dataset's content.
+    pub dataset_hash: String,
+    /// Optimizer steps in all, if known.
+    pub total_steps: Option<u64>,
+    /// Its sweep.
+    pub sweep: Option<String>,
+    /// Idempotency key: a submission that is repeated with the same key is accepted once.
+    pub key: Option<String>,
+}
+
+impl Submission {
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        check_name(&self.name)?;
+        check_text("tenant", &self.tenant)?;
+        if let Some(sweep) = &self.sweep {
+            check_text("sweep", sweep)?;
+        }
+        self.key
+            .as_ref()
+            .map_or(Ok(()), |key| check_text("key", key))
+    }
+
+    /// BLAKE3 of the fields that never change: all but `total_steps`, which the server may learn later.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        let mut field = |text: Option<&str>| {
+            // The length separates fields, and a missing text from an empty one.
+            let length = text.map_or(u64::MAX, |text| text.len() as u64);
+            hasher.update(&length.to_le_bytes());
+            hasher.update(text.unwrap_or_default().as_bytes());
+        };
+        field(Some(&self.name));
+        field(Some(&self.tenant));
+        field(Some(&self.spec));
+        field(Some(&self.dataset_hash));
+        field(self.sweep.as_deref());
+        field(self.key.as_deref());
+        hasher.update(&self.priority.to_le_bytes());
+        hasher.finalize().into()
+    }
+
+    /// The fields under the digest in which two submissions differ.
+    pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        [
+            ("name", self.name != other.name),
+            ("tenant", self.tenant != other.tenant),
+            ("priority", self.priority != other.priority),
+            ("spec", self.spec != other.spec),
+            ("dataset", self.dataset_hash != other.dataset_hash),
+            ("sweep", self.sweep != other.sweep),
+        ]
+        .into_iter()
+        .filter_map(|(field, differs)| differs.then_some(field))
+        .collect()
+    }
+
+    /// The columns that [`Submission::read`] expects, in its order, of `task` joined with `spec`.
+    pub(super) const COLUMNS: &str =
+        "name, tenant, priority, spec.text, dataset_hash, total_steps, sweep, key";
+
+    /// Number of the columns.
+    pub(super) const WIDTH: usize = 8;
+
+    pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            name: row.get(0)?,
+            tenant: row.get(1)?,
+            priority: row.get(2)?,
+            spec: row.get(3)?,
+            dataset_hash: row.get(4)?,
+            total_steps: row.get(5)?,
+            sweep: row.get(6)?,
+            key: row.get(7)?,
+        })
+    }
+}
+
+/// A submission's task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    /// The task.
+    pub id: TaskId,
+    /// False if it was accepted before with the same key.
+    pub new: bool,
+}
+
+impl Queue {
+    /// Accepts a task; it is on the disk when this returns.
+    ///
+    /// If the key was used before for the same name, tenant, priority, specification, dataset and sweep,
+    /// this returns the earlier task, whatever its state.
+    ///
+    /// # Errors
+    ///
+    /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::KeyTaken`], and SQLite's errors;
+    /// nothing is accepted then.
+    pub fn submit(&mut self, submission: &Submission) -> Result<Accepted, QueueError> {
+        submission.check()?;
+        let write = self.write()?;
+        let accepted = write.accept(submission)?;
+        write.commit()?;
+        Ok(accepted)
+    }
+
+    /// Accepts several tasks in order, or none of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Queue::submit`], for the first that is refused.
+    pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>, QueueError> {
+        submissions.iter().try_for_each(Submission::check)?;
+        let write = self.write()?;
+        let accepted = submissions
+            .iter()
+            .map(|submission| write.accept(submission))
+            .collect::<Result<_, _>>()?;
+        write.commit()?;
+        Ok(accepted)
+    }
+}
+
+impl Write<'_> {
+    fn accept(&self, submission: &Submission) -> Result<Accepted, QueueError> {
+        if let Some(key) = &submission.key
+            && let Some((id, existing)) = self.accepted_with(key)?
+        {
+            let differs = submission.differences(&existing);
+            if differs.is_empty() {
+                return Ok(Accepted { id, new: false });
+            }
+            return Err(QueueError::KeyTaken {
+                key: key.clone(),
+                id,
+                existing: existing.name,
+                name: submission.name.clone(),
+                differs,
+            });
+        }
+        self.refuse_taken(&submission.name)?;
+        let id = self.insert(submission)?;
+        self.event(id, EventKind::Entered(TaskState::Queued), REASON)?;
+        Ok(Accepted { id, new: true })
+    }
+
+    fn accepted_with(&self, key: &str) -> Result<Option<(TaskId, Submission)>, QueueError> {
+        let sql = format!(
+            "SELECT {}, id FROM task JOIN spec ON spec.task = id WHERE key = ?1",
+            Submission::COLUMNS
+        );
+        let read = |row: &Row<'_>| Ok((get(row, Submission::WIDTH)?, Submission::read(row)?));
+        self.transaction()
+            .prepare_cached(&sql)
+            .and_then(|mut statement| statement.query_row([key], read).optional())
+            .at(self.path())
+    }
+
+    pub(super) fn refuse_taken(&self, name: &str) -> Result<(), QueueError> {
+        let taken = self
+            .transaction()
+            .prepare_cached(
+                "SELECT id, state FROM task \
+                 WHERE name = ?1 AND state IN ('queued', 'running', 'parked', 'paused')",
+            )
+            .and_then(|mut statement| {
+                let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?));
+                statement.query_row([name], read).optional()
+            })
+            .at(self.path())?;
+        taken.map_or(Ok(()), |(id, state)| {
+            Err(QueueError::NameTaken {
+                name: name.to_owned(),
+                id,
+                state,
+            })
+        })
+    }
+
+    fn insert(&self, submission: &Submission) -> Result<TaskId, QueueError> {
+        let id = self
+            .transaction()
+            .prepare_cached(
+                "INSERT INTO task (name, tenant, priority, dataset_hash, sweep, key, state, reason, \
+                 explanation, step, saved_step, total_steps, submitted_at, changed) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '', 0, 0, ?9, ?10, ?11) RETURNING id",
+            )
+            .and_then(|mut statement| {
+                let values = params![
+                    submission.name,
+                    submission.tenant,
+                    submission.priority,
+                    submission.dataset_hash,
+                    submission.sweep,
+                    submission.key,
+                    Sql(TaskState::Queued),
+                    REASON,
+                    submission.total_steps,
+                    self.now(),
+                    self.number(),
+                ];
+                statement.query_row(values, |row| get(row, 0))
+            })
+            .at(self.path())?;
+        self.execute(
+            "INSERT INTO spec (task, text, digest) VALUES (?1, ?2, ?3)",
+            params![Sql(id), submission.spec, submission.digest()],
+        )?;
+        Ok(id)
+    }
+}
+
+const LONGEST: usize = 100;
+
+/// Refuses a name that cannot be an adapter's directory, by the rule of configuration files.
+fn check_name(name: &str) -> Result<(), QueueError> {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let problem = if name.is_empty() {
+        "must not be empty".to_owned()
+    } else if name.len() > LONGEST {
+        format!("must have at most {LONGEST} characters, got {}", name.len())
+    } else if let Some(bad) = name.chars().find(|c| !safe(*c)) {
+        format!("names a directory: letters, digits, `.`, `_` and `-` only, found {bad:?}")
+    } else if name.starts_with(['.', '-']) || name.ends_with('.') {
+        "names a directory: it cannot start with `.` or `-` or end with `.`".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(bad("name", name, problem))
+}
+
+/// Refuses a text that cannot be shown on one line.
+fn check_text(field: &'static str, text: &str) -> Result<(), QueueError> {
+    let problem = if text.is_empty() {
+        "must not be empty".to_owned()
+    } else if text.len() > LONGEST {
+        format!("must have at most {LONGEST} bytes, got {}", text.len())
+    } else if let Some(control) = text.chars().find(|c| c.is_control()) {
+        format!("must have no control characters, found {control:?}")
+    } else {
+        return Ok(());
+    };
+    Err(bad(field, text, problem))
+}
+
+fn bad(field: &'static str, value: &str, problem: String) -> QueueError {
+    QueueError::Invalid {
+        field,
+        value: value.chars().take(LONGEST).collect(),
+        problem,
+    }
+}

@@ -1,0 +1,164 @@
+use std::{path::Path, time::SystemTime};
+
+use loraloom_scheduler::{TaskId, TaskState};
+use rusqlite::{OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params};
+
+use super::{
+    EventKind, Queue, QueueError, Request,
+    error::At,
+    task::{Sql, get},
+};
+
+/// A write transaction; dropped without [`Write::commit`], it is rolled back.
+#[derive(Debug)]
+pub(super) struct Write<'a> {
+    transaction: Transaction<'a>,
+    path: &'a Path,
+    /// Number of this transaction, for [`Queue::changes`].
+    number: i64,
+    now: Sql<SystemTime>,
+}
+
+/// The fields of a task that transitions and requests depend on.
+#[derive(Debug)]
+pub(super) struct Standing {
+    pub(super) name: String,
+    pub(super) state: TaskState,
+    pub(super) requested: Option<Request>,
+    /// Whether it has ever run.
+    pub(super) begun: bool,
+}
+
+impl Queue {
+    /// Begins a transaction; other writers wait until it ends.
+    pub(super) fn write(&mut self) -> Result<Write<'_>, QueueError> {
+        let path = self.path.as_path();
+        let now = Sql((self.clock)());
+        let immediate = TransactionBehavior::Immediate;
+        let transaction = Transaction::new(&mut self.connection, immediate).at(path)?;
+        let number = transaction
+            .prepare_cached("UPDATE clock SET changed = changed + 1 RETURNING changed")
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .at(path)?;
+        Ok(Write {
+            transaction,
+            path,
+            number,
+            now,
+        })
+    }
+}
+
+impl Write<'_> {
+    /// Commits; everything written is on the disk when this returns.
+    pub(super) fn commit(self) -> Result<(), QueueError> {
+        self.transaction.commit().at(self.path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.path
+    }
+
+    pub(super) fn number(&self) -> i64 {
+        self.number
+    }
+
+    pub(super) fn now(&self) -> Sql<SystemTime> {
+        self.now
+    }
+
+    pub(super) fn transaction(&self) -> &Transaction<'_> {
+        &self.transaction
+    }
+
+    /// Executes one statement; returns the number of rows changed.
+    pub(super) fn execute(&self, sql: &str, values: &[&dyn ToSql]) -> Result<usize, QueueError> {
+        self.transaction
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(values))
+            .at(self.path)
+    }
+
+    pub(super) fn standing(&self, id: TaskId) -> Result<Standing, QueueError> {
+        let read = |row: &Row<'_>| {
+            Ok(Standing {
+                name: row.get(0)?,
+                state: get(row, 1)?,
+                requested: row.get(2)?,
+                begun: row.get(3)?,
+            })
+        };
+        self.transaction
+            .prepare_cached(
+                "SELECT name, state, requested, started_at IS NOT NULL FROM task WHERE id = ?1",
+            )
+            .and_then(|mut statement| statement.query_row([Sql(id)], read).optional())
+            .at(self.path)?
+            .ok_or(QueueError::UnknownTask(id))
+    }
+
+    /// Tasks that match an SQL condition, in order of arrival.
+    pub(super) fn ids(&self, condition: &str) -> Result<Vec<TaskId>, QueueError> {
+        self.transaction
+            .prepare_cached(&format!(
+                "SELECT id FROM task WHERE {condition} ORDER BY id"
+            ))
+            .and_then(|mut statement| statement.query_map([], |row| get(row, 0))?.collect())
+            .at(self.path)
+    }
+
+    pub(super) fn set_request(
+        &self,
+        id: TaskId,
+        request: Option<Request>,
+    ) -> Result<(), QueueError> {
+        self.execute(
+            "UPDATE task SET requested = ?2, changed = ?3 WHERE id = ?1",
+            params![Sql(id), request, self.number],
+        )
+        .map(drop)
+    }
+
+    pub(super) fn event(
+        &self,
+        id: TaskId,
+        kind: EventKind,
+        reason: &str,
+    ) -> Result<(), QueueError> {
+        self.execute(
+            "INSERT INTO event (task, kind, reason, at) VALUES (?1, ?2, ?3, ?4)",
+            params![Sql(id), kind, reason, self.now],
+        )
+        .map(drop)
+    }
+
+    /// Moves a task to another state; clears a request that this carries out.
+    pub(super) fn enter(&self, id: TaskId, to: TaskState, reason: &str) -> Result<(), QueueError> {
+        let Standing {
+            name,
+            state: from,
+            requested,
+            ..
+        } = self.standing(id)?;
+        if !from.can_become(to) {
+            return Err(QueueError::IllegalTransition { id, name, from, to });
+        }
+        let requested = requested.filter(|request| !request.is_settled(from, to));
+        let started_at = (to == TaskState::Running).then_some(self.now);
+        let ended_at = to.is_final().then_some(self.now);
+        self.execute(
+            "UPDATE task SET state = ?2, reason = ?3, requested = ?4, explanation = '', \
+             started_at = coalesce(started_at, ?5), ended_at = ?6, changed = ?7 WHERE id = ?1",
+            params![
+                Sql(id),
+                Sql(to),
+                reason,
+                requested,
+                started_at,
+                ended_at,
+                self.number
+            ],
+        )?;
+        self.event(id, EventKind::Entered(to), reason)
+    }
+}

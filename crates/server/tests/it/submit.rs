@@ -1,0 +1,241 @@
+//! What is accepted, under which names and keys.
+
+use crate::support::{bring, keyed, start, submission, submit, to};
+use loraloom_scheduler::{TaskId, TaskState};
+use loraloom_server::queue::{Accepted, Queue, QueueError, Submission};
+
+#[test]
+fn a_task_is_read_back_as_it_was_submitted() {
+    let (directory, mut server) = start();
+    let submitted = Submission {
+        tenant: "team a".to_owned(),
+        priority: -7,
+        spec: "{\"text\": \"naïve \u{0} \u{1f999}\"}".to_owned(),
+        total_steps: None,
+        sweep: Some("lr".to_owned()),
+        ..keyed("math-r16", "k1")
+    };
+    let accepted = server.queue_mut().submit(&submitted).unwrap();
+    assert!(accepted.new);
+
+    let queue = Queue::open(directory.path()).unwrap();
+    assert_eq!(queue.spec(accepted.id).unwrap(), submitted);
+    let task = queue.task(accepted.id).unwrap();
+    assert_eq!(task.name, "math-r16");
+    assert_eq!(task.tenant, "team a");
+    assert_eq!(task.priority, -7);
+    assert_eq!(task.sweep.as_deref(), Some("lr"));
+    assert_eq!(task.key.as_deref(), Some("k1"));
+    assert_eq!(task.state, TaskState::Queued);
+    assert_eq!((task.step, task.saved_step, task.total_steps), (0, 0, None));
+    assert_eq!((task.last_loss, task.best_metric), (None, None));
+    assert_eq!(queue.tasks().unwrap(), [task]);
+}
+
+#[test]
+fn identities_grow_and_are_not_given_again() {
+    let (directory, mut server) = start();
+    let mut last = TaskId(0);
+    for round in 0..3 {
+        let id = submit(&mut server, "math");
+        assert!(id > last, "round {round}: {id} after {last}");
+        last = id;
+        bring(&mut server, id, TaskState::Cancelled);
+    }
+    drop(server);
+    let mut queue = Queue::open(directory.path()).unwrap();
+    assert!(queue.submit(&submission("math")).unwrap().id > last);
+}
+
+#[test]
+fn a_name_is_free_again_when_its_task_has_ended() {
+    let (_directory, mut server) = start();
+    for state in TaskState::ALL {
+        let id = submit(&mut server, "math");
+        bring(&mut server, id, state);
+        let again = server.queue_mut().submit(&submission("MATH"));
+        if state.is_final() {
+            let again = again.unwrap().id;
+            bring(&mut server, again, TaskState::Cancelled);
+            continue;
+        }
+        let error = again.expect_err("the name is taken");
+        assert_eq!(
+            error.to_string(),
+            format!("the name `MATH` is taken by {id}, which is {state}")
+        );
+        server.apply(&[to(id, TaskState::Cancelled)]).unwrap();
+    }
+}
+
+#[test]
+fn a_key_is_accepted_once() {
+    let (_directory, mut server) = start();
+    let queue = server.queue_mut();
+    let first = queue.submit(&keyed("math", "k")).unwrap();
+    // The server may have learned the number of steps since.
+    let same = Submission {
+        total_steps: None,
+        ..keyed("math", "k")
+    };
+    let again = queue.submit(&same).unwrap();
+    let expected = Accepted {
+        id: first.id,
+        new: false,
+    };
+    assert_eq!(again, expected);
+    assert_eq!(queue.tasks().unwrap().len(), 1);
+
+    bring(&mut server, first.id, TaskState::Done);
+    let queue = server.queue_mut();
+    assert_eq!(
+        queue.submit(&same).unwrap(),
+        expected,
+        "also when it has ended"
+    );
+
+    let other = Submission {
+        spec: "{}".to_owned(),
+        priority: 3,
+        ..keyed("code", "k")
+    };
+    let error = queue.submit(&other).expect_err("another submission");
+    assert_eq!(
+        error.to_string(),
+        "the key `k` belongs to task 1 (`math`), and `code` differs from it in name, priority, spec"
+    );
+    assert_eq!(queue.tasks().unwrap().len(), 1);
+}
+
+#[test]
+fn several_tasks_are_accepted_together_or_not_at_all() {
+    let (_directory, mut server) = start();
+    let queue = server.queue_mut();
+    let sweep = ["lr-0", "lr-1", "LR-0"].map(submission);
+    let error = queue.submit_all(&sweep).expect_err("a name twice");
+    assert!(matches!(error, QueueError::NameTaken { .. }), "{error}");
+    assert_eq!(queue.tasks().unwrap(), []);
+
+    let accepted = queue.submit_all(&sweep[..2]).unwrap();
+    let tasks = queue.tasks().unwrap();
+    assert_eq!(tasks.len(), 2);
+    for (index, task) in tasks.iter().enumerate() {
+        assert_eq!(task.id, accepted[index].id);
+        assert_eq!(task.name, sweep[index].name);
+    }
+}
+
+#[test]
+fn a_task_is_found_by_name_then_by_number() {
+    let (_directory, mut server) = start();
+    let ended = submit(&mut server, "math");
+    bring(&mut server, ended, TaskState::Cancelled);
+    let queue = server.queue();
+    assert_eq!(queue.find("math").unwrap().id, ended);
+    let live = submit(&mut server, "math");
+    let odd = submit(&mut server, "1");
+    let queue = server.queue();
+    assert_eq!(queue.find("Math").unwrap().id, live);
+    assert_eq!(queue.find("1").unwrap().id, odd);
+    assert_eq!(queue.find("2").unwrap().id, live);
+    for absent in ["4", "-1", "18446744073709551615", "code", ""] {
+        let error = queue.find(absent).expect_err("no such task");
+        assert_eq!(error.to_string(), format!("there is no task `{absent}`"));
+    }
+    let error = queue.task(TaskId(u64::MAX)).expect_err("no such task");
+    assert!(matches!(error, QueueError::UnknownTask(TaskId(u64::MAX))));
+}
+
+/// The reference is the configuration's own rule.
+#[test]
+fn names_follow_the_rule_of_configuration_files() {
+    let (_directory, mut server) = start();
+    let long = "x".repeat(101);
+    let names = [
+        "a",
+        "math-r16",
+        "A.b_c-d",
+        "9",
+        "_x",
+        "x-",
+        "x_",
+        "",
+        ".",
+        "..",
+        ".x",
+        "x.",
+        "-x",
+        "a/b",
+        "../x",
+        "a b",
+        "a\\b",
+        "naïve",
+        "a\u{0}b",
+        "a\nb",
+        "CON",
+        &long[..100],
+        &long,
+    ];
+    let (mut accepted, mut refused) = (0, 0);
+    for name in names {
+        let config = configurable(name);
+        let here = server.queue_mut().submit(&submission(name));
+        assert_eq!(here.is_ok(), config, "{name:?}");
+        if config {
+            accepted += 1;
+        } else {
+            let error = here.expect_err("refused");
+            assert!(matches!(error, QueueError::Invalid { field: "name", .. }));
+            refused += 1;
+        }
+    }
+    assert!(accepted > 5 && refused > 10, "{accepted} and {refused}");
+}
+
+/// Whether a configuration may have an adapter of this name.
+fn configurable(name: &str) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.yaml");
+    let quoted: String = name
+        .chars()
+        .map(|c| match c {
+            '\\' => "\\\\".to_owned(),
+            c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
+            c => c.to_string(),
+        })
+        .collect();
+    let text = format!(
+        "model: m\ndatasets:\n  d: {{path: d.jsonl}}\nadapters:\n  - {{name: \"{quoted}\", dataset: d}}\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    match loraloom_config::RunConfig::load(&path, &[]) {
+        Ok(loaded) => {
+            assert_eq!(loaded.config.adapters[0].name, name);
+            true
+        }
+        Err(error) => {
+            assert!(error.to_string().contains("adapters"), "{error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn other_texts_must_fit_on_a_line() {
+    let (_directory, mut server) = start();
+    let long = "x".repeat(101);
+    for bad in ["", "a\nb", "\u{1b}[2J", &long] {
+        let tenant = Submission {
+            tenant: bad.to_owned(),
+            ..submission("math")
+        };
+        let sweep = Submission {
+            sweep: Some(bad.to_owned()),
+            ..submission("math")
+        };
+        for refused in [tenant, sweep, keyed("math", bad)] {
+            let error = server.queue_mut().submit(&refused).expect_err("refused");
+            assert!(matches!(error, QueueError::Invalid { .. }), "{error}");
+        }
+    }
+}
