@@ -34,7 +34,7 @@ pub use error::ConfigError;
 pub use load::{LoadOptions, Loaded};
 pub use paths::absolute;
 pub use pipeline::{
-    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, ScheduleChoice, StageChoice,
+    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, Schedule, StageLocation,
     WorkerAddress,
 };
 pub use place::Place;

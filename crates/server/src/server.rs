@@ -10,7 +10,7 @@ use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_queue::{FILE_NAME, Presence, Queue, Recovered};
 use loraloom_scheduler::TaskId;
 use loraloom_trainer::{
-    DeviceRoom, Event, Order, Run, RunReport, SavedRun, Signals, SourceError, StagePlace,
+    DeviceRoom, Event, OpenedStage, Order, Run, RunReport, SavedRun, Signals, SourceError,
     TaskSource, TrainerError, refuse_in_use,
 };
 
@@ -128,7 +128,7 @@ impl Server {
     /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
     pub fn run<'s>(
         self,
-        places: &[StagePlace],
+        stages: &[OpenedStage],
         options: ServeOptions,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
@@ -142,8 +142,8 @@ impl Server {
             Err(error) => return Err(error.into()),
         };
         let run = match saved {
-            Some(saved) => Run::resume(self.config, places, saved)?,
-            None => Run::prepare(self.config, places)?,
+            Some(saved) => Run::resume(self.config, stages, saved)?,
+            None => Run::prepare(self.config, stages)?,
         };
         let watch = Watch::start(&self.directory)?;
         let signals = signals.into();

@@ -75,5 +75,5 @@ pub use run::{DatasetSummary, Run};
 pub use run_directory::{Identity, holds_run, refuse_in_use};
 pub use sampling::GenerateOptions;
 pub use scheduling::DeviceRoom;
-pub use stage_loader::StagePlace;
+pub use stage_loader::OpenedStage;
 pub use standby::Standby;

@@ -1,7 +1,7 @@
 //! From the section as written to the pipeline of the run, with everything checked that needs no
 //! model.
 
-use super::{BalanceChoice, PipelineConfig, ScheduleChoice, StageChoice};
+use super::{BalanceChoice, PipelineConfig, Schedule, StageLocation};
 use crate::{
     ConfigError, DeviceChoice,
     file::PipelineFile,
@@ -29,14 +29,14 @@ pub(crate) fn resolve(
     let check = Check { tree, source };
     let mut stages = match file.stages {
         Some(stages) => stages,
-        None => vec![StageChoice::Device(device.unwrap_or(DeviceChoice::Auto))],
+        None => vec![StageLocation::Device(device.unwrap_or(DeviceChoice::Auto))],
     };
     check.stages(&stages)?;
     let device = check.device(&mut stages, device)?;
     let pipeline = PipelineConfig {
         stages,
         balance: file.balance.unwrap_or(BalanceChoice::Auto),
-        schedule: file.schedule.unwrap_or(ScheduleChoice::Lorapp),
+        schedule: file.schedule.unwrap_or(Schedule::LoraPp),
         microbatches: file.microbatches.unwrap_or(1),
         extra_warmup: file.extra_warmup.unwrap_or(0),
         token_file: file.token_file.map(Into::into),
@@ -54,7 +54,7 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     for (index, stage) in pipeline.stages.iter().enumerate() {
         let first = pipeline.stages.iter().position(|other| other == stage);
         // Each stage on the CPU has threads of its own.
-        let shares = *stage != StageChoice::Device(DeviceChoice::Cpu);
+        let shares = *stage != StageLocation::Device(DeviceChoice::Cpu);
         if let Some(first) = first
             && first < index
             && shares
@@ -74,7 +74,7 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
         BalanceChoice::Auto | BalanceChoice::Layers(_) => None,
     };
     if let Some(staggered) = staggered {
-        let lorapp = pipeline.schedule == ScheduleChoice::Lorapp;
+        let lorapp = pipeline.schedule == Schedule::LoraPp;
         let why = match pipeline.stages.len() {
             1 => Some("the pipeline has one stage"),
             _ => (!lorapp).then_some("groups are not on their way together under this schedule"),
@@ -115,18 +115,18 @@ impl Check<'_> {
         self.invalid_at(location, format!("{list}[{index}]"), problem)
     }
 
-    fn stages(&self, stages: &[StageChoice]) -> Result<(), ConfigError> {
+    fn stages(&self, stages: &[StageLocation]) -> Result<(), ConfigError> {
         if stages.is_empty() {
             let problem = "must name at least one stage; leave it out for one on `device`";
             return Err(self.invalid(STAGES, problem.to_owned()));
         }
         for (index, stage) in stages.iter().enumerate() {
-            if stages.len() > 1 && *stage == StageChoice::Device(DeviceChoice::Auto) {
+            if stages.len() > 1 && *stage == StageLocation::Device(DeviceChoice::Auto) {
                 let problem = "`auto` cannot be one of several stages; name the device";
                 return Err(self.invalid_item(STAGES, index, problem.to_owned()));
             }
             let earlier = stages[..index].iter().position(|other| other == stage);
-            if let (StageChoice::Remote(address), Some(first)) = (stage, earlier) {
+            if let (StageLocation::Remote(address), Some(first)) = (stage, earlier) {
                 let problem = format!(
                     "the worker at {}:{} is stage {first} already: a worker holds one stage, \
                      start another one there",
@@ -141,13 +141,13 @@ impl Check<'_> {
     /// The device of the run. A single stage that is `auto` is the device that is written.
     fn device(
         &self,
-        stages: &mut [StageChoice],
+        stages: &mut [StageLocation],
         written: Option<DeviceChoice>,
     ) -> Result<DeviceChoice, ConfigError> {
         let written = written.filter(|device| *device != DeviceChoice::Auto);
         let local = stages.iter_mut().find_map(|stage| match stage {
-            StageChoice::Device(device) => Some(device),
-            StageChoice::Remote(_) => None,
+            StageLocation::Device(device) => Some(device),
+            StageLocation::Remote(_) => None,
         });
         let Some(local) = local else {
             return match written {

@@ -3,17 +3,17 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BalanceChoice, StageChoice};
+use super::{BalanceChoice, StageLocation};
 
 /// How the model is spread over devices and workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PipelineConfig {
     /// What holds each stage, in the order of the layers; never empty.
-    pub stages: Vec<StageChoice>,
+    pub stages: Vec<StageLocation>,
     /// How many decoder layers each stage holds.
     pub balance: BalanceChoice,
     /// In which order the stages work for the groups of adapters.
-    pub schedule: ScheduleChoice,
+    pub schedule: Schedule,
     /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
     /// at least 1.
     pub microbatches: usize,
@@ -44,22 +44,23 @@ impl PipelineConfig {
 
     /// Whether any stage is on another machine.
     pub fn has_workers(&self) -> bool {
-        let is_worker = |stage: &StageChoice| matches!(stage, StageChoice::Remote(_));
+        let is_worker = |stage: &StageLocation| matches!(stage, StageLocation::Remote(_));
         self.stages.iter().any(is_worker)
     }
 }
 
 /// In which order stages work for several groups of adapters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ScheduleChoice {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Schedule {
     /// The groups' passes interleaved: no stage idles with as many groups as stages.
+    #[default]
     #[serde(rename = "lorapp")]
-    Lorapp,
+    LoraPp,
     /// One group after another, each by 1F1B; a baseline.
     #[serde(rename = "one_f_one_b")]
     OneFOneB,
     /// One group after another, each with all forward passes before its backward passes; a
     /// baseline.
     #[serde(rename = "gpipe")]
-    Gpipe,
+    GPipe,
 }

@@ -10,7 +10,7 @@ use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
     EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
-    PolicyChoice, RunConfig, SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice,
+    PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation,
     TARGET_MODULES, TrainSettings, Validation, WorkerAddress,
 };
 
@@ -34,9 +34,9 @@ fn defaults_are_those_of_the_interface() {
         seed: 0,
         gradient_checkpointing: false,
         pipeline: PipelineConfig {
-            stages: vec![StageChoice::Device(DeviceChoice::Auto)],
+            stages: vec![StageLocation::Device(DeviceChoice::Auto)],
             balance: BalanceChoice::Auto,
-            schedule: ScheduleChoice::Lorapp,
+            schedule: Schedule::LoraPp,
             microbatches: 1,
             extra_warmup: 0,
             token_file: None,
@@ -126,11 +126,11 @@ fn every_field_of_a_full_file_arrives() {
     };
     let pipeline = PipelineConfig {
         stages: vec![
-            StageChoice::Device(DeviceChoice::Cuda(Some(1))),
-            StageChoice::Remote(worker),
+            StageLocation::Device(DeviceChoice::Cuda(Some(1))),
+            StageLocation::Remote(worker),
         ],
         balance: BalanceChoice::Layers(vec![10, 12]),
-        schedule: ScheduleChoice::OneFOneB,
+        schedule: Schedule::OneFOneB,
         microbatches: 2,
         extra_warmup: 3,
         token_file: Some(fixture("token.txt")),
