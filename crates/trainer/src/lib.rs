@@ -55,6 +55,7 @@ mod waiting;
 mod window;
 mod writer;
 
+pub use adapter::targets;
 pub use beginning::{odd_beginning, odd_rank};
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, KernelShare,
