@@ -1,5 +1,4 @@
-//! From the section as written to the pipeline of the run, with everything checked that needs no
-//! model.
+//! Resolves the section `pipeline`, with all checks that need no model.
 
 use super::{BalanceChoice, PipelineConfig, Schedule, StageLocation};
 use crate::{
@@ -13,7 +12,7 @@ const STAGES: &str = "pipeline.stages";
 const BALANCE: &str = "pipeline.balance";
 const TOKEN_FILE: &str = "pipeline.token_file";
 
-/// The run's device and pipeline, which agree: the device is the first stage of this machine, or
+/// The device and the pipeline of the run. The device is that of the first stage on this machine, or
 /// the CPU where all stages are workers.
 ///
 /// # Errors
@@ -48,7 +47,7 @@ pub(crate) fn resolve(
     Ok((device, pipeline))
 }
 
-/// What is legal and probably not meant, a sentence each.
+/// Warnings of settings that are legal and probably not meant, a sentence each.
 pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, stage) in pipeline.stages.iter().enumerate() {
@@ -138,7 +137,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The device of the run. A single stage that is `auto` is the device that is written.
+    /// The device of the run. A single stage that is `auto` takes the device that `device` names.
     fn device(
         &self,
         stages: &mut [StageLocation],
@@ -228,7 +227,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong with the number of layers on each stage, as far as it can be told without a model.
+/// Checks the number of layers on each stage, as far as possible without the model.
 fn one_each(layers: &[usize], stages: usize) -> Result<(), String> {
     let counts = layers.len();
     if counts != stages {

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{BalanceChoice, StageLocation};
 
-/// How the model is spread over devices and workers.
+/// Settings of the pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PipelineConfig {
-    /// What holds each stage, in the order of the layers; never empty.
+    /// Location of each stage, in the order of the layers; never empty.
     pub stages: Vec<StageLocation>,
     /// How many decoder layers each stage holds.
     pub balance: BalanceChoice,
@@ -17,26 +17,25 @@ pub struct PipelineConfig {
     /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
     /// at least 1.
     pub microbatches: usize,
-    /// Micro-batches that every stage is ahead of the next by, beyond one, so that it works while
-    /// they are on their way; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k
-    /// others keeps the activations of `k · extra_warmup` micro-batches more.
+    /// Micro-batches, beyond one, that every stage runs ahead of the next, so that it has work during
+    /// transfers; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k others keeps the
+    /// activations of `k · extra_warmup` more micro-batches.
     pub extra_warmup: usize,
-    /// File with the token that workers were started with; there if any stage is one.
+    /// File with the token that workers were started with; set if any stage is a worker.
     pub token_file: Option<PathBuf>,
-    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
-    /// above 0.
+    /// Seconds without progress after which a worker counts as lost; above 0.
     pub step_deadline: f64,
 }
 
 impl PipelineConfig {
-    /// Seconds of [`step_deadline`](Self::step_deadline) unless a file says otherwise.
+    /// The default of [`step_deadline`](Self::step_deadline), in seconds.
     pub const STEP_DEADLINE: f64 = 600.0;
 
     /// The largest [`extra_warmup`](Self::extra_warmup).
     pub const MOST_WARMUP: usize = 16;
 
-    /// As many groups of adapters as keep all stages at work: one a stage, and one for every
-    /// micro-batch that is on its way between two.
+    /// Number of adapter groups that keeps all stages busy: one for each stage, and one for each
+    /// micro-batch in transfer between two stages.
     pub fn groups(&self) -> usize {
         let stages = self.stages.len();
         stages + stages.saturating_sub(1) * self.extra_warmup

@@ -5,7 +5,7 @@ use crate::schedule::Operation;
 
 /// All stages' operations in one order, each after the operations that it needs, and a clock.
 ///
-/// What an operation needs:
+/// An operation comes after:
 ///
 /// - a forward pass, the activations from the stage below (the first stage has its rows), and on its
 ///   own stage all earlier optimizer steps of its group that are in the list;
