@@ -78,7 +78,7 @@ mutation weight-by-micro-batch $trainer/step.rs 'step_targets: rows.step_target_
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
 mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' ledger
-mutation machine-for-container crates/pipeline/src/host_memory.rs \
+mutation machine-for-container crates/pipeline/src/memory/host.rs \
     'limits.chain(kibibytes.checked_mul(1024)).min()' 'limits.chain(kibibytes.checked_mul(1024)).last()' host_memory
 
 mutation hangup-handled crates/cli/src/interrupt.rs 'if !is_ignored(SIGHUP)' 'if SIGHUP > 0' under_nohup
@@ -112,7 +112,8 @@ mutation sync-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
     let draws: Vec<DropoutDraw>' tensors_are_read_back
 mutation no-step-ahead crates/pipeline/src/executor/run.rs \
     'lookahead: if shape.stages > 1 { 3 } else { 2 },' 'lookahead: 1,' late_reading::
-mutation base-trained crates/pipeline/src/stage/groups.rs 'self.group_mut(group)?.step(gradients, step);' \
+mutation base-trained crates/pipeline/src/stage/passes.rs \
+    'let norms = GradientNorms::from_sums(squares).finish();' \
     'struct Decay;
         impl burn::module::ModuleMapper for Decay {
             fn map_float<const D: usize>(
@@ -123,7 +124,7 @@ mutation base-trained crates/pipeline/src/stage/groups.rs 'self.group_mut(group)
             }
         }
         self.backbone = burn::module::Module::map(self.backbone.clone(), &mut Decay);
-        self.group_mut(group)?.step(gradients, step);' frozen::
+        let norms = GradientNorms::from_sums(squares).finish();' frozen::
 mutation trials-forgotten $trainer/snapshot.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
 mutation trials-not-entered-again $trainer/begin.rs 'session.enter_trials(&tasks)?;' \
     'if saved.is_none() { session.enter_trials(&tasks)?; }' a_sweep_that_is
@@ -195,7 +196,7 @@ mutation gone-queue-not-noticed crates/server/src/queue_bridge.rs '!own.is_at(pa
     lock_is_taken_away
 mutation least-work-split crates/scheduler/src/grouping/group.rs \
     'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
-mutation too-large-is-made crates/pipeline/src/stage.rs 'Some(there) if bytes > there' \
+mutation too-large-is-made crates/pipeline/src/stage/local.rs 'Some(there) if bytes > there' \
     'Some(there) if bytes > there && there == 0' the_device_cannot_hold
 mutation defaults-without-effect crates/config/src/load.rs \
     'overrides::refuse_without_effect(&tree, source)?;' '' overrides_of_defaults_that_do_nothing
@@ -310,9 +311,9 @@ mutation small-head-chunks crates/model/src/head.rs 'const DEVICE_LOGITS: usize 
     'const DEVICE_LOGITS: usize = 32 << 20;' chunks_are_even
 mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().slice([start..end, 0..d_model]);' \
     'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
-mutation graph-stays crates/pipeline/src/local_stage.rs 'free_dropped_graphs(device);' \
+mutation graph-stays crates/pipeline/src/stage/local.rs 'free_dropped_graphs(&self.device);' \
     'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
-mutation peak-stays crates/pipeline/src/local_stage.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
+mutation peak-stays crates/pipeline/src/stage/local.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
     more_adapters_than_fit
 mutation loss-scale-stays crates/batchlora/src/routing.rs 'Side::Input => 1.0 / self.loss_scale,' \
     'Side::Input => 1.0,' divided_by_the_loss_scale

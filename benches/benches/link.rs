@@ -30,11 +30,15 @@ use loraloom_benches::{Shape, write_model};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, Transfers},
-    remote::{Controller, StageOrder, StandIn, Worker, WorkerOptions},
+    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, TransferTimes},
+    remote::{Controller, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
 use serde_json::json;
+use sleeping::Sleeping;
+
+#[path = "../../crates/pipeline/tests/it/remote/sleeping.rs"]
+mod sleeping;
 
 const SHAPE: Shape = Shape {
     hidden_size: 2048,
@@ -92,10 +96,7 @@ fn worker(listen: &str, identity: &str, model: &str, milliseconds: f64) -> anyho
         token: TOKEN.to_owned(),
         model: model.into(),
         device: Device::flex(),
-        stand_in: Some(StandIn {
-            forward: pass,
-            backward: pass,
-        }),
+        stand_in: Some(Box::new(move || Sleeping::boxed(pass))),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         log: Box::new(|_| {}),
     })?;
@@ -123,9 +124,9 @@ fn measure(
             gradient_checkpointing: false,
         };
         let reached = controller.reach(stage, &address.parse()?, &config)?;
-        stages.push(reached.load(&order)?.into());
+        stages.push(reached.load(&order)?);
     }
-    let mut pipeline = Pipeline::of(stages)?;
+    let mut pipeline = Pipeline::new(stages)?;
     pipeline.reserve_groups(shape.groups)?;
     for group in 0..shape.groups {
         pipeline.push(group, adapter(&config)?)?;
@@ -154,7 +155,7 @@ fn measure(
     let seconds = to.at.duration_since(from.at).as_secs_f64() / iterations;
     let bytes = (SEQUENCES * length * config.d_model * 4) as f64;
     let between = &hops.booked[hops.first + 1..=hops.last];
-    let mut transfers = Transfers::default();
+    let mut transfers = TransferTimes::default();
     for outcome in between {
         transfers += outcome.transfers.context("stages that measure nothing")?;
     }

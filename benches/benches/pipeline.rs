@@ -21,7 +21,7 @@ use loraloom_pipeline::{
     Balance, Forwarded, Microbatch, MicrobatchId, PartCosts, PartSeconds, Partitions,
     PipelineError, TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
-    schedule::{PipelineShape, Schedule},
+    schedule::{PipelineShape, Schedule, operations},
     simulate::{Costs, Links, PassCosts, simulate},
     stagger,
 };
@@ -134,7 +134,7 @@ fn steps_per_second(
     costs: &Costs,
 ) -> anyhow::Result<f64> {
     let shape = PipelineShape::new(stages, groups, microbatches, STEPS);
-    let lists = schedule.operations(&shape);
+    let lists = operations(schedule, &shape);
     let simulation = simulate(&lists, costs, &Links::instant(stages, groups))?;
     let rate = simulation.steady_steps_per_second();
     rate.ok_or_else(|| anyhow::anyhow!("{STEPS} steps have no middle"))
@@ -152,9 +152,16 @@ fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result
     for schedule in SCHEDULES {
         let simulated = steps_per_second(schedule, [stages, groups, microbatches], &costs)?;
         let last = stages - 1;
-        let mut sleeping: Vec<Sleeper> = (0..stages)
-            .map(|index| Sleeper { index, last, pass })
-            .collect();
+        let sleeper = |index| {
+            let device = Device::flex();
+            Box::new(Sleeper {
+                device,
+                index,
+                last,
+                pass,
+            })
+        };
+        let mut sleeping: Vec<_> = (0..stages).map(sleeper).collect();
         let mut idle = Idle {
             groups,
             microbatches,
@@ -187,6 +194,7 @@ fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result
 
 /// A stage whose passes only take time.
 struct Sleeper {
+    device: Device,
     index: usize,
     last: usize,
     pass: Duration,
@@ -197,8 +205,8 @@ fn nothing() -> Tensor<2> {
 }
 
 impl TrainStage for Sleeper {
-    fn device(&self) -> Device {
-        Device::flex()
+    fn device(&self) -> &Device {
+        &self.device
     }
 
     fn computes_in_call(&self) -> bool {

@@ -9,6 +9,7 @@ use crate::{
 
 /// Where a task stands, for the dropout counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DropoutDraw {
     /// Seed of the task.
     pub seed: u64,

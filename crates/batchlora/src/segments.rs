@@ -4,6 +4,7 @@ use crate::BatchLoraError;
 
 /// Contiguous rows of a batch that belong to one adapter slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Segment {
     /// Rows of the batch.
     pub rows: Range<usize>,

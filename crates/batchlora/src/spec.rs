@@ -2,6 +2,7 @@ use crate::BatchLoraError;
 
 /// Shape of one adapter at one linear layer, in PEFT's words.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LoraSpec {
     /// Rank.
     pub r: usize,

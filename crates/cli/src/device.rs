@@ -11,7 +11,7 @@ use burn::tensor::DeviceKind;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 use burn::tensor::DeviceType;
 use burn::tensor::{Device, Tensor};
-use loraloom_config::{DeviceChoice, RunConfig, StageChoice, WorkerAddress};
+use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 
 use crate::{exit::Exit, failure::Failure, panics};
 
@@ -110,15 +110,6 @@ pub(crate) struct Opened {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What holds a stage.
-#[derive(Debug, Clone)]
-pub(crate) enum OpenedStage {
-    /// A device of this machine.
-    Local(Opened),
-    /// A worker, not connected to yet.
-    Remote(WorkerAddress),
-}
-
 /// The CPU.
 pub(crate) fn cpu() -> Listed {
     Listed {
@@ -201,16 +192,16 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
     }
 }
 
-/// Opens the devices of all stages on this machine, in order. One that is named twice is opened
-/// twice.
+/// Opens the devices of all stages on this machine, in order. A device that is named twice is opened
+/// twice. Workers are not connected yet.
 ///
 /// # Errors
 ///
 /// As [`open`], for the first that fails.
-pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<OpenedStage>, Failure> {
-    let open_stage = |stage: &StageChoice| match stage {
-        StageChoice::Device(choice) => open(*choice).map(OpenedStage::Local),
-        StageChoice::Remote(address) => Ok(OpenedStage::Remote(address.clone())),
+pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<StageLocation<Opened>>, Failure> {
+    let open_stage = |stage: &StageLocation| match stage {
+        StageLocation::Device(choice) => open(*choice).map(StageLocation::Device),
+        StageLocation::Remote(address) => Ok(StageLocation::Remote(address.clone())),
     };
     config.pipeline.stages.iter().map(open_stage).collect()
 }
@@ -229,7 +220,7 @@ pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<()
         return Err(Failure::usage(message).hint(hint));
     }
     config.device = choice;
-    config.pipeline.stages = vec![StageChoice::Device(choice)];
+    config.pipeline.stages = vec![StageLocation::Device(choice)];
     Ok(())
 }
 
@@ -340,15 +331,6 @@ impl fmt::Display for Opened {
     }
 }
 
-impl fmt::Display for OpenedStage {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local(opened) => opened.fmt(formatter),
-            Self::Remote(address) => write!(formatter, "{}:{}", address.host, address.port),
-        }
-    }
-}
-
 fn hardware_name(device: &Device) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     let name = device.identity().map(|identity| identity.name);
@@ -364,11 +346,9 @@ fn hardware_name(device: &Device) -> Option<String> {
 mod tests {
     use std::fs;
 
-    use loraloom_config::{DeviceChoice, RunConfig};
+    use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 
-    use super::{
-        Listed, OpenedStage, cpu, is_complained_of, open, open_stages, pick, replace, unused_gpu_in,
-    };
+    use super::{Listed, cpu, is_complained_of, open, open_stages, pick, replace, unused_gpu_in};
 
     /// A configuration with these stages.
     fn config(stages: &str) -> RunConfig {
@@ -443,10 +423,9 @@ mod tests {
     fn stages_are_opened_in_order_and_workers_passed_on() {
         let remote = format!("'remote:{}@gpu-1:7'", "0a".repeat(32));
         let stages = open_stages(&config(&format!("[cpu, {remote}, cpu]"))).unwrap();
-        let names: Vec<String> = stages.iter().map(ToString::to_string).collect();
-        assert_eq!(names[1], "gpu-1:7");
+        assert!(matches!(&stages[1], StageLocation::Remote(worker) if worker.host == "gpu-1"));
         for stage in [&stages[0], &stages[2]] {
-            assert!(matches!(stage, OpenedStage::Local(opened) if opened.name == "cpu"));
+            assert!(matches!(stage, StageLocation::Device(opened) if opened.name == "cpu"));
         }
         assert!(open_stages(&config("[cpu, 'wgpu:99']")).is_err());
     }

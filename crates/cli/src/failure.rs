@@ -204,7 +204,7 @@ fn pipeline_exit(error: &PipelineError) -> Exit {
         #[cfg(feature = "remote")]
         PipelineError::Worker { problem, .. } => match problem {
             WorkerError::Unreachable { .. } | WorkerError::Busy { .. } => Exit::Device,
-            WorkerError::Token => Exit::Usage,
+            WorkerError::Token | WorkerError::NoKey => Exit::Usage,
             WorkerError::Mismatch { .. } => Exit::Data,
             WorkerError::Failed { reason } => device_exit(reason),
         },

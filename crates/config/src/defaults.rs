@@ -1,15 +1,21 @@
 //! What an adapter is when the file says nothing.
 
-use crate::{EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TrainSettings};
+use crate::{
+    EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TargetModule, TrainSettings,
+};
 
 impl Default for LoraSettings {
     fn default() -> Self {
-        let target_modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
         Self {
             r: 16,
             lora_alpha: 32.0,
             lora_dropout: 0.05,
-            target_modules: target_modules.map(str::to_owned).to_vec(),
+            target_modules: vec![
+                TargetModule::QProj,
+                TargetModule::KProj,
+                TargetModule::VProj,
+                TargetModule::OProj,
+            ],
             use_rslora: false,
         }
     }

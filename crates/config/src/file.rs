@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::{
     AdapterConfig, BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice, TrainSettings, Validation,
+    SaveSettings, Schedule, SchedulerConfig, StageLocation, TrainSettings, Validation,
     one_or_many::OneOrMany, sweep::SweepFile,
 };
 
@@ -65,11 +65,11 @@ pub(crate) struct PipelineFile {
     /// Devices and workers in the order of the layers, one stage each: cpu, wgpu, wgpu:INDEX, cuda,
     /// cuda:INDEX or remote:ID@HOST:PORT; default one stage on `device`.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
-    pub(crate) stages: Option<Vec<StageChoice>>,
+    pub(crate) stages: Option<Vec<StageLocation>>,
     /// Decoder layers of each stage, such as [11, 11]; default auto, by estimated cost.
     pub(crate) balance: Option<BalanceChoice>,
     /// In which order stages work for the groups of adapters; default lorapp.
-    pub(crate) schedule: Option<ScheduleChoice>,
+    pub(crate) schedule: Option<Schedule>,
     /// Parts that each batch of a group is cut into, so that several stages work on it at a time;
     /// default 1. `train.gradient_accumulation_steps` come on top.
     #[schemars(range(min = 1))]

@@ -25,6 +25,7 @@ mod schema;
 mod starter;
 mod suggest;
 mod sweep;
+mod target_module;
 mod tree;
 mod validate;
 mod validation;
@@ -34,7 +35,7 @@ pub use error::ConfigError;
 pub use load::{LoadOptions, Loaded};
 pub use paths::absolute;
 pub use pipeline::{
-    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, ScheduleChoice, StageChoice,
+    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, Schedule, StageLocation,
     WorkerAddress,
 };
 pub use place::Place;
@@ -47,4 +48,4 @@ pub use schema::json_schema;
 pub use starter::{StarterDataset, starter};
 pub use suggest::Candidates;
 pub use sweep::{EarlyStopping, StoppingMetric, SweepConfig};
-pub use validate::TARGET_MODULES;
+pub use target_module::TargetModule;

@@ -6,12 +6,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    PipelineConfig, SchedulerConfig, SweepConfig,
-    one_or_many::OneOrMany,
-    validate::{ALL_LINEAR, TARGET_MODULES},
+    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule, one_or_many::OneOrMany,
+    target_module::modules,
 };
 
 /// A whole run: one backbone and the adapters trained over it.
@@ -184,7 +183,7 @@ pub struct LoraSettings {
     /// and down_proj, or all-linear.
     #[serde(deserialize_with = "modules")]
     #[schemars(with = "OneOrMany")]
-    pub target_modules: Vec<String>,
+    pub target_modules: Vec<TargetModule>,
     /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.
     pub use_rslora: bool,
 }
@@ -286,14 +285,4 @@ pub struct SaveSettings {
 
 fn tenant() -> String {
     "default".to_owned()
-}
-
-/// The names of modules; `all-linear` alone is every one.
-fn modules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let names = OneOrMany::deserialize(deserializer)?;
-    Ok(if names.items() == [ALL_LINEAR] {
-        TARGET_MODULES.map(str::to_owned).to_vec()
-    } else {
-        names.items().to_vec()
-    })
 }

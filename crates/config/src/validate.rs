@@ -3,24 +3,9 @@
 use crate::{
     AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, paths, pipeline,
     place::{Location, Source},
-    suggest::Candidates,
     sweep::Expansion,
     tree::Node,
 };
-
-/// The linear layers that can be adapted, by the name each has in a Hugging Face model.
-pub const TARGET_MODULES: [&str; 7] = [
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-];
-
-/// PEFT's word for every linear layer.
-pub(crate) const ALL_LINEAR: &str = "all-linear";
 
 /// More rows in a batch, batches in a step or passes over a dataset are a slip of the keyboard.
 const MOST: u32 = 1_000_000;
@@ -257,36 +242,7 @@ impl Check<'_> {
             lora.lora_dropout,
             dropout,
             "at least 0 and below 1",
-        )?;
-        self.target_modules(&lora.target_modules)
-    }
-
-    fn target_modules(&self, modules: &[String]) -> Result<(), ConfigError> {
-        let field = "lora.target_modules";
-        if modules.is_empty() {
-            return Err(self.invalid(field, "must name at least one module".to_owned()));
-        }
-        let valid = TARGET_MODULES.into_iter().chain([ALL_LINEAR]);
-        for (position, module) in modules.iter().enumerate() {
-            if module == ALL_LINEAR && modules.len() > 1 {
-                let problem = format!("`{ALL_LINEAR}` is every module and stands alone");
-                return Err(self.invalid(field, problem));
-            }
-            if !valid.clone().any(|known| known == module) {
-                let (location, key) = self.expansion.locate(self.tree, self.index, field);
-                return Err(ConfigError::UnknownName {
-                    place: self.source.place(location),
-                    key,
-                    what: "module",
-                    name: module.clone(),
-                    valid: Candidates::of(module, valid),
-                });
-            }
-            if modules[..position].contains(module) {
-                return Err(self.invalid(field, format!("`{module}` is named twice")));
-            }
-        }
-        Ok(())
+        )
     }
 
     fn train(&self, adapter: &AdapterConfig) -> Result<(), ConfigError> {

@@ -4,6 +4,7 @@ use burn::{
     nn::RmsNorm,
     tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     layer::normalise,
@@ -19,7 +20,7 @@ const DEVICE_LOGITS: usize = 512 << 20;
 const CHUNK_ROWS: usize = 128;
 
 /// What is predicted from which rows of a batch.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Targets {
     /// Row of the batch that predicts the token. A row predicts one token at most.
     pub rows: Vec<usize>,

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{PartitionError, simulate::SimulationError};
 
-/// What can go wrong in a stage.
+/// Error of a pipeline or a stage.
 #[derive(Debug, Error)]
 pub enum PipelineError {
     /// Weights or adapters cannot be read or do not fit.
@@ -15,7 +15,7 @@ pub enum PipelineError {
     /// Adapters and batch do not fit each other.
     #[error(transparent)]
     Adapter(#[from] BatchLoraError),
-    /// A group that the stages do not hold.
+    /// There is no such group.
     #[error("no group {group} among {groups}")]
     NoSuchGroup {
         /// The group asked for.
@@ -23,19 +23,19 @@ pub enum PipelineError {
         /// Groups there are.
         groups: usize,
     },
-    /// Stages that are not the model.
+    /// The stages do not run every layer once and in order.
     #[error("stages of layers {layers:?} are not all layers of the model, each once and in order")]
     Gap {
         /// The stages' layers.
         layers: Vec<Range<usize>>,
     },
-    /// Stages that groups do not take the same number of partitions on.
+    /// The stages have different numbers of partitions.
     #[error("groups take turns of {turns:?} on the stages, which must be the same on all of them")]
     Turns {
         /// Ranges of layers, by stage.
         turns: Vec<usize>,
     },
-    /// Caches that were begun by a group with its layers on other stages.
+    /// The caches were begun by a group with another partition.
     #[error("the caches hold layers as another group has them on the stages, not as group {group}")]
     OtherPartition {
         /// The group asked for.
@@ -56,12 +56,12 @@ pub enum PipelineError {
         first: usize,
         /// One past its last decoder layer.
         end: usize,
-        /// Bytes in use at the most.
+        /// Peak of the bytes in use.
         used: u64,
         /// Bytes it may use.
         limit: u64,
     },
-    /// Weights that no device of this size can hold.
+    /// The weights exceed the memory of the device.
     #[error(
         "layers {first}..{end} take {:.1} GB of weights in {dtype}, and the device has {:.1} GB",
         *bytes as f64 / 1e9, *there as f64 / 1e9
@@ -75,10 +75,10 @@ pub enum PipelineError {
         bytes: u64,
         /// Their type.
         dtype: String,
-        /// Bytes that the device has.
+        /// Bytes of the device.
         there: u64,
     },
-    /// A pass without what an earlier pass leaves for it.
+    /// A pass lacks a result of an earlier one.
     #[error("stage of layers {first}..{end}, {pass}: {problem}")]
     NothingUnderWay {
         /// First decoder layer of the stage.
@@ -87,7 +87,7 @@ pub enum PipelineError {
         end: usize,
         /// The pass.
         pass: &'static str,
-        /// What is missing.
+        /// The missing result.
         problem: &'static str,
     },
     /// A stage ended because another one failed.
@@ -96,15 +96,15 @@ pub enum PipelineError {
         /// The stage.
         stage: usize,
     },
-    /// A list asks for what no stage sent before.
+    /// A list takes a message that no stage sent before.
     #[error("stage {stage} has not got {missing}")]
     NotSent {
         /// The stage.
         stage: usize,
-        /// What it lacks.
+        /// The tag of the message.
         missing: String,
     },
-    /// A stage cannot get a thread of its own.
+    /// The thread of a stage cannot be started.
     #[error("no thread for stage {stage}: {source}")]
     Thread {
         /// The stage.
@@ -112,27 +112,27 @@ pub enum PipelineError {
         /// Why not.
         source: std::io::Error,
     },
-    /// A stage was asked for what another stage does.
+    /// A stage has no embedding or no head.
     #[error("stage of layers {first}..{end} has no {part}")]
     NotHere {
         /// First decoder layer of the stage.
         first: usize,
         /// One past its last decoder layer.
         end: usize,
-        /// What it lacks.
+        /// The missing part.
         part: &'static str,
     },
-    /// A stage on another machine has gone.
+    /// A stage on another machine is lost.
     #[error("stage {stage} on {address} is lost: {reason}")]
     StageLost {
         /// The stage.
         stage: usize,
         /// Its worker.
         address: String,
-        /// How that was noticed.
+        /// The symptom.
         reason: String,
     },
-    /// A worker does not serve a stage.
+    /// A worker refused or failed.
     #[cfg(feature = "remote")]
     #[error("stage {stage} on {address}: {problem}")]
     Worker {
@@ -143,7 +143,7 @@ pub enum PipelineError {
         /// Why not.
         problem: crate::remote::WorkerError,
     },
-    /// This machine's network cannot be used.
+    /// Other machines cannot be reached.
     #[error("cannot reach other machines: {reason}")]
     Network {
         /// Why not.

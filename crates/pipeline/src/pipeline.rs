@@ -4,9 +4,8 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
-    AnyStage, MemoryGauge, Microbatch, Partitions, PipelineError, Stage, StageLayers,
-    any_stage::StageCache,
-    executor::{Passes, Steps, run},
+    MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache, StageLayers,
+    executor::{Passes, Steps, Transfer, run},
 };
 
 /// The whole backbone as stages one above the other, and the adapters over it in groups.
@@ -15,18 +14,18 @@ use crate::{
 /// Groups may have their layers on different stages; see [`Partitions`].
 #[derive(Debug)]
 pub struct Pipeline {
-    stages: Vec<AnyStage>,
+    stages: Vec<Box<dyn PipelineStage>>,
     partitions: Partitions,
-    /// Which partition each group has. The stages keep the same.
+    /// The partition of each group.
     turns: Vec<usize>,
     /// By group.
     revisions: Vec<u64>,
-    /// The last revision that was given out.
+    /// The largest revision so far.
     newest: u64,
 }
 
 /// Keys and values of all layers, for sequences that are being continued.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Caches {
     stages: Vec<StageCache>,
     tokens: usize,
@@ -35,30 +34,27 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Tokens that every sequence has in the caches.
+    /// Tokens of every sequence in the caches.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 }
 
 impl Pipeline {
-    /// Puts stages together.
+    /// Puts stages together, local ones or workers.
     ///
     /// # Errors
     /// [`PipelineError::Gap`] if they do not run all layers of the model for every group, each once and
-    /// in order, and [`PipelineError::Turns`] if they do not agree on how groups take turns.
-    pub fn new(stages: Vec<Stage>) -> Result<Self, PipelineError> {
-        Self::of(stages.into_iter().map(AnyStage::from).collect())
-    }
-
-    /// Puts stages together, wherever they are.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new), or if a stage is lost.
-    pub fn of(stages: Vec<AnyStage>) -> Result<Self, PipelineError> {
-        let layers = stages.iter().map(AnyStage::layers_by_group).cloned();
-        let partitions = Partitions::of_stages(&layers.collect::<Vec<_>>())?;
-        if !stages.last().is_some_and(AnyStage::ends_model) {
+    /// in order, [`PipelineError::Turns`] if they do not agree on how groups take turns, or an error of
+    /// a stage that is lost.
+    pub fn new<S: Into<Box<dyn PipelineStage>>>(stages: Vec<S>) -> Result<Self, PipelineError> {
+        let stages: Vec<Box<dyn PipelineStage>> = stages.into_iter().map(Into::into).collect();
+        let layers: Vec<_> = stages.iter().map(|stage| stage.layers().clone()).collect();
+        let partitions = Partitions::of_stages(&layers)?;
+        let ends_model = stages
+            .last()
+            .is_some_and(|stage| stage.layers().held().end == stage.config().num_hidden_layers);
+        if !ends_model {
             let layers = partitions.of_group(0).to_vec();
             return Err(PipelineError::Gap { layers });
         }
@@ -75,28 +71,29 @@ impl Pipeline {
 
     /// Decoder layers that each stage holds.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = Range<usize>> {
-        self.stages.iter().map(AnyStage::layers)
+        self.stages.iter().map(|stage| stage.layers().held())
     }
 
-    /// Which of them the stages run for whom, as groups come.
+    /// The layers that each stage runs for each group.
     pub fn partitions(&self) -> &Partitions {
         &self.partitions
     }
 
     /// The device of each stage.
     pub fn devices(&self) -> impl ExactSizeIterator<Item = &Device> {
-        self.stages.iter().map(AnyStage::device)
+        self.stages.iter().map(|stage| stage.device())
     }
 
     /// Devices of this process, with the layers of the stages on them.
     pub fn local_devices(&self) -> impl Iterator<Item = (Device, StageLayers)> {
-        let stages = self.stages.iter().filter(|stage| stage.is_local());
-        stages.map(|stage| (stage.device().clone(), stage.layers_by_group().clone()))
+        let stages = self.stages.iter();
+        let local = stages.filter(|stage| stage.remote_inbox().is_none());
+        local.map(|stage| (stage.device().clone(), stage.layers().clone()))
     }
 
-    /// What each stage is on, for people.
+    /// The device or the worker of each stage, for people.
     pub fn names(&self) -> impl ExactSizeIterator<Item = String> {
-        self.stages.iter().map(AnyStage::name)
+        self.stages.iter().map(|stage| stage.name())
     }
 
     /// The configuration of the model.
@@ -107,8 +104,8 @@ impl Pipeline {
         self.stages[0].config()
     }
 
-    /// Makes sure that there are groups 0 to `count`, without it; new ones are empty, and take the
-    /// partition whose turn it is.
+    /// Adds groups until there are `count`. New ones are empty, and take the partition whose turn it
+    /// is.
     ///
     /// # Errors
     /// If a stage is lost.
@@ -123,14 +120,14 @@ impl Pipeline {
         stages.try_for_each(|stage| stage.reserve_groups(count))
     }
 
-    /// Stands for the gradients that the stages keep of a group's adapters until these are updated: as
-    /// long as it is the same number, they are there. No two groups with adapters ever have the same,
-    /// and none of them comes again.
+    /// Names the gradients that the stages keep for a group until its adapters are updated: they are
+    /// there as long as the number is the same. No two groups with adapters have the same number, and
+    /// a number that has changed never returns.
     pub fn revision(&self, group: usize) -> u64 {
         self.revisions.get(group).copied().unwrap_or(0)
     }
 
-    /// Says that what the stages keep of a group's gradients is dropped.
+    /// Notes that the stages drop a group's gradients.
     fn revise(&mut self, group: usize) {
         self.newest += 1;
         if let Some(revision) = self.revisions.get_mut(group) {
@@ -140,12 +137,12 @@ impl Pipeline {
 
     /// Bytes of the weights that each stage has in memory.
     pub fn weight_bytes(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.stages.iter().map(AnyStage::weight_bytes)
+        self.stages.iter().map(|stage| stage.weight_bytes())
     }
 
-    /// What multiplies the matrices of each stage, for people.
+    /// Name of the code that multiplies the matrices of each stage, for people.
     pub fn products(&self) -> impl ExactSizeIterator<Item = String> {
-        self.stages.iter().map(AnyStage::products)
+        self.stages.iter().map(|stage| stage.products())
     }
 
     /// The memory of every device that stages are on, each device once.
@@ -160,18 +157,17 @@ impl Pipeline {
         gauges
     }
 
-    /// Has a pass fail with [`PipelineError::OutOfMemory`] after which this process had allocated
-    /// more bytes than this, on stages that compute in its memory, if allocations are
-    /// [counted](crate::HostMemory).
+    /// Fails passes with [`PipelineError::OutOfMemory`] after which this process has allocated more
+    /// than `bytes`, on CPU stages of this process, if allocations are [counted](crate::HostMemory).
     pub fn limit_memory(&mut self, bytes: Option<u64>) {
         for stage in &mut self.stages {
             stage.limit_memory(bytes);
         }
     }
 
-    /// Drops everything that a run which failed has left at the stages: passes under way and
-    /// gradients. Which adapters had taken their step is not known; they are to be taken out. Whether
-    /// all stages could do so: those on other machines cannot.
+    /// Drops the passes under way and the gradients that a failed run left at the stages. It is unknown
+    /// which adapters took their step; the caller removes them. Returns `false` if a stage could not,
+    /// as those on other machines.
     pub fn abandon(&mut self) -> bool {
         (0..self.revisions.len()).for_each(|group| self.revise(group));
         let mut all = true;
@@ -181,8 +177,7 @@ impl Pipeline {
         all
     }
 
-    /// Exchanges the adapters of two groups, which stay at their layers, and what is kept of their
-    /// gradients.
+    /// Exchanges the adapters of two groups, which stay at their layers, and their gradients.
     ///
     /// # Errors
     /// If there is no such group.
@@ -194,7 +189,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Which partition a group has.
+    /// The partition of a group.
     fn turn(&self, group: usize) -> Result<usize, PipelineError> {
         let groups = self.turns.len();
         let found = self.turns.get(group).copied();
@@ -258,13 +253,13 @@ impl Pipeline {
             .map_err(|error| self.failure().map_or(error, Into::into))
     }
 
-    /// Why nothing comes of stages on other machines any more, where one of them is to blame:
-    /// whoever reads what it should have computed learns only that it is not there.
+    /// Why stages on other machines cannot go on, if one of them cannot. The error of a read from a
+    /// lost stage says only that the values are missing.
     pub fn failure(&self) -> Option<PipelineError> {
-        self.stages.iter().find_map(AnyStage::failure)
+        self.stages.iter().find_map(|stage| stage.failure())
     }
 
-    /// The error of a read, or the reason for it.
+    /// Reads a tensor. The error is the cause where a stage knows it.
     fn read<const D: usize>(&self, tensor: Tensor<D>) -> Result<Vec<f32>, PipelineError> {
         to_host(tensor).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
@@ -278,7 +273,7 @@ impl Pipeline {
         group: usize,
         microbatch: &Microbatch,
     ) -> Result<Vec<f32>, PipelineError> {
-        let hidden = self.infer(group, microbatch)?;
+        let hidden = self.infer(group, microbatch, None)?;
         self.read(self.head().target_losses(hidden, &microbatch.targets)?)
     }
 
@@ -287,21 +282,21 @@ impl Pipeline {
     /// # Errors
     /// If there is no such group or slot, or a device fails.
     pub fn logits(&self, group: usize, microbatch: &Microbatch) -> Result<Vec<f32>, PipelineError> {
-        let hidden = self.infer(group, microbatch)?;
+        let hidden = self.infer(group, microbatch, None)?;
         self.read(self.head().logits(hidden)?)
     }
 
     /// Empty caches.
     pub fn caches(&self) -> Caches {
         Caches {
-            stages: self.stages.iter().map(AnyStage::cache).collect(),
+            stages: self.stages.iter().map(|stage| stage.cache()).collect(),
             tokens: 0,
             turn: None,
         }
     }
 
-    /// The logits after the last token of every sequence, `[sequences, vocabulary]` row by row, with
-    /// what came before taken from the caches. All sequences have as many tokens.
+    /// The logits after the last token of every sequence, `[sequences, vocabulary]` row by row. Earlier
+    /// tokens are in the caches. All sequences have the same number of tokens.
     ///
     /// # Errors
     /// If there is no such group or slot, a device fails, or the caches were begun by a group with
@@ -316,11 +311,7 @@ impl Pipeline {
         if *caches.turn.get_or_insert(turn) != turn {
             return Err(PipelineError::OtherPartition { group });
         }
-        let mut hidden = None;
-        for (stage, cache) in self.stages.iter().zip(&mut caches.stages) {
-            hidden = Some(stage.infer(group, microbatch, hidden, Some(cache))?);
-        }
-        let hidden = hidden.ok_or_else(|| self.empty())?;
+        let hidden = self.infer(group, microbatch, Some(&mut caches.stages))?;
         let ([rows, width], count) = (hidden.dims(), microbatch.sequences.len());
         let tokens = rows / count;
         caches.tokens += tokens;
@@ -331,20 +322,28 @@ impl Pipeline {
     }
 
     /// Output of the last layer, `[rows, d_model]`.
-    fn infer(&self, group: usize, microbatch: &Microbatch) -> Result<Tensor<2>, PipelineError> {
+    fn infer(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        mut caches: Option<&mut [StageCache]>,
+    ) -> Result<Tensor<2>, PipelineError> {
         let mut hidden = None;
-        for stage in &self.stages {
-            hidden = Some(stage.infer(group, microbatch, hidden, None)?);
+        for (index, stage) in self.stages.iter().enumerate() {
+            let input = match hidden {
+                Some(below) => Transfer::begin(below, stage.device())?.end()?.0,
+                None => None,
+            };
+            let cache = caches.as_mut().map(|caches| &mut caches[index]);
+            hidden = Some(stage.infer(group, microbatch, input, cache)?);
         }
-        hidden.ok_or_else(|| self.empty())
+        hidden.ok_or_else(|| {
+            let layers = self.layers().collect();
+            PipelineError::Gap { layers }
+        })
     }
 
-    fn empty(&self) -> PipelineError {
-        let layers = self.layers().collect();
-        PipelineError::Gap { layers }
-    }
-
-    fn head(&self) -> &AnyStage {
-        &self.stages[self.stages.len() - 1]
+    fn head(&self) -> &dyn PipelineStage {
+        &*self.stages[self.stages.len() - 1]
     }
 }

@@ -6,7 +6,7 @@ use std::{
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_trainer::{
-    Event, Run, RunReport, SavedRun, Signals, StagePlace, TrainerError, refuse_in_use,
+    Event, OpenedStage, Run, RunReport, SavedRun, Signals, TrainerError, refuse_in_use,
 };
 
 use crate::{
@@ -128,7 +128,7 @@ impl Server {
     /// If the model cannot be loaded, a device is lost, or the directory or the queue cannot be written.
     pub fn run<'s>(
         self,
-        places: &[StagePlace],
+        stages: &[OpenedStage],
         options: ServeOptions,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
@@ -142,8 +142,8 @@ impl Server {
             Err(error) => return Err(error.into()),
         };
         let run = match saved {
-            Some(saved) => Run::resume(self.config, places, saved)?,
-            None => Run::prepare(self.config, places)?,
+            Some(saved) => Run::resume(self.config, stages, saved)?,
+            None => Run::prepare(self.config, stages)?,
         };
         let watch = Watch::start(&self.directory)?;
         let signals = signals.into();

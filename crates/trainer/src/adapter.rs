@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_config::{AdapterConfig, LoraSettings, RunConfig};
+use loraloom_config::{AdapterConfig, LoraSettings, RunConfig, TargetModule};
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
     cost::{STORED_BYTES, adapter_parameters},
@@ -103,12 +103,17 @@ pub(crate) fn bytes_of(adapter: &[LayerAdapter]) -> u64 {
 }
 
 /// The projections that an adapter targets.
-pub(crate) fn targets(lora: &LoraSettings) -> Vec<Projection> {
-    let modules = &lora.target_modules;
-    Projection::ALL
-        .into_iter()
-        .filter(|projection| modules.iter().any(|module| module == projection.name()))
-        .collect()
+pub fn targets(lora: &LoraSettings) -> Vec<Projection> {
+    let projection = |module: &TargetModule| match module {
+        TargetModule::QProj => Projection::Q,
+        TargetModule::KProj => Projection::K,
+        TargetModule::VProj => Projection::V,
+        TargetModule::OProj => Projection::O,
+        TargetModule::GateProj => Projection::Gate,
+        TargetModule::UpProj => Projection::Up,
+        TargetModule::DownProj => Projection::Down,
+    };
+    lora.target_modules.iter().map(projection).collect()
 }
 
 /// An adapter's configuration as PEFT stores it. `like` is the directory it began from, whose shape it
@@ -119,9 +124,11 @@ pub(crate) fn peft_config(
     like: Option<&PeftLoraConfig>,
 ) -> PeftLoraConfig {
     let lora = &config.lora;
+    let names = lora.target_modules.iter().map(|module| module.name());
+    let names = names.map(str::to_owned).collect();
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
-        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, lora.target_modules.clone())
+        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names)
     });
     // A relative path would mean another directory wherever the adapter is copied to.
     let model = loraloom_config::absolute(&run.model).unwrap_or_else(|_| run.model.clone());

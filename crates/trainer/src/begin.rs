@@ -5,9 +5,9 @@ use std::{
 };
 
 use burn::tensor::Device;
-use loraloom_config::{RunConfig, ScheduleChoice};
+use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_pipeline::{Pipeline, schedule::Schedule};
+use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{History, TaskId};
 
 use crate::{
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
         );
         let mut session = Self {
             pipeline,
-            schedule: schedule(config.pipeline.schedule),
+            schedule: config.pipeline.schedule,
             ledger,
             tokenizer,
             device: device.clone(),
@@ -200,12 +200,4 @@ fn directory(
         return RunDirectory::resume(path, &text, Claim::take(path)?);
     }
     RunDirectory::create(path, &text)
-}
-
-fn schedule(choice: ScheduleChoice) -> Schedule {
-    match choice {
-        ScheduleChoice::Lorapp => Schedule::LoraPp,
-        ScheduleChoice::OneFOneB => Schedule::OneFOneB,
-        ScheduleChoice::Gpipe => Schedule::GPipe,
-    }
 }

@@ -65,12 +65,12 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
         lora.use_rslora.to_string(),
         peft.use_rslora.to_string(),
     );
-    let all = Projection::ALL.map(|projection| projection.name().to_owned());
-    let targets = match &peft.target_modules {
-        TargetModules::AllLinear => sorted(&all),
+    let theirs = match &peft.target_modules {
+        TargetModules::AllLinear => sorted(Projection::ALL.map(Projection::name)),
         other => listed(other),
     };
-    compare("target_modules", sorted(&lora.target_modules), targets);
+    let ours = sorted(lora.target_modules.iter().map(|module| module.name()));
+    compare("target_modules", ours, theirs);
     if let Some(excluded) = &peft.exclude_modules {
         different.push(format!("exclude_modules {}", listed(excluded)));
     }
@@ -95,15 +95,15 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
 
 fn listed(modules: &TargetModules) -> String {
     match modules {
-        TargetModules::Names(names) => sorted(names),
+        TargetModules::Names(names) => sorted(names.iter().map(String::as_str)),
         TargetModules::Pattern(pattern) => format!("`{pattern}`"),
         TargetModules::AllLinear => "all-linear".to_owned(),
     }
 }
 
-fn sorted(names: &[String]) -> String {
-    let mut names = names.to_vec();
-    names.sort();
+fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_unstable();
     names.join(", ")
 }
 

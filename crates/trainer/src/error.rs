@@ -382,6 +382,7 @@ fn worker_hint(problem: &WorkerError) -> Option<String> {
         WorkerError::Mismatch { .. } => {
             "every machine needs the same loraloom and the same model directory"
         }
+        WorkerError::NoKey => "copy the line that `loraloom worker` printed",
         WorkerError::Failed { .. } => return None,
     };
     Some(hint.into())

@@ -55,6 +55,7 @@ mod waiting;
 mod window;
 mod writer;
 
+pub use adapter::targets;
 pub use beginning::{odd_beginning, odd_rank};
 pub use bench::{
     BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, KernelShare,
@@ -75,5 +76,5 @@ pub use run::{DatasetSummary, Run};
 pub use run_directory::{Identity, holds_run, refuse_in_use};
 pub use sampling::GenerateOptions;
 pub use scheduling::DeviceRoom;
-pub use stage_loader::StagePlace;
+pub use stage_loader::OpenedStage;
 pub use standby::Standby;

@@ -21,7 +21,7 @@ use crate::{
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     serving::Serving,
     session::Session,
-    stage_loader::{ReachedPlace, StageLoader, StagePlace},
+    stage_loader::{OpenedStage, ReachedStage, StageLoader},
 };
 
 /// What was read for one adapter.
@@ -51,17 +51,17 @@ impl Run {
     pub const ANSWERING: usize = 4;
 
     /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
-    /// nothing here; workers read their layers. There is a place for each stage; the
-    /// configuration's own names for them are not looked at.
+    /// nothing here; workers read their layers. `stages` are the locations of the stages, instead of
+    /// those in the configuration.
     ///
     /// # Errors
     /// If anything is missing, damaged or does not fit.
-    pub fn prepare<P: Into<StagePlace> + Clone>(
+    pub fn prepare<P: Into<OpenedStage> + Clone>(
         config: RunConfig,
-        places: &[P],
+        stages: &[P],
     ) -> Result<Self, TrainerError> {
-        let places = places.iter().cloned().map(Into::into).collect();
-        Self::prepare_on(config, places, None)
+        let stages = stages.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, stages, None)
     }
 
     /// As [`prepare`](Self::prepare), to go on with a run in the directory that it was saved in:
@@ -72,25 +72,24 @@ impl Run {
     /// # Errors
     /// As [`prepare`](Self::prepare), and [`TrainerError::ConfigChanged`] if the configuration, or
     /// the model, is not that of the run.
-    pub fn resume<P: Into<StagePlace> + Clone>(
+    pub fn resume<P: Into<OpenedStage> + Clone>(
         config: RunConfig,
-        places: &[P],
+        stages: &[P],
         saved: SavedRun,
     ) -> Result<Self, TrainerError> {
         saved.check(&config)?;
-        let places = places.iter().cloned().map(Into::into).collect();
-        Self::prepare_on(config, places, Some(saved))
+        let stages = stages.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, stages, Some(saved))
     }
 
     fn prepare_on(
         config: RunConfig,
-        places: Vec<StagePlace>,
+        stages: Vec<OpenedStage>,
         saved: Option<SavedRun>,
     ) -> Result<Self, TrainerError> {
-        let device = match places.first().ok_or(TrainerError::NoStage)? {
-            StagePlace::Device(device) => device.clone(),
-            #[cfg(feature = "remote")]
-            StagePlace::Worker(_) => Device::flex(),
+        let device = match stages.first().ok_or(TrainerError::NoStage)? {
+            OpenedStage::Device(device) => device.clone(),
+            OpenedStage::Remote(_) => Device::flex(),
         };
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
@@ -113,15 +112,15 @@ impl Run {
             model: &model,
             checkpoint: &checkpoint,
         };
-        let reached = loader.reach(&places)?;
+        let reached = loader.reach(&stages)?;
         let dtype = loader.dtype(&reached)?;
         let measure_on = match &reached[0] {
-            ReachedPlace::Device(device) => Some((device, dtype)),
+            ReachedStage::Device(device) => Some((device, dtype)),
             #[cfg(feature = "remote")]
-            ReachedPlace::Worker(_) => None,
+            ReachedStage::Worker(_) => None,
         };
         let partitions = spread(&config, &model, reached.len(), &tasks.waiting, measure_on)?;
-        let pipeline = Pipeline::of(loader.load(reached, &partitions, dtype)?)?;
+        let pipeline = Pipeline::new(loader.load(reached, &partitions, dtype)?)?;
         let limit = config.scheduler.memory_limit;
         tasks.warnings.extend(limit_warnings(&pipeline, limit));
         let context = RunContext {

@@ -1,35 +1,22 @@
 use std::{collections::BTreeMap, panic::resume_unwind, thread};
 
 use burn::tensor::{Device, FloatDType};
-use loraloom_config::{DtypeChoice, RunConfig};
+use loraloom_config::{DtypeChoice, RunConfig, StageLocation};
 use loraloom_model::{Checkpoint, LlamaConfig};
 #[cfg(feature = "remote")]
-use loraloom_pipeline::remote::{Controller, Reached, StageOrder, WorkerAddress};
-use loraloom_pipeline::{AnyStage, Partitions, PipelineError, Stage};
+use loraloom_pipeline::remote::{Controller, Reached, StageOrder};
+use loraloom_pipeline::{Partitions, PipelineError, PipelineStage, Stage};
 
 #[cfg(feature = "remote")]
 use crate::dtype::resolve_for;
 use crate::{TrainerError, dtype::resolve_stored};
 
-/// What a stage is to be on.
-#[derive(Debug, Clone)]
-pub enum StagePlace {
-    /// A device of this process.
-    Device(Device),
-    /// A worker, which holds the same model.
-    #[cfg(feature = "remote")]
-    Worker(WorkerAddress),
-}
+/// The location of a stage, with its device opened.
+pub type OpenedStage = StageLocation<Device>;
 
-impl From<Device> for StagePlace {
-    fn from(device: Device) -> Self {
-        Self::Device(device)
-    }
-}
-
-/// A place that is there, without its layers.
+/// A stage's device, or its worker once it has accepted this run. No layers are loaded yet.
 #[derive(Debug)]
-pub(crate) enum ReachedPlace {
+pub(crate) enum ReachedStage {
     Device(Device),
     #[cfg(feature = "remote")]
     Worker(Reached),
@@ -44,26 +31,31 @@ pub(crate) struct StageLoader<'a> {
 }
 
 impl StageLoader<'_> {
-    /// Takes the workers among the places.
+    /// Connects to the workers among the stages.
     #[cfg_attr(
         not(feature = "remote"),
-        expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "no worker")
+        expect(clippy::unused_self, reason = "this build reaches no workers")
     )]
-    pub(crate) fn reach(&self, places: &[StagePlace]) -> Result<Vec<ReachedPlace>, TrainerError> {
+    pub(crate) fn reach(&self, stages: &[OpenedStage]) -> Result<Vec<ReachedStage>, TrainerError> {
         #[cfg(feature = "remote")]
         let controller = if self.config.pipeline.has_workers() {
             Some(self.controller()?)
         } else {
             None
         };
-        let mut reached = Vec::with_capacity(places.len());
-        for place in places {
-            reached.push(match place {
-                StagePlace::Device(device) => ReachedPlace::Device(device.clone()),
+        let mut reached = Vec::with_capacity(stages.len());
+        for stage in stages {
+            reached.push(match stage {
+                StageLocation::Device(device) => ReachedStage::Device(device.clone()),
                 #[cfg(feature = "remote")]
-                StagePlace::Worker(address) => {
+                StageLocation::Remote(address) => {
                     let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
-                    ReachedPlace::Worker(controller.reach(reached.len(), address, self.model)?)
+                    ReachedStage::Worker(controller.reach(reached.len(), address, self.model)?)
+                }
+                #[cfg(not(feature = "remote"))]
+                StageLocation::Remote(_) => {
+                    let reason = "this build has no support for workers".to_owned();
+                    return Err(PipelineError::Network { reason }.into());
                 }
             });
         }
@@ -82,9 +74,9 @@ impl StageLoader<'_> {
         Ok(Controller::new(&token, deadline)?)
     }
 
-    /// One type for all stages; `auto` is `float32` where they would choose different ones.
-    pub(crate) fn dtype(&self, reached: &[ReachedPlace]) -> Result<FloatDType, TrainerError> {
-        let chosen = reached.iter().map(|place| self.dtype_at(place));
+    /// The type for all stages; with `auto`, `float32` where they differ.
+    pub(crate) fn dtype(&self, reached: &[ReachedStage]) -> Result<FloatDType, TrainerError> {
+        let chosen = reached.iter().map(|stage| self.dtype_at(stage));
         let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
         chosen.dedup();
         match chosen[..] {
@@ -93,25 +85,25 @@ impl StageLoader<'_> {
         }
     }
 
-    fn dtype_at(&self, place: &ReachedPlace) -> Result<FloatDType, TrainerError> {
+    fn dtype_at(&self, stage: &ReachedStage) -> Result<FloatDType, TrainerError> {
         let (choice, stored): (DtypeChoice, _) = (self.config.dtype, self.checkpoint.dtype());
-        match place {
-            ReachedPlace::Device(device) => resolve_stored(choice, device, stored),
+        match stage {
+            ReachedStage::Device(device) => resolve_stored(choice, device, stored),
             #[cfg(feature = "remote")]
-            ReachedPlace::Worker(worker) => {
+            ReachedStage::Worker(worker) => {
                 let supports = |dtype| worker.supports(dtype);
                 resolve_for(choice, worker.on_cpu(), supports, stored)
             }
         }
     }
 
-    /// Has every place read its layers, workers all at the same time.
+    /// Loads the layers of every stage, on all workers at the same time.
     pub(crate) fn load(
         &self,
-        reached: Vec<ReachedPlace>,
+        reached: Vec<ReachedStage>,
         partitions: &Partitions,
         dtype: FloatDType,
-    ) -> Result<Vec<AnyStage>, TrainerError> {
+    ) -> Result<Vec<Box<dyn PipelineStage>>, TrainerError> {
         let mut stages = BTreeMap::new();
         let loaded = thread::scope(|scope| {
             #[cfg(not(feature = "remote"))]
@@ -119,19 +111,20 @@ impl StageLoader<'_> {
             #[cfg_attr(not(feature = "remote"), expect(unused_mut, reason = "no worker"))]
             let mut workers: Vec<(usize, Loading<'_>)> = Vec::new();
             let mut devices = Vec::new();
-            for (stage, (place, layers)) in reached.into_iter().zip(partitions.stages()).enumerate()
+            for (stage, (reached, layers)) in
+                reached.into_iter().zip(partitions.stages()).enumerate()
             {
-                match place {
-                    ReachedPlace::Device(device) => devices.push((stage, device, layers)),
+                match reached {
+                    ReachedStage::Device(device) => devices.push((stage, device, layers)),
                     #[cfg(feature = "remote")]
-                    ReachedPlace::Worker(worker) => {
+                    ReachedStage::Worker(worker) => {
                         let order = StageOrder {
                             layers,
                             checkpoint: self.checkpoint,
                             dtype,
                             gradient_checkpointing: self.config.gradient_checkpointing,
                         };
-                        let load = move || worker.load(&order).map(AnyStage::from);
+                        let load = move || Ok(worker.load(&order)?.into());
                         workers.push((stage, scope.spawn(load)));
                     }
                 }
@@ -153,4 +146,5 @@ impl StageLoader<'_> {
 }
 
 /// A worker that is reading its layers.
-type Loading<'scope> = thread::ScopedJoinHandle<'scope, Result<AnyStage, PipelineError>>;
+type Loading<'scope> =
+    thread::ScopedJoinHandle<'scope, Result<Box<dyn PipelineStage>, PipelineError>>;

@@ -109,7 +109,7 @@ fn training_leaves_the_base_as_it_was_loaded() {
                 stage.expect("a stage").with_gradient_checkpointing(again)
             };
             let stages = [0..1, 1..config.num_hidden_layers].map(stage);
-            Pipeline::new(stages.into()).expect("a pipeline")
+            Pipeline::new(Vec::from(stages)).expect("a pipeline")
         };
         let base = |pipeline: &Pipeline| -> Vec<u32> {
             let batch = whole_vocabulary(&config, None);

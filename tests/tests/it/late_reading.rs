@@ -280,7 +280,7 @@ fn accumulated_gradients_are_those_of_the_whole_batch() {
 
 /// To read a tensor back is to wait for its device. The library does so at these places alone, and a step,
 /// from its rows to its optimizer, at none but `readback.rs`, which reads what a step left behind when
-/// the next one is on its way; `asked.rs` and `transfer.rs` hand activations from stage to stage.
+/// the next one is on its way, and `mailbox.rs`, which moves activations from stage to stage.
 #[test]
 fn tensors_are_read_back_at_known_places() {
     // Calls of Burn that wait for values, or for the device.
@@ -296,7 +296,7 @@ fn tensors_are_read_back_at_known_places() {
         "mask_select(",
         "nonzero(",
     ];
-    const KNOWN: [(&str, usize); 15] = [
+    const KNOWN: [(&str, usize); 14] = [
         // `doctor`.
         ("batchlora/src/check.rs", 2),
         ("batchlora/src/ops/flex.rs", 1),
@@ -304,16 +304,15 @@ fn tensors_are_read_back_at_known_places() {
         ("model/src/adapters.rs", 3),
         ("model/src/check.rs", 4),
         ("model/src/ops/flex/mod.rs", 1),
-        ("pipeline/src/transfer.rs", 1),
-        ("pipeline/src/executor/asked.rs", 1),
-        ("pipeline/src/executor/readback.rs", 1),
+        ("pipeline/src/executor/mailbox.rs", 1),
+        ("pipeline/src/executor/readback.rs", 2),
         // After a pass that failed.
-        ("pipeline/src/local_stage.rs", 1),
+        ("pipeline/src/stage/local.rs", 1),
         // Layers that are measured before a run.
-        ("pipeline/src/part_seconds.rs", 1),
+        ("pipeline/src/partition/measure.rs", 1),
         // Losses of an evaluation, and logits of a decoded token.
         ("pipeline/src/pipeline.rs", 1),
-        ("pipeline/src/remote/session.rs", 1),
+        ("pipeline/src/remote/client/line.rs", 1),
         // Parked and saved adapters, and whether an adapter has moved.
         ("trainer/src/adapter.rs", 1),
         ("trainer/src/checkpoint/tensors.rs", 1),

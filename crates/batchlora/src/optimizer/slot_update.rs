@@ -1,5 +1,6 @@
 /// One slot's hyper-parameters for one update.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotUpdate {
     /// Learning rate of this step.
     pub learning_rate: f64,

@@ -10,8 +10,10 @@ use std::{
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, ModelError, PeftAdapter, parameter_shapes};
-use loraloom_trainer::{odd_beginning, odd_rank, odd_settings};
+use loraloom_model::{
+    Checkpoint, LlamaConfig, ModelError, PeftAdapter, cost::AdapterRanks, parameter_shapes,
+};
+use loraloom_trainer::{odd_beginning, odd_rank, odd_settings, targets};
 
 use super::{config::options, report::Report};
 use crate::{
@@ -229,17 +231,8 @@ fn describe_adapter(
     let lora = &adapter.lora;
     let mut size = String::new();
     if let Some(model) = model {
-        let linears = model.linears();
-        let mut parameters = 0;
-        for module in &lora.target_modules {
-            let linear = linears
-                .iter()
-                .find(|linear| linear.path.rsplit('.').next() == Some(module.as_str()))
-                .ok_or_else(|| {
-                    Failure::usage(format!("the model has no linear layer `{module}`"))
-                })?;
-            parameters += lora.r * (linear.d_in + linear.d_out) * model.num_hidden_layers;
-        }
+        let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
+        let parameters = ranks.parameters(model, 0..model.num_hidden_layers);
         size = format!(", {:.3} M parameters", parameters as f64 / 1e6);
     }
     let mut start = String::new();
@@ -254,7 +247,12 @@ fn describe_adapter(
     } else if let Some(model) = model {
         odd.extend(odd_rank(adapter, model));
     }
-    let modules = lora.target_modules.join(", ");
+    let modules: Vec<_> = lora
+        .target_modules
+        .iter()
+        .map(|module| module.name())
+        .collect();
+    let modules = modules.join(", ");
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
 }
 

@@ -1,23 +1,17 @@
 //! The devices and workers of a configuration, for the commands that train.
 
-use loraloom_config::{RunConfig, WorkerAddress};
-use loraloom_trainer::StagePlace;
+use loraloom_config::{RunConfig, StageLocation};
+use loraloom_trainer::OpenedStage;
 
-#[cfg(not(feature = "remote"))]
-use crate::exit::Exit;
-use crate::{
-    device::{self, OpenedStage},
-    failure::Failure,
-    printer::Printer,
-};
+use crate::{device, printer::Printer};
 
-/// What every stage is on, said on the way.
+/// Opens the devices of all stages, and prints a line for each.
 ///
 /// # Errors
 ///
-/// If there is no such device.
-pub(super) fn open(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<StagePlace>> {
-    let mut places = Vec::new();
+/// If a device does not exist, or a stage is a worker and this build has no support for workers.
+pub(super) fn open(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<OpenedStage>> {
+    let mut opened = Vec::new();
     let stages = device::open_stages(config)?;
     let several = stages.len() > 1;
     let model = config.model.display();
@@ -26,33 +20,31 @@ pub(super) fn open(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<
         printer.note(&format!("model   {model} in {count} stages"));
     }
     for (index, stage) in stages.into_iter().enumerate() {
-        if let OpenedStage::Local(opened) = &stage {
-            printer.warnings(&opened.warnings);
-        }
+        let name = match &stage {
+            StageLocation::Device(opened) => {
+                printer.warnings(&opened.warnings);
+                opened.to_string()
+            }
+            StageLocation::Remote(address) => format!("{}:{}", address.host, address.port),
+        };
         printer.note(&if several {
-            format!("stage {index} on {stage}")
+            format!("stage {index} on {name}")
         } else {
-            format!("model   {model} on {stage}")
+            format!("model   {model} on {name}")
         });
-        places.push(match stage {
-            OpenedStage::Local(opened) => StagePlace::Device(opened.device),
-            OpenedStage::Remote(address) => worker(&address)?,
+        opened.push(match stage {
+            StageLocation::Device(device) => OpenedStage::Device(device.device),
+            #[cfg(feature = "remote")]
+            StageLocation::Remote(address) => OpenedStage::Remote(address),
+            #[cfg(not(feature = "remote"))]
+            StageLocation::Remote(_) => {
+                use crate::{exit::Exit, failure::Failure};
+
+                let failure = Failure::new(Exit::Device, "this build reaches no workers");
+                let hint = "build with `cargo build --release --features remote`";
+                return Err(failure.hint(hint).into());
+            }
         });
     }
-    Ok(places)
-}
-
-#[cfg(feature = "remote")]
-fn worker(address: &WorkerAddress) -> anyhow::Result<StagePlace> {
-    let address = format!("remote:{address}").parse();
-    let address = address.map_err(|error| Failure::usage(format!("{error}")))?;
-    Ok(StagePlace::Worker(address))
-}
-
-#[cfg(not(feature = "remote"))]
-fn worker(_: &WorkerAddress) -> anyhow::Result<StagePlace> {
-    let failure = Failure::new(Exit::Device, "this build reaches no workers");
-    Err(failure
-        .hint("build with `cargo build --release --features remote`")
-        .into())
+    Ok(opened)
 }

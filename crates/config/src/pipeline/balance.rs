@@ -17,15 +17,15 @@ const STAGGERED: &str = "staggered";
 /// file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceChoice {
-    /// So that the slowest stage is as fast as it can be.
+    /// The slowest stage is as fast as possible.
     Auto,
-    /// So that the stages are as even as they can be over a round of groups of adapters: groups have
-    /// their layers on different stages, and stages hold some layers twice.
+    /// The stages are as even as possible over a round of adapter groups: groups have their layers on
+    /// different stages, and two stages hold some layers.
     Staggered,
-    /// So many on each stage.
+    /// The number of layers on each stage.
     Layers(Vec<usize>),
-    /// So many on each stage, by partition: groups take them in turn. What [`Staggered`](Self::Staggered)
-    /// chose in one run can so be given to the next.
+    /// The number of layers on each stage, by partition: groups take the partitions in turn. Fixes the
+    /// choice of [`Staggered`](Self::Staggered) for later runs.
     Partitions(Vec<Vec<usize>>),
 }
 

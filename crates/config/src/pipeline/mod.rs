@@ -2,7 +2,6 @@
 //! turns.
 
 mod balance;
-mod endpoint_id;
 mod resolve;
 mod settings;
 mod stage;
@@ -10,6 +9,6 @@ mod worker;
 
 pub use balance::BalanceChoice;
 pub(crate) use resolve::{resolve, warn};
-pub use settings::{PipelineConfig, ScheduleChoice};
-pub use stage::{ParseStageError, StageChoice};
+pub use settings::{PipelineConfig, Schedule};
+pub use stage::{ParseStageError, StageLocation};
 pub use worker::{ParseWorkerError, WorkerAddress};

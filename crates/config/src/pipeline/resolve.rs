@@ -1,7 +1,6 @@
-//! From the section as written to the pipeline of the run, with everything checked that needs no
-//! model.
+//! Resolves the section `pipeline`, with all checks that need no model.
 
-use super::{BalanceChoice, PipelineConfig, ScheduleChoice, StageChoice};
+use super::{BalanceChoice, PipelineConfig, Schedule, StageLocation};
 use crate::{
     ConfigError, DeviceChoice,
     file::PipelineFile,
@@ -13,7 +12,7 @@ const STAGES: &str = "pipeline.stages";
 const BALANCE: &str = "pipeline.balance";
 const TOKEN_FILE: &str = "pipeline.token_file";
 
-/// The run's device and pipeline, which agree: the device is the first stage of this machine, or
+/// The device and the pipeline of the run. The device is that of the first stage on this machine, or
 /// the CPU where all stages are workers.
 ///
 /// # Errors
@@ -29,14 +28,14 @@ pub(crate) fn resolve(
     let check = Check { tree, source };
     let mut stages = match file.stages {
         Some(stages) => stages,
-        None => vec![StageChoice::Device(device.unwrap_or(DeviceChoice::Auto))],
+        None => vec![StageLocation::Device(device.unwrap_or(DeviceChoice::Auto))],
     };
     check.stages(&stages)?;
     let device = check.device(&mut stages, device)?;
     let pipeline = PipelineConfig {
         stages,
         balance: file.balance.unwrap_or(BalanceChoice::Auto),
-        schedule: file.schedule.unwrap_or(ScheduleChoice::Lorapp),
+        schedule: file.schedule.unwrap_or(Schedule::LoraPp),
         microbatches: file.microbatches.unwrap_or(1),
         extra_warmup: file.extra_warmup.unwrap_or(0),
         token_file: file.token_file.map(Into::into),
@@ -48,13 +47,13 @@ pub(crate) fn resolve(
     Ok((device, pipeline))
 }
 
-/// What is legal and probably not meant, a sentence each.
+/// Warnings of settings that are legal and probably not meant, a sentence each.
 pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, stage) in pipeline.stages.iter().enumerate() {
         let first = pipeline.stages.iter().position(|other| other == stage);
         // Each stage on the CPU has threads of its own.
-        let shares = *stage != StageChoice::Device(DeviceChoice::Cpu);
+        let shares = *stage != StageLocation::Device(DeviceChoice::Cpu);
         if let Some(first) = first
             && first < index
             && shares
@@ -74,7 +73,7 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
         BalanceChoice::Auto | BalanceChoice::Layers(_) => None,
     };
     if let Some(staggered) = staggered {
-        let lorapp = pipeline.schedule == ScheduleChoice::Lorapp;
+        let lorapp = pipeline.schedule == Schedule::LoraPp;
         let why = match pipeline.stages.len() {
             1 => Some("the pipeline has one stage"),
             _ => (!lorapp).then_some("groups are not on their way together under this schedule"),
@@ -115,18 +114,18 @@ impl Check<'_> {
         self.invalid_at(location, format!("{list}[{index}]"), problem)
     }
 
-    fn stages(&self, stages: &[StageChoice]) -> Result<(), ConfigError> {
+    fn stages(&self, stages: &[StageLocation]) -> Result<(), ConfigError> {
         if stages.is_empty() {
             let problem = "must name at least one stage; leave it out for one on `device`";
             return Err(self.invalid(STAGES, problem.to_owned()));
         }
         for (index, stage) in stages.iter().enumerate() {
-            if stages.len() > 1 && *stage == StageChoice::Device(DeviceChoice::Auto) {
+            if stages.len() > 1 && *stage == StageLocation::Device(DeviceChoice::Auto) {
                 let problem = "`auto` cannot be one of several stages; name the device";
                 return Err(self.invalid_item(STAGES, index, problem.to_owned()));
             }
             let earlier = stages[..index].iter().position(|other| other == stage);
-            if let (StageChoice::Remote(address), Some(first)) = (stage, earlier) {
+            if let (StageLocation::Remote(address), Some(first)) = (stage, earlier) {
                 let problem = format!(
                     "the worker at {}:{} is stage {first} already: a worker holds one stage, \
                      start another one there",
@@ -138,16 +137,16 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The device of the run. A single stage that is `auto` is the device that is written.
+    /// The device of the run. A single stage that is `auto` takes the device that `device` names.
     fn device(
         &self,
-        stages: &mut [StageChoice],
+        stages: &mut [StageLocation],
         written: Option<DeviceChoice>,
     ) -> Result<DeviceChoice, ConfigError> {
         let written = written.filter(|device| *device != DeviceChoice::Auto);
         let local = stages.iter_mut().find_map(|stage| match stage {
-            StageChoice::Device(device) => Some(device),
-            StageChoice::Remote(_) => None,
+            StageLocation::Device(device) => Some(device),
+            StageLocation::Remote(_) => None,
         });
         let Some(local) = local else {
             return match written {
@@ -228,7 +227,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong with the number of layers on each stage, as far as it can be told without a model.
+/// Checks the number of layers on each stage, as far as possible without the model.
 fn one_each(layers: &[usize], stages: usize) -> Result<(), String> {
     let counts = layers.len();
     if counts != stages {

@@ -3,40 +3,39 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BalanceChoice, StageChoice};
+use super::{BalanceChoice, StageLocation};
 
-/// How the model is spread over devices and workers.
+/// Settings of the pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PipelineConfig {
-    /// What holds each stage, in the order of the layers; never empty.
-    pub stages: Vec<StageChoice>,
+    /// Location of each stage, in the order of the layers; never empty.
+    pub stages: Vec<StageLocation>,
     /// How many decoder layers each stage holds.
     pub balance: BalanceChoice,
     /// In which order the stages work for the groups of adapters.
-    pub schedule: ScheduleChoice,
+    pub schedule: Schedule,
     /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
     /// at least 1.
     pub microbatches: usize,
-    /// Micro-batches that every stage is ahead of the next by, beyond one, so that it works while
-    /// they are on their way; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k
-    /// others keeps the activations of `k · extra_warmup` micro-batches more.
+    /// Micro-batches, beyond one, that every stage runs ahead of the next, so that it has work during
+    /// transfers; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k others keeps the
+    /// activations of `k · extra_warmup` more micro-batches.
     pub extra_warmup: usize,
-    /// File with the token that workers were started with; there if any stage is one.
+    /// File with the token that workers were started with; set if any stage is a worker.
     pub token_file: Option<PathBuf>,
-    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
-    /// above 0.
+    /// Seconds without progress after which a worker counts as lost; above 0.
     pub step_deadline: f64,
 }
 
 impl PipelineConfig {
-    /// Seconds of [`step_deadline`](Self::step_deadline) unless a file says otherwise.
+    /// The default of [`step_deadline`](Self::step_deadline), in seconds.
     pub const STEP_DEADLINE: f64 = 600.0;
 
     /// The largest [`extra_warmup`](Self::extra_warmup).
     pub const MOST_WARMUP: usize = 16;
 
-    /// As many groups of adapters as keep all stages at work: one a stage, and one for every
-    /// micro-batch that is on its way between two.
+    /// Number of adapter groups that keeps all stages busy: one for each stage, and one for each
+    /// micro-batch in transfer between two stages.
     pub fn groups(&self) -> usize {
         let stages = self.stages.len();
         stages + stages.saturating_sub(1) * self.extra_warmup
@@ -44,22 +43,23 @@ impl PipelineConfig {
 
     /// Whether any stage is on another machine.
     pub fn has_workers(&self) -> bool {
-        let is_worker = |stage: &StageChoice| matches!(stage, StageChoice::Remote(_));
+        let is_worker = |stage: &StageLocation| matches!(stage, StageLocation::Remote(_));
         self.stages.iter().any(is_worker)
     }
 }
 
 /// In which order stages work for several groups of adapters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ScheduleChoice {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum Schedule {
     /// The groups' passes interleaved: no stage idles with as many groups as stages.
+    #[default]
     #[serde(rename = "lorapp")]
-    Lorapp,
+    LoraPp,
     /// One group after another, each by 1F1B; a baseline.
     #[serde(rename = "one_f_one_b")]
     OneFOneB,
     /// One group after another, each with all forward passes before its backward passes; a
     /// baseline.
     #[serde(rename = "gpipe")]
-    Gpipe,
+    GPipe,
 }

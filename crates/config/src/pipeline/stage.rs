@@ -1,24 +1,27 @@
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{ParseWorkerError, WorkerAddress};
 use crate::DeviceChoice;
 
-/// What a worker's address begins with.
-const REMOTE: &str = "remote:";
-
-/// What holds a stage, written `cpu`, `cuda:1`, `wgpu:0` or `remote:<id>@<host>:<port>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum StageChoice {
+/// The location of a stage. In a configuration, `D` is a [`DeviceChoice`], and it is written `cpu`,
+/// `cuda:1`, `wgpu:0` or `remote:<id>@<host>:<port>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StageLocation<D = DeviceChoice> {
     /// A device of this machine.
-    Device(DeviceChoice),
+    Device(D),
     /// A worker on another machine.
     Remote(WorkerAddress),
 }
 
-/// Why a text names no stage.
+impl<D> From<D> for StageLocation<D> {
+    fn from(device: D) -> Self {
+        Self::Device(device)
+    }
+}
+
+/// Error of a text that names no stage.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseStageError {
@@ -28,61 +31,60 @@ pub enum ParseStageError {
          remote:<id>@<host>:<port>"
     )]
     Device(String),
-    /// A worker, but not its address.
+    /// A worker with an invalid address.
     #[error(transparent)]
     Worker(#[from] ParseWorkerError),
 }
 
-impl FromStr for StageChoice {
+impl FromStr for StageLocation {
     type Err = ParseStageError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_prefix(REMOTE) {
-            Some(address) => Ok(Self::Remote(address.parse()?)),
-            None => match text.parse() {
-                Ok(device) => Ok(Self::Device(device)),
-                Err(_) => Err(ParseStageError::Device(text.to_owned())),
-            },
+        if text.starts_with("remote:") {
+            return Ok(Self::Remote(text.parse()?));
+        }
+        match text.parse() {
+            Ok(device) => Ok(Self::Device(device)),
+            Err(_) => Err(ParseStageError::Device(text.to_owned())),
         }
     }
 }
 
-impl fmt::Display for StageChoice {
+impl fmt::Display for StageLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(device) => device.fmt(f),
-            Self::Remote(address) => write!(f, "{REMOTE}{address}"),
+            Self::Remote(address) => address.fmt(f),
         }
     }
 }
 
-impl TryFrom<String> for StageChoice {
-    type Error = ParseStageError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
+impl Serialize for StageLocation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
-impl From<StageChoice> for String {
-    fn from(stage: StageChoice) -> Self {
-        stage.to_string()
+impl<'de> Deserialize<'de> for StageLocation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::StageChoice;
+    use super::StageLocation;
     use crate::DeviceChoice;
 
     #[test]
     fn stages_are_read_as_they_are_written() {
         let remote = format!("remote:{}@[::1]:7", "ab".repeat(32));
         for text in ["auto", "cpu", "cuda", "cuda:1", "wgpu:0", &remote] {
-            let stage: StageChoice = text.parse().unwrap();
+            let stage: StageLocation = text.parse().unwrap();
             assert_eq!(stage.to_string(), text);
         }
-        let second = StageChoice::Device(DeviceChoice::Cuda(Some(1)));
+        let second = StageLocation::Device(DeviceChoice::Cuda(Some(1)));
         assert_eq!("cuda:1".parse(), Ok(second));
         for text in [
             "gpu",
@@ -93,7 +95,7 @@ mod tests {
             "remote:x@y:1",
             "Remote:x",
         ] {
-            assert!(text.parse::<StageChoice>().is_err(), "{text}");
+            assert!(text.parse::<StageLocation>().is_err(), "{text}");
         }
     }
 }

@@ -4,13 +4,20 @@ use std::{
     str::FromStr,
 };
 
-use super::endpoint_id;
+use data_encoding::{BASE32_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 
-/// Longest name of a host, and of a part of it between dots.
+/// The prefix of a worker's address.
+const REMOTE: &str = "remote:";
+
+/// Characters of a key in hexadecimal digits, and in base32 without padding.
+const HEX_DIGITS: usize = 64;
+const BASE32_CHARACTERS: usize = 52;
+
+/// Longest name of a host, and longest part of it between dots.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Where a worker listens and who it is: `<id>@<host>:<port>`.
+/// The address of a worker and its key: `remote:<id>@<host>:<port>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerAddress {
     /// The worker's public key in 64 hexadecimal digits, as iroh prints it.
@@ -21,23 +28,23 @@ pub struct WorkerAddress {
     pub port: u16,
 }
 
-/// Why a text is no worker's address.
+/// Error of a text that is not a worker's address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseWorkerError {
     /// A part is missing.
     #[error("`{0}` is no worker's address: expected <id>@<host>:<port>")]
     Form(String),
-    /// The public key is none.
+    /// The ID is not a public key.
     #[error(
         "`{0}` is no worker's id: expected the public key that `loraloom worker` prints, 64 \
          hexadecimal digits or 52 characters of base32"
     )]
     Id(String),
-    /// The host can be no machine's.
+    /// The host is neither a name nor an address.
     #[error("`{0}` is no host: expected a name, an IPv4 address or an IPv6 address in brackets")]
     Host(String),
-    /// The port is none.
+    /// The port is not a number from 1 to 65535.
     #[error("`{0}` is no port: expected a number from 1 to 65535")]
     Port(String),
 }
@@ -46,19 +53,33 @@ impl FromStr for WorkerAddress {
     type Err = ParseWorkerError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.strip_prefix(REMOTE);
+        let text = text.ok_or_else(|| ParseWorkerError::Form(String::new()))?;
         let form = || ParseWorkerError::Form(text.to_owned());
         let (id, place) = text.split_once('@').ok_or_else(form)?;
         let (host, port) = place.rsplit_once(':').ok_or_else(form)?;
         if id.is_empty() || host.is_empty() {
             return Err(form());
         }
-        let id = endpoint_id::canonical(id).ok_or_else(|| ParseWorkerError::Id(id.to_owned()))?;
+        let id = canonical_id(id).ok_or_else(|| ParseWorkerError::Id(id.to_owned()))?;
         let host = checked_host(host).ok_or_else(|| ParseWorkerError::Host(host.to_owned()))?;
         match port.parse() {
             Ok(0) | Err(_) => Err(ParseWorkerError::Port(port.to_owned())),
             Ok(port) => Ok(Self { id, host, port }),
         }
     }
+}
+
+/// A public key in lower-case hexadecimal digits, from any form that iroh reads. Whether the key exists
+/// is known only on connecting.
+fn canonical_id(text: &str) -> Option<String> {
+    let key = match text.len() {
+        HEX_DIGITS => HEXLOWER_PERMISSIVE.decode(text.as_bytes()),
+        // Refuses bits beyond the key that are not 0, with which two texts would be one key.
+        BASE32_CHARACTERS => BASE32_NOPAD.decode(text.to_ascii_uppercase().as_bytes()),
+        _ => return None,
+    };
+    key.ok().map(|key| HEXLOWER.encode(&key))
 }
 
 /// The host without brackets.
@@ -88,23 +109,28 @@ impl fmt::Display for WorkerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, host, port } = self;
         if host.contains(':') {
-            write!(f, "{id}@[{host}]:{port}")
+            write!(f, "{REMOTE}{id}@[{host}]:{port}")
         } else {
-            write!(f, "{id}@{host}:{port}")
+            write!(f, "{REMOTE}{id}@{host}:{port}")
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ParseWorkerError, WorkerAddress};
+    use super::{ParseWorkerError, WorkerAddress, canonical_id};
+
+    /// The public key of the secret key of 32 zeros.
+    const HEX: &str = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
+    /// The same by Python's `base64.b32encode`.
+    const BASE32: &str = "HNVCPPGOW2SC2YVDVDICU3YNONSTEFLXDXREHJR2YBEKDC2Z3IUQ";
 
     fn id() -> String {
         "0123456789abcdef".repeat(4)
     }
 
     fn parse(place: &str) -> Result<WorkerAddress, ParseWorkerError> {
-        format!("{}@{place}", id()).parse()
+        format!("remote:{}@{place}", id()).parse()
     }
 
     #[test]
@@ -120,7 +146,7 @@ mod tests {
             assert_eq!((&address.id, address.host.as_str()), (&id(), host));
             assert_eq!(address.to_string().parse(), Ok(address.clone()), "{place}");
         }
-        let upper = format!("{}@h:1", id().to_uppercase());
+        let upper = format!("remote:{}@h:1", id().to_uppercase());
         assert_eq!(upper.parse(), parse("h:1"));
     }
 
@@ -150,9 +176,40 @@ mod tests {
         for place in ["h:", "h:0", "h:65536", "h:x", "h:-1"] {
             assert!(matches!(error(place), ParseWorkerError::Port(_)), "{place}");
         }
-        let unknown: Result<WorkerAddress, _> = "abc@h:1".parse();
+        let unknown: Result<WorkerAddress, _> = "remote:abc@h:1".parse();
         assert!(matches!(unknown.unwrap_err(), ParseWorkerError::Id(_)));
-        let none: Result<WorkerAddress, _> = "@h:1".parse();
+        let none: Result<WorkerAddress, _> = "remote:@h:1".parse();
         assert!(matches!(none.unwrap_err(), ParseWorkerError::Form(_)));
+    }
+
+    #[test]
+    fn both_forms_are_one_key() {
+        assert_eq!(canonical_id(HEX).as_deref(), Some(HEX));
+        assert_eq!(canonical_id(BASE32).as_deref(), Some(HEX));
+        for other in [HEX.to_uppercase(), BASE32.to_lowercase()] {
+            assert_eq!(canonical_id(&other).as_deref(), Some(HEX), "{other}");
+        }
+        assert_eq!(canonical_id(&"A".repeat(52)), Some("0".repeat(64)));
+        assert_eq!(
+            canonical_id(&format!("{}Q", "7".repeat(51))),
+            Some("f".repeat(64))
+        );
+    }
+
+    #[test]
+    fn nothing_else_is_a_key() {
+        let bad = [
+            String::new(),
+            HEX[1..].to_owned(),
+            HEX.replace('b', "g"),
+            format!("{HEX}0"),
+            BASE32.replace('H', "1"),
+            // A last bit, and one beyond it.
+            format!("{}R", &BASE32[..51]),
+            format!("{}ü", &BASE32[..50]),
+        ];
+        for text in bad {
+            assert_eq!(canonical_id(&text), None, "{text}");
+        }
     }
 }

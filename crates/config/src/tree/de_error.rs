@@ -9,6 +9,7 @@ use crate::{
     ConfigError,
     place::{Location, Source},
     suggest::Candidates,
+    target_module::NAMES,
 };
 
 /// A mistake, the innermost place known for it, and the path to it from the outside in reverse.
@@ -80,7 +81,7 @@ impl DeError {
             Kind::UnknownName { name, valid } => ConfigError::UnknownName {
                 place,
                 key: path,
-                what: "value",
+                what: if valid == NAMES { "module" } else { "value" },
                 valid: Candidates::of(&name, valid.iter().copied()),
                 name,
             },

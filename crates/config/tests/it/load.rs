@@ -10,8 +10,8 @@ use crate::support::{fixture, load};
 use loraloom_config::{
     AdapterConfig, BalanceChoice, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice,
     EvalSettings, LoadOptions, LoraSettings, LrSchedulerType, MemoryLimit, PipelineConfig,
-    PolicyChoice, RunConfig, SaveSettings, ScheduleChoice, SchedulerConfig, StageChoice,
-    TARGET_MODULES, TrainSettings, Validation, WorkerAddress,
+    PolicyChoice, RunConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TargetModule,
+    TrainSettings, Validation, WorkerAddress,
 };
 
 fn full(name: &str) -> RunConfig {
@@ -25,7 +25,7 @@ fn defaults_are_those_of_the_interface() {
     let config = RunConfig::load(&fixture("minimal.yaml"), &[])
         .unwrap()
         .config;
-    let modules = ["q_proj", "k_proj", "v_proj", "o_proj"];
+    let modules = &TargetModule::ALL[..4];
     let expected = RunConfig {
         model: fixture("models/base"),
         output_dir: fixture("runs/minimal"),
@@ -34,9 +34,9 @@ fn defaults_are_those_of_the_interface() {
         seed: 0,
         gradient_checkpointing: false,
         pipeline: PipelineConfig {
-            stages: vec![StageChoice::Device(DeviceChoice::Auto)],
+            stages: vec![StageLocation::Device(DeviceChoice::Auto)],
             balance: BalanceChoice::Auto,
-            schedule: ScheduleChoice::Lorapp,
+            schedule: Schedule::LoraPp,
             microbatches: 1,
             extra_warmup: 0,
             token_file: None,
@@ -70,7 +70,7 @@ fn defaults_are_those_of_the_interface() {
                 r: 16,
                 lora_alpha: 32.0,
                 lora_dropout: 0.05,
-                target_modules: modules.map(str::to_owned).to_vec(),
+                target_modules: modules.to_vec(),
                 use_rslora: false,
             },
             train: TrainSettings {
@@ -126,11 +126,11 @@ fn every_field_of_a_full_file_arrives() {
     };
     let pipeline = PipelineConfig {
         stages: vec![
-            StageChoice::Device(DeviceChoice::Cuda(Some(1))),
-            StageChoice::Remote(worker),
+            StageLocation::Device(DeviceChoice::Cuda(Some(1))),
+            StageLocation::Remote(worker),
         ],
         balance: BalanceChoice::Layers(vec![10, 12]),
-        schedule: ScheduleChoice::OneFOneB,
+        schedule: Schedule::OneFOneB,
         microbatches: 2,
         extra_warmup: 3,
         token_file: Some(fixture("token.txt")),
@@ -159,7 +159,7 @@ fn every_field_of_a_full_file_arrives() {
         (a.dataset.as_str(), a.priority, a.tenant.as_str(), a.seed),
         ("gsm8k", -1, "lab", 7)
     );
-    assert_eq!(a.lora.target_modules, TARGET_MODULES);
+    assert_eq!(a.lora.target_modules, TargetModule::ALL);
     assert!(a.lora.use_rslora && a.lora.r == 8 && a.lora.lora_dropout == 0.0);
     assert_eq!(a.train.max_steps, Some(100));
     assert_eq!(a.train.learning_rate, 1e-4);
@@ -190,7 +190,10 @@ fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
     assert_eq!(b.init_from, Some(fixture("some/adapter")));
     assert_eq!(b.lora.r, 64);
     assert_eq!(b.lora.lora_alpha, 16.0, "of the defaults");
-    assert_eq!(b.lora.target_modules, ["q_proj", "down_proj"]);
+    assert_eq!(
+        b.lora.target_modules,
+        [TargetModule::QProj, TargetModule::DownProj]
+    );
     assert_eq!(b.train.max_steps, None);
     assert_eq!(b.train.batch_size, 4, "of the defaults");
     assert_eq!(b.train.learning_rate, 1e9, "absurd, but a number");
@@ -272,7 +275,7 @@ fn overrides_reach_every_part_of_a_file() {
     assert_eq!(config.scheduler.memory_limit, MemoryLimit::Fraction(0.5));
     assert_eq!(config.scheduler.policy, PolicyChoice::StrictFifo);
     assert_eq!(config.adapters[1].save.keep, 1);
-    assert_eq!(config.adapters[1].lora.target_modules, TARGET_MODULES);
+    assert_eq!(config.adapters[1].lora.target_modules, TargetModule::ALL);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::support::{fixture, plain};
-use loraloom_config::{LoadOptions, Loaded, LrSchedulerType, RunConfig, Validation};
+use loraloom_config::{LoadOptions, Loaded, LrSchedulerType, RunConfig, TargetModule, Validation};
 
 const FILE: &str = "mlora/two_adapters.yaml";
 
@@ -62,7 +62,10 @@ fn tasks_become_adapters() {
         ),
         (8, 16.0, 0.05)
     );
-    assert_eq!(narrow.lora.target_modules, ["q_proj", "v_proj"]);
+    assert_eq!(
+        narrow.lora.target_modules,
+        [TargetModule::QProj, TargetModule::VProj]
+    );
     assert_eq!(
         (
             narrow.train.batch_size,

@@ -5,45 +5,44 @@ use std::{
 };
 
 use super::{
-    outcome::{GroupOutcome, StepOutcome},
-    plan::StepPlan,
+    run::Steps,
     stage_loop::{Report, Results, Work},
-    transfers::Transfers,
+    step::{GroupOutcome, StepOutcome, StepPlan},
+    times::{Measurement, StepTimes, TransferTimes},
 };
 use crate::{
-    Measurement, PipelineError, StepTimes,
-    executor::Steps,
+    PipelineError,
     schedule::{Operation, PipelineShape},
 };
 
-/// What stages send to the conductor.
+/// Message of a stage to the conductor.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// A group's step came to its end at a stage.
+    /// A stage finished a group's step.
     Report(Report),
-    /// A stage failed and ends; it says why itself.
+    /// A stage failed; its own result says why.
     Failed {
         /// The stage.
         stage: usize,
     },
 }
 
-/// Hands out the operations of all stages, and books steps as they end.
+/// Hands operations to all stages, and books steps as they end.
 #[derive(Debug)]
 pub(super) struct Conductor<'a> {
     pub(super) shape: &'a PipelineShape,
     /// Whether stages `k` and `k + 1` are in different processes.
     pub(super) linked: Vec<bool>,
     pub(super) notices: Receiver<Notice>,
-    /// Steps handed out before the first of them is waited for.
+    /// Steps that are begun before the first of them is waited for.
     pub(super) lookahead: usize,
-    /// Of steps that are not booked yet.
+    /// Of steps that are not booked yet, by step.
     pub(super) reports: HashMap<usize, Vec<Report>>,
 }
 
 impl Conductor<'_> {
-    /// Goes through `order`. No further step is begun once there is no plan for it or the run has
-    /// seen enough; what was begun is brought to its end.
+    /// Goes through `order`. No step begins after one without a plan or a booking that ends the run;
+    /// steps that have begun are completed.
     pub(super) fn conduct<T: Steps>(
         &mut self,
         order: &[(usize, Operation)],
@@ -95,7 +94,7 @@ impl Conductor<'_> {
                     self.reports.entry(report.step).or_default().push(report);
                 }
                 Ok(Notice::Failed { stage }) => return Err(PipelineError::Stopped { stage }),
-                // Stages keep their ends until there is nothing left to do.
+                // Stages keep their senders until the last step is booked.
                 Err(_) => return Err(PipelineError::Stopped { stage: 0 }),
             }
         }
@@ -138,14 +137,14 @@ impl Conductor<'_> {
             }
         }
         outcome.at = last.unwrap_or(outcome.at);
-        let mut transfers = Some(Transfers::default());
+        let mut transfers = Some(TransferTimes::default());
         for group in &times {
             for (sum, times) in outcome.busy.iter_mut().zip(group) {
                 *sum = sum.zip(times.as_ref()).map(|(sum, times)| sum + times.busy);
             }
             let stages = group.iter().map(Option::as_ref);
             let stages = stages.map(|times| times.map(|times| times.microbatches.as_slice()));
-            let of_group = Transfers::of(&stages.collect::<Vec<_>>(), &self.linked);
+            let of_group = TransferTimes::of(&stages.collect::<Vec<_>>(), &self.linked);
             transfers = transfers.zip(of_group).map(|(mut sum, part)| {
                 sum += part;
                 sum

@@ -1,30 +1,32 @@
-//! Results on their way from the device, while the device is given more to do.
+//! Reads of results, while the device goes on computing.
 
 use std::{
-    sync::mpsc,
-    thread::{self, JoinHandle},
+    fmt,
+    pin::Pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, JoinHandle, Thread},
     time::Instant,
 };
 
 use burn::tensor::{ExecutionError, StreamId, Tensor, TensorData, Transaction};
 use loraloom_model::{ModelError, causes};
 
-use super::asked::Asked;
-use crate::transfer::is_remote;
+use super::mailbox::is_remote;
 
-/// A read that was asked for.
+/// A read that was requested.
 ///
-/// Burn's asynchronous reads cannot be left to themselves on the thread that trains:
-/// `into_data_async` defers the copy to the first access, and the first poll of a transaction
-/// waits for the device on CUDA. So a thread of its own asks and waits, on the stream of the thread
-/// that trains: the copy is queued after what was submitted before, and before what comes next. What is
-/// on another machine is asked for by the thread that trains; see [`Asked`].
+/// Burn's asynchronous reads do not progress on their own: `into_data_async` defers the copy to the
+/// first access, and the first poll of a transaction waits for the device on CUDA. So a separate
+/// thread requests and waits, on the stream of the thread that trains: the copy is queued after
+/// earlier submissions and before later ones. Values on another machine are requested by the thread
+/// that trains; see [`RemoteRead`].
 #[derive(Debug)]
 pub(super) struct Readback {
     thread: JoinHandle<Arrival<Result<Vec<TensorData>, ExecutionError>>>,
 }
 
-/// What was read, and when it was there.
+/// Values and the time of their arrival.
 #[derive(Debug)]
 pub(super) struct Arrival<T> {
     pub(super) values: T,
@@ -32,17 +34,16 @@ pub(super) struct Arrival<T> {
 }
 
 impl Readback {
-    /// Asks for tensors of one device, in order. Returns when the reading thread runs, which is
-    /// before it has asked: should the caller be quicker to submit more, the values come that
-    /// much later.
+    /// Requests tensors of one device, in order. Returns once the reading thread runs, which is before
+    /// its request: if the caller submits more work first, the values come after that work.
     ///
     /// # Errors
-    /// [`ModelError::Device`] if there can be no further thread.
+    /// [`ModelError::Device`] if no thread can be started.
     pub(super) fn request(tensors: Vec<Tensor<1>>) -> Result<Self, ModelError> {
         if tensors.iter().all(|tensor| is_remote(&tensor.device())) {
-            let asked: Vec<Asked> = tensors.into_iter().map(Asked::begin).collect();
+            let reads: Vec<_> = tensors.into_iter().map(RemoteRead::request).collect();
             let read = move || Arrival {
-                values: asked.into_iter().map(Asked::end).collect(),
+                values: reads.into_iter().map(RemoteRead::wait).collect(),
                 at: Instant::now(),
             };
             return Self::spawn(read);
@@ -50,7 +51,7 @@ impl Readback {
         let stream = StreamId::current();
         let (begun, has_begun) = mpsc::channel();
         let read = move || {
-            // The other end waits for it.
+            // The receiver is still waiting.
             let _ = begun.send(());
             let read = || {
                 let all = tensors
@@ -65,7 +66,7 @@ impl Readback {
             }
         };
         let reading = Self::spawn(read)?;
-        // The thread sends this first, or has ended, which `wait` tells.
+        // An error means that the thread has ended, which `wait` reports.
         let _ = has_begun.recv();
         Ok(reading)
     }
@@ -99,15 +100,77 @@ impl Readback {
     }
 }
 
+type Data = Result<TensorData, ExecutionError>;
+
+/// A read from another machine.
+///
+/// Burn's remote backend sends the request in a read's first poll and waits in later ones. So the
+/// thread that submits makes the first poll before it submits more: requested later, the values would
+/// come after all of that work.
+enum RemoteRead {
+    Ready(Data),
+    Pending(Pin<Box<dyn Future<Output = Data> + Send>>),
+}
+
+impl fmt::Debug for RemoteRead {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("RemoteRead").finish_non_exhaustive()
+    }
+}
+
+/// Wakes a thread that waits for a future.
+struct Waiter(Thread);
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl RemoteRead {
+    /// Sends the request without waiting.
+    fn request(tensor: Tensor<1>) -> Self {
+        let mut pending = Box::pin(tensor.into_data_async());
+        match pending
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(data) => Self::Ready(data),
+            Poll::Pending => Self::Pending(pending),
+        }
+    }
+
+    fn wait(self) -> Data {
+        let mut pending = match self {
+            Self::Ready(data) => return data,
+            Self::Pending(pending) => pending,
+        };
+        let waker = Waker::from(Arc::new(Waiter(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(data) = pending.as_mut().poll(&mut context) {
+                return data;
+            }
+            thread::park();
+        }
+    }
+}
+
 fn failed(reason: String) -> ModelError {
     ModelError::Device { reason }
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Tensor};
+    use std::{
+        task::Poll,
+        thread,
+        time::{Duration, Instant},
+    };
 
-    use super::Readback;
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    use super::{Readback, RemoteRead};
 
     #[test]
     fn values_are_those_of_the_request_in_its_order() {
@@ -122,5 +185,27 @@ mod tests {
             later.wait().expect("the values").values,
             [[1.0, 4.0, 12.25]]
         );
+    }
+
+    #[test]
+    fn values_that_come_later_are_waited_for() {
+        let tensor = Tensor::<1>::from_data([4f32, 2.0], &Device::flex());
+        let data = RemoteRead::request(tensor).wait().expect("the values");
+        assert_eq!(data.try_into_vec::<f32>().expect("floats"), [4.0, 2.0]);
+
+        let ready = Instant::now() + Duration::from_millis(30);
+        let late = std::future::poll_fn(move |context| {
+            if Instant::now() >= ready {
+                return Poll::Ready(Ok(TensorData::new(vec![1f32], [1])));
+            }
+            let waker = context.waker().clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(10));
+                waker.wake();
+            });
+            Poll::Pending
+        });
+        assert!(RemoteRead::Pending(Box::pin(late)).wait().is_ok());
+        assert!(Instant::now() >= ready);
     }
 }

@@ -8,70 +8,68 @@ use std::{
 use super::{
     conductor::{Conductor, Notice},
     mailbox::{Outbox, boxes},
-    outcome::StepOutcome,
-    plan::StepPlan,
     stage_loop::{StageLoop, Work},
+    step::{StepOutcome, StepPlan},
 };
 use crate::{
     PipelineError, TrainStage,
-    schedule::{PipelineShape, Schedule},
+    schedule::{Operation, PipelineShape, Schedule, operations},
     simulate::submission_order,
 };
 
-/// Who runs the stages' lists.
+/// Threads that run the stages' lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Driver {
-    /// A thread per stage. The thread that asks does it all if there is one stage only, or one that
-    /// [cannot have a thread](TrainStage::may_have_thread): where passes are only handed over, one
-    /// thread is as fast.
+    /// A thread per stage. The calling thread runs all lists if there is a single stage, or one that
+    /// [cannot have a thread](TrainStage::may_have_thread): where calls return before the work is done,
+    /// one thread is as fast.
     #[default]
     ThreadPerStage,
-    /// The thread that asks, stage by stage in one order: the obvious way, which the other must
-    /// equal, and the slower one.
+    /// The calling thread, in one order of all operations: the slow reference.
     OneThread,
 }
 
 /// Optimizer steps to run one after another.
 #[derive(Debug, Clone, Copy)]
 pub struct Passes {
-    /// In which order stages work.
+    /// The order of a stage's operations.
     pub schedule: Schedule,
-    /// How many there are of everything; `steps` at most are run.
+    /// Numbers of stages, groups, micro-batches and, at most, steps.
     pub shape: PipelineShape,
-    /// Who runs the stages' lists.
+    /// Threads that run the lists.
     pub driver: Driver,
 }
 
-/// Where steps come from and their results go.
+/// Plans steps and takes their results.
 pub trait Steps {
-    /// What can go wrong.
+    /// Error of a step or of a stage.
     type Error: From<PipelineError>;
 
-    /// What all groups do in a step, counted from 0; `None` if it and those after it are not to be
-    /// begun. Asked before steps shortly before it have ended.
+    /// Plans a step, counted from 0; `None` ends the run before it. Called while the steps just before
+    /// it are still being computed.
     ///
     /// # Errors
     /// If the run cannot go on.
     fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, Self::Error>;
 
-    /// Takes the results of the next step; whether further steps may begin. Those that have begun
-    /// are brought to their end and booked all the same.
+    /// Takes the results of the next step. `false` begins no further step; steps that have begun are
+    /// still completed and booked.
     ///
     /// # Errors
     /// If the run cannot go on.
     fn book(&mut self, outcome: StepOutcome) -> Result<bool, Self::Error>;
 }
 
-/// Runs steps over the stages, in the order they hold the model. Afterwards no pass is under way and
-/// every optimizer step is taken.
+/// Runs steps over the stages, in the order of the model's layers. Afterwards no pass is under way
+/// and every optimizer step is taken.
 ///
 /// # Errors
-/// The first error of a stage or of `steps`. The stages hold half a step then.
+/// The first error of a stage or of `steps`. The stages are then left in the middle of a step.
 ///
 /// # Panics
 /// If a stage does.
-pub fn run<S: TrainStage, T: Steps>(
-    stages: &mut [S],
+pub fn run<S: TrainStage + ?Sized, T: Steps>(
+    stages: &mut [Box<S>],
     passes: &Passes,
     steps: &mut T,
 ) -> Result<(), T::Error> {
@@ -79,9 +77,9 @@ pub fn run<S: TrainStage, T: Steps>(
         stages: stages.len(),
         ..passes.shape
     };
-    let lists = passes.schedule.operations(&shape);
+    let lists = operations(passes.schedule, &shape);
     let order = submission_order(&lists).map_err(PipelineError::from)?;
-    let apart = stages.len() > 1 && stages.iter().all(TrainStage::may_have_thread);
+    let apart = stages.len() > 1 && stages.iter().all(|stage| stage.may_have_thread());
     let threads = apart && passes.driver == Driver::ThreadPerStage;
     let (inboxes, outbox) = boxes(stages, threads);
     let elsewhere: Vec<bool> = stages
@@ -94,26 +92,29 @@ pub fn run<S: TrainStage, T: Steps>(
         .zip(inboxes)
         .enumerate()
         .map(|(index, (stage, inbox))| {
-            let post = (inbox, outbox.clone());
+            let last = index + 1 == shape.stages;
+            let (outbox, notify) = (outbox.clone(), notify.clone());
             StageLoop::new(
-                stage,
-                (index, shape.stages),
+                &mut **stage,
+                index,
+                last,
                 shape.groups,
-                post,
-                notify.clone(),
+                inbox,
+                outbox,
+                notify,
             )
         })
         .collect();
     let conductor = Conductor {
         shape: &shape,
-        // Two stages that are elsewhere are in two places.
+        // Two workers are two processes.
         linked: elsewhere
             .windows(2)
             .map(|pair| pair[0] || pair[1])
             .collect(),
         notices,
-        // One step is computed while the next is prepared; where stages are at several steps at
-        // once, one more.
+        // One step is computed while the next is prepared; with several stages, which may be at two
+        // steps at once, one more.
         lookahead: if shape.stages > 1 { 3 } else { 2 },
         reports: HashMap::new(),
     };
@@ -125,9 +126,9 @@ pub fn run<S: TrainStage, T: Steps>(
     }
 }
 
-type Order = [(usize, crate::schedule::Operation)];
+type Order = [(usize, Operation)];
 
-fn in_order<S: TrainStage, T: Steps>(
+fn in_order<S: TrainStage + ?Sized, T: Steps>(
     mut loops: Vec<StageLoop<'_, S>>,
     mut conductor: Conductor<'_>,
     order: &Order,
@@ -140,7 +141,7 @@ fn in_order<S: TrainStage, T: Steps>(
     Ok(())
 }
 
-fn in_threads<S: TrainStage, T: Steps>(
+fn in_threads<S: TrainStage + ?Sized, T: Steps>(
     loops: Vec<StageLoop<'_, S>>,
     mut conductor: Conductor<'_>,
     order: &Order,
@@ -196,7 +197,7 @@ fn in_threads<S: TrainStage, T: Steps>(
                 Err(panicked) => panic::resume_unwind(panicked),
             }
         }
-        // What made the others stop is the reason, not that they did.
+        // The error of the stage that failed first, not that others stopped.
         match failed {
             Some(error) => Err(error.into()),
             None => conducted,
@@ -204,7 +205,7 @@ fn in_threads<S: TrainStage, T: Steps>(
     })
 }
 
-/// Tells everybody, when it is dropped, that a stage has failed: by an error or in a panic.
+/// Announces the failure of a stage, by an error or a panic, when it is dropped.
 struct Alarm {
     armed: bool,
     stage: usize,

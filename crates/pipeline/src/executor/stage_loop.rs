@@ -5,16 +5,14 @@ use burn::tensor::Tensor;
 
 use super::{
     conductor::Notice,
-    mailbox::{Inbox, Outbox},
-    plan::{GroupPlan, StepPlan},
+    mailbox::{Inbox, Outbox, Tag},
     readback::Readback,
+    step::{GroupPlan, StepPlan},
+    times::{Measurement, MicrobatchTimes, PassTimes, StageClock, StepTimes, now},
 };
-use crate::{
-    HostMemory, Measurement, MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, StageClock,
-    StepTimes, Tag, TrainStage, schedule::Operation, stage_clock::now,
-};
+use crate::{HostMemory, MicrobatchId, PipelineError, TrainStage, schedule::Operation};
 
-/// One operation with what it needs to know.
+/// An operation of a step.
 #[derive(Debug, Clone)]
 pub(super) struct Work {
     pub(super) operation: Operation,
@@ -27,7 +25,7 @@ impl Work {
     }
 }
 
-/// What a stage has to tell of a group's step that it has brought to its end.
+/// A stage's report of a group's step that it has finished.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) stage: usize,
@@ -35,9 +33,9 @@ pub(super) struct Report {
     pub(super) step: usize,
     /// Losses from the last stage, squared norms from the first.
     pub(super) results: Option<Results>,
-    /// What was measured here.
+    /// Where the stage computes in the call.
     pub(super) times: Option<StepTimes>,
-    /// Most bytes that this process had allocated since a stage last said so.
+    /// Peak of this process's allocated bytes since a stage's last report.
     pub(super) host_peak_bytes: Option<u64>,
 }
 
@@ -45,23 +43,24 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Results {
     pub(super) readback: Readback,
-    /// How many of the tensors are losses; the norms follow, where there are any.
+    /// Number of tensors that are losses. The norms follow on the first stage, then the times where
+    /// there is a `clock`.
     pub(super) losses: usize,
-    /// The clock of a stage that measured itself: the last one is what.
+    /// The clock of a stage that measures itself.
     pub(super) clock: Option<Arc<StageClock>>,
 }
 
-/// A stage at its list.
+/// Runs the list of one stage.
 #[derive(Debug)]
-pub(super) struct StageLoop<'a, S> {
+pub(super) struct StageLoop<'a, S: ?Sized> {
     stage: &'a mut S,
     index: usize,
-    last: usize,
+    last: bool,
     inbox: Inbox,
     outbox: Outbox,
     notify: Sender<Notice>,
     groups: Vec<GroupState>,
-    /// When the last work was done.
+    /// When the last work ended.
     free: f64,
 }
 
@@ -73,18 +72,20 @@ struct GroupState {
     times: StepTimes,
 }
 
-impl<'a, S: TrainStage> StageLoop<'a, S> {
+impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
     pub(super) fn new(
         stage: &'a mut S,
-        (index, stages): (usize, usize),
+        index: usize,
+        last: bool,
         groups: usize,
-        (inbox, outbox): (Inbox, Outbox),
+        inbox: Inbox,
+        outbox: Outbox,
         notify: Sender<Notice>,
     ) -> Self {
         Self {
             stage,
             index,
-            last: stages - 1,
+            last,
             inbox,
             outbox,
             notify,
@@ -93,7 +94,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         }
     }
 
-    /// Does what is next on the list. A place that the group has no micro-batch for stays empty.
+    /// Executes the next operation. Does nothing at a place for which the group has no micro-batch.
     pub(super) fn execute(&mut self, work: &Work) -> Result<(), PipelineError> {
         match work.operation {
             Operation::Forward {
@@ -135,7 +136,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         if at.microbatch >= work.group().microbatches.len() {
             return Ok(());
         }
-        let (above, arrived) = if self.index == self.last {
+        let (above, arrived) = if self.last {
             (None, None)
         } else {
             self.inbox.take(Tag::Gradient(at))?
@@ -153,9 +154,9 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         Ok(())
     }
 
-    /// Ends a group's step: its squares go down, and from the first stage the total to all.
+    /// Ends a group's step: sends the squares down, and from the first stage the total to all.
     fn close(&mut self, group: usize, step: usize, work: &Work) -> Result<(), PipelineError> {
-        let above = if self.index == self.last {
+        let above = if self.last {
             None
         } else {
             self.inbox.take(Tag::SquaresAbove(group))?.0
@@ -201,7 +202,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
             times: in_call.then_some(times),
             host_peak_bytes: memory.map(|memory| (memory.take_peak)()),
         };
-        // Whoever no longer listens has failed and says so itself.
+        // A conductor that no longer receives reports its own error.
         let _ = self.notify.send(Notice::Report(report));
         Ok(())
     }
@@ -218,7 +219,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         Ok(())
     }
 
-    /// Where a micro-batch's times go.
+    /// The times of a micro-batch.
     fn times(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
         let times = &mut self.groups[at.group].times.microbatches;
         if times.len() <= at.microbatch {
@@ -227,7 +228,7 @@ impl<'a, S: TrainStage> StageLoop<'a, S> {
         &mut times[at.microbatch]
     }
 
-    /// A pass that is over now.
+    /// The times of a pass that ends now.
     fn passed(&mut self, at: MicrobatchId, arrived: Option<f64>, begun: f64) -> PassTimes {
         let free = self.free;
         self.worked(at.group, begun);

@@ -1,4 +1,4 @@
-//! QUIC as both ends use it.
+//! The parts of a connection that both ends share.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -6,14 +6,15 @@ use iroh::{
     Endpoint, RelayMode, SecretKey,
     endpoint::{PortmapperConfig, QuicTransportConfig, presets},
 };
+use loraloom_model::LlamaConfig;
 
-/// A connection on which nothing arrives for so long has ended. Nobody stays silent: see [`SIGN`].
+/// A connection ends when nothing arrives for this long.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How often an idle end says that it is there.
+/// Interval at which an idle end sends a sign of life.
 const SIGN: Duration = Duration::from_millis(500);
 
-/// An endpoint that knows no relays and asks no directory; `listen` is where others reach it.
+/// An endpoint without relays or directories; `listen` is the address that others reach it by.
 ///
 /// # Errors
 /// If the address is taken or not of this machine.
@@ -40,4 +41,9 @@ pub(super) async fn bind(
             .bind_addr(address)?;
     }
     Ok(builder.bind().await?)
+}
+
+/// A configuration with a field per line, for comparison.
+pub(super) fn describe(config: &LlamaConfig) -> String {
+    format!("{config:#?}")
 }

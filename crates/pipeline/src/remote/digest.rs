@@ -1,9 +1,8 @@
-//! Whether two machines have the same weights.
-
 use loraloom_model::{Checkpoint, LlamaConfig, ModelError, parameter_shapes};
 
-/// BLAKE3 over name, type, shape and bytes of every parameter of some layers, as they are stored;
-/// the embedding counts to the first stage, the head to the last. Reads them all once.
+/// BLAKE3 over name, type, shape and bytes of every parameter of layers `first..end`, as stored, to
+/// compare the weights of two machines. The embedding belongs to the first stage, the head to the last.
+/// Reads all bytes once.
 ///
 /// # Errors
 /// If a parameter is missing.

@@ -6,35 +6,38 @@ use thiserror::Error as ThisError;
 /// Why a worker does not serve a stage.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError, Serialize, Deserialize)]
 pub enum WorkerError {
-    /// Nobody answers there, or somebody else does.
+    /// No worker answers at the address, or another one does.
     #[error("it cannot be reached: {reason}")]
     Unreachable {
-        /// What was tried.
+        /// Error of the network.
         reason: String,
     },
+    /// The ID in its address is no public key.
+    #[error("its ID is not a public key")]
+    NoKey,
     /// The worker has another token.
     #[error("it refuses the token")]
     Token,
-    /// The worker serves a controller already.
+    /// The worker serves another controller.
     #[error("it is serving another stage, of the controller {controller}")]
     Busy {
         /// Key of that controller.
         controller: String,
     },
-    /// The two ends do not have the same.
+    /// Worker and controller differ.
     #[error("its {what} is {worker}, but the controller's is {controller}")]
     Mismatch {
-        /// What differs.
+        /// The property that differs.
         what: String,
-        /// What the worker has.
+        /// The worker's.
         worker: String,
-        /// What the controller has.
+        /// The controller's.
         controller: String,
     },
-    /// The worker could not do what it was asked to.
+    /// The worker failed to execute a command.
     #[error("{reason}")]
     Failed {
-        /// Its own words.
+        /// The worker's error.
         reason: String,
     },
 }

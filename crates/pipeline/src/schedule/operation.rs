@@ -1,31 +1,31 @@
 use std::fmt;
 
-/// What a stage does next. Groups, micro-batches and steps count from 0.
+/// An operation of a stage. Groups, micro-batches and steps count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// One micro-batch through the stage's layers.
     Forward {
-        /// Group of tasks whose batch this is.
+        /// Group of tasks.
         group: usize,
         /// Micro-batch within the group's step.
         microbatch: usize,
-        /// The group's optimizer step that this counts towards.
+        /// Optimizer step of the group.
         step: usize,
     },
     /// The gradient of one micro-batch back through the stage's layers.
     Backward {
-        /// Group of tasks whose batch this is.
+        /// Group of tasks.
         group: usize,
         /// Micro-batch within the group's step.
         microbatch: usize,
-        /// The group's optimizer step that this counts towards.
+        /// Optimizer step of the group.
         step: usize,
     },
     /// The optimizer step of a group's adapters on the stage.
     Step {
         /// Group whose adapters are updated.
         group: usize,
-        /// Which of the group's steps this is.
+        /// Optimizer step of the group.
         step: usize,
     },
 }

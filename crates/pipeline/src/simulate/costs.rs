@@ -81,3 +81,82 @@ impl Costs {
         Ok(())
     }
 }
+
+/// The connection of two neighbouring stages. Each direction carries one transfer at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Bytes a second in each direction; may be infinite.
+    pub bytes_per_second: f64,
+    /// Seconds from a transfer's last byte to its use. The next transfer does not wait for them.
+    pub latency: f64,
+}
+
+impl Link {
+    /// A link that takes no time.
+    pub const INSTANT: Self = Self {
+        bytes_per_second: f64::INFINITY,
+        latency: 0.0,
+    };
+}
+
+/// All links of a pipeline, and the sizes of transfers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Links {
+    links: Vec<Link>,
+    bytes_by_group: Vec<f64>,
+}
+
+impl Links {
+    /// `links[k]` connects stages `k` and `k + 1`; a micro-batch of group `g` takes
+    /// `bytes_by_group[g]` bytes over each, as activations one way and as their gradient the other.
+    ///
+    /// # Errors
+    ///
+    /// If a bandwidth is not positive, or a latency or size is negative or not finite.
+    pub fn new(links: Vec<Link>, bytes_by_group: Vec<f64>) -> Result<Self, SimulationError> {
+        for (index, link) in links.iter().enumerate() {
+            let usable = link.bytes_per_second > 0.0 && link.latency.is_finite();
+            if !usable || link.latency < 0.0 {
+                return Err(SimulationError::Link {
+                    index,
+                    bytes_per_second: link.bytes_per_second,
+                    latency: link.latency,
+                });
+            }
+        }
+        for (group, &bytes) in bytes_by_group.iter().enumerate() {
+            if !(bytes.is_finite() && bytes >= 0.0) {
+                return Err(SimulationError::Bytes { group, bytes });
+            }
+        }
+        Ok(Self {
+            links,
+            bytes_by_group,
+        })
+    }
+
+    /// Links between `stages` stages that take no time.
+    pub fn instant(stages: usize, groups: usize) -> Self {
+        Self {
+            links: vec![Link::INSTANT; stages.saturating_sub(1)],
+            bytes_by_group: vec![0.0; groups],
+        }
+    }
+
+    pub(super) fn link(&self, index: usize) -> Link {
+        self.links[index]
+    }
+
+    pub(super) fn bytes(&self, group: usize) -> f64 {
+        self.bytes_by_group[group]
+    }
+
+    pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), SimulationError> {
+        SimulationError::expect("links", stages.saturating_sub(1), self.links.len())?;
+        if self.bytes_by_group.len() < groups {
+            let found = self.bytes_by_group.len();
+            SimulationError::expect("groups with a size", groups, found)?;
+        }
+        Ok(())
+    }
+}

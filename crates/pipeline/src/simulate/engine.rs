@@ -1,20 +1,12 @@
-use std::collections::HashMap;
-
 use super::{
-    Costs, Interval, Links, SimulationError,
-    report::{Simulation, Transfer},
-    stage::{MicrobatchKey, Stage},
+    Costs, Interval, Links, Simulation, SimulationError, Transfer,
+    order::{Order, receiver},
+    report::StageReport,
 };
-use crate::schedule::Operation;
+use crate::schedule::{Operation, PipelineShape, Schedule, operations};
 
-/// Executes every stage's list in order, each operation as soon as its stage is free and what it
-/// needs is there:
-///
-/// - a forward pass, its activations from the stage below (the first stage has its rows), and on
-///   its own stage all earlier optimizer steps of its group that are in the list;
-/// - a backward pass, its forward pass on this stage and the gradient from the stage above (the last
-///   stage has the loss);
-/// - an optimizer step, the backward passes on this stage that count towards it.
+/// Executes every stage's list in order, each operation as soon as its stage is free and its input has
+/// arrived.
 ///
 /// Links take transfers in the order in which they are made, one at a time in each direction, while
 /// stages compute.
@@ -22,140 +14,109 @@ use crate::schedule::Operation;
 /// # Errors
 ///
 /// If lists, costs and links differ in stages or groups, an operation appears twice, or a stage waits
-/// for what never comes.
+/// for an operation that never comes.
 pub fn simulate(
     lists: &[Vec<Operation>],
     costs: &Costs,
     links: &Links,
 ) -> Result<Simulation, SimulationError> {
-    let operations = lists.iter().flatten();
-    let groups = operations.map(|operation| operation.group() + 1).max();
-    costs.check(lists.len(), groups.unwrap_or(0))?;
-    links.check(lists.len(), groups.unwrap_or(0))?;
-
-    let mut engine = Engine {
-        costs,
-        links,
-        activations: vec![HashMap::new(); lists.len()],
-        gradients: vec![HashMap::new(); lists.len()],
-        free_downward: vec![0.0; lists.len()],
-        free_upward: vec![0.0; lists.len()],
-        transfers: Vec::new(),
-    };
-    let mut stages = lists
+    let stages = lists.len();
+    let groups = lists
         .iter()
-        .enumerate()
-        .map(|(index, list)| Stage::new(index, list))
-        .collect::<Result<Vec<_>, _>>()?;
+        .flatten()
+        .map(|operation| operation.group() + 1);
+    let groups = groups.max().unwrap_or(0);
+    costs.check(stages, groups)?;
+    links.check(stages, groups)?;
 
-    // A start depends on nothing but earlier ends, so the order in which stages are visited here
-    // changes no time.
-    let mut progress = true;
-    while progress {
-        progress = false;
-        for stage in &mut stages {
-            while let Some(interval) = engine.next(stage) {
-                stage.execute(interval);
-                engine.send(&interval);
-                progress = true;
-            }
-        }
-    }
-    if let Some(stuck) = stages.iter().find(|stage| stage.waiting().is_some()) {
-        return Err(stuck.deadlock());
-    }
+    let mut order = Order::new(lists)?;
+    let mut intervals: Vec<Vec<Interval>> = vec![Vec::new(); stages];
+    let mut transfers = Vec::new();
+    // By sending stage: when its link can take the next transfer towards the last stage, and towards
+    // the first.
+    let mut free = vec![[0.0; 2]; stages];
+    order.run(|_, ordered, start| {
+        let (stage, operation) = (ordered.stage, ordered.operation);
+        let group = operation.group();
+        let costs = costs.of(stage, group);
+        let (seconds, direction) = match operation {
+            Operation::Forward { .. } => (costs.forward, 0),
+            Operation::Backward { .. } => (costs.backward, 1),
+            Operation::Step { .. } => (costs.step, 0),
+        };
+        let end = start + seconds;
+        intervals[stage].push(Interval {
+            stage,
+            operation,
+            start,
+            end,
+        });
+        let Some(receiver) = receiver(stage, stages, operation) else {
+            return (end, end);
+        };
+        let link = stage.min(receiver);
+        let speed = links.link(link);
+        let free = &mut free[stage][direction];
+        let start = end.max(*free);
+        *free = start + links.bytes(group) / speed.bytes_per_second;
+        let arrival = *free + speed.latency;
+        transfers.push(Transfer {
+            link,
+            operation,
+            start,
+            end: arrival,
+        });
+        (end, arrival)
+    });
 
-    let ends = stages.iter().map(Stage::free_at);
-    let makespan = ends.fold(0.0, f64::max);
-    let mut transfers = engine.transfers;
+    let ends = intervals.iter().filter_map(|stage| stage.last());
+    let makespan = ends.map(|interval| interval.end).fold(0.0, f64::max);
     transfers.sort_by(|left, right| {
         let times = left.start.total_cmp(&right.start);
         left.link.cmp(&right.link).then(times)
     });
+    let report = |intervals| StageReport::new(makespan, intervals);
     Ok(Simulation {
         makespan,
-        stages: stages
-            .into_iter()
-            .map(|stage| stage.report(makespan))
-            .collect(),
+        stages: intervals.into_iter().map(report).collect(),
         transfers,
     })
 }
 
-/// What lies between stages.
-struct Engine<'a> {
-    costs: &'a Costs,
-    links: &'a Links,
-    /// By receiving stage: when each micro-batch's activations, or their gradient, are there.
-    activations: Vec<HashMap<MicrobatchKey, f64>>,
-    gradients: Vec<HashMap<MicrobatchKey, f64>>,
-    /// By sending stage: when the direction can take the next transfer. Downward is towards the
-    /// last stage.
-    free_downward: Vec<f64>,
-    free_upward: Vec<f64>,
-    transfers: Vec<Transfer>,
-}
-
-impl Engine<'_> {
-    /// When the stage's next operation runs; `None` at the end, or if it cannot start yet.
-    fn next(&self, stage: &Stage<'_>) -> Option<Interval> {
-        let operation = stage.waiting()?;
-        if !stage.allows(operation) {
-            return None;
+/// The shape with the `extra_warmup` of the most optimizer steps a second among those that keep at
+/// most `most_in_flight` micro-batches on a stage; of equal ones, the least.
+///
+/// More is not always better: a longer warm-up orders a stage's passes for long transfers, and waits
+/// where they are short or groups are few. `shape.steps` are simulated each time; a dozen are enough.
+///
+/// # Errors
+///
+/// If shape, costs and links differ in stages or groups.
+pub fn best_warmup(
+    schedule: Schedule,
+    shape: PipelineShape,
+    most_in_flight: usize,
+    costs: &Costs,
+    links: &Links,
+) -> Result<PipelineShape, SimulationError> {
+    // Beyond this a stage would hold more than there ever is to run before a group's step.
+    let work = shape.groups * shape.microbatches;
+    let most_in_flight = most_in_flight.min(work).saturating_sub(1);
+    let hops = shape.stages.saturating_sub(1);
+    let most_extra = most_in_flight
+        .checked_div(hops)
+        .map_or(0, |ahead| ahead.saturating_sub(1));
+    let mut best = (shape.with_extra_warmup(0), 0.0);
+    for extra in 0..=most_extra {
+        let candidate = shape.with_extra_warmup(extra);
+        let simulation = simulate(&operations(schedule, &candidate), costs, links)?;
+        let rate = simulation
+            .steady_steps_per_second()
+            .unwrap_or(simulation.steps_per_second());
+        // Differences of rounding do not count.
+        if rate > best.1 * (1.0 + 1e-9) {
+            best = (candidate, rate);
         }
-        let first = stage.index == 0;
-        let last = stage.index + 1 == self.activations.len();
-        let costs = self.costs.of(stage.index, operation.group());
-        let (ready, seconds) = match operation {
-            Operation::Forward { .. } if first => (0.0, costs.forward),
-            Operation::Forward { .. } => {
-                let key = MicrobatchKey::of(operation)?;
-                (*self.activations[stage.index].get(&key)?, costs.forward)
-            }
-            Operation::Backward { .. } if last => (0.0, costs.backward),
-            Operation::Backward { .. } => {
-                let key = MicrobatchKey::of(operation)?;
-                (*self.gradients[stage.index].get(&key)?, costs.backward)
-            }
-            Operation::Step { .. } => (0.0, costs.step),
-        };
-        let start = stage.free_at().max(ready);
-        Some(Interval {
-            stage: stage.index,
-            operation,
-            start,
-            end: start + seconds,
-        })
     }
-
-    /// Hands on what an operation made.
-    fn send(&mut self, done: &Interval) {
-        let Some(key) = MicrobatchKey::of(done.operation) else {
-            return;
-        };
-        let downward = matches!(done.operation, Operation::Forward { .. });
-        let (link, free, arrivals) = if downward {
-            let Some(arrivals) = self.activations.get_mut(done.stage + 1) else {
-                return;
-            };
-            (done.stage, &mut self.free_downward[done.stage], arrivals)
-        } else {
-            let Some(below) = done.stage.checked_sub(1) else {
-                return;
-            };
-            let arrivals = &mut self.gradients[below];
-            (below, &mut self.free_upward[done.stage], arrivals)
-        };
-        let speed = self.links.link(link);
-        let start = done.end.max(*free);
-        *free = start + self.links.bytes(done.operation.group()) / speed.bytes_per_second;
-        let end = *free + speed.latency;
-        arrivals.insert(key, end);
-        self.transfers.push(Transfer {
-            link,
-            operation: done.operation,
-            start,
-            end,
-        });
-    }
+    Ok(best.0)
 }

@@ -2,17 +2,17 @@ use thiserror::Error;
 
 use crate::schedule::Operation;
 
-/// Why lists cannot be executed.
+/// Error of a simulation.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SimulationError {
-    /// A stage waits for what never comes.
+    /// A stage waits for an operation that never comes.
     #[error("deadlock: stage {stage} waits forever before operation {position}, {operation}")]
     Deadlock {
         /// The first stage that waits.
         stage: usize,
         /// Place of the operation in the stage's list, from 0.
         position: usize,
-        /// What it cannot start.
+        /// The operation that cannot start.
         operation: Operation,
     },
     /// An operation appears twice in a stage's list.
@@ -28,14 +28,14 @@ pub enum SimulationError {
     /// Lists, costs and links do not fit each other.
     #[error("{expected} {what} expected, {found} found")]
     Mismatch {
-        /// What was counted.
+        /// The items that were counted.
         what: &'static str,
-        /// By the lists.
+        /// Number in the lists.
         expected: usize,
-        /// In costs or links.
+        /// Number in costs or links.
         found: usize,
     },
-    /// A cost is no time.
+    /// A cost is negative or not finite.
     #[error("a pass of group {group} cannot take {seconds} s on stage {stage}")]
     Cost {
         /// The stage.
@@ -45,7 +45,7 @@ pub enum SimulationError {
         /// The cost.
         seconds: f64,
     },
-    /// A link that cannot carry anything.
+    /// A bandwidth is not positive, or a latency is negative or not finite.
     #[error("link {index} cannot have {bytes_per_second} bytes/s and a latency of {latency} s")]
     Link {
         /// Between stages `index` and `index + 1`.
@@ -55,7 +55,7 @@ pub enum SimulationError {
         /// Its latency, seconds.
         latency: f64,
     },
-    /// A size that cannot be.
+    /// A size is negative or not finite.
     #[error("a micro-batch of group {group} cannot have {bytes} bytes")]
     Bytes {
         /// The group.

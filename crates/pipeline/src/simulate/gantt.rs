@@ -10,21 +10,19 @@ const ROW: f64 = 30.0;
 const BAR: f64 = 24.0;
 const LEGEND: f64 = 26.0;
 const AXIS: f64 = 36.0;
-/// Of a character in a bar's label, a digit or a point.
+/// Width of a digit or a point in a bar's label.
 const CHARACTER: f64 = 5.6;
-/// Pixels of the narrowest sensible distance between marks on the axis.
+/// Least distance between marks on the axis.
 const MARK_DISTANCE: f64 = 90.0;
 const LEGEND_ENTRY: f64 = 74.0;
 
-/// Texts are drawn for either background; bars are light with dark labels on both.
+/// Text suits light and dark pages; bars are light with dark labels on both.
 const STYLE: &str = "<style>text{font:12px sans-serif;fill:#444}.axis{stroke:#999;fill:none}\
     .bar{stroke:#444;stroke-width:.5}.bar text{font-size:10px;fill:#111;stroke:none;\
     text-anchor:middle}@media (prefers-color-scheme:dark){text{fill:#ccc}.axis{stroke:#777}}</style>";
 
-/// The simulation as an SVG image: a row a stage, a colour a group, forward passes lighter than
-/// backward passes, optimizer steps grey; labels are `group.microbatch`.
-///
-/// Without a background, for light and dark pages alike.
+/// The simulation as an SVG image: a row per stage, a colour per group, forward passes lighter than
+/// backward passes, optimizer steps grey; labels are `group.microbatch`. There is no background.
 pub fn gantt_svg(simulation: &Simulation) -> String {
     let mut svg = String::new();
     // Writing to a string cannot fail.
@@ -64,7 +62,7 @@ fn draw(svg: &mut String, simulation: &Simulation) -> fmt::Result {
     writeln!(svg, "</svg>")
 }
 
-/// As many entries as fit: a chart of many groups is read by its labels.
+/// Entries for the first groups, as many as fit.
 fn legend(svg: &mut String, groups: usize) -> fmt::Result {
     let room = (WIDTH / LEGEND_ENTRY) as usize;
     for group in 0..groups.min(room) {
@@ -140,12 +138,43 @@ fn round_up(value: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// Of forward and backward passes. The golden angle keeps the hues of neighbouring groups apart,
-/// however many there are.
+/// Colours of forward and backward passes. The golden angle keeps the hues of neighbouring groups
+/// apart for any number of groups.
 fn colours(group: usize) -> (String, String) {
     let hue = (group as f64 * 137.508 + 210.0) % 360.0;
     (
         format!("hsl({hue:.0},70%,82%)"),
         format!("hsl({hue:.0},60%,62%)"),
     )
+}
+
+/// The simulation as text, a line per stage and a column per `seconds_per_column`: groups are letters
+/// from `a` on (from `a` again after 26), small for forward, capital for backward passes, and `.` is
+/// idle.
+///
+/// Each column shows the operation in its middle, so operations shorter than a column may not appear.
+pub fn gantt_text(simulation: &Simulation, seconds_per_column: f64) -> String {
+    let columns = (simulation.makespan / seconds_per_column).ceil() as usize;
+    let mut text = String::new();
+    for (stage, report) in simulation.stages.iter().enumerate() {
+        let mut line = vec!['.'; columns];
+        for interval in &report.intervals {
+            // A letter of the alphabet always fits into a byte.
+            let small = (b'a' + (interval.operation.group() % 26) as u8) as char;
+            let letter = match interval.operation {
+                Operation::Forward { .. } => small,
+                Operation::Backward { .. } => small.to_ascii_uppercase(),
+                Operation::Step { .. } => continue,
+            };
+            let column = |seconds: f64| (seconds / seconds_per_column - 0.5).ceil() as usize;
+            let end = column(interval.end).min(columns);
+            for place in &mut line[column(interval.start).min(end)..end] {
+                *place = letter;
+            }
+        }
+        let line: String = line.into_iter().collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "stage {stage} |{line}");
+    }
+    text
 }

@@ -1,6 +1,8 @@
+use std::collections::BTreeMap;
+
 use crate::schedule::Operation;
 
-/// What executing lists takes. All times are seconds from the start.
+/// Times of executing lists, in seconds from the start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
     /// End of the last operation.
@@ -21,7 +23,7 @@ pub struct StageReport {
     pub steady: Option<Window>,
     /// The operations, in order.
     pub intervals: Vec<Interval>,
-    /// Micro-batches whose activations are held, whenever the number changes: from the start of a
+    /// Number of micro-batches whose activations are held, at every change: from the start of a
     /// forward pass to the end of its backward pass.
     pub in_flight: Vec<(f64, usize)>,
 }
@@ -31,7 +33,7 @@ pub struct StageReport {
 pub struct Window {
     /// Its length.
     pub seconds: f64,
-    /// How much of it the stage worked.
+    /// Seconds of it in which the stage worked.
     pub busy: f64,
     /// Optimizer steps in it, of all groups.
     pub steps: usize,
@@ -42,7 +44,7 @@ pub struct Window {
 pub struct Interval {
     /// The stage.
     pub stage: usize,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// When it starts.
     pub start: f64,
@@ -50,13 +52,13 @@ pub struct Interval {
     pub end: f64,
 }
 
-/// A micro-batch on its way between stages.
+/// A micro-batch's transfer between stages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transfer {
     /// Between stages `link` and `link + 1`.
     pub link: usize,
-    /// What it is a result of: forward passes send activations to the stage above, backward passes
-    /// gradients to the one below.
+    /// The pass whose result it carries: forward passes send activations to the stage above, backward
+    /// passes gradients to the one below.
     pub operation: Operation,
     /// When the link takes it.
     pub start: f64,
@@ -85,6 +87,15 @@ impl Window {
 }
 
 impl StageReport {
+    pub(super) fn new(makespan: f64, intervals: Vec<Interval>) -> Self {
+        Self {
+            whole: window(makespan, &intervals),
+            steady: steady(&intervals),
+            in_flight: in_flight(&intervals),
+            intervals,
+        }
+    }
+
     /// The most micro-batches whose activations are held at once.
     pub fn most_in_flight(&self) -> usize {
         let counts = self.in_flight.iter().map(|&(_, count)| count);
@@ -105,4 +116,72 @@ impl Simulation {
         let steady = self.stages.first()?.steady?;
         Some(steady.steps_per_second())
     }
+}
+
+fn window(seconds: f64, intervals: &[Interval]) -> Window {
+    Window {
+        seconds,
+        busy: intervals
+            .iter()
+            .map(|interval| interval.end - interval.start)
+            .sum(),
+        steps: intervals
+            .iter()
+            .filter(|interval| matches!(interval.operation, Operation::Step { .. }))
+            .count(),
+    }
+}
+
+/// From a step's first forward pass to another's are whole rounds, so each group's work counts equally
+/// often.
+fn steady(intervals: &[Interval]) -> Option<Window> {
+    let mut firsts = BTreeMap::new();
+    for (position, interval) in intervals.iter().enumerate() {
+        if let Operation::Forward { step, .. } = interval.operation {
+            firsts.entry(step).or_insert(position);
+        }
+    }
+    let firsts: Vec<usize> = firsts.into_values().collect();
+    let (from, to) = (*firsts.get(firsts.len() / 2)?, *firsts.last()?);
+    (from < to).then(|| {
+        let seconds = intervals[to].start - intervals[from].start;
+        window(seconds, &intervals[from..to])
+    })
+}
+
+fn in_flight(intervals: &[Interval]) -> Vec<(f64, usize)> {
+    let mut count = 0;
+    let mut changes = Vec::new();
+    for interval in intervals {
+        match interval.operation {
+            Operation::Forward { .. } => {
+                count += 1;
+                changes.push((interval.start, count));
+            }
+            Operation::Backward { .. } => {
+                count -= 1;
+                changes.push((interval.end, count));
+            }
+            Operation::Step { .. } => {}
+        }
+    }
+    changes
+}
+
+/// The part of a stage's time that is idle under LoRAPP once the pipeline is full:
+/// `max{(D − 1 + N − L·N) / (D + N − 1), 0}` for D stages, L groups and N micro-batches a step.
+///
+/// It holds from one step of a group to its next, where all stages and all groups take the same
+/// time, a backward pass in any proportion to a forward pass, and transfers and optimizer steps take
+/// none.
+pub fn bubble_lorapp(stages: usize, groups: usize, microbatches: usize) -> f64 {
+    let alone = (stages + microbatches) as f64 - 1.0;
+    ((alone - (groups * microbatches) as f64) / alone).max(0.0)
+}
+
+/// The part of a stage's time that is idle under GPipe: `(D − 1) / (N + D − 1)` for D stages and N
+/// micro-batches a step, with any number of groups, since they follow one another. 1F1B has the
+/// same; it differs in the activations it holds.
+pub fn bubble_gpipe(stages: usize, microbatches: usize) -> f64 {
+    (stages as f64 - 1.0) / ((stages + microbatches) as f64 - 1.0)
 }

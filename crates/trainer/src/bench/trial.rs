@@ -3,7 +3,7 @@ use std::ops::Range;
 use burn::tensor::{Device, FloatDType};
 use loraloom_model::ModelError;
 use loraloom_pipeline::{
-    Pipeline, Stage,
+    Pipeline, Stage, TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     schedule::{PipelineShape, Schedule},
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageChoice};
+use loraloom_config::{DeviceChoice, MemoryLimit, RunConfig, StageLocation};
 use loraloom_model::{LlamaConfig, cost::frozen_parameters};
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
@@ -93,7 +93,7 @@ fn budgets(
 ) -> Result<Vec<DeviceMemory>, SchedulerError> {
     let mut devices: BTreeMap<String, (DeviceChoice, Vec<StageLayers>)> = BTreeMap::new();
     for (stage, layers) in config.pipeline.stages.iter().zip(layers) {
-        if let StageChoice::Device(device) = stage {
+        if let StageLocation::Device(device) = stage {
             let held = devices.entry(stage.to_string());
             let (_, held) = held.or_insert_with(|| (*device, Vec::new()));
             held.push(layers.clone());

@@ -1,6 +1,6 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
-use loraloom_config::{DeviceChoice, RunConfig, StageChoice};
+use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, frozen_parameters};
 use loraloom_pipeline::{
     StageLayers,
@@ -23,7 +23,7 @@ const WORTH: f64 = 0.98;
 
 /// Whether some adapter has dropout and some stage may be on a GPU.
 fn keeps_masks(config: &RunConfig) -> bool {
-    let cpu = StageChoice::Device(DeviceChoice::Cpu);
+    let cpu = StageLocation::Device(DeviceChoice::Cpu);
     let dropout = config
         .adapters
         .iter()

@@ -1,4 +1,4 @@
-use loraloom_config::{DeviceChoice, DtypeChoice, PipelineConfig, StageChoice};
+use loraloom_config::{DeviceChoice, DtypeChoice, PipelineConfig, StageLocation};
 use loraloom_model::TensorDtype;
 
 /// The type of frozen weights and activations, and a sentence where it is a guess. No device is asked
@@ -8,7 +8,7 @@ pub(super) fn planned(
     pipeline: &PipelineConfig,
     stored: Option<TensorDtype>,
 ) -> (TensorDtype, Option<String>) {
-    let cpu = StageChoice::Device(DeviceChoice::Cpu);
+    let cpu = StageLocation::Device(DeviceChoice::Cpu);
     match choice {
         DtypeChoice::Float32 => (TensorDtype::Float32, None),
         DtypeChoice::Bfloat16 => (TensorDtype::Bfloat16, None),
@@ -30,7 +30,7 @@ pub(super) fn planned(
 #[cfg(test)]
 mod tests {
     use loraloom_config::{
-        BalanceChoice, DeviceChoice, DtypeChoice, PipelineConfig, ScheduleChoice, StageChoice,
+        BalanceChoice, DeviceChoice, DtypeChoice, PipelineConfig, Schedule, StageLocation,
     };
     use loraloom_model::TensorDtype;
 
@@ -40,9 +40,9 @@ mod tests {
     fn auto_is_what_is_stored_but_on_the_cpu() {
         let found = |choice, devices: &[DeviceChoice], stored| {
             let pipeline = PipelineConfig {
-                stages: devices.iter().copied().map(StageChoice::Device).collect(),
+                stages: devices.iter().copied().map(StageLocation::Device).collect(),
                 balance: BalanceChoice::Auto,
-                schedule: ScheduleChoice::Lorapp,
+                schedule: Schedule::LoraPp,
                 microbatches: 1,
                 extra_warmup: 0,
                 token_file: None,

@@ -1,9 +1,9 @@
 //! The pipeline on a clock.
 
-use loraloom_config::ScheduleChoice;
+use loraloom_config::Schedule;
 use loraloom_model::cost::Operations;
 use loraloom_pipeline::{
-    schedule::{Operation, PipelineShape, Schedule},
+    schedule::{Operation, PipelineShape, operations},
     simulate::{
         Costs, Link, Links, PassCosts, Simulation, SimulationError, StageReport, bubble_gpipe,
         bubble_lorapp, simulate,
@@ -35,7 +35,7 @@ impl Speeds {
 /// What is to be simulated.
 #[derive(Debug)]
 pub(super) struct Pipeline {
-    pub(super) schedule: ScheduleChoice,
+    pub(super) schedule: Schedule,
     /// Micro-batches of a group's step: of all groups, the most. Each group's work is spread evenly
     /// over so many.
     pub(super) microbatches: usize,
@@ -81,10 +81,8 @@ impl Pipeline {
         let (stages, microbatches) = (self.stages(), self.microbatches);
         let bubble = PlannedBubble {
             closed_form: match self.schedule {
-                ScheduleChoice::Lorapp => bubble_lorapp(stages, self.groups(), microbatches),
-                ScheduleChoice::OneFOneB | ScheduleChoice::Gpipe => {
-                    bubble_gpipe(stages, microbatches)
-                }
+                Schedule::LoraPp => bubble_lorapp(stages, self.groups(), microbatches),
+                Schedule::OneFOneB | Schedule::GPipe => bubble_gpipe(stages, microbatches),
             },
             simulated: mean(long.stages.iter().map(steady_bubble)),
             simulated_if_drained: mean(one.stages.iter().map(|stage| stage.whole.bubble())),
@@ -122,13 +120,8 @@ impl Pipeline {
         };
         let bytes = self.step_bytes.iter().map(|bytes| bytes / parts).collect();
         let links = Links::new(vec![link; stages.saturating_sub(1)], bytes)?;
-        let schedule = match self.schedule {
-            ScheduleChoice::Lorapp => Schedule::LoraPp,
-            ScheduleChoice::OneFOneB => Schedule::OneFOneB,
-            ScheduleChoice::Gpipe => Schedule::GPipe,
-        };
         simulate(
-            &schedule.operations(&shape),
+            &operations(self.schedule, &shape),
             &Costs::new(by_stage.collect())?,
             &links,
         )
@@ -163,7 +156,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use loraloom_config::ScheduleChoice;
+    use loraloom_config::Schedule;
     use loraloom_model::cost::Operations;
 
     use super::{Pipeline, Speeds, most_held};
@@ -173,7 +166,7 @@ mod tests {
         backward: 2e12,
     };
 
-    fn pipeline(schedule: ScheduleChoice, stages: usize, groups: usize) -> Pipeline {
+    fn pipeline(schedule: Schedule, stages: usize, groups: usize) -> Pipeline {
         Pipeline {
             schedule,
             microbatches: 1,
@@ -185,11 +178,7 @@ mod tests {
 
     #[test]
     fn equal_stages_agree_with_the_closed_forms() {
-        for schedule in [
-            ScheduleChoice::Lorapp,
-            ScheduleChoice::OneFOneB,
-            ScheduleChoice::Gpipe,
-        ] {
+        for schedule in [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe] {
             for (stages, groups) in [(1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (4, 6)] {
                 let planned = pipeline(schedule, stages, groups);
                 let bubble = planned.predict(Speeds::default()).unwrap().bubble;
@@ -205,7 +194,7 @@ mod tests {
 
     #[test]
     fn time_is_operations_over_speed_and_links_add_to_it() {
-        let planned = pipeline(ScheduleChoice::Gpipe, 2, 1);
+        let planned = pipeline(Schedule::GPipe, 2, 1);
         let seconds = |tflops, link_bytes_per_second| {
             let speeds = Speeds {
                 tflops,
@@ -226,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_slow_stage_leaves_the_others_idle() {
-        let mut planned = pipeline(ScheduleChoice::Lorapp, 2, 2);
+        let mut planned = pipeline(Schedule::LoraPp, 2, 2);
         planned.operations[1] = vec![
             Operations {
                 forward: 2e12,
@@ -242,7 +231,7 @@ mod tests {
 
     #[test]
     fn what_is_held_is_summed_by_group() {
-        let planned = pipeline(ScheduleChoice::Lorapp, 2, 2);
+        let planned = pipeline(Schedule::LoraPp, 2, 2);
         let long = planned.predict(Speeds::default()).unwrap().long;
         assert_eq!(most_held(&long.stages[0], &[10, 1]), 11);
         assert_eq!(most_held(&long.stages[1], &[10, 1]), 10);

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_config::ScheduleChoice;
+use loraloom_config::Schedule;
 use loraloom_pipeline::simulate::{Simulation, gantt_svg};
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Plan {
     /// Type of frozen weights and activations that sizes are for.
     pub dtype: String,
     /// In which order stages work for the groups.
-    pub schedule: ScheduleChoice,
+    pub schedule: Schedule,
     /// By stage.
     pub stages: Vec<PlannedStage>,
     /// Where groups have their layers on different stages: how many each stage runs, by partition.

@@ -1,4 +1,4 @@
-//! A stage that sleeps, and notes what it was asked for.
+//! A stage that sleeps and records its calls.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,7 +10,7 @@ use batchlora::SlotUpdate;
 use burn::tensor::{Device, Tensor};
 use loraloom_pipeline::{Forwarded, Microbatch, MicrobatchId, PipelineError, TrainStage};
 
-/// What a stage did.
+/// A call of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Done {
     Forward(MicrobatchId, f32),
@@ -21,13 +21,14 @@ pub(crate) enum Done {
 
 #[derive(Debug)]
 pub(crate) struct Sleeper {
+    device: Device,
     pub(crate) index: usize,
     last: usize,
     pass: Duration,
     done: Arc<Mutex<Vec<Done>>>,
     pub(crate) in_flight: usize,
     pub(crate) most_in_flight: usize,
-    /// Fails, or panics, at its so manieth forward pass.
+    /// The forward pass, counted from 1, at which it fails, or panics.
     pub(crate) fails_at: Option<usize>,
     pub(crate) panics: bool,
     forwards: usize,
@@ -48,8 +49,8 @@ impl Sleeper {
 }
 
 impl TrainStage for Sleeper {
-    fn device(&self) -> Device {
-        Device::flex()
+    fn device(&self) -> &Device {
+        &self.device
     }
 
     fn computes_in_call(&self) -> bool {
@@ -125,9 +126,11 @@ impl TrainStage for Sleeper {
     }
 }
 
-pub(crate) fn sleepers(stages: usize, pass: Duration) -> Vec<Sleeper> {
-    (0..stages)
-        .map(|index| Sleeper {
+#[expect(clippy::vec_box, reason = "the executor runs boxed stages")]
+pub(crate) fn sleepers(stages: usize, pass: Duration) -> Vec<Box<Sleeper>> {
+    let sleeper = |index| {
+        Box::new(Sleeper {
+            device: Device::flex(),
             index,
             last: stages - 1,
             pass,
@@ -138,7 +141,8 @@ pub(crate) fn sleepers(stages: usize, pass: Duration) -> Vec<Sleeper> {
             panics: false,
             forwards: 0,
         })
-        .collect()
+    };
+    (0..stages).map(sleeper).collect()
 }
 
 pub(crate) fn done(stage: &Sleeper) -> Vec<Done> {

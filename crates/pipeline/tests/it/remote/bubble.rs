@@ -9,15 +9,16 @@
 use std::{ops::Range, time::Duration};
 
 use loraloom_pipeline::{
-    AnyStage, Pipeline,
+    Pipeline,
     executor::{Passes, StepOutcome},
-    remote::{StandIn, Worker, WorkerOptions},
+    remote::{Worker, WorkerOptions},
     schedule::Schedule,
     simulate::{bubble_gpipe, bubble_lorapp},
 };
 
 use crate::remote::{
     alone::done_alone,
+    sleeping::Sleeping,
     support::{self, Model, adapter, controller, options, passes, training},
 };
 
@@ -72,18 +73,15 @@ fn bubble(model: &Model, cut: &[Range<usize>], schedule: Schedule) -> f64 {
     let (mut stages, mut workers) = (Vec::new(), Vec::new());
     for (stage, layers) in cut.iter().enumerate() {
         let worker = Worker::start(WorkerOptions {
-            stand_in: Some(StandIn {
-                forward: PASS,
-                backward: PASS,
-            }),
+            stand_in: Some(Box::new(|| Sleeping::boxed(PASS))),
             ..options(&format!("bubble-{stage}"), &directory)
         })
         .unwrap();
         let stage = model.connect(&controller, &worker, stage, layers.clone());
-        stages.push(AnyStage::from(stage.unwrap()));
+        stages.push(stage.unwrap());
         workers.push(worker);
     }
-    let mut pipeline = Pipeline::of(stages).unwrap();
+    let mut pipeline = Pipeline::new(stages).unwrap();
     let groups = cut.len();
     pipeline.reserve_groups(groups).unwrap();
     for group in 0..groups {

@@ -3,9 +3,10 @@
 use std::{fs, time::Duration};
 
 use batchlora::{Segment, Segments};
+use loraloom_config::WorkerAddress;
 use loraloom_pipeline::{
     Pipeline, PipelineError, StageLayers,
-    remote::{Controller, Worker, WorkerAddress, WorkerError},
+    remote::{Controller, Worker, WorkerError},
 };
 
 use crate::remote::{
@@ -218,7 +219,7 @@ fn a_pass_that_cannot_be_done_is_an_error() {
     drop(pipeline);
     let controller = controller();
     let again = model.connect(&controller, &workers[0], 0, 0..4).unwrap();
-    let mut pipeline = Pipeline::of(vec![again.into()]).unwrap();
+    let mut pipeline = Pipeline::new(vec![again]).unwrap();
     let batch = microbatch(&model.config, 3, None);
     for seed in 0..2 {
         pipeline
@@ -249,7 +250,7 @@ fn a_worker_that_does_not_get_on_is_lost() {
     // What is not answered may have been asked before the pass.
     let begun = std::time::Instant::now();
     let stage = model.connect(&controller, &worker, 0, 0..4).unwrap();
-    let pipeline = Pipeline::of(vec![stage.into()]).unwrap();
+    let pipeline = Pipeline::new(vec![stage]).unwrap();
     // No adapter is there.
     let batch = microbatch(&model.config, 3, None);
     let error = pipeline.target_losses(0, &batch).unwrap_err();

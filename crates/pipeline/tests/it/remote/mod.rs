@@ -9,5 +9,6 @@ mod bubble;
 mod handshake;
 mod same_bits;
 mod scenarios;
+mod sleeping;
 mod staggered;
 mod support;

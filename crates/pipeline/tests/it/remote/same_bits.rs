@@ -1,7 +1,7 @@
 //! Workers compute what local stages do, to the last bit.
 
 use burn::tensor::FloatDType;
-use loraloom_pipeline::{Pipeline, remote::Worker};
+use loraloom_pipeline::{Pipeline, PipelineStage, remote::Worker};
 
 use crate::remote::{
     alone::done_alone,
@@ -142,7 +142,7 @@ fn training_over_workers_and_local_stages() {
                     model.local(layers).into()
                 }
             });
-        let pipeline = Pipeline::of(stages.collect()).unwrap();
+        let pipeline = Pipeline::new(stages.collect::<Vec<Box<dyn PipelineStage>>>()).unwrap();
         assert_eq!(train(pipeline, &model, [2, 1]), one);
     }
 }

@@ -1,7 +1,7 @@
 //! Groups whose layers are on different stages compute what one stage does, to the last bit.
 
 use burn::tensor::FloatDType;
-use loraloom_pipeline::{AnyStage, Partitions, Pipeline, PipelineError, StageLayers};
+use loraloom_pipeline::{Partitions, Pipeline, PipelineError, PipelineStage, Stage, StageLayers};
 
 use crate::remote::{
     alone::done_alone,
@@ -218,17 +218,17 @@ fn stages_that_do_not_fit_are_refused() {
         return;
     }
     let model = Model::open(&model());
-    let stage = |ranges: &[std::ops::Range<usize>]| -> AnyStage {
+    let stage = |ranges: &[std::ops::Range<usize>]| -> Stage {
         let layers = StageLayers::new(ranges.to_vec()).unwrap();
-        model.local(layers).into()
+        model.local(layers)
     };
-    let error = Pipeline::of(vec![stage(&[0..2, 0..3]), stage(&[2..4, 2..4])]).unwrap_err();
+    let error = Pipeline::new(vec![stage(&[0..2, 0..3]), stage(&[2..4, 2..4])]).unwrap_err();
     assert!(
         matches!(&error, PipelineError::Gap { layers } if *layers == [0..3, 2..4]),
         "{error}"
     );
-    let one = model.local(2..4).into();
-    let error = Pipeline::of(vec![stage(&[0..2, 0..3]), one]).unwrap_err();
+    let one = model.local(2..4);
+    let error = Pipeline::new(vec![stage(&[0..2, 0..3]), one]).unwrap_err();
     assert!(
         matches!(&error, PipelineError::Turns { turns } if *turns == [2, 1]),
         "{error}"

@@ -12,7 +12,7 @@ use batchlora::{AdapterState, DropoutDraw, LoraSpec, Segment, Segments, SlotUpda
 use burn::tensor::{Device, FloatDType, TensorData};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
-    AnyStage, Microbatch, Pipeline, PipelineError, Stage, StageLayers,
+    Microbatch, Pipeline, PipelineError, Stage, StageLayers,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     remote::{Controller, RemoteStage, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
@@ -112,10 +112,10 @@ pub(crate) fn remote_staggered(model: &Model, cut: &[StageLayers]) -> (Pipeline,
         let directory = crate::remote::support::model();
         let worker = Worker::start(options(&name, &directory)).unwrap();
         let stage = model.connect(&controller, &worker, stage, layers.clone());
-        stages.push(AnyStage::from(stage.unwrap()));
+        stages.push(stage.unwrap());
         workers.push(worker);
     }
-    (Pipeline::of(stages).unwrap(), workers)
+    (Pipeline::new(stages).unwrap(), workers)
 }
 
 /// An adapter whose B is not zero, so that every gradient depends on it from the first step on.

@@ -1,7 +1,7 @@
 //! Lists, costs and links that cannot be executed.
 
 use loraloom_pipeline::{
-    schedule::{Operation, PipelineShape, Schedule},
+    schedule::{Operation, PipelineShape, Schedule, operations},
     simulate::{Costs, Link, Links, SimulationError, simulate, submission_order},
 };
 
@@ -9,7 +9,7 @@ use crate::simulate::support::passes;
 
 #[test]
 fn a_circular_wait_is_named() {
-    let mut lists = Schedule::LoraPp.operations(&PipelineShape::new(2, 2, 1, 1));
+    let mut lists = operations(Schedule::LoraPp, &PipelineShape::new(2, 2, 1, 1));
     // The last stage now wants group 1 first, the first stage group 0's gradient before sending it.
     lists[1].rotate_left(3);
     let first = lists[0].remove(1);
@@ -38,7 +38,7 @@ fn a_circular_wait_is_named() {
 /// Each of the three rules within one stage, broken.
 #[test]
 fn lists_that_break_a_rule_are_refused() {
-    let one = Schedule::LoraPp.operations(&PipelineShape::new(1, 1, 1, 2));
+    let one = operations(Schedule::LoraPp, &PipelineShape::new(1, 1, 1, 2));
     let costs = Costs::uniform(1, 1, passes(1.0, 1.0)).unwrap();
     let refused_at = |list: Vec<Operation>| match simulate(&[list], &costs, &Links::instant(1, 1))
         .unwrap_err()
@@ -65,7 +65,7 @@ fn lists_that_break_a_rule_are_refused() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_its_numbers() {
-    let lists = Schedule::LoraPp.operations(&PipelineShape::new(3, 2, 1, 1));
+    let lists = operations(Schedule::LoraPp, &PipelineShape::new(3, 2, 1, 1));
     let refusal = |stages, groups, links: &Links| {
         let costs = Costs::uniform(stages, groups, passes(1.0, 1.0)).unwrap();
         simulate(&lists, &costs, links).unwrap_err().to_string()

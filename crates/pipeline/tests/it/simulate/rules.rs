@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_pipeline::{
-    schedule::{Operation, PipelineShape, Schedule},
+    schedule::{Operation, PipelineShape, Schedule, operations},
     simulate::{Costs, Link, Links, PassCosts, simulate, submission_order},
 };
 use proptest::{collection::vec, prelude::*};
@@ -99,7 +99,7 @@ proptest! {
     /// Every start is the earliest that the rules allow, and nothing is left out.
     #[test]
     fn operations_start_as_soon_as_they_can(case in case()) {
-        let lists = case.schedule.operations(&case.shape);
+        let lists = operations(case.schedule, &case.shape);
         let costs = Costs::new(case.costs.clone()).unwrap();
         let links = Links::new(case.links.clone(), case.bytes.clone()).unwrap();
         let simulation = simulate(&lists, &costs, &links).unwrap();
@@ -153,7 +153,7 @@ proptest! {
     /// it needs, and nothing later than work that a device of equal speed would do after it.
     #[test]
     fn one_thread_can_submit_for_all_stages(case in case()) {
-        let lists = case.schedule.operations(&case.shape);
+        let lists = operations(case.schedule, &case.shape);
         let order = submission_order(&lists).unwrap();
         for (stage, list) in lists.iter().enumerate() {
             let own = order.iter().filter(|(of, _)| *of == stage);

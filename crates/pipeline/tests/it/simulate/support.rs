@@ -1,5 +1,5 @@
 use loraloom_pipeline::{
-    schedule::{PipelineShape, Schedule},
+    schedule::{PipelineShape, Schedule, operations},
     simulate::{Costs, Links, PassCosts, Simulation, simulate},
 };
 
@@ -21,7 +21,7 @@ pub(crate) fn run(
     links: &Links,
 ) -> Simulation {
     let costs = Costs::uniform(shape.stages, shape.groups, costs).expect("costs");
-    simulate(&schedule.operations(shape), &costs, links).expect("no deadlock")
+    simulate(&operations(schedule, shape), &costs, links).expect("no deadlock")
 }
 
 /// Equal stages and groups, hops without cost.

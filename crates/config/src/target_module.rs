@@ -1,0 +1,99 @@
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
+
+use crate::one_or_many::OneOrMany;
+
+/// PEFT's name of every linear layer.
+const ALL_LINEAR: &str = "all-linear";
+
+/// All names in `target_modules`.
+pub(crate) const NAMES: [&str; 8] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    ALL_LINEAR,
+];
+
+/// A linear layer of a decoder layer that an adapter may target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetModule {
+    /// Queries.
+    QProj,
+    /// Keys.
+    KProj,
+    /// Values.
+    VProj,
+    /// Attention output.
+    OProj,
+    /// Gate of the MLP.
+    GateProj,
+    /// Up-projection of the MLP.
+    UpProj,
+    /// Down-projection of the MLP.
+    DownProj,
+}
+
+impl TargetModule {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::QProj,
+        Self::KProj,
+        Self::VProj,
+        Self::OProj,
+        Self::GateProj,
+        Self::UpProj,
+        Self::DownProj,
+    ];
+
+    /// The name in a Hugging Face model.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize]
+    }
+}
+
+/// Reads one name, a list of names, or `all-linear`.
+pub(crate) fn modules<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<TargetModule>, D::Error> {
+    let names = OneOrMany::deserialize(deserializer)?;
+    let names = names.items();
+    if names.is_empty() {
+        return Err(D::Error::custom("must name at least one module"));
+    }
+    if names == [ALL_LINEAR] {
+        return Ok(TargetModule::ALL.to_vec());
+    }
+    let mut modules = Vec::with_capacity(names.len());
+    for name in names {
+        if name == ALL_LINEAR {
+            let problem = format!("`{ALL_LINEAR}` is every module and stands alone");
+            return Err(D::Error::custom(problem));
+        }
+        let module = TargetModule::ALL
+            .into_iter()
+            .find(|module| module.name() == name);
+        let module = module.ok_or_else(|| D::Error::unknown_variant(name, &NAMES))?;
+        if modules.contains(&module) {
+            return Err(D::Error::custom(format!("`{name}` is named twice")));
+        }
+        modules.push(module);
+    }
+    Ok(modules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TargetModule;
+
+    #[test]
+    fn names_are_those_that_are_written() {
+        for module in TargetModule::ALL {
+            let written = serde_json::to_value(module).unwrap();
+            assert_eq!(written, module.name());
+        }
+    }
+}

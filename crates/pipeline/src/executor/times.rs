@@ -1,0 +1,317 @@
+use std::{
+    collections::VecDeque,
+    ops::AddAssign,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::Instant,
+};
+
+use burn::tensor::Tensor;
+
+/// Times of a pass on a stage, in seconds of one clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PassTimes {
+    /// When the tensor from the neighbouring stage arrived; `None` where the pass takes none.
+    pub arrived: Option<f64>,
+    /// When the stage had finished all work before the pass.
+    pub free: f64,
+    /// When the pass ended.
+    pub done: f64,
+}
+
+/// Both passes of a micro-batch at a stage.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MicrobatchTimes {
+    /// Forward.
+    pub forward: PassTimes,
+    /// Backward.
+    pub backward: PassTimes,
+}
+
+/// Times that a stage measured of a group's step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepTimes {
+    /// Seconds that it worked on the step.
+    pub busy: f64,
+    /// By micro-batch.
+    pub microbatches: Vec<MicrobatchTimes>,
+}
+
+impl PassTimes {
+    /// The same on a clock that is `difference` seconds behind.
+    fn shifted(self, difference: f64) -> Self {
+        Self {
+            arrived: self.arrived.map(|arrived| arrived - difference),
+            free: self.free - difference,
+            done: self.done - difference,
+        }
+    }
+}
+
+/// Numbers for one time: whole seconds and the rest, since `f32` does not hold both for long.
+const TIME: usize = 2;
+
+/// Numbers for a micro-batch: three times for each pass.
+const MICROBATCH: usize = 6 * TIME;
+
+impl StepTimes {
+    /// Length of [`to_values`](Self::to_values).
+    #[cfg(any(feature = "remote", test))]
+    pub(crate) fn length(microbatches: usize) -> usize {
+        1 + microbatches * MICROBATCH
+    }
+
+    /// All numbers in a row, to be sent as a tensor.
+    #[cfg(any(feature = "remote", test))]
+    pub(crate) fn to_values(&self) -> Vec<f32> {
+        // A time is never negative.
+        let pair = |time: Option<f64>| {
+            let time = time.unwrap_or(-1.0);
+            [time.floor() as f32, (time - time.floor()) as f32]
+        };
+        let passes = self.microbatches.iter().flat_map(|times| {
+            [times.forward, times.backward]
+                .into_iter()
+                .flat_map(|pass| {
+                    [pass.arrived, Some(pass.free), Some(pass.done)]
+                        .into_iter()
+                        .flat_map(pair)
+                })
+        });
+        std::iter::once(self.busy as f32).chain(passes).collect()
+    }
+
+    /// From numbers of a stage whose clock is `difference` seconds ahead of the caller's.
+    pub(crate) fn from_values(values: &[f32], difference: f64) -> Self {
+        let (busy, rest) = values.split_first().unwrap_or((&0.0, &[]));
+        let microbatches = rest.chunks_exact(MICROBATCH).map(|chunk| {
+            let time = |at: usize| f64::from(chunk[at * TIME]) + f64::from(chunk[at * TIME + 1]);
+            let pass = |first: usize| {
+                let pass = PassTimes {
+                    arrived: Some(time(first)).filter(|&arrived| arrived >= 0.0),
+                    free: time(first + 1),
+                    done: time(first + 2),
+                };
+                pass.shifted(difference)
+            };
+            MicrobatchTimes {
+                forward: pass(0),
+                backward: pass(3),
+            }
+        });
+        Self {
+            busy: f64::from(*busy),
+            microbatches: microbatches.collect(),
+        }
+    }
+}
+
+/// Times of a group's step on a stage in another process, which are still to be read.
+#[derive(Debug)]
+pub struct Measurement {
+    /// The numbers; see [`read`](Self::read).
+    pub(crate) values: Tensor<1>,
+    pub(crate) clock: Arc<StageClock>,
+}
+
+impl Measurement {
+    /// Converts numbers that were read to times of this process's clock.
+    pub(crate) fn read(clock: &StageClock, values: &[f32]) -> StepTimes {
+        StepTimes::from_values(values, clock.difference())
+    }
+}
+
+/// Answers that are kept.
+#[cfg(any(feature = "remote", test))]
+const REMEMBERED: usize = 8;
+
+/// Seconds since the first call in this process.
+pub(crate) fn now() -> f64 {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGINNING.elapsed().as_secs_f64()
+}
+
+/// How far the clock of a stage in another process is ahead of this one's.
+///
+/// As in NTP: the other clock was read at some time between question and answer, so the answer with
+/// the shortest round trip is the most exact. Only the last few count, since clocks drift.
+#[derive(Debug, Default)]
+pub struct StageClock {
+    /// Round trip and difference, in seconds.
+    answers: Mutex<VecDeque<(f64, f64)>>,
+}
+
+impl StageClock {
+    /// Records that the other clock showed `said` between these two times of this process's clock.
+    #[cfg(any(feature = "remote", test))]
+    pub(crate) fn observe(&self, asked: f64, answered: f64, said: f64) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.len() == REMEMBERED {
+            answers.pop_front();
+        }
+        answers.push_back((answered - asked, said - f64::midpoint(asked, answered)));
+    }
+
+    /// Seconds that the other clock is ahead; 0 before the first observation.
+    pub(crate) fn difference(&self) -> f64 {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let soonest = answers
+            .iter()
+            .min_by(|left, right| left.0.total_cmp(&right.0));
+        soonest.map_or(0.0, |&(_, difference)| difference)
+    }
+}
+
+/// Times of transfers between stages in different processes.
+///
+/// A transfer begins when the pass ends whose result it carries, and ends when the tensor has arrived.
+/// It is hidden while the stage that needs it has other work.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TransferTimes {
+    /// Sum of the transfers' seconds.
+    pub seconds: f64,
+    /// Part of it in which the receiving stage had no other work.
+    pub waited: f64,
+}
+
+impl TransferTimes {
+    /// Share of the transfers' time in which the receiving stage had other work; `None` without
+    /// transfers.
+    pub fn overlap(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| 1.0 - self.waited / self.seconds)
+    }
+
+    /// One transfer, from a pass of one stage to a pass of the other.
+    fn between(sent: &PassTimes, taken: &PassTimes) -> Option<Self> {
+        let arrived = taken.arrived?;
+        // Two clocks differ by a fraction of a round trip.
+        let seconds = (arrived - sent.done).max(0.0);
+        let waited = (arrived - taken.free.max(sent.done)).clamp(0.0, seconds);
+        Some(Self { seconds, waited })
+    }
+
+    /// All transfers of a group's step between neighbours, from their times by stage; `linked[k]` is
+    /// whether stages `k` and `k + 1` are in different processes. `None` without such a pair, or if
+    /// one of them has no times.
+    pub(super) fn of(stages: &[Option<&[MicrobatchTimes]>], linked: &[bool]) -> Option<Self> {
+        let mut all = Self::default();
+        for (pair, _) in stages.windows(2).zip(linked).filter(|(_, linked)| **linked) {
+            let [below, above] = [pair[0]?, pair[1]?];
+            for (below, above) in below.iter().zip(above) {
+                all += Self::between(&below.forward, &above.forward)?;
+                all += Self::between(&above.backward, &below.backward)?;
+            }
+        }
+        linked.contains(&true).then_some(all)
+    }
+}
+
+impl AddAssign for TransferTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.seconds += other.seconds;
+        self.waited += other.waited;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MicrobatchTimes, PassTimes, StageClock, StepTimes, TransferTimes};
+
+    #[test]
+    fn times_survive_the_way_to_the_tenth_of_a_microsecond_for_weeks() {
+        let pass = |arrived, free: f64| PassTimes {
+            arrived,
+            free,
+            done: free + 0.25,
+        };
+        for day in [0.0, 1.0, 30.0] {
+            let now = day * 86_400.0 + 12.345_678_9;
+            let times = StepTimes {
+                busy: 0.5,
+                microbatches: vec![
+                    MicrobatchTimes {
+                        forward: pass(None, now),
+                        backward: pass(Some(now + 1.0), now + 2.0),
+                    };
+                    2
+                ],
+            };
+            let values = times.to_values();
+            assert_eq!(values.len(), StepTimes::length(2));
+            let found = StepTimes::from_values(&values, 2.0);
+            assert_eq!(found.microbatches.len(), 2);
+            let MicrobatchTimes { forward, backward } = found.microbatches[1];
+            assert_eq!(forward.arrived, None);
+            for (found, expected) in [
+                (forward.free, now - 2.0),
+                (forward.done, now - 1.75),
+                (backward.arrived.unwrap_or_default(), now - 1.0),
+                (backward.free, now),
+            ] {
+                assert!((found - expected).abs() < 1e-7, "{found} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_soonest_of_the_last_answers_counts() {
+        let clock = StageClock::default();
+        assert!(clock.difference().abs() < 1e-12);
+        clock.observe(0.0, 0.001, 5.0);
+        clock.observe(1.0, 1.5, 6.4);
+        assert!((clock.difference() - 4.9995).abs() < 1e-9);
+        for second in 0..8 {
+            let asked = f64::from(second);
+            clock.observe(asked, asked + 0.5, asked + 7.25);
+        }
+        assert!((clock.difference() - 7.0).abs() < 1e-9, "the first is old");
+    }
+
+    fn pass(arrived: Option<f64>, free: f64, done: f64) -> PassTimes {
+        PassTimes {
+            arrived,
+            free,
+            done,
+        }
+    }
+
+    #[test]
+    fn what_a_stage_does_not_wait_for_is_hidden() {
+        // Sent at 1, there at 3; the stage is free from `free` on.
+        for (free, waited) in [(0.0, 2.0), (1.0, 2.0), (2.5, 0.5), (3.0, 0.0), (9.0, 0.0)] {
+            let one = TransferTimes::between(&pass(None, 0.0, 1.0), &pass(Some(3.0), free, 10.0));
+            let one = one.expect("it has arrived");
+            assert!((one.seconds - 2.0).abs() < 1e-12);
+            assert!((one.waited - waited).abs() < 1e-12, "{free}: {one:?}");
+        }
+        // Clocks that disagree.
+        let one = TransferTimes::between(&pass(None, 0.0, 1.0), &pass(Some(0.9), 0.5, 2.0));
+        assert_eq!(one, Some(TransferTimes::default()));
+        assert_eq!(TransferTimes::default().overlap(), None);
+        assert_eq!(
+            TransferTimes {
+                seconds: 2.0,
+                waited: 0.5
+            }
+            .overlap(),
+            Some(0.75)
+        );
+    }
+
+    #[test]
+    fn transfers_of_both_directions_are_summed() {
+        let below = [MicrobatchTimes {
+            forward: pass(None, 0.0, 1.0),
+            backward: pass(Some(6.0), 3.0, 7.0),
+        }];
+        let above = [MicrobatchTimes {
+            forward: pass(Some(2.0), 0.0, 3.0),
+            backward: pass(None, 3.0, 4.0),
+        }];
+        let stages = [Some(&below[..]), Some(&above[..])];
+        let all = TransferTimes::of(&stages, &[true]).expect("a link");
+        // Up from 1 to 2, all of it waited for; down from 4 to 6, and free from 3.
+        assert!((all.seconds - 3.0).abs() < 1e-12 && (all.waited - 3.0).abs() < 1e-12);
+        assert_eq!(TransferTimes::of(&stages, &[false]), None);
+        assert_eq!(TransferTimes::of(&[Some(&below), None], &[true]), None);
+    }
+}

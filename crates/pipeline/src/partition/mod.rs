@@ -1,0 +1,14 @@
+//! The layers of each stage.
+
+mod balance;
+mod clock;
+mod costs;
+mod layers;
+mod measure;
+mod stagger;
+
+pub use balance::{Balance, PartitionError, partition};
+pub use costs::PartCosts;
+pub use layers::{Partitions, StageLayers};
+pub use measure::PartSeconds;
+pub use stagger::stagger;

@@ -1,0 +1,245 @@
+use std::{
+    net::ToSocketAddrs,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use burn::{
+    remote::{ConnectError, EndpointId, IrohHost, RemoteHost},
+    tensor::{Device, FloatDType},
+};
+use loraloom_config::WorkerAddress;
+use loraloom_model::{Checkpoint, LlamaConfig};
+
+use super::{
+    line::{Line, Session, Silence},
+    link::{Link, Monitor},
+    stage::RemoteStage,
+};
+use crate::{
+    PipelineError, StageLayers,
+    remote::{
+        WorkerError, connection,
+        digest::weights_digest,
+        wire::{Answer, CONTROL, Command, Envelope, Greeting, LoadOrder, PROTOCOL, SESSIONS},
+    },
+};
+
+/// How long a busy worker is asked again: its controller may have just ended.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Number of times that a worker's clock is read before its first pass.
+const FIRST_PULSES: usize = 3;
+
+/// Connects the workers of one run.
+#[derive(Debug)]
+pub struct Controller {
+    link: Arc<Link>,
+    token: String,
+    deadline: Duration,
+}
+
+/// The stage that a worker is to load.
+#[derive(Debug, Clone)]
+pub struct StageOrder<'a> {
+    /// Its decoder layers.
+    pub layers: StageLayers,
+    /// The model's weights as the controller has them.
+    pub checkpoint: &'a Checkpoint,
+    /// The type to compute in.
+    pub dtype: FloatDType,
+    /// Whether a forward pass keeps only the inputs of layers.
+    pub gradient_checkpointing: bool,
+}
+
+/// A worker that has accepted this controller and has not loaded its stage.
+#[derive(Debug)]
+pub struct Reached {
+    line: Arc<Line>,
+    deadline: Duration,
+    config: LlamaConfig,
+    on_cpu: bool,
+    dtypes: Vec<FloatDType>,
+}
+
+impl Reached {
+    /// Whether the worker computes on its CPU.
+    pub fn on_cpu(&self) -> bool {
+        self.on_cpu
+    }
+
+    /// Whether the worker's device can compute in a type.
+    pub fn supports(&self, dtype: FloatDType) -> bool {
+        self.dtypes.contains(&dtype)
+    }
+
+    /// Lets the worker read its layers, and reads them here as well, to compare digests.
+    ///
+    /// # Errors
+    /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
+    pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
+        let held = order.layers.held();
+        let by_partition = order.layers.by_partition().iter();
+        let failed = |reason: String| self.line.problem(WorkerError::Failed { reason });
+        let command = Command::Load(LoadOrder {
+            layers: by_partition.map(|range| [range.start, range.end]).collect(),
+            dtype: order.dtype,
+            gradient_checkpointing: order.gradient_checkpointing,
+            digest: weights_digest(order.checkpoint, &self.config, (held.start, held.end))?,
+        });
+        let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
+        let Answer::Loaded {
+            weight_bytes,
+            products,
+        } = answer
+        else {
+            return Err(failed("it does not say what it has loaded".to_owned()));
+        };
+        for _ in 0..FIRST_PULSES {
+            let answer = self.line.pulse();
+            answer.map_err(|Silence| failed("its connection has ended".to_owned()))?;
+        }
+        let monitor = Monitor::start(&self.line, self.deadline)
+            .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
+        Ok(RemoteStage::new(
+            self,
+            order,
+            (weight_bytes, products),
+            monitor,
+        ))
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {
+        (self.line, self.config, self.on_cpu)
+    }
+}
+
+impl Controller {
+    /// Connects to workers that were started with this token. A stage that makes no progress for
+    /// `deadline` counts as lost; three optimizer steps must take less.
+    ///
+    /// # Errors
+    /// If this machine's network cannot be used.
+    pub fn new(token: &str, deadline: Duration) -> Result<Self, PipelineError> {
+        let link = Link::new().map_err(|error| PipelineError::Network {
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            link: Arc::new(link),
+            token: token.trim().to_owned(),
+            deadline,
+        })
+    }
+
+    /// Claims a worker for a stage of a model.
+    ///
+    /// # Errors
+    /// [`PipelineError::Worker`] if it cannot be reached, serves another controller, or has another
+    /// version or model.
+    pub fn reach(
+        &self,
+        stage: usize,
+        address: &WorkerAddress,
+        config: &LlamaConfig,
+    ) -> Result<Reached, PipelineError> {
+        let reach = || {
+            let host = self.host(address)?;
+            let control = open(&host, CONTROL)?;
+            let Answer::Yours {
+                lease,
+                on_cpu,
+                dtypes,
+            } = self.claim(&control, config)?
+            else {
+                let reason = "it does not answer a greeting".to_owned();
+                return Err(WorkerError::Failed { reason });
+            };
+            let sessions = (0..SESSIONS).map(|session| open(&host, session));
+            let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+            Ok(Reached {
+                line: Line::new(stage, address, sessions, lease, &self.link),
+                deadline: self.deadline,
+                config: config.clone(),
+                on_cpu,
+                dtypes,
+            })
+        };
+        reach().map_err(|problem| PipelineError::Worker {
+            stage,
+            address: address.to_string(),
+            problem,
+        })
+    }
+
+    fn host(&self, address: &WorkerAddress) -> Result<RemoteHost, WorkerError> {
+        let id: EndpointId = address.id.parse().map_err(|_| WorkerError::NoKey)?;
+        let places = (address.host.as_str(), address.port).to_socket_addrs();
+        let places = places.map_err(|error| WorkerError::Unreachable {
+            reason: error.to_string(),
+        })?;
+        let host = IrohHost::new(id).with_endpoint(self.link.endpoint().clone());
+        let host = places.fold(host, IrohHost::with_address);
+        Ok(RemoteHost::iroh(host).with_credential(self.token.as_str()))
+    }
+
+    /// Greets a worker until it accepts this controller.
+    fn claim(&self, control: &Session, config: &LlamaConfig) -> Result<Answer, WorkerError> {
+        let begun = Instant::now();
+        loop {
+            let greeting = Greeting {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                controller: *self.link.endpoint().id().as_bytes(),
+                config: connection::describe(config),
+            };
+            let command = Command::Hello(greeting);
+            let answer = control.ask(&Envelope { lease: 0, command }, Vec::new(), &[]);
+            let answer = answer.map_err(|Silence| WorkerError::Unreachable {
+                reason: "its connection has ended".to_owned(),
+            });
+            match answer? {
+                Ok((answer, _)) => return Ok(answer),
+                Err(WorkerError::Busy { .. }) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(500));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
+    let device = Device::remote_options(host).device_index(session).init();
+    let device = device.map_err(|error| match error {
+        ConnectError::Unauthorized => WorkerError::Token,
+        ConnectError::IncompatibleProtocol {
+            client_version,
+            server_version,
+        } => WorkerError::Mismatch {
+            what: "version of Burn's remote protocol".to_owned(),
+            worker: server_version.to_string(),
+            controller: client_version.to_string(),
+        },
+        ConnectError::NoSuchDevice { device_count } => WorkerError::Mismatch {
+            what: "number of sessions".to_owned(),
+            worker: device_count.to_string(),
+            controller: SESSIONS.to_string(),
+        },
+        error => WorkerError::Unreachable {
+            reason: reason(&error.to_string()),
+        },
+    })?;
+    Ok(Session::new(device))
+}
+
+/// Reason of a failed connection, for people. Workers are known by their keys, and there are no relays.
+fn reason(said: &str) -> String {
+    if said.contains("invalid peer certificate") {
+        "another worker answers there, not the one with this ID".to_owned()
+    } else if said.contains("relay") {
+        "nobody answers there".to_owned()
+    } else {
+        said.to_owned()
+    }
+}

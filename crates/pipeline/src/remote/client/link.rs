@@ -1,0 +1,293 @@
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use iroh::Endpoint;
+use tokio::runtime::Runtime;
+
+use super::line::{Line, Session};
+use crate::{
+    PipelineError,
+    remote::{
+        WorkerError, connection,
+        wire::{CONTROL, Trouble},
+    },
+};
+
+/// All connections of a controller. They end together.
+#[derive(Debug)]
+pub(super) struct Link {
+    endpoint: Endpoint,
+    /// `None` when it has been dropped.
+    runtime: Option<Runtime>,
+    lines: Mutex<Vec<Weak<Line>>>,
+    end: Mutex<Option<End>>,
+    /// Held during [`inquire`](Self::inquire).
+    inquiry: Mutex<()>,
+}
+
+/// The reason for which all connections ended.
+#[derive(Debug, Clone)]
+struct End {
+    stage: usize,
+    address: String,
+    cause: Cause,
+}
+
+#[derive(Debug, Clone)]
+enum Cause {
+    Lost(String),
+    Failed(String),
+}
+
+impl From<End> for PipelineError {
+    fn from(end: End) -> Self {
+        let End {
+            stage,
+            address,
+            cause,
+        } = end;
+        match cause {
+            Cause::Lost(reason) => Self::StageLost {
+                stage,
+                address,
+                reason,
+            },
+            Cause::Failed(reason) => Self::Worker {
+                stage,
+                address,
+                problem: WorkerError::Failed { reason },
+            },
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No panic leaves the value half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(super) fn new() -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime
+            .enable_all()
+            .worker_threads(2)
+            .thread_name("network");
+        let runtime = runtime.build()?;
+        let endpoint = runtime.block_on(connection::bind(None))?;
+        Ok(Self {
+            endpoint,
+            runtime: Some(runtime),
+            lines: Mutex::default(),
+            end: Mutex::default(),
+            inquiry: Mutex::default(),
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Adds a worker.
+    pub(super) fn join(&self, line: Weak<Line>) {
+        locked(&self.lines).push(line);
+    }
+
+    /// # Errors
+    /// The reason for which all connections ended, if they did.
+    pub(super) fn check(&self) -> Result<(), PipelineError> {
+        let end = locked(&self.end).clone();
+        end.map_or(Ok(()), |end| Err(end.into()))
+    }
+
+    /// Ends all connections because a stage is lost.
+    pub(super) fn lose(&self, stage: usize, address: &str, reason: &str) -> PipelineError {
+        let cause = Cause::Lost(reason.to_owned());
+        let address = address.to_owned();
+        self.end(End {
+            stage,
+            address,
+            cause,
+        })
+    }
+
+    /// Asks all workers for failures, and ends all connections if there is one. A lost stage counts
+    /// before a stage's own failure, and that before a failure that another stage caused.
+    pub(super) fn inquire(&self) -> Option<PipelineError> {
+        let _inquiry = locked(&self.inquiry);
+        if let Err(end) = self.check() {
+            return Some(end);
+        }
+        let lines: Vec<_> = locked(&self.lines)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut worst: Option<(u8, End)> = None;
+        for line in lines {
+            let (rank, cause) = match line.health() {
+                Ok(None) => continue,
+                Ok(Some(Trouble {
+                    reason,
+                    inherited: false,
+                })) => (1, Cause::Failed(reason)),
+                // If no other stage has failed, the connection to this one has.
+                Ok(Some(Trouble { reason, .. })) => (0, Cause::Lost(reason)),
+                Err(_) => (2, Cause::Lost("its connection has ended".to_owned())),
+            };
+            if worst.as_ref().is_none_or(|(than, _)| rank > *than) {
+                let (stage, address) = line.place();
+                let end = End {
+                    stage,
+                    address: address.to_owned(),
+                    cause,
+                };
+                worst = Some((rank, end));
+            }
+        }
+        worst.map(|(_, end)| self.end(end))
+    }
+
+    /// Ends all connections, and with them every wait for a stage. The first reason counts.
+    fn end(&self, end: End) -> PipelineError {
+        let first = locked(&self.end).get_or_insert(end).clone();
+        if let Some(runtime) = &self.runtime {
+            let endpoint = self.endpoint.clone();
+            runtime.spawn(async move { endpoint.close().await });
+        }
+        first.into()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Frees the workers at once; otherwise they wait until the connections time out.
+            runtime.block_on(self.endpoint.close());
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Time between a session's answer and the next question.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Time between two checks of the waiting times.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Watches a worker's sessions until it is dropped.
+///
+/// When a connection ends, because the worker ends or nothing arrives any more, every wait on its
+/// sessions ends. A session may also end alone, or hang on a working connection. So a thread per
+/// session asks it again and again, and another one checks how long the answers take.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    stopped: Arc<AtomicBool>,
+}
+
+/// The worker whose sessions are watched.
+#[derive(Debug, Clone)]
+struct Subject {
+    stage: usize,
+    address: String,
+    link: Weak<Link>,
+}
+
+impl Subject {
+    fn lose(&self, reason: &str) {
+        if let Some(link) = self.link.upgrade() {
+            link.lose(self.stage, &self.address, reason);
+        }
+    }
+
+    /// Reports that a session has ended.
+    fn silent(&self) {
+        if let Some(link) = self.link.upgrade()
+            && link.inquire().is_none()
+        {
+            link.lose(self.stage, &self.address, "one of its sessions has ended");
+        }
+    }
+}
+
+/// Time of the question that a session has not answered yet.
+type Waiting = Arc<Mutex<Option<Instant>>>;
+
+fn set(waiting: &Waiting, since: Option<Instant>) {
+    *waiting.lock().unwrap_or_else(PoisonError::into_inner) = since;
+}
+
+fn since(waiting: &Waiting) -> Option<Instant> {
+    *waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Monitor {
+    /// Watches the sessions of a line. The stage is lost if one does not answer within `deadline`.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(super) fn start(line: &Arc<Line>, deadline: Duration) -> io::Result<Self> {
+        let (stage, address) = line.place();
+        let subject = Subject {
+            stage,
+            address: address.to_owned(),
+            link: Arc::downgrade(line.link()),
+        };
+        let stopped = Arc::new(AtomicBool::new(false));
+        let monitor = Self {
+            stopped: Arc::clone(&stopped),
+        };
+        let mut waiting = Vec::new();
+        for (index, session) in line.sessions().iter().enumerate() {
+            let session: Session = session.clone();
+            let line = (index == CONTROL).then(|| Arc::downgrade(line));
+            let (subject, stopped) = (subject.clone(), Arc::clone(&stopped));
+            let own = Waiting::default();
+            waiting.push(Arc::clone(&own));
+            let watch = move || {
+                while !stopped.load(Ordering::Relaxed) {
+                    set(&own, Some(Instant::now()));
+                    // The control session also asks for time and memory.
+                    let answer = match line.as_ref().and_then(Weak::upgrade) {
+                        Some(line) => line.pulse(),
+                        None => session.ping(),
+                    };
+                    set(&own, None);
+                    if answer.is_err() {
+                        if !stopped.load(Ordering::Relaxed) {
+                            subject.silent();
+                        }
+                        break;
+                    }
+                    thread::sleep(PAUSE);
+                }
+            };
+            thread::Builder::new().name("session".into()).spawn(watch)?;
+        }
+        let look = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let longest = waiting.iter().filter_map(since).min();
+                if longest.is_some_and(|since| since.elapsed() > deadline) {
+                    let seconds = deadline.as_secs_f64();
+                    subject.lose(&format!("it has not got on for {seconds} s"));
+                    break;
+                }
+                thread::sleep(LOOK);
+            }
+        };
+        thread::Builder::new().name("deadline".into()).spawn(look)?;
+        Ok(monitor)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}

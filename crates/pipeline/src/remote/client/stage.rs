@@ -1,0 +1,398 @@
+use std::{collections::HashMap, sync::Arc};
+
+use batchlora::SlotUpdate;
+use burn::{
+    backend::{Remote, tensor::FloatTensor},
+    tensor::{DType, Device, FloatDType, Tensor},
+};
+use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
+
+use super::{
+    Reached, StageOrder,
+    line::{Line, Promise},
+    link::Monitor,
+};
+use crate::{
+    Forwarded, Measurement, MemoryGauge, Microbatch, MicrobatchId, PipelineError, PipelineStage,
+    RemoteInbox, StageCache, StageLayers, StepTimes, TrainStage,
+    remote::{
+        WorkerError,
+        wire::{Answer, Command, Specs, WireMicrobatch, put_together, shapes, take_apart},
+    },
+};
+
+/// A stage on a worker. Calls that compute return at once, with tensors that are still to be computed.
+#[derive(Debug)]
+pub struct RemoteStage {
+    line: Arc<Line>,
+    config: LlamaConfig,
+    layers: StageLayers,
+    dtype: DType,
+    /// Whether the worker computes on its CPU, and can time its passes.
+    on_cpu: bool,
+    weight_bytes: u64,
+    products: String,
+    /// By group and slot.
+    groups: Vec<Vec<Specs>>,
+    /// Rows of passes that are under way.
+    under_way: HashMap<MicrobatchId, usize>,
+    _monitor: Monitor,
+}
+
+fn matrix(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<2>> {
+    let output = outputs.into_iter().next();
+    output.map(Tensor::from_primitive::<Remote>)
+}
+
+fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
+    let output = outputs.into_iter().next();
+    output.map(Tensor::from_primitive::<Remote>)
+}
+
+impl RemoteStage {
+    pub(super) fn new(
+        reached: Reached,
+        order: &StageOrder<'_>,
+        (weight_bytes, products): (u64, String),
+        monitor: Monitor,
+    ) -> Self {
+        let (line, config, on_cpu) = reached.into_parts();
+        Self {
+            line,
+            config,
+            layers: order.layers.clone(),
+            dtype: order.dtype.into(),
+            on_cpu,
+            weight_bytes,
+            products,
+            groups: Vec::new(),
+            under_way: HashMap::new(),
+            _monitor: monitor,
+        }
+    }
+
+    fn ends_model(&self) -> bool {
+        self.layers.held().end == self.config.num_hidden_layers
+    }
+
+    fn begins_model(&self) -> bool {
+        self.layers.held().start == 0
+    }
+
+    fn group(&self, group: usize) -> Result<&Vec<Specs>, PipelineError> {
+        let groups = self.groups.len();
+        let found = self.groups.get(group);
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
+    }
+
+    fn slot(&self, group: usize, slot: usize) -> Result<&Specs, PipelineError> {
+        let slots = self.group(group)?;
+        let found = slots.get(slot);
+        let slots = slots.len();
+        found.ok_or_else(|| batchlora::BatchLoraError::NoSuchSlot { slot, slots }.into())
+    }
+
+    fn ask(&self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Answer, PipelineError> {
+        let (answer, _) = self.line.ask(command, inputs, &[])?;
+        Ok(answer)
+    }
+
+    fn fetch(
+        &self,
+        group: usize,
+        slot: usize,
+        command: Command,
+    ) -> Result<Vec<LayerAdapter>, PipelineError> {
+        let specs = self.slot(group, slot)?;
+        let promises: Vec<Promise> = shapes(specs, &self.config)
+            .into_iter()
+            .map(|shape| Promise::matrix(shape, DType::F32))
+            .collect();
+        let (answer, outputs) = self.line.ask(command, Vec::new(), &promises)?;
+        let tensors = outputs.into_iter().map(Tensor::from_primitive::<Remote>);
+        put_together(specs, tensors.collect()).ok_or_else(|| self.strange(&answer))
+    }
+
+    fn strange(&self, answer: &Answer) -> PipelineError {
+        let reason = format!("its answer {answer:?} does not fit the question");
+        self.line.problem(WorkerError::Failed { reason })
+    }
+
+    fn missing(&self, what: &'static str) -> PipelineError {
+        let reason = format!("it gives no {what}");
+        self.line.problem(WorkerError::Failed { reason })
+    }
+
+    fn hidden(&self, rows: usize) -> Promise {
+        Promise::matrix([rows, self.config.d_model], self.dtype)
+    }
+
+    fn describe(&self, microbatch: &Microbatch) -> WireMicrobatch {
+        WireMicrobatch::new(microbatch, self.begins_model(), self.ends_model())
+    }
+}
+
+impl TrainStage for RemoteStage {
+    fn device(&self) -> &Device {
+        self.line.compute()
+    }
+
+    fn computes_in_call(&self) -> bool {
+        false
+    }
+
+    // A worker's GPU orders work by the thread of the controller, as one of this machine does.
+    fn may_have_thread(&self) -> bool {
+        self.on_cpu
+    }
+
+    fn measurement(
+        &mut self,
+        group: usize,
+        microbatches: usize,
+    ) -> Result<Option<Measurement>, PipelineError> {
+        if !self.on_cpu {
+            return Ok(None);
+        }
+        let length = StepTimes::length(microbatches);
+        let promise = Promise::vector(length, DType::from(FloatDType::F32));
+        let command = Command::Times {
+            group,
+            microbatches,
+        };
+        let values = vector(self.line.send(command, Vec::new(), &[promise])?);
+        let clock = Arc::clone(self.line.clock());
+        Ok(values.map(|values| Measurement { values, clock }))
+    }
+
+    fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
+        let line: Arc<dyn RemoteInbox> = self.line.clone();
+        Some(line)
+    }
+
+    fn forward(
+        &mut self,
+        at: MicrobatchId,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        self.group(at.group)?;
+        let rows = microbatch.segments.rows();
+        let command = Command::Forward {
+            at,
+            delivered: hidden.is_none() && !self.begins_model(),
+            microbatch: self.describe(microbatch),
+        };
+        let ends_model = self.ends_model();
+        let promise = if ends_model {
+            Promise::vector(microbatch.targets.rows.len(), DType::F32)
+        } else {
+            self.hidden(rows)
+        };
+        let outputs = self
+            .line
+            .send(command, Vec::from_iter(hidden), &[promise])?;
+        self.under_way.insert(at, rows);
+        let (hidden, losses) = if ends_model {
+            (None, vector(outputs))
+        } else {
+            (matrix(outputs), None)
+        };
+        Ok(Forwarded { hidden, losses })
+    }
+
+    fn backward(
+        &mut self,
+        at: MicrobatchId,
+        gradient: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        let Some(rows) = self.under_way.remove(&at) else {
+            let layers = self.layers.held();
+            return Err(PipelineError::NothingUnderWay {
+                first: layers.start,
+                end: layers.end,
+                pass: "backward pass",
+                problem: "no forward pass before it",
+            });
+        };
+        let promise = (!self.begins_model()).then(|| self.hidden(rows));
+        let delivered = gradient.is_none() && !self.ends_model();
+        let command = Command::Backward { at, delivered };
+        let inputs = Vec::from_iter(gradient);
+        Ok(matrix(self.line.send(
+            command,
+            inputs,
+            promise.as_slice(),
+        )?))
+    }
+
+    fn add_squares(
+        &mut self,
+        group: usize,
+        above: Option<Tensor<2>>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let promise = Promise::squares(self.group(group)?.len());
+        let delivered = above.is_none() && !self.ends_model();
+        let command = Command::AddSquares { group, delivered };
+        let outputs = self.line.send(command, Vec::from_iter(above), &[promise])?;
+        matrix(outputs).ok_or_else(|| self.missing("squares"))
+    }
+
+    fn update(
+        &mut self,
+        group: usize,
+        updates: &[Option<SlotUpdate>],
+        squares: Option<Tensor<2>>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        let promise = Promise::vector(self.group(group)?.len(), DType::F32);
+        let command = Command::Update {
+            group,
+            delivered: squares.is_none(),
+            updates: updates.to_vec(),
+        };
+        let inputs = Vec::from_iter(squares);
+        let outputs = self.line.send(command, inputs, &[promise])?;
+        vector(outputs).ok_or_else(|| self.missing("norms"))
+    }
+}
+
+impl From<RemoteStage> for Box<dyn PipelineStage> {
+    fn from(stage: RemoteStage) -> Self {
+        Box::new(stage)
+    }
+}
+
+impl PipelineStage for RemoteStage {
+    fn layers(&self) -> &StageLayers {
+        &self.layers
+    }
+
+    fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    fn name(&self) -> String {
+        self.line.place().1.to_owned()
+    }
+
+    fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
+        if self.groups.len() < count {
+            self.ask(Command::ReserveGroups { count }, Vec::new())?;
+            self.groups.resize_with(count, Vec::new);
+        }
+        Ok(())
+    }
+
+    fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
+        self.group(first)?;
+        self.group(second)?;
+        self.ask(Command::SwapGroups { first, second }, Vec::new())?;
+        self.groups.swap(first, second);
+        Ok(())
+    }
+
+    fn push(&mut self, group: usize, adapter: Vec<LayerAdapter>) -> Result<usize, PipelineError> {
+        self.group(group)?;
+        let (specs, tensors) = take_apart(adapter);
+        let adapter = specs.clone();
+        let answer = self.ask(Command::Push { group, adapter }, tensors)?;
+        self.groups[group].push(specs);
+        match answer {
+            Answer::Slot(slot) => Ok(slot),
+            answer => Err(self.strange(&answer)),
+        }
+    }
+
+    fn remove(&mut self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
+        let removed = self.fetch(group, slot, Command::Remove { group, slot })?;
+        self.groups[group].remove(slot);
+        Ok(removed)
+    }
+
+    fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
+        self.fetch(group, slot, Command::Extract { group, slot })
+    }
+
+    fn infer(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        cache: Option<&mut StageCache>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        self.group(group)?;
+        let cache = match cache {
+            Some(StageCache::Remote(cache)) => Some(cache.number),
+            _ => None,
+        };
+        let command = Command::Infer {
+            group,
+            microbatch: self.describe(microbatch),
+            cache,
+        };
+        let promise = self.hidden(microbatch.segments.rows());
+        let outputs = self
+            .line
+            .send(command, Vec::from_iter(hidden), &[promise])?;
+        matrix(outputs).ok_or_else(|| self.missing("hidden states"))
+    }
+
+    fn cache(&self) -> StageCache {
+        let line = Arc::clone(&self.line);
+        let number = line.next_cache();
+        StageCache::Remote(RemoteCache { line, number })
+    }
+
+    fn target_losses(
+        &self,
+        hidden: Tensor<2>,
+        targets: &Targets,
+    ) -> Result<Tensor<1>, PipelineError> {
+        let promise = Promise::vector(targets.rows.len(), DType::F32);
+        let command = Command::TargetLosses {
+            targets: targets.clone(),
+        };
+        let outputs = self.line.send(command, vec![hidden], &[promise])?;
+        vector(outputs).ok_or_else(|| self.missing("losses"))
+    }
+
+    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
+        let shape = [hidden.dims()[0], self.config.vocab_size];
+        let promise = Promise::matrix(shape, self.dtype);
+        let outputs = self.line.send(Command::Logits, vec![hidden], &[promise])?;
+        matrix(outputs).ok_or_else(|| self.missing("logits"))
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    fn products(&self) -> String {
+        self.products.clone()
+    }
+
+    fn gauge(&self) -> MemoryGauge {
+        MemoryGauge::of_worker(&self.line)
+    }
+
+    fn failure(&self) -> Option<PipelineError> {
+        self.line.inquire()
+    }
+}
+
+/// Keys and values that a worker keeps for a stage's layers.
+#[derive(Debug)]
+pub struct RemoteCache {
+    line: Arc<Line>,
+    number: u64,
+}
+
+impl Drop for RemoteCache {
+    fn drop(&mut self) {
+        let cache = self.number;
+        // An error means that the worker is lost, which its next command reports.
+        let _ = self
+            .line
+            .send(Command::DropCache { cache }, Vec::new(), &[]);
+    }
+}

@@ -1,0 +1,253 @@
+use std::{
+    fmt::{self, Write},
+    ops::Range,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use burn::{
+    remote::EndpointId,
+    tensor::{Device, FloatDType, Tensor},
+};
+use loraloom_model::{Checkpoint, LlamaConfig};
+
+use super::{
+    MakeStandIn,
+    lease::Leases,
+    receive_buffer::ReceiveBuffer,
+    work::{Done, Work, only},
+};
+use crate::{
+    PipelineStage, Stage, StageLayers,
+    executor::now,
+    remote::{
+        WorkerError,
+        connection::describe,
+        digest::weights_digest,
+        wire::{Answer, Command, Greeting, LoadOrder, PROTOCOL, Trouble},
+    },
+};
+
+/// Types that weights are computed in.
+const WEIGHT_DTYPES: [FloatDType; 3] = [FloatDType::F32, FloatDType::F16, FloatDType::BF16];
+
+/// State of a worker.
+pub(super) struct Host {
+    pub(super) version: String,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) config: LlamaConfig,
+    pub(super) device: Device,
+    pub(super) stand_in: Option<MakeStandIn>,
+    pub(super) leases: Leases,
+    pub(super) received: ReceiveBuffer,
+    /// The stage, under the lease it was loaded for.
+    pub(super) work: Mutex<Option<(u64, Work)>>,
+    /// The first failure, and its lease.
+    pub(super) failure: Mutex<Option<(u64, Trouble)>>,
+    pub(super) log: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut host = formatter.debug_struct("Host");
+        host.field("version", &self.version);
+        host.field("leases", &self.leases).finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A pass that panicked is recorded as a failure, after which its stage is not used.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    /// Executes a command.
+    ///
+    /// # Errors
+    /// The error for the controller.
+    pub(super) fn execute(
+        &self,
+        lease: u64,
+        command: Command,
+        mut inputs: Vec<Tensor<2>>,
+    ) -> Result<Done, WorkerError> {
+        match command {
+            Command::Ping => Ok(Done::vector(vec![0.0], &self.device)),
+            Command::Hello(greeting) => Ok(self.greet(&greeting)?.into()),
+            Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
+            Command::Pulse => Ok(self.pulse().into()),
+            // Does not wait for the pass that is being computed.
+            Command::Deliver { tag } => {
+                if self.leases.is_current(lease) {
+                    self.received.put(tag, only(inputs)?);
+                }
+                Ok(Done::default())
+            }
+            Command::Load(order) => self.load(lease, &order),
+            command => {
+                let mut arrived = None;
+                if let Some(tag) = command.takes() {
+                    let wanted = || self.leases.is_current(lease);
+                    let Some((tensor, at)) = self.received.take(tag, wanted) else {
+                        let reason = "a tensor it was to get never came".to_owned();
+                        return Err(WorkerError::Failed { reason });
+                    };
+                    inputs.push(tensor);
+                    arrived = Some(at);
+                }
+                let mut work = locked(&self.work);
+                let work = work.as_mut().filter(|(loaded, _)| *loaded == lease);
+                let Some((_, work)) = work.filter(|_| self.leases.is_current(lease)) else {
+                    let reason = "it holds no layers for this controller".to_owned();
+                    return Err(WorkerError::Failed { reason });
+                };
+                work.execute(command, inputs, arrived)
+            }
+        }
+    }
+
+    fn greet(&self, greeting: &Greeting) -> Result<Answer, WorkerError> {
+        let mismatch = |what: &str, worker: &str, controller: &str| {
+            Err(WorkerError::Mismatch {
+                what: what.to_owned(),
+                worker: worker.to_owned(),
+                controller: controller.to_owned(),
+            })
+        };
+        if greeting.version != self.version {
+            return mismatch("loraloom version", &self.version, &greeting.version);
+        }
+        if greeting.protocol != PROTOCOL {
+            let (worker, controller) = (PROTOCOL.to_string(), greeting.protocol.to_string());
+            return mismatch("protocol version", &worker, &controller);
+        }
+        let config = describe(&self.config);
+        if greeting.config != config {
+            let mut lines = config.lines().zip(greeting.config.lines());
+            let (worker, controller) = lines
+                .find(|(ours, theirs)| ours != theirs)
+                .unwrap_or(("shorter", "longer"));
+            let value = |line: &str| line.trim().trim_end_matches(',').to_owned();
+            return mismatch("model configuration", &value(worker), &value(controller));
+        }
+        let controller = EndpointId::from_bytes(&greeting.controller)
+            .map_err(|error| WorkerError::failed(&error))?;
+        let lease = self.leases.claim(controller)?;
+        self.say(&format!("controller {controller} has connected"));
+        let supported = |dtype: &FloatDType| self.device.supports_dtype(*dtype);
+        Ok(Answer::Yours {
+            lease,
+            on_cpu: self.device == Device::flex(),
+            dtypes: WEIGHT_DTYPES.into_iter().filter(supported).collect(),
+        })
+    }
+
+    fn pulse(&self) -> Answer {
+        let usage = self.device.memory_pool_usage();
+        Answer::Pulse {
+            time: now(),
+            reserved_bytes: usage.map(|usage| usage.bytes_reserved),
+        }
+    }
+
+    /// Checks ranges of layers against the model.
+    fn layers(&self, ranges: &[[usize; 2]]) -> Result<StageLayers, WorkerError> {
+        let layers = self.config.num_hidden_layers;
+        let by_partition = ranges.iter().map(|&[first, end]| first..end).collect();
+        let found = StageLayers::new(by_partition).filter(|found| found.held().end <= layers);
+        found.ok_or_else(|| {
+            let reason = format!("there are no layers {ranges:?} in a model of {layers}");
+            WorkerError::Failed { reason }
+        })
+    }
+
+    fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
+        let layers = self.layers(&order.layers)?;
+        let Range { start: first, end } = layers.held();
+        let mut work = locked(&self.work);
+        if !self.leases.is_current(lease) {
+            let reason = "it is not this controller's any more".to_owned();
+            return Err(WorkerError::Failed { reason });
+        }
+        // Frees the memory of an earlier stage first.
+        *work = None;
+        let digest = weights_digest(&self.checkpoint, &self.config, (first, end))
+            .map_err(|error| WorkerError::failed(&error))?;
+        if digest != order.digest {
+            return Err(WorkerError::Mismatch {
+                what: format!("weights of layers {first}..{end}"),
+                worker: format!("BLAKE3 {}", hexadecimal(&digest)),
+                controller: format!("BLAKE3 {}", hexadecimal(&order.digest)),
+            });
+        }
+        let (dtype, device) = (order.dtype, &self.device);
+        if !device.supports_dtype(dtype) {
+            let reason = format!("its device does not support {dtype:?}");
+            return Err(WorkerError::Failed { reason });
+        }
+        let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)
+            .map_err(|error| WorkerError::failed(&error))?
+            .with_gradient_checkpointing(order.gradient_checkpointing);
+        let loaded = Answer::Loaded {
+            weight_bytes: stage.weight_bytes(),
+            products: stage.products(),
+        };
+        self.received.clear();
+        let stand_in = self.stand_in.as_ref().map(|make| make());
+        *work = Some((lease, Work::new(stage, stand_in)));
+        self.say(&format!(
+            "serves layers {first}-{} as {dtype:?}",
+            end.saturating_sub(1)
+        ));
+        Ok(loaded.into())
+    }
+
+    /// Records why a pass failed; the first reason counts.
+    pub(super) fn fail(&self, lease: u64, trouble: Trouble) {
+        if !self.leases.is_current(lease) {
+            return;
+        }
+        let line = format!("failed: {}", trouble.reason);
+        {
+            let mut failure = locked(&self.failure);
+            if failure.as_ref().is_some_and(|(of, _)| *of == lease) {
+                return;
+            }
+            *failure = Some((lease, trouble));
+        }
+        self.say(&line);
+    }
+
+    /// The first failure under a lease. A matrix product may fail after its pass has returned.
+    pub(super) fn failed(&self, lease: u64) -> Option<Trouble> {
+        if let Some(reason) = batchlora::product_failure() {
+            let inherited = false;
+            self.fail(lease, Trouble { reason, inherited });
+        }
+        let failure = locked(&self.failure);
+        let failure = failure.as_ref().filter(|(of, _)| *of == lease);
+        failure.map(|(_, trouble)| trouble.clone())
+    }
+
+    /// Drops the stage of a controller that has left. Waits for the pass that is being computed.
+    pub(super) fn release(&self, lease: u64) {
+        let mut work = locked(&self.work);
+        if work.take_if(|(loaded, _)| *loaded == lease).is_some() {
+            self.received.clear();
+            let _ = batchlora::product_failure();
+        }
+        drop(work);
+        self.say("the controller is gone; waiting for another");
+    }
+
+    fn say(&self, line: &str) {
+        (self.log)(line);
+    }
+}
+
+fn hexadecimal(digest: &[u8; 32]) -> String {
+    digest[..8].iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

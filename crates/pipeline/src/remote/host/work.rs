@@ -1,0 +1,268 @@
+use std::collections::HashMap;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+
+use super::StandIn;
+use crate::{
+    MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, PipelineStage, Stage, StageCache,
+    StepTimes, TrainStage,
+    executor::now,
+    remote::{
+        WorkerError,
+        wire::{Answer, Command, Specs, WireMicrobatch, put_together, take_apart},
+    },
+};
+
+/// Results of a command.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) answer: Option<Answer>,
+    pub(super) outputs: Vec<Output>,
+}
+
+/// An output tensor.
+#[derive(Debug)]
+pub(super) enum Output {
+    Vector(Tensor<1>),
+    Matrix(Tensor<2>),
+}
+
+impl Done {
+    /// Numbers as an output.
+    pub(super) fn vector(values: Vec<f32>, device: &Device) -> Self {
+        let length = values.len();
+        let data = TensorData::new(values, [length]);
+        let options = (device, DType::from(FloatDType::F32));
+        Tensor::<1>::from_data(data, options).into()
+    }
+}
+
+impl From<Answer> for Done {
+    fn from(answer: Answer) -> Self {
+        let (answer, outputs) = (Some(answer), Vec::new());
+        Self { answer, outputs }
+    }
+}
+
+impl From<Tensor<1>> for Done {
+    fn from(vector: Tensor<1>) -> Self {
+        let (answer, outputs) = (None, vec![Output::Vector(vector)]);
+        Self { answer, outputs }
+    }
+}
+
+impl From<Tensor<2>> for Done {
+    fn from(matrix: Tensor<2>) -> Self {
+        let (answer, outputs) = (None, vec![Output::Matrix(matrix)]);
+        Self { answer, outputs }
+    }
+}
+
+/// A stage and its state for a controller.
+#[derive(Debug)]
+pub(super) struct Work {
+    stage: Stage,
+    /// Executes passes in place of the stage.
+    stand_in: Option<Box<dyn StandIn>>,
+    caches: HashMap<u64, StageCache>,
+    /// Times of a group's step, until the controller asks for them.
+    times: HashMap<usize, StepTimes>,
+    /// When the last command ended.
+    free: f64,
+}
+
+impl Work {
+    pub(super) fn new(stage: Stage, stand_in: Option<Box<dyn StandIn>>) -> Self {
+        Self {
+            stage,
+            stand_in,
+            caches: HashMap::new(),
+            times: HashMap::new(),
+            free: now(),
+        }
+    }
+
+    /// Executes a command of the stage, on the stream that the controller sent it on: its tensors came
+    /// on the same stream, and a GPU keeps order only within one. `arrived` is the time of arrival of a
+    /// tensor of another stage.
+    pub(super) fn execute(
+        &mut self,
+        command: Command,
+        mut inputs: Vec<Tensor<2>>,
+        arrived: Option<f64>,
+    ) -> Result<Done, WorkerError> {
+        let failed = |error: PipelineError| WorkerError::failed(&error);
+        let stage = &mut self.stage;
+        let done = match command {
+            Command::Forward { at, microbatch, .. } => {
+                let microbatch = microbatch.microbatch()?;
+                let begun = now();
+                let out = match &mut self.stand_in {
+                    Some(passes) => passes.forward(stage, at, &microbatch),
+                    None => stage
+                        .forward(at, &microbatch, inputs.pop())
+                        .map_err(failed)?,
+                };
+                let passed = self.passed(at.group, arrived, begun);
+                self.times_of(at).forward = passed;
+                let mut done = Done::default();
+                done.outputs.extend(out.hidden.map(Output::Matrix));
+                done.outputs.extend(out.losses.map(Output::Vector));
+                done
+            }
+            Command::Backward { at, .. } => {
+                let begun = now();
+                let below = match &mut self.stand_in {
+                    Some(passes) => passes.backward(stage, at),
+                    None => stage.backward(at, inputs.pop()).map_err(failed)?,
+                };
+                let below = below.filter(|_| stage.layers().held().start > 0);
+                let passed = self.passed(at.group, arrived, begun);
+                self.times_of(at).backward = passed;
+                let mut done = Done::default();
+                done.outputs.extend(below.map(Output::Matrix));
+                done
+            }
+            Command::AddSquares { group, .. } => {
+                let begun = now();
+                let squares = stage.add_squares(group, inputs.pop()).map_err(failed)?;
+                self.worked(group, begun);
+                squares.into()
+            }
+            Command::Update { group, updates, .. } => {
+                let squares = only(inputs)?;
+                let begun = now();
+                let norms = stage
+                    .update(group, &updates, Some(squares))
+                    .map_err(failed)?;
+                self.worked(group, begun);
+                norms.into()
+            }
+            Command::Times {
+                group,
+                microbatches,
+            } => {
+                let mut times = self.times.remove(&group).unwrap_or_default();
+                times
+                    .microbatches
+                    .resize(microbatches, MicrobatchTimes::default());
+                Done::vector(times.to_values(), stage.device())
+            }
+            Command::Infer {
+                group,
+                microbatch,
+                cache,
+            } => self.infer(group, microbatch, cache, inputs.pop())?,
+            Command::TargetLosses { targets } => {
+                let losses = stage.target_losses(only(inputs)?, &targets);
+                losses.map_err(failed)?.into()
+            }
+            Command::Logits => {
+                let logits = stage.logits(only(inputs)?);
+                logits.map_err(failed)?.into()
+            }
+            other => self.keep(other, inputs)?,
+        };
+        Ok(done)
+    }
+
+    /// Executes a command on groups, adapters or caches.
+    fn keep(&mut self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Done, WorkerError> {
+        let failed = |error: PipelineError| WorkerError::failed(&error);
+        let stage = &mut self.stage;
+        let done = match command {
+            Command::ReserveGroups { count } => {
+                stage.reserve_groups(count).map_err(failed)?;
+                Answer::Done.into()
+            }
+            Command::SwapGroups { first, second } => {
+                stage.swap_groups(first, second).map_err(failed)?;
+                Answer::Done.into()
+            }
+            Command::Push { group, adapter } => {
+                let layers = stage.group_depth(group).map_err(failed)?;
+                let adapter = put_together(&adapter, inputs);
+                let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
+                    let reason = format!("an adapter that is not one of {layers} layers");
+                    return Err(WorkerError::Failed { reason });
+                };
+                let slot = stage.push(group, adapter).map_err(failed)?;
+                Answer::Slot(slot).into()
+            }
+            Command::Remove { group, slot } => {
+                let adapter = stage.remove(group, slot).map_err(failed)?;
+                answered(take_apart(adapter))
+            }
+            Command::Extract { group, slot } => {
+                let adapter = stage.extract(group, slot).map_err(failed)?;
+                answered(take_apart(adapter))
+            }
+            Command::DropCache { cache } => {
+                self.caches.remove(&cache);
+                Done::default()
+            }
+            _ => {
+                let reason = "that is not for a stage".to_owned();
+                return Err(WorkerError::Failed { reason });
+            }
+        };
+        Ok(done)
+    }
+
+    fn infer(
+        &mut self,
+        group: usize,
+        microbatch: WireMicrobatch,
+        cache: Option<u64>,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Done, WorkerError> {
+        let microbatch = microbatch.microbatch()?;
+        let cache = cache.map(|number| {
+            let entry = self.caches.entry(number);
+            entry.or_insert_with(|| self.stage.cache())
+        });
+        let hidden = self.stage.infer(group, &microbatch, hidden, cache);
+        Ok(hidden.map_err(|error| WorkerError::failed(&error))?.into())
+    }
+
+    /// The times of a micro-batch.
+    fn times_of(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
+        let times = &mut self.times.entry(at.group).or_default().microbatches;
+        if times.len() <= at.microbatch {
+            times.resize(at.microbatch + 1, MicrobatchTimes::default());
+        }
+        &mut times[at.microbatch]
+    }
+
+    /// The times of a pass that ends now.
+    fn passed(&mut self, group: usize, arrived: Option<f64>, begun: f64) -> PassTimes {
+        let free = self.free;
+        self.worked(group, begun);
+        PassTimes {
+            arrived,
+            free,
+            done: self.free,
+        }
+    }
+
+    fn worked(&mut self, group: usize, begun: f64) {
+        self.free = now();
+        self.times.entry(group).or_default().busy += self.free - begun;
+    }
+}
+
+pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
+    let count = inputs.len();
+    let mut inputs = inputs.into_iter();
+    inputs.next().filter(|_| count == 1).ok_or_else(|| {
+        let reason = format!("{count} tensors where there must be one");
+        WorkerError::Failed { reason }
+    })
+}
+
+fn answered((_, tensors): (Specs, Vec<Tensor<2>>)) -> Done {
+    Done {
+        answer: Some(Answer::Done),
+        outputs: tensors.into_iter().map(Output::Matrix).collect(),
+    }
+}

@@ -1,0 +1,357 @@
+use std::{collections::HashMap, ops::Range};
+
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use loraloom_model::{
+    Backbone, Checkpoint, DecoderLayer, LanguageModelHead, LayerAdapter, LayerBanks, LayerCache,
+    LayerGradients, LlamaConfig, RotaryTables, Targets, cost::frozen_parameters,
+};
+
+use super::{
+    Microbatch, PipelineStage, StageCache, TrainStage,
+    passes::{UnderWay, free_dropped_graphs},
+};
+use crate::{HostMemory, MemoryGauge, PipelineError, StageLayers, device_memory, device_name};
+
+/// A stage on a device of this process.
+///
+/// Every decoder layer has a graph of its own: its input is a leaf, the gradient from above enters at
+/// its end, and the gradient of the leaf goes to the layer below. With gradient checkpointing a
+/// layer's graph is built in the backward pass only.
+///
+/// A group's passes run through the layers that the group has here, which may be fewer than the
+/// stage holds: see [`StageLayers`].
+#[derive(Debug)]
+pub struct Stage {
+    config: LlamaConfig,
+    pub(super) backbone: Backbone,
+    layers: StageLayers,
+    groups: Vec<Group>,
+    pub(super) device: Device,
+    dtype: FloatDType,
+    pub(super) rotary: RotaryTables,
+    pub(super) gradient_checkpointing: bool,
+    /// Bytes that this process may have allocated after a pass, on the CPU.
+    pub(super) memory_limit: Option<u64>,
+}
+
+/// The adapters of a group at the layers that it has on a stage, and the state of its step. A slot is
+/// the same task at every layer of every stage.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The model's layers that `banks` are for.
+    pub(super) layers: Range<usize>,
+    pub(super) banks: Vec<LayerBanks>,
+    /// Of optimizer steps that are still to be taken, by layer.
+    pub(super) gradients: Option<Vec<LayerGradients>>,
+    /// Forward passes that wait for their backward pass, by micro-batch.
+    pub(super) under_way: HashMap<usize, UnderWay>,
+}
+
+impl Stage {
+    /// Reads decoder layers `layers` of a checkpoint onto a device.
+    ///
+    /// # Errors
+    /// If the checkpoint does not hold what the configuration says, or the device cannot hold it.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        config: &LlamaConfig,
+        layers: impl Into<StageLayers>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, PipelineError> {
+        let layers = layers.into();
+        check_room(config, &layers, dtype, device)?;
+        let backbone = Backbone::load(checkpoint, config, layers.held(), dtype, device)?;
+        Ok(Self::new(backbone, config, layers, dtype, device))
+    }
+
+    /// Decoder layers `layers` with random weights; see [`Backbone::random`].
+    ///
+    /// # Errors
+    /// If the device cannot hold them.
+    pub fn random(
+        config: &LlamaConfig,
+        layers: impl Into<StageLayers>,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<Self, PipelineError> {
+        let layers = layers.into();
+        check_room(config, &layers, dtype, device)?;
+        let backbone = Backbone::random(config, layers.held(), dtype, device)?;
+        Ok(Self::new(backbone, config, layers, dtype, device))
+    }
+
+    fn new(
+        backbone: Backbone,
+        config: &LlamaConfig,
+        layers: StageLayers,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Self {
+        Self {
+            config: config.clone(),
+            backbone,
+            layers,
+            groups: Vec::new(),
+            device: device.clone(),
+            dtype,
+            rotary: RotaryTables::new(config, device),
+            gradient_checkpointing: false,
+            memory_limit: None,
+        }
+    }
+
+    /// Keeps only the inputs of layers in the forward pass and computes the rest again in the
+    /// backward pass.
+    pub fn with_gradient_checkpointing(mut self, enabled: bool) -> Self {
+        self.gradient_checkpointing = enabled;
+        self
+    }
+
+    /// The type this stage computes in.
+    pub fn dtype(&self) -> FloatDType {
+        self.dtype
+    }
+
+    /// Number of decoder layers that a group has here.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    #[cfg(feature = "remote")]
+    pub(crate) fn group_depth(&self, group: usize) -> Result<usize, PipelineError> {
+        Ok(self.group(group)?.banks.len())
+    }
+
+    pub(super) fn group(&self, group: usize) -> Result<&Group, PipelineError> {
+        let groups = self.groups.len();
+        let found = self.groups.get(group);
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
+    }
+
+    pub(super) fn group_mut(&mut self, group: usize) -> Result<&mut Group, PipelineError> {
+        let groups = self.groups.len();
+        let found = self.groups.get_mut(group);
+        found.ok_or(PipelineError::NoSuchGroup { group, groups })
+    }
+
+    /// Positions of a group's layers among those that the stage holds.
+    fn within(&self, group: &Group) -> Range<usize> {
+        let first = self.layers.held().start;
+        group.layers.start - first..group.layers.end - first
+    }
+
+    pub(super) fn decoder_layers(&self, group: &Group) -> &[DecoderLayer] {
+        &self.backbone.layers()[self.within(group)]
+    }
+
+    /// Hidden states that enter the layers, `[rows, d_model]`: those of the stage below, or the
+    /// embedded tokens.
+    ///
+    /// # Errors
+    /// If there are none and the stage does not begin the model.
+    pub(super) fn input(
+        &self,
+        hidden: Option<Tensor<2>>,
+        microbatch: &Microbatch,
+    ) -> Result<Tensor<2>, PipelineError> {
+        hidden
+            .or_else(|| self.backbone.embed(&microbatch.ids))
+            .ok_or_else(|| self.lacks("embedding"))
+    }
+
+    fn head(&self) -> Result<&LanguageModelHead, PipelineError> {
+        self.backbone.head().ok_or_else(|| self.lacks("head"))
+    }
+
+    fn lacks(&self, part: &'static str) -> PipelineError {
+        let Range { start, end } = self.layers.held();
+        PipelineError::NotHere {
+            first: start,
+            end,
+            part,
+        }
+    }
+}
+
+impl From<Stage> for Box<dyn PipelineStage> {
+    fn from(stage: Stage) -> Self {
+        Box::new(stage)
+    }
+}
+
+impl PipelineStage for Stage {
+    fn layers(&self) -> &StageLayers {
+        &self.layers
+    }
+
+    fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    fn name(&self) -> String {
+        device_name(&self.device)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.backbone.weight_bytes()
+    }
+
+    fn products(&self) -> String {
+        batchlora::products(&self.device)
+    }
+
+    fn gauge(&self) -> MemoryGauge {
+        MemoryGauge::of(&self.device)
+    }
+
+    fn limit_memory(&mut self, bytes: Option<u64>) {
+        self.memory_limit = bytes.filter(|_| self.computes_in_call());
+    }
+
+    fn abandon(&mut self) -> bool {
+        for group in &mut self.groups {
+            group.under_way.clear();
+            group.gradients = None;
+        }
+        free_dropped_graphs(&self.device);
+        // Errors and memory of the failed pass do not count against the next one.
+        let _ = self.device.sync();
+        let _ = batchlora::product_failure();
+        if let Some(memory) = HostMemory::counted() {
+            (memory.take_peak)();
+        }
+        true
+    }
+
+    fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
+        while self.groups.len() < count {
+            let layers = self.layers.of_group(self.groups.len());
+            let empty = |layer| LayerBanks::new(&self.config, layer, &self.device);
+            self.groups.push(Group {
+                banks: layers.clone().map(empty).collect(),
+                layers,
+                gradients: None,
+                under_way: HashMap::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn swap_groups(&mut self, first: usize, second: usize) -> Result<(), PipelineError> {
+        self.group(first)?;
+        self.group(second)?;
+        self.groups.swap(first, second);
+        Ok(())
+    }
+
+    fn push(&mut self, group: usize, adapter: Vec<LayerAdapter>) -> Result<usize, PipelineError> {
+        let group = self.group_mut(group)?;
+        group.gradients = None;
+        let mut slot = 0;
+        for (banks, part) in group.banks.iter_mut().zip(adapter) {
+            slot = banks.push(part)?;
+        }
+        Ok(slot)
+    }
+
+    fn remove(&mut self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
+        let group = self.group_mut(group)?;
+        group.gradients = None;
+        let parts = group.banks.iter_mut().map(|banks| banks.remove(slot));
+        Ok(parts.collect::<Result<_, _>>()?)
+    }
+
+    fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>, PipelineError> {
+        let group = self.group(group)?;
+        let parts = group.banks.iter().map(|banks| banks.extract(slot));
+        Ok(parts.collect::<Result<_, _>>()?)
+    }
+
+    fn cache(&self) -> StageCache {
+        StageCache::Local(vec![LayerCache::default(); self.backbone.layers().len()])
+    }
+
+    fn infer(
+        &self,
+        group: usize,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+        cache: Option<&mut StageCache>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let placed = microbatch.place(&self.rotary);
+        let mut hidden = self.input(hidden, microbatch)?;
+        let group = self.group(group)?;
+        let mut caches = match cache {
+            Some(StageCache::Local(caches)) => Some(&mut caches[self.within(group)]),
+            _ => None,
+        };
+        let layers = self.decoder_layers(group).iter().zip(&group.banks);
+        for (index, (layer, banks)) in layers.enumerate() {
+            let lora = banks.attach(&placed.segments, placed.draws.as_deref())?;
+            hidden = match &mut caches {
+                Some(caches) => {
+                    layer.forward_cached(hidden, &placed.batch, &lora, &mut caches[index])?
+                }
+                None => layer.forward(hidden, &placed.batch, &lora)?,
+            };
+        }
+        Ok(hidden)
+    }
+
+    fn target_losses(
+        &self,
+        hidden: Tensor<2>,
+        targets: &Targets,
+    ) -> Result<Tensor<1>, PipelineError> {
+        Ok(self.head()?.target_losses(hidden, targets))
+    }
+
+    fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
+        Ok(self.head()?.logits(hidden))
+    }
+}
+
+/// Refuses weights that exceed a device's memory, if the device reports it.
+fn check_room(
+    config: &LlamaConfig,
+    layers: &StageLayers,
+    dtype: FloatDType,
+    device: &Device,
+) -> Result<(), PipelineError> {
+    let held = layers.held();
+    let bytes = frozen_parameters(config, &held) as u64 * DType::from(dtype).size() as u64;
+    match device_memory(device) {
+        Some(there) if bytes > there => Err(PipelineError::TooLarge {
+            first: held.start,
+            end: held.end,
+            bytes,
+            dtype: format!("{dtype:?}").to_lowercase(),
+            there,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, FloatDType};
+    use loraloom_model::LlamaConfig;
+
+    use super::Stage;
+    use crate::PipelineError;
+
+    #[test]
+    fn weights_that_the_device_cannot_hold_are_refused_before_they_are_made() {
+        let mut model = LlamaConfig::named("micro").unwrap();
+        // 4 TiB of embeddings and as much for the output projection.
+        (model.d_model, model.vocab_size) = (1 << 20, 1 << 20);
+        let layers = 0..model.num_hidden_layers;
+        let error = Stage::random(&model, layers, FloatDType::F32, &Device::flex()).unwrap_err();
+        assert!(
+            matches!(error, PipelineError::TooLarge { bytes, .. } if bytes > 8 << 40),
+            "{error}"
+        );
+        let said = error.to_string();
+        assert!(said.contains("GB of weights in f32"), "{said}");
+    }
+}

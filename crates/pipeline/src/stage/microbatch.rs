@@ -1,0 +1,61 @@
+use batchlora::{DropoutDraw, Segments};
+use loraloom_model::{RotaryTables, SequenceBatch, Sequences, Targets};
+use serde::{Deserialize, Serialize};
+
+/// A micro-batch of a group's step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MicrobatchId {
+    /// Group of tasks.
+    pub group: usize,
+    /// Micro-batch within the group's step.
+    pub microbatch: usize,
+}
+
+/// Rows of one group that go through the stages together, as the host lays them out. All stages get
+/// the same description; each makes its own tables from it.
+#[derive(Debug, Clone)]
+pub struct Microbatch {
+    /// Token ids, `[rows]`, sequence after sequence.
+    pub ids: Vec<u32>,
+    /// Where the sequences begin and end.
+    pub sequences: Sequences,
+    /// Tokens of every sequence that are in a cache.
+    pub past: usize,
+    /// Length of each sequence for dynamic rope scaling; see [`SequenceBatch::new`]. Unused with a
+    /// past.
+    pub rope_lengths: Vec<usize>,
+    /// Rows of each slot of the group.
+    pub segments: Segments,
+    /// Where each slot stands in its dropout counter; `None` is evaluation, without dropout.
+    pub draws: Option<Vec<DropoutDraw>>,
+    /// Tokens to predict.
+    pub targets: Targets,
+}
+
+impl Microbatch {
+    /// The tables that a stage's layers share.
+    pub(super) fn place(&self, rotary: &RotaryTables) -> PlacedMicrobatch {
+        let sequences = self.sequences.clone();
+        let batch = if self.past == 0 {
+            SequenceBatch::new(rotary, sequences, &self.rope_lengths)
+        } else {
+            SequenceBatch::following(rotary, sequences, self.past)
+        };
+        PlacedMicrobatch {
+            batch,
+            segments: self.segments.clone(),
+            draws: self.draws.clone(),
+        }
+    }
+}
+
+/// The part of a micro-batch that every layer of a stage uses.
+#[derive(Debug, Clone)]
+pub(super) struct PlacedMicrobatch {
+    /// Sequences and their rotary tables.
+    pub(super) batch: SequenceBatch,
+    /// Rows of each adapter slot.
+    pub(super) segments: Segments,
+    /// Where each slot stands in its dropout counter.
+    pub(super) draws: Option<Vec<DropoutDraw>>,
+}

@@ -1,0 +1,308 @@
+use std::ops::Range;
+
+use batchlora::{AdamWStep, GradientNorms, SlotUpdate, seed_gradient};
+use burn::tensor::{Device, Gradients, Tensor};
+use loraloom_model::{LayerGradients, LayerLora, Projection};
+
+use super::{
+    Forwarded, Microbatch, MicrobatchId, PipelineStage, Stage, TrainStage, local::Group,
+    microbatch::PlacedMicrobatch,
+};
+use crate::{HostMemory, PipelineError};
+
+/// State that a forward pass keeps for its backward pass.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    /// A graph per layer of the group, from the first layer that has an adapter on.
+    layers: Vec<LayerTape>,
+    microbatch: PlacedMicrobatch,
+    /// Of the stage's output, on the last stage.
+    gradient: Option<Tensor<2>>,
+}
+
+/// The graph of one decoder layer.
+#[derive(Debug)]
+struct LayerTape {
+    /// The layer's input `[rows, d_model]`: a leaf.
+    input: Tensor<2>,
+    /// The layer's adapters: leaves.
+    lora: LayerLora,
+    /// The end of the graph; `None` if the layer is to be recomputed.
+    output: Option<Tensor<2>>,
+}
+
+impl Group {
+    fn num_slots(&self) -> usize {
+        let first = self.banks.first();
+        first.map_or(0, |banks| banks.bank(Projection::Q).num_slots())
+    }
+
+    /// The gradients of the slots that `kept` selects.
+    fn keep(
+        &self,
+        gradients: &[LayerGradients],
+        kept: impl Fn(usize) -> bool + Copy,
+    ) -> Vec<LayerGradients> {
+        let layers = self.banks.iter().zip(gradients);
+        let layers = layers.map(|(banks, gradients)| {
+            LayerGradients(Projection::ALL.map(|projection| {
+                let gradient = gradients.0[projection as usize].clone();
+                gradient.map(|gradient| banks.bank(projection).keep_slots(gradient, kept))
+            }))
+        });
+        layers.collect()
+    }
+}
+
+impl Stage {
+    /// Runs a group's layers over hidden states `[rows, d_model]`.
+    fn forward_layers(
+        &self,
+        group: &Group,
+        hidden: Tensor<2>,
+        microbatch: &PlacedMicrobatch,
+    ) -> Result<(Tensor<2>, Vec<LayerTape>), PipelineError> {
+        let begins_model = group.layers.start == 0;
+        let mut hidden = hidden.without_autodiff();
+        let mut tapes: Vec<LayerTape> = Vec::new();
+        for (layer, banks) in self.decoder_layers(group).iter().zip(&group.banks) {
+            let lora = banks.attach(&microbatch.segments, microbatch.draws.as_deref())?;
+            // Below the first adapter nothing asks for a gradient.
+            let first_trained = tapes.is_empty() && begins_model;
+            if first_trained && lora.is_base_only() {
+                hidden = layer.forward(hidden, &microbatch.batch, &lora)?;
+                continue;
+            }
+            let input = hidden.autodiff();
+            let input = if first_trained {
+                input
+            } else {
+                input.require_grad()
+            };
+            let lora = lora.require_grad();
+            let output = if self.gradient_checkpointing {
+                let plain = input.clone().without_autodiff();
+                let plain_lora = lora.clone().without_autodiff();
+                hidden = layer.forward(plain, &microbatch.batch, &plain_lora)?;
+                None
+            } else {
+                let output = layer.forward(input.clone(), &microbatch.batch, &lora)?;
+                hidden = output.clone().without_autodiff();
+                Some(output)
+            };
+            tapes.push(LayerTape {
+                input,
+                lora,
+                output,
+            });
+        }
+        Ok((hidden, tapes))
+    }
+
+    /// Walks a group's graphs back from the gradient of the stage's output `[rows, d_model]`. Returns
+    /// the gradients of the adapters by layer, and of the input unless the stage begins the model.
+    fn backward_layers(
+        &self,
+        group: &Group,
+        tapes: Vec<LayerTape>,
+        gradient: Tensor<2>,
+        microbatch: &PlacedMicrobatch,
+    ) -> Result<(Vec<LayerGradients>, Option<Tensor<2>>), PipelineError> {
+        let layers = self.decoder_layers(group);
+        let mut by_layer = vec![LayerGradients::default(); layers.len()];
+        let first = layers.len() - tapes.len();
+        let mut gradient = Some(gradient);
+        for (index, tape) in tapes.into_iter().enumerate().rev() {
+            let Some(above) = gradient.take() else { break };
+            let LayerTape {
+                input,
+                lora,
+                output,
+            } = tape;
+            let output = match output {
+                Some(output) => output,
+                None => layers[first + index].forward(input.clone(), &microbatch.batch, &lora)?,
+            };
+            let mut gradients = backward(output, above);
+            by_layer[first + index] = lora.take_gradients(&mut gradients);
+            gradient = input.grad_remove(&mut gradients);
+        }
+        Ok((by_layer, gradient))
+    }
+
+    /// # Errors
+    /// [`PipelineError::OutOfMemory`] if the pass that has just ended exceeded the memory limit.
+    fn keep_to_limit(&self) -> Result<(), PipelineError> {
+        let Some((limit, memory)) = self.memory_limit.zip(HostMemory::counted()) else {
+            return Ok(());
+        };
+        let used = (memory.peak)();
+        if used <= limit {
+            return Ok(());
+        }
+        let Range { start, end } = self.layers().held();
+        Err(PipelineError::OutOfMemory {
+            first: start,
+            end,
+            used,
+            limit,
+        })
+    }
+
+    fn misses(&self, pass: &'static str, problem: &'static str) -> PipelineError {
+        let Range { start, end } = self.layers().held();
+        PipelineError::NothingUnderWay {
+            first: start,
+            end,
+            pass,
+            problem,
+        }
+    }
+}
+
+impl TrainStage for Stage {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn computes_in_call(&self) -> bool {
+        self.device == Device::flex()
+    }
+
+    fn may_have_thread(&self) -> bool {
+        self.computes_in_call()
+    }
+
+    fn forward(
+        &mut self,
+        at: MicrobatchId,
+        microbatch: &Microbatch,
+        hidden: Option<Tensor<2>>,
+    ) -> Result<Forwarded, PipelineError> {
+        let placed = microbatch.place(&self.rotary);
+        let hidden = self.input(hidden, microbatch)?;
+        let (hidden, layers) = self.forward_layers(self.group(at.group)?, hidden, &placed)?;
+        let (hidden, losses, gradient) = match self.backbone.head() {
+            Some(head) => {
+                let (losses, gradient) = head.loss(hidden, &microbatch.targets);
+                (None, Some(losses), Some(gradient))
+            }
+            None => (Some(hidden), None, None),
+        };
+        let under_way = UnderWay {
+            layers,
+            microbatch: placed,
+            gradient,
+        };
+        let group = self.group_mut(at.group)?;
+        group.under_way.insert(at.microbatch, under_way);
+        self.keep_to_limit()?;
+        Ok(Forwarded { hidden, losses })
+    }
+
+    fn backward(
+        &mut self,
+        at: MicrobatchId,
+        gradient: Option<Tensor<2>>,
+    ) -> Result<Option<Tensor<2>>, PipelineError> {
+        let under_way = self.group_mut(at.group)?.under_way.remove(&at.microbatch);
+        let Some(under_way) = under_way else {
+            return Err(self.misses("backward pass", "no forward pass before it"));
+        };
+        let Some(gradient) = gradient.or(under_way.gradient) else {
+            return Err(self.misses("backward pass", "no gradient from above"));
+        };
+        let (gradients, below) = self.backward_layers(
+            self.group(at.group)?,
+            under_way.layers,
+            gradient,
+            &under_way.microbatch,
+        )?;
+        let sums = &mut self.group_mut(at.group)?.gradients;
+        match sums {
+            Some(sums) => {
+                for (sum, part) in sums.iter_mut().zip(gradients) {
+                    sum.accumulate(part);
+                }
+            }
+            None => *sums = Some(gradients),
+        }
+        self.keep_to_limit()?;
+        Ok(below)
+    }
+
+    fn add_squares(
+        &mut self,
+        group: usize,
+        above: Option<Tensor<2>>,
+    ) -> Result<Tensor<2>, PipelineError> {
+        let group = self.group(group)?;
+        let mut norms = match above {
+            Some(sums) => GradientNorms::from_sums(sums),
+            None => GradientNorms::new(group.num_slots(), &self.device),
+        };
+        // From the last layer to the first, so that the sums have the same bits however layers are
+        // spread over stages.
+        let gradients = group.gradients.as_deref().unwrap_or_default();
+        for (banks, layer) in group.banks.iter().zip(gradients).rev() {
+            for (projection, gradient) in Projection::ALL.into_iter().zip(&layer.0) {
+                if let Some(gradient) = gradient {
+                    norms = norms.add(banks.bank(projection), gradient);
+                }
+            }
+        }
+        Ok(norms.into_sums())
+    }
+
+    fn update(
+        &mut self,
+        group: usize,
+        updates: &[Option<SlotUpdate>],
+        squares: Option<Tensor<2>>,
+    ) -> Result<Tensor<1>, PipelineError> {
+        let Some(squares) = squares else {
+            return Err(self.misses("optimizer step", "no squares of gradients"));
+        };
+        let norms = GradientNorms::from_sums(squares).finish();
+        let group = self.group_mut(group)?;
+        if updates.iter().all(Option::is_none) {
+            return Ok(norms);
+        }
+        let Some(gradients) = group.gradients.take() else {
+            return Ok(norms);
+        };
+        if updates.iter().any(Option::is_none) {
+            let waits = |slot: usize| updates.get(slot).is_some_and(Option::is_none);
+            group.gradients = Some(group.keep(&gradients, waits));
+        }
+        let step = AdamWStep::new(updates, norms.clone());
+        for (banks, layer) in group.banks.iter_mut().zip(gradients) {
+            for (projection, gradient) in Projection::ALL.into_iter().zip(layer.0) {
+                if let Some(gradient) = gradient {
+                    step.apply(banks.bank_mut(projection), gradient);
+                }
+            }
+        }
+        Ok(norms)
+    }
+}
+
+/// Backward through one graph whose end has this gradient.
+fn backward(output: Tensor<2>, gradient: Tensor<2>) -> Gradients {
+    seed_gradient(output, gradient).backward()
+}
+
+/// More operations than a decoder layer has one after another.
+const LAYER_DEPTH: usize = 64;
+
+/// Frees the graphs of forward passes that were dropped without a backward pass.
+///
+/// Burn frees them when any backward pass ends, one operation of each graph at a time: the last whose
+/// result nothing holds.
+pub(super) fn free_dropped_graphs(device: &Device) {
+    let device = device.clone().without_autodiff();
+    for _ in 0..LAYER_DEPTH {
+        let ones = Tensor::<2>::ones([1, 1], &device);
+        backward(ones.clone().autodiff().require_grad(), ones);
+    }
+}
