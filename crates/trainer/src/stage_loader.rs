@@ -9,7 +9,7 @@ use loraloom_pipeline::{AnyStage, Partitions, PipelineError, Stage};
 
 #[cfg(feature = "remote")]
 use crate::dtype::resolve_for;
-use crate::{TrainerError, dtype::resolve_stored};
+use crate::{TrainerError, dtype::resolve_dtype};
 
 /// What a stage is to be on.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ impl StageLoader<'_> {
     fn dtype_at(&self, place: &ReachedPlace) -> Result<FloatDType, TrainerError> {
         let (choice, stored): (DtypeChoice, _) = (self.config.dtype, self.checkpoint.dtype());
         match place {
-            ReachedPlace::Device(device) => resolve_stored(choice, device, stored),
+            ReachedPlace::Device(device) => resolve_dtype(choice, device, stored),
             #[cfg(feature = "remote")]
             ReachedPlace::Worker(worker) => {
                 let supports = |dtype| worker.supports(dtype);
