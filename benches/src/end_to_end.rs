@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Device, FloatDType};
 use loraloom_model::{LlamaConfig, Projection, frozen_parameters};
 use loraloom_pipeline::{
-    PassWork, Pipeline, PipelineError, Stage,
+    Pipeline, PipelineError, Stage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     schedule::{PipelineShape, Schedule},
 };
@@ -214,8 +214,12 @@ impl EndToEndBench {
 
 /// Floating-point operations of a step for one token, forward and backward.
 fn flops_per_token(model: &LlamaConfig, length: usize) -> f64 {
-    let work = PassWork::of(model, length);
-    work.layers.iter().sum::<f64>() + work.head
+    let weights = model.linears().map(|linear| linear.d_in * linear.d_out);
+    let frozen =
+        model.num_hidden_layers * weights.iter().sum::<usize>() + model.vocab_size * model.d_model;
+    let width = model.num_attention_heads * model.head_dim;
+    let attention = model.num_hidden_layers * width * length;
+    4.0 * frozen as f64 + 6.0 * attention as f64
 }
 
 /// The same step again and again.
