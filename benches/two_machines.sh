@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Hops between two workers, in network namespaces with a link between them, and a pipeline over both:
+# Measures hops between two workers in network namespaces with a link between them, and a pipeline over both:
 #
 #     benches/two_machines.sh [RATE [MS]]
 #
-# RATE is the link's, as `tc` writes it, or `none`; default 1gbit. First passes take no time: with one
-# group in flight a hop goes one way at a time, with six both ways are busy. Then passes take MS
-# milliseconds each, by default as long as half a hop both ways at once, so that a stage works on a
-# micro-batch for as long as a link does. Needs root and iproute2. See link.rs for the output.
+# RATE is the link's, as `tc` writes it, or `none`; default 1gbit. The first measurement has passes of 0 ms:
+# with one group in flight a hop goes one way at a time, with six both ways are busy. In the second, passes
+# take MS milliseconds each, by default half of the time of a hop both ways at once, so that a stage works on
+# a micro-batch for as long as a link does. Needs root and iproute2. See link.rs for the output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rate=${1:-1gbit}
 
-bench=$(cargo bench --workspace --bench link --no-run --message-format=json-render-diagnostics |
+bench=$(cargo bench --workspace --features remote --bench link --no-run --message-format=json-render-diagnostics |
     sed -n 's/.*"executable":"\([^"]*\/link-[^"]*\)".*/\1/p')
 work=$(mktemp -d)
 spaces=("loraloom-$$-0" "loraloom-$$-1" "loraloom-$$-2")

@@ -8,12 +8,13 @@
 //! link run DIRECTORY STEPS LENGTH L:E,.. WORKER PID WORKER PID
 //! ```
 //!
-//! `run` has L groups of a micro-batch with 8 × LENGTH tokens go through both stages, with E
-//! micro-batches of `extra_warmup`, and prints a JSON line for every L:E. With a LENGTH of 512 a hop
-//! is 4096 × 2048 numbers of float32, 33.6 MB: what these tokens take of a 7B model in bfloat16. Workers sleep in place of computing,
-//! as if they had GPUs: both ends of the link are on this machine, and the network takes all of it.
+//! `run` sends L groups of a micro-batch with 8 × LENGTH tokens through both stages, with E micro-batches
+//! of `extra_warmup`, and prints a JSON line for every L:E. With a LENGTH of 512 a hop is 4096 × 2048
+//! numbers of float32, 33.6 MB: as much as these tokens are in a 7B model in bfloat16. Workers sleep
+//! instead of computing, as if they had GPUs: both ends of the link are on this machine, and the network
+//! needs all of it.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints what it found")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its report")]
 
 use std::{
     collections::BTreeMap,
@@ -26,28 +27,22 @@ use std::{
 use anyhow::{Context, bail};
 use batchlora::{AdapterState, LoraSpec, Segment, Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType};
-use loraloom_benches::{Shape, write_model};
-use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
+use loraloom_model::{
+    Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets, parameter_shapes,
+};
 use loraloom_pipeline::{
     Microbatch, Pipeline,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, TransferTimes},
     remote::{Controller, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
+use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
 use serde_json::json;
 use sleeping::Sleeping;
 
 #[path = "../../crates/pipeline/tests/it/remote/sleeping.rs"]
 mod sleeping;
 
-const SHAPE: Shape = Shape {
-    hidden_size: 2048,
-    intermediate_size: 64,
-    num_hidden_layers: 2,
-    num_attention_heads: 16,
-    num_key_value_heads: 1,
-    vocab_size: 64,
-};
 const SEQUENCES: usize = 8;
 const TOKEN: &str = "a token";
 
@@ -60,16 +55,13 @@ fn main() -> anyhow::Result<()> {
         .filter(|word| !word.starts_with("--"))
         .collect();
     match words[..] {
-        ["model", directory] => {
-            fs::create_dir_all(directory)?;
-            Ok(write_model(&SHAPE, Path::new(directory))?)
-        }
+        ["model", directory] => write_model(Path::new(directory)),
         ["worker", listen, identity, model, milliseconds] => {
             worker(listen, identity, model, milliseconds.parse()?)
         }
         ["run", model, steps, length, cases, ref workers @ ..] => {
             let [first, first_pid, second, second_pid] = workers else {
-                bail!("two workers and their processes");
+                bail!("`run` needs two workers and their process ids");
             };
             let workers = [(*first, *first_pid), (*second, *second_pid)];
             for case in cases.split(',') {
@@ -85,6 +77,29 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+/// A model whose hidden states are wide and whose weights are few. The weights are zeros, which no
+/// worker multiplies by.
+fn write_model(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory)?;
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 1, "vocab_size": 64,
+    });
+    let config = config.to_string();
+    fs::write(directory.join("config.json"), &config)?;
+    let shapes = parameter_shapes(&LlamaConfig::from_json(&config)?);
+    let elements = |shape: &[usize]| shape.iter().product::<usize>();
+    let largest = shapes.iter().map(|(_, shape)| elements(shape)).max();
+    let zeros = vec![0; 4 * largest.unwrap_or(0)];
+    let tensors = shapes.into_iter().map(|(name, shape)| {
+        let bytes = &zeros[..4 * elements(&shape)];
+        TensorView::new(Dtype::F32, shape, bytes).map(|view| (name, view))
+    });
+    let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+    serialize_to_file(tensors, None, &directory.join("model.safetensors"))?;
+    Ok(())
 }
 
 /// Serves until stdin ends.
@@ -135,7 +150,7 @@ fn measure(
         length,
         groups: shape.groups,
         first: shape.steps / 3,
-        // Not the last ones, with which the pipeline runs empty.
+        // Before the pipeline drains.
         last: shape.steps.saturating_sub(3),
         pids: workers.map(|(_, pid)| pid.to_owned()),
         spent: Vec::new(),
@@ -157,7 +172,9 @@ fn measure(
     let between = &hops.booked[hops.first + 1..=hops.last];
     let mut transfers = TransferTimes::default();
     for outcome in between {
-        transfers += outcome.transfers.context("stages that measure nothing")?;
+        transfers += outcome
+            .transfers
+            .context("the stages measured no transfers")?;
     }
     let passed = iterations * shape.groups as f64;
     let busy = |stage: usize| -> f64 {
@@ -171,7 +188,7 @@ fn measure(
         .iter()
         .map(|(thread, ticks)| {
             let earlier = before.1.get(thread).copied().unwrap_or_default();
-            // A hundredth of a core is nothing.
+            // Rounded to hundredths of a core, and threads without any left out.
             (
                 thread,
                 ((ticks - earlier) / elapsed * 100.0).round() / 100.0,
@@ -210,15 +227,15 @@ fn adapter(config: &LlamaConfig) -> anyhow::Result<Vec<LayerAdapter>> {
     layers.collect()
 }
 
-/// Steps of nothing, and what was spent on them.
+/// Steps without work, and the processor time that they took.
 struct Hops {
     length: usize,
     groups: usize,
-    /// The steps between which is measured.
+    /// The first and last step of the measurement.
     first: usize,
     last: usize,
     pids: [String; 2],
-    /// When, and the processor seconds of every kind of thread, of both workers and here.
+    /// Time, and processor seconds of every kind of thread in both workers and here.
     spent: Vec<(Instant, BTreeMap<String, f64>)>,
     booked: Vec<StepOutcome>,
 }
@@ -279,11 +296,11 @@ impl Hops {
         let whose = ["first", "second", "controller"];
         for (whose, pid) in whose.iter().zip([&self.pids[0], &self.pids[1], &here]) {
             for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-                // A thread may have ended meanwhile.
+                // The thread may have ended.
                 let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else {
                     continue;
                 };
-                let (name, rest) = stat.rsplit_once(')').context("no thread's name")?;
+                let (name, rest) = stat.rsplit_once(')').context("a thread without a name")?;
                 let name = name.split_once('(').map_or("", |(_, name)| name);
                 let fields: Vec<&str> = rest.split_whitespace().collect();
                 let ticks = |field: usize| fields[field].parse::<f64>();

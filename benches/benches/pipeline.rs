@@ -1,16 +1,15 @@
-//! Stages: how fast more of them are, and how near the executor comes to its simulation.
+//! Speed of 1, 2, 4 and 8 stages, and of the executor against its simulation.
 //!
 //!     cargo bench -p loraloom-benches --bench pipeline [-- SHAPE ROWS]
 //!     cargo bench -p loraloom-benches --bench pipeline -- SHAPE given FORWARD BACKWARD HEAD
 //!
 //! Prints a JSON line per case. `measured_costs` are seconds of a decoder layer and of the head of
-//! SHAPE (`tinyllama-1.1b` unless named) on this machine's CPU; `simulated` spreads the whole model
-//! over stages by them and lets the schedules run on a clock, with as many groups as stages;
-//! `staggered` does so with partitions that differ from group to group, for LoRAPP; `executed` has the
-//! real executor run stages that sleep, beside the simulation of the same list. The second form
-//! measures and executes nothing: it simulates with the costs that it is given.
+//! SHAPE (default `tinyllama-1.1b`) on this machine's CPU. `simulated` partitions the whole model by these
+//! costs and simulates the schedules with as many groups as stages; `staggered` does so with a partition
+//! of its own for each group, under LoRAPP. `executed` is the real executor over stages that sleep, beside
+//! the simulation of the same lists. The second form simulates with the given costs and measures nothing.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints what it found")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its report")]
 
 use std::{env, ops::Range, thread, time::Duration};
 
@@ -53,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Costs of a layer and of the head as somebody else measured them.
+/// Costs of a layer and of the head from the command line.
 fn given(costs: &[f64]) -> anyhow::Result<PartSeconds> {
     let &[forward, backward, head] = costs else {
         anyhow::bail!("`given` takes three costs: FORWARD, BACKWARD and HEAD");
@@ -69,7 +68,7 @@ fn given(costs: &[f64]) -> anyhow::Result<PartSeconds> {
     })
 }
 
-/// The same model on more and more stages, by measured costs.
+/// Measures the model's costs and simulates its stages.
 fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> {
     let sizes = [rows, LENGTH];
     let device = Device::flex();
@@ -90,7 +89,7 @@ fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The whole model on more and more stages, by these costs.
+/// Simulates the whole model on 1 to 8 stages.
 fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
     let costs = PartCosts::measured(model.num_hidden_layers, seconds);
     let one = Partitions::from(costs.partition(1, &Balance::Auto)?);
@@ -127,7 +126,7 @@ fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Optimizer steps of all groups a second, without filling and draining.
+/// Optimizer steps of all groups per second, without filling and draining the pipeline.
 fn steps_per_second(
     schedule: Schedule,
     [stages, groups, microbatches]: [usize; 3],
@@ -140,7 +139,7 @@ fn steps_per_second(
     rate.ok_or_else(|| anyhow::anyhow!("{STEPS} steps have no middle"))
 }
 
-/// The executor over stages that sleep.
+/// Runs the executor over stages that sleep.
 fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result<()> {
     let pass = Duration::from_millis(20);
     let costs = PassCosts {
@@ -192,7 +191,7 @@ fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result
     Ok(())
 }
 
-/// A stage whose passes only take time.
+/// A stage that sleeps instead of computing.
 struct Sleeper {
     device: Device,
     index: usize,
@@ -251,7 +250,7 @@ impl TrainStage for Sleeper {
     }
 }
 
-/// Steps of nothing.
+/// Steps without work.
 struct Idle {
     groups: usize,
     microbatches: usize,

@@ -1,21 +1,20 @@
-//! What iterations take on this machine's CPU, and the simulator's costs that follow from it.
+//! Measures iterations on this machine's CPU and fits the simulator's costs to them.
 //!
 //!     cargo bench -p loraloom-benches --bench simulator_costs [-- FILE...]
 //!
 //! Trains adapters over the `micro` shape in batches of many sizes and prints a JSON line for each,
-//! then one with how far the fitted costs are from them, then the costs as `loraloom simulate --costs`
-//! reads them. FILEs are earlier lines, which are fitted instead of measuring anew.
+//! then one with the errors of the fit, then the costs as `loraloom simulate --costs` reads them. FILEs
+//! are lines of an earlier run, which are fitted instead of a new measurement.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints what it found")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its report")]
 
 use std::{env, fs, io};
 
-use burn::tensor::Device;
-use loraloom_config::DtypeChoice;
+use burn::tensor::{Device, FloatDType};
+use loraloom_benches::EndToEndBench;
 use loraloom_model::{LlamaConfig, Projection};
 use loraloom_pipeline::HostMemory;
 use loraloom_simulator::{Costs, TimedIteration};
-use loraloom_trainer::EndToEndBench;
 use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};
 
@@ -26,7 +25,7 @@ const SHAPE: &str = "micro";
 const STEPS: usize = 3;
 
 /// Adapters, sequences of each, tokens of a sequence, rank: from 128 to 4096 tokens, each number
-/// with large and small ones of the others. Ranks of 64 tell what rank costs.
+/// with large and small ones of the others. Rank 64 is there for the cost of ranks.
 const CASES: [[usize; 4]; 24] = [
     [1, 1, 128, 16],
     [1, 2, 256, 8],
@@ -115,7 +114,7 @@ fn measure([adapters, batch, length, rank]: [usize; 4]) -> anyhow::Result<Value>
         batch,
         microbatches: 1,
         length,
-        dtype: DtypeChoice::Float32,
+        dtype: FloatDType::F32,
         steps: STEPS,
         gradient_checkpointing: false,
         vs_sequential: false,
@@ -133,7 +132,7 @@ fn measure([adapters, batch, length, rank]: [usize; 4]) -> anyhow::Result<Value>
     }))
 }
 
-/// The iteration that a line is of.
+/// Parses a line.
 fn read(line: &Value) -> anyhow::Result<TimedIteration> {
     let missing = |key: &str| io::Error::other(format!("no number `{key}` in {line}"));
     let whole = |key| {
@@ -151,7 +150,7 @@ fn read(line: &Value) -> anyhow::Result<TimedIteration> {
     })
 }
 
-/// Mean and largest size of relative errors.
+/// Mean and maximum of absolute relative errors.
 fn of_errors(errors: &[f64]) -> Value {
     let sizes = errors.iter().map(|error| error.abs());
     let mean = sizes.clone().sum::<f64>() / errors.len() as f64;

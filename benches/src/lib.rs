@@ -1,8 +1,15 @@
-//! Models with random weights and data to go with them, for benchmarks: their values do not matter
-//! to speed, their shapes do.
+//! Measurements of this machine: the operator at one layer ([`KernelBench`]) and whole training steps
+//! over a model with random weights ([`EndToEndBench`]). `loraloom bench` prints both; the programs in
+//! `benches/` measure what it does not.
 
-mod model;
-mod shape;
+mod end_to_end;
+mod kernels;
+mod launches;
+mod layer;
+mod tasks;
+mod timing;
 
-pub use model::write_model;
-pub use shape::Shape;
+pub use end_to_end::{EndToEndBench, EndToEndMeasurement};
+pub use kernels::{KernelBench, KernelMeasurement};
+pub use launches::KernelShare;
+pub use timing::median_seconds;

@@ -1,21 +1,16 @@
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::DtypeChoice;
-use loraloom_model::{Checkpoint, TensorDtype};
+use loraloom_model::TensorDtype;
 
 use crate::TrainerError;
 
-/// The type of frozen weights and activations on a device. `auto` is `float32` on the CPU, whose
-/// matrix products are fastest in it, and the checkpoint's type where the device has it.
-pub(crate) fn resolve_dtype(
-    choice: DtypeChoice,
-    device: &Device,
-    checkpoint: &Checkpoint,
-) -> Result<FloatDType, TrainerError> {
-    resolve_stored(choice, device, checkpoint.dtype())
-}
-
-/// The same for weights that are, or would be, stored in a type.
-pub(crate) fn resolve_stored(
+/// The type of frozen weights and activations on a device, for weights that are stored as `stored`.
+/// `auto` is `float32` on the CPU, whose matrix products are fastest in it, and the stored type where
+/// the device has it.
+///
+/// # Errors
+/// If the device lacks the type that was chosen.
+pub fn resolve_dtype(
     choice: DtypeChoice,
     device: &Device,
     stored: Option<TensorDtype>,
@@ -24,7 +19,7 @@ pub(crate) fn resolve_stored(
     resolve_for(choice, cpu, |dtype| device.supports_dtype(dtype), stored)
 }
 
-/// The same for a device of which only this is known.
+/// [`resolve_dtype`] for a device that is described by `cpu` and `supports`.
 pub(crate) fn resolve_for(
     choice: DtypeChoice,
     cpu: bool,

@@ -34,7 +34,7 @@ impl Generator {
         let checkpoint = Checkpoint::open(model)?;
         checkpoint.verify(&config)?;
         let tokenizer = Tokenizer::load(model)?;
-        let dtype = resolve_dtype(dtype, device, &checkpoint)?;
+        let dtype = resolve_dtype(dtype, device, checkpoint.dtype())?;
         let layers = 0..config.num_hidden_layers;
         let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
         let mut pipeline = Pipeline::new(vec![stage])?;

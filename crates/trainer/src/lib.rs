@@ -12,7 +12,6 @@ mod assemble;
 mod balance;
 mod begin;
 mod beginning;
-mod bench;
 mod checkpoint;
 mod decision;
 mod decode;
@@ -57,11 +56,8 @@ mod writer;
 
 pub use adapter::targets;
 pub use beginning::{odd_beginning, odd_rank};
-pub use bench::{
-    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement, KernelShare,
-    Rung,
-};
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
+pub use dtype::resolve_dtype;
 pub use error::TrainerError;
 pub use event::{EVENT_VERSION, Event, Versions};
 pub use generator::Generator;

@@ -9,7 +9,7 @@ use loraloom_pipeline::{Partitions, PipelineError, PipelineStage, Stage};
 
 #[cfg(feature = "remote")]
 use crate::dtype::resolve_for;
-use crate::{TrainerError, dtype::resolve_stored};
+use crate::{TrainerError, dtype::resolve_dtype};
 
 /// The location of a stage, with its device opened.
 pub type OpenedStage = StageLocation<Device>;
@@ -88,7 +88,7 @@ impl StageLoader<'_> {
     fn dtype_at(&self, stage: &ReachedStage) -> Result<FloatDType, TrainerError> {
         let (choice, stored): (DtypeChoice, _) = (self.config.dtype, self.checkpoint.dtype());
         match stage {
-            ReachedStage::Device(device) => resolve_stored(choice, device, stored),
+            ReachedStage::Device(device) => resolve_dtype(choice, device, stored),
             #[cfg(feature = "remote")]
             ReachedStage::Worker(worker) => {
                 let supports = |dtype| worker.supports(dtype);

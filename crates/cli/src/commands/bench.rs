@@ -1,9 +1,10 @@
-//! `bench`: the operator alone and whole training steps, measured on this machine.
+//! `bench`: measures the operator alone and whole training steps on this machine.
 
-use loraloom_model::{LlamaConfig, Projection};
-use loraloom_trainer::{
-    BenchReport, EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement,
-};
+use burn::tensor::FloatDType;
+use loraloom_benches::{EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement};
+use loraloom_model::{LlamaConfig, Projection, TensorDtype};
+use loraloom_trainer::{TrainerError, resolve_dtype};
+use serde::Serialize;
 
 use crate::{
     arguments::BenchArguments,
@@ -17,7 +18,7 @@ use crate::{
 /// Numbers of adapters that share a layer's rows.
 const KERNEL_ADAPTERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// What is measured where nothing else is said.
+/// Sizes of options that are left out.
 struct Defaults {
     rows: usize,
     width: usize,
@@ -46,6 +47,14 @@ const SMALL: Defaults = Defaults {
     adapters: [1, 8],
 };
 
+/// What `--json` prints. Values that cannot be measured are `null`.
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    kernels: Vec<KernelMeasurement>,
+    end_to_end: Vec<EndToEndMeasurement>,
+}
+
 pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let opened = device::open(arguments.device)?;
     printer.warnings(&opened.warnings);
@@ -61,12 +70,14 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     } else {
         &LARGE
     };
-    let kernels = kernels(arguments, defaults, &opened)?;
-    let end_to_end = end_to_end(arguments, defaults)?;
+    let stored = Some(TensorDtype::Bfloat16);
+    let dtype = resolve_dtype(arguments.dtype, &opened.device, stored)?;
+    let kernels = kernels(arguments, defaults, dtype, &opened)?;
+    let end_to_end = end_to_end(arguments, defaults, dtype)?;
     let device = opened.to_string();
     printer.note(&format!("device  {device}"));
     let mut progress = |line: &str| printer.note(&format!("bench   {line}"));
-    let mut report = BenchReport {
+    let mut report = Report {
         device,
         kernels: Vec::new(),
         end_to_end: Vec::new(),
@@ -75,10 +86,12 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         if opened.software {
             progress("`composed` is left out: Burn tunes it for minutes on a software adapter");
         }
-        report.kernels = kernels.run(&opened.device, &mut progress)?;
+        let measured = kernels.run(&opened.device, &mut progress);
+        report.kernels = measured.map_err(TrainerError::from)?;
     }
     if !arguments.kernels_only {
-        report.end_to_end = end_to_end.run(&opened.device, &mut progress)?;
+        let measured = end_to_end.run(&opened.device, &mut progress);
+        report.end_to_end = measured.map_err(TrainerError::from)?;
     }
     if arguments.json {
         printer.json(&report)?;
@@ -97,6 +110,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
 fn kernels(
     arguments: &BenchArguments,
     defaults: &Defaults,
+    dtype: FloatDType,
     opened: &Opened,
 ) -> Result<KernelBench, Failure> {
     let rows = arguments.rows.unwrap_or(defaults.rows);
@@ -115,12 +129,16 @@ fn kernels(
         d_in: arguments.d_in.unwrap_or(defaults.width),
         d_out: arguments.d_out.unwrap_or(defaults.width),
         adapters,
-        dtype: arguments.dtype,
+        dtype,
         composed: !opened.software && !arguments.no_composed,
     })
 }
 
-fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEndBench, Failure> {
+fn end_to_end(
+    arguments: &BenchArguments,
+    defaults: &Defaults,
+    dtype: FloatDType,
+) -> Result<EndToEndBench, Failure> {
     let shape = arguments.shape.as_deref().unwrap_or(defaults.shape);
     let model = LlamaConfig::named(shape)
         .ok_or_else(|| Failure::usage(format!("no model has the shape `{shape}`")))?;
@@ -143,7 +161,7 @@ fn end_to_end(arguments: &BenchArguments, defaults: &Defaults) -> Result<EndToEn
         batch,
         microbatches,
         length: arguments.length.unwrap_or(defaults.length),
-        dtype: arguments.dtype,
+        dtype,
         steps: arguments.steps,
         gradient_checkpointing: arguments.gradient_checkpointing,
         vs_sequential: arguments.vs_sequential,
@@ -178,7 +196,7 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
     names.iter().map(named).collect()
 }
 
-/// The kernels in a table, under a line on what they have in common.
+/// A table of kernels under a line with their common sizes.
 fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
     let first = measured.first()?;
     let columns = [
@@ -204,7 +222,7 @@ fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
 fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
     let ratio = measured.milliseconds / measured.frozen_milliseconds;
     [
-        measured.name.name().to_owned(),
+        measured.name.to_owned(),
         measured.ranks.len().to_string(),
         ranks(&measured.ranks),
         format!("{:.3}", measured.milliseconds),
@@ -216,22 +234,22 @@ fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
     ]
 }
 
-/// The different ranks, in the order of the adapters.
+/// The distinct ranks, in the order of the adapters.
 fn ranks(all: &[usize]) -> String {
-    let mut different: Vec<String> = Vec::new();
+    let mut distinct: Vec<String> = Vec::new();
     for rank in all.iter().map(usize::to_string) {
-        if !different.contains(&rank) {
-            different.push(rank);
+        if !distinct.contains(&rank) {
+            distinct.push(rank);
         }
     }
-    if different.is_empty() {
+    if distinct.is_empty() {
         "-".to_owned()
     } else {
-        different.join(",")
+        distinct.join(",")
     }
 }
 
-/// Training steps in a table.
+/// A table of training steps.
 fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     let first = measured.first()?;
     let columns = [
@@ -271,7 +289,7 @@ fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
     ]
 }
 
-/// Where the time of a step goes, by kernel.
+/// A table of one step's time by kernel.
 fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
     let all: f64 = measured
         .profile

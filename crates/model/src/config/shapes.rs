@@ -1,7 +1,7 @@
 use super::{Architecture, LlamaConfig, RopeConfig, RopeScaling};
 use crate::checkpoint::TensorDtype;
 
-/// What distinguishes one published shape from another.
+/// The figures in which these Llama models differ.
 struct Shape {
     name: &'static str,
     vocab_size: usize,
@@ -92,15 +92,15 @@ const SHAPES: [Shape; 6] = [
 ];
 
 impl LlamaConfig {
-    /// The names that [`named`](Self::named) knows, smallest model first.
+    /// The names for [`named`](Self::named), smallest model first.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SHAPES.iter().map(|shape| shape.name)
     }
 
     /// A published shape, for models with random weights: the figures of the `config.json` of
     /// `TinyLlama/TinyLlama-1.1B-Chat-v1.0`, `meta-llama/Llama-3.2-3B`, `meta-llama/Llama-2-7b-hf`,
-    /// `meta-llama/Llama-3.1-8B` and `meta-llama/Llama-2-13b-hf`. `micro` is nobody's model: 25 M
-    /// parameters, for machines without a GPU. `None` for another name.
+    /// `meta-llama/Llama-3.1-8B` and `meta-llama/Llama-2-13b-hf`. `micro` has no published model: 25 M
+    /// parameters, for machines without a GPU. `None` for any other name.
     pub fn named(name: &str) -> Option<Self> {
         SHAPES
             .iter()

@@ -2,31 +2,30 @@ use std::time::Instant;
 
 use burn::tensor::{Device, FloatDType};
 use loraloom_model::ModelError;
+use loraloom_pipeline::PipelineError;
 
-use crate::TrainerError;
-
-/// Samples a median is taken of.
+/// Samples of which the median is taken.
 const SAMPLES: usize = 7;
 /// A sample repeats its work until it takes about this long, so that the synchronisation at its end
 /// is small beside it.
 const SAMPLE_SECONDS: f64 = 0.02;
-const MOST_REPETITIONS: usize = 100;
+const MAX_REPETITIONS: usize = 100;
 
-/// Something to be timed, again and again.
-pub(super) type Work<'a> = &'a mut dyn FnMut() -> Result<(), TrainerError>;
-
-/// Median seconds of each piece of work. The pieces take turns, so that what else the machine does
-/// falls on all of them.
-pub(super) fn medians(
-    device: &Device,
-    mut pieces: Vec<Work<'_>>,
-) -> Result<Vec<f64>, TrainerError> {
+/// Median seconds of each piece of work. The pieces take turns, so that other load on the machine
+/// slows all of them.
+///
+/// # Errors
+/// Of the work, or if the device fails.
+pub fn median_seconds<W>(device: &Device, mut pieces: Vec<W>) -> Result<Vec<f64>, PipelineError>
+where
+    W: FnMut() -> Result<(), PipelineError>,
+{
     let mut repetitions = Vec::new();
     for piece in &mut pieces {
         // The first run compiles and tunes.
-        seconds(device, 1, piece)?;
+        seconds(device, 1, &mut *piece)?;
         let once = seconds(device, 1, piece)?;
-        repetitions.push(((SAMPLE_SECONDS / once) as usize).clamp(1, MOST_REPETITIONS));
+        repetitions.push(((SAMPLE_SECONDS / once) as usize).clamp(1, MAX_REPETITIONS));
     }
     let mut samples = vec![Vec::new(); pieces.len()];
     for _ in 0..SAMPLES {
@@ -37,8 +36,12 @@ pub(super) fn medians(
     Ok(samples.into_iter().map(median).collect())
 }
 
-/// Seconds that work takes `count` times, with nothing left to do on the device before and after.
-pub(super) fn seconds(device: &Device, count: usize, work: Work<'_>) -> Result<f64, TrainerError> {
+/// Seconds that `count` repetitions take on a device that is idle before and after.
+pub(crate) fn seconds(
+    device: &Device,
+    count: usize,
+    mut work: impl FnMut() -> Result<(), PipelineError>,
+) -> Result<f64, PipelineError> {
     sync(device)?;
     let started = Instant::now();
     for _ in 0..count {
@@ -48,21 +51,26 @@ pub(super) fn seconds(device: &Device, count: usize, work: Work<'_>) -> Result<f
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// The middle one; of an even number the upper middle. 0 of none.
-pub(super) fn median(mut samples: Vec<f64>) -> f64 {
+/// The upper median; 0 without samples.
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(0.0)
 }
 
-pub(super) fn sync(device: &Device) -> Result<(), TrainerError> {
-    let failed = |error| ModelError::Device {
-        reason: format!("{error:?}"),
-    };
-    Ok(device.sync().map_err(failed)?)
+/// Waits until the device is idle.
+pub(crate) fn sync(device: &Device) -> Result<(), PipelineError> {
+    device
+        .sync()
+        .map_err(|error| device_failure(format!("{error:?}")))
+}
+
+pub(crate) fn device_failure(reason: impl Into<String>) -> PipelineError {
+    let reason = reason.into();
+    ModelError::Device { reason }.into()
 }
 
 /// The type's name in a configuration.
-pub(super) fn dtype_name(dtype: FloatDType) -> &'static str {
+pub(crate) fn dtype_name(dtype: FloatDType) -> &'static str {
     match dtype {
         FloatDType::F64 => "float64",
         FloatDType::F32 | FloatDType::Flex32 => "float32",

@@ -1,4 +1,4 @@
-//! One adapted layer with random operands, computed in every way there is.
+//! One adapted layer with random operands, computed in several ways.
 
 use std::{cell::RefCell, ops::Range};
 
@@ -9,9 +9,54 @@ use batchlora::{
     seed_gradient,
 };
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
+use loraloom_pipeline::PipelineError;
 
-use super::report::Rung;
-use crate::TrainerError;
+use crate::timing::device_failure;
+
+/// What is timed: an adapted layer, forward and backward, in three ways, and the kernels of the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    /// The products with the frozen weight alone, `x W` and `dH Wᵀ`: the lower bound.
+    Frozen,
+    /// One adapter after another, of Burn's operations, differentiated by Burn.
+    Composed,
+    /// The kernel of `S = D(X) Aᵀ`.
+    Shrink,
+    /// The kernel of `H += s · S B`; a forward and backward runs it twice, once for dX.
+    ExpandAdd,
+    /// The kernels of `dA = dSᵀ D(X)`.
+    WeightGrad,
+    /// The kernels of dS and dB.
+    OutputGrads,
+    /// batchlora's operator: the frozen products and all of these kernels.
+    Fused,
+}
+
+impl Kernel {
+    /// In the order of a report.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Frozen,
+        Self::Composed,
+        Self::Shrink,
+        Self::ExpandAdd,
+        Self::WeightGrad,
+        Self::OutputGrads,
+        Self::Fused,
+    ];
+
+    /// The name in a table and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Frozen => "frozen",
+            Self::Composed => "composed",
+            Self::Shrink => "shrink",
+            Self::ExpandAdd => "expand_add",
+            Self::WeightGrad => "weight_grad",
+            Self::OutputGrads => "output_grads",
+            Self::Fused => "fused",
+        }
+    }
+}
 
 /// An adapter's share of the batch.
 #[derive(Debug)]
@@ -23,7 +68,7 @@ struct Part {
 
 /// An adapted layer, its input and the gradient of its output.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(crate) struct Layer {
     x: Tensor<2>,
     weight: Tensor<2>,
     gradient: Tensor<2>,
@@ -31,46 +76,46 @@ pub(super) struct Layer {
     lora: BatchLora,
     routing: Routing,
     packed: LoraPair,
-    /// A product of rank r, `[rows, rank_max]`.
+    /// S, `[rows, rank_max]`.
     narrow: Tensor<2>,
-    /// What `expand_add` adds to in place, `[rows, d_out]`.
+    /// H, to which `expand_add` adds in place, `[rows, d_out]`.
     expanded: RefCell<Option<Tensor<2>>>,
     dropout: f64,
 }
 
-/// What a forward and backward leaves.
+/// Results of a forward and backward.
 #[derive(Debug)]
 struct Pass {
     /// `[rows, d_out]`.
     output: Tensor<2>,
     /// `[rows, d_in]`.
-    input_gradient: Option<Tensor<2>>,
+    input_gradient: Tensor<2>,
     /// Of all adapters packed, or of each adapter.
-    adapters: Vec<Option<LoraPair>>,
+    adapters: Vec<LoraPair>,
 }
 
 impl Pass {
-    /// Everything that was computed; `None` is what should have been.
-    fn results(&self) -> Vec<Option<Tensor<2>>> {
-        let mut results = vec![Some(self.output.clone()), self.input_gradient.clone()];
-        for pair in &self.adapters {
-            results.push(pair.as_ref().map(|pair| pair.a.clone()));
-            results.push(pair.as_ref().map(|pair| pair.b.clone()));
-        }
+    fn results(self) -> Vec<Tensor<2>> {
+        let mut results = vec![self.output, self.input_gradient];
+        results.extend(self.adapters.into_iter().flat_map(|pair| [pair.a, pair.b]));
         results
     }
 }
 
+fn found<T>(result: Option<T>) -> Result<T, PipelineError> {
+    result.ok_or_else(|| device_failure("a result of a benchmark is missing"))
+}
+
 impl Layer {
-    /// A layer `[d_in, d_out]` with adapters of these ranks, which share `rows` evenly. There must
-    /// be an adapter, and a row for each.
-    pub(super) fn new(
+    /// A layer `[d_in, d_out]` with adapters of these ranks, which share `rows` evenly. Needs an
+    /// adapter, and a row for each.
+    pub(crate) fn new(
         [rows, d_in, d_out]: [usize; 3],
         ranks: &[usize],
         dropout: f64,
         dtype: FloatDType,
         device: &Device,
-    ) -> Result<Self, TrainerError> {
+    ) -> Result<Self, PipelineError> {
         let device = &device.clone().without_autodiff();
         let random = |shape: [usize; 2], dtype: FloatDType| {
             let uniform = Distribution::Uniform(-0.2, 0.2);
@@ -115,65 +160,59 @@ impl Layer {
         })
     }
 
-    /// Computes it this way, or one of its kernels; everything that came out, `None` where something
-    /// should have.
-    pub(super) fn run(&self, rung: Rung) -> Result<Vec<Option<Tensor<2>>>, TrainerError> {
+    /// Runs one way to compute the layer, or one of its kernels, and returns all results.
+    pub(crate) fn run(&self, kernel: Kernel) -> Result<Vec<Tensor<2>>, PipelineError> {
         let (routing, LoraPair { a, b }) = (&self.routing, self.packed.clone());
-        let (narrow, gradient) = (self.narrow.clone(), self.gradient.clone());
-        Ok(match rung {
-            Rung::Frozen => self.frozen().results(),
-            Rung::Composed => self.composed().results(),
-            Rung::Fused => self.fused()?.results(),
-            Rung::Shrink => {
-                let narrow = primitives::shrink(self.x.clone(), a, routing, Side::Input);
-                vec![Some(narrow)]
-            }
-            Rung::ExpandAdd => {
-                // Held by nobody else meanwhile: else the kernel would write to a copy.
-                let wide = self.expanded.take();
-                let wide =
-                    wide.map(|wide| primitives::expand_add(wide, narrow, b, routing, Side::Output));
-                self.expanded.replace(wide.clone());
+        let (x, narrow, gradient) = (self.x.clone(), self.narrow.clone(), self.gradient.clone());
+        Ok(match kernel {
+            Kernel::Frozen => self.frozen()?.results(),
+            Kernel::Composed => self.composed()?.results(),
+            Kernel::Fused => self.fused()?.results(),
+            Kernel::Shrink => vec![primitives::shrink(x, a, routing, Side::Input)],
+            Kernel::ExpandAdd => {
+                // Taken out, so that this is the only reference: else the kernel would write to a copy.
+                let wide = found(self.expanded.take())?;
+                let wide = primitives::expand_add(wide, narrow, b, routing, Side::Output);
+                self.expanded.replace(Some(wide.clone()));
                 vec![wide]
             }
-            Rung::WeightGrad => {
-                let grad = primitives::weight_grad(self.x.clone(), narrow, routing, Side::Input);
-                vec![Some(grad)]
+            Kernel::WeightGrad => {
+                vec![primitives::weight_grad(x, narrow, routing, Side::Input)]
             }
-            Rung::OutputGrads => {
+            Kernel::OutputGrads => {
                 let (ds, db) = primitives::output_grads(gradient, narrow, b, routing);
-                vec![Some(ds), Some(db)]
+                vec![ds, db]
             }
         })
     }
 
     /// The products with the frozen weight alone.
-    fn frozen(&self) -> Pass {
+    fn frozen(&self) -> Result<Pass, PipelineError> {
         let x = self.x.clone().autodiff().require_grad();
         let output = frozen_linear(x.clone(), self.weight.clone());
         let mut gradients = seed_gradient(output.clone(), self.gradient.clone()).backward();
-        Pass {
+        Ok(Pass {
             output,
-            input_gradient: x.grad_remove(&mut gradients),
+            input_gradient: found(x.grad_remove(&mut gradients))?,
             adapters: Vec::new(),
-        }
+        })
     }
 
     /// batchlora's operator.
-    fn fused(&self) -> Result<Pass, TrainerError> {
+    fn fused(&self) -> Result<Pass, PipelineError> {
         let lora = self.lora.clone().require_grad();
         let x = self.x.clone().autodiff().require_grad();
         let output = lora.forward(x.clone(), self.weight.clone())?;
         let mut gradients = seed_gradient(output.clone(), self.gradient.clone()).backward();
         Ok(Pass {
             output,
-            input_gradient: x.grad_remove(&mut gradients),
-            adapters: vec![lora.take_gradient(&mut gradients)],
+            input_gradient: found(x.grad_remove(&mut gradients))?,
+            adapters: vec![found(lora.take_gradient(&mut gradients))?],
         })
     }
 
-    /// What a user of Burn writes: one product with the frozen weight, then adapter by adapter.
-    fn composed(&self) -> Pass {
+    /// Plain Burn: one product with the frozen weight, then adapter by adapter.
+    fn composed(&self) -> Result<Pass, PipelineError> {
         let ([_, d_in], [_, d_out]) = (self.x.dims(), self.gradient.dims());
         let x = self.x.clone().autodiff().require_grad();
         let base = x.clone().matmul(self.weight.clone());
@@ -190,16 +229,20 @@ impl Layer {
         }
         let output = Tensor::cat(outputs, 0);
         let mut gradients = seed_gradient(output.clone(), self.gradient.clone()).backward();
-        let input_gradient = x.grad_remove(&mut gradients);
+        let input_gradient = found(x.grad_remove(&mut gradients))?;
+        let mut gradient = |leaf: &Tensor<2>| found(leaf.grad_remove(&mut gradients));
         let adapters = leaves.iter().map(|(a, b)| {
-            let (a, b) = (a.grad_remove(&mut gradients), b.grad_remove(&mut gradients));
-            a.zip(b).map(|(a, b)| LoraPair { a, b })
+            Ok(LoraPair {
+                a: gradient(a)?,
+                b: gradient(b)?,
+            })
         });
-        Pass {
+        let adapters = adapters.collect::<Result<_, PipelineError>>()?;
+        Ok(Pass {
             output,
             input_gradient,
-            adapters: adapters.collect(),
-        }
+            adapters,
+        })
     }
 
     fn drop_out(&self, x: Tensor<2>) -> Tensor<2> {
@@ -213,13 +256,12 @@ impl Layer {
     }
 }
 
-/// What is timed as the same computation is the same computation.
 #[cfg(test)]
 mod tests {
     use burn::tensor::{Device, FloatDType, Tensor};
     use loraloom_model::to_host;
 
-    use super::{Layer, Pass, Rung};
+    use super::{Kernel, Layer, Pass};
 
     fn assert_close(what: &str, found: Tensor<2>, expected: Tensor<2>) {
         let [found, expected] = [found, expected].map(|tensor| to_host(tensor).unwrap());
@@ -235,13 +277,14 @@ mod tests {
     }
 
     fn packed(pass: Pass) -> [Tensor<2>; 4] {
-        let pairs: Vec<_> = pass.adapters.into_iter().map(Option::unwrap).collect();
-        let a = pairs.iter().map(|pair| pair.a.clone()).collect();
-        let b = pairs.iter().map(|pair| pair.b.clone()).collect();
-        let input = pass.input_gradient.unwrap();
+        let (a, b) = pass
+            .adapters
+            .into_iter()
+            .map(|pair| (pair.a, pair.b))
+            .unzip();
         [
             pass.output.without_autodiff(),
-            input,
+            pass.input_gradient,
             Tensor::cat(a, 0),
             Tensor::cat(b, 0),
         ]
@@ -257,19 +300,22 @@ mod tests {
             &Device::flex(),
         );
         let layer = layer.unwrap();
-        let (fused, composed) = (packed(layer.fused().unwrap()), packed(layer.composed()));
+        let (fused, composed) = (
+            packed(layer.fused().unwrap()),
+            packed(layer.composed().unwrap()),
+        );
         let names = ["output", "dX", "dA", "dB"];
         for ((name, fused), composed) in names.into_iter().zip(fused).zip(composed) {
             assert_close(name, fused, composed);
         }
-        let frozen = layer.frozen();
+        let frozen = layer.frozen().unwrap();
         let product = layer.x.clone().matmul(layer.weight.clone());
         assert_close("x W", frozen.output.without_autodiff(), product);
         let product = layer
             .gradient
             .clone()
             .matmul(layer.weight.clone().transpose());
-        assert_close("dH Wᵀ", frozen.input_gradient.unwrap(), product);
+        assert_close("dH Wᵀ", frozen.input_gradient, product);
     }
 
     #[test]
@@ -278,27 +324,20 @@ mod tests {
         let (x, gradient, narrow) = (&layer.x, &layer.gradient, &layer.narrow);
         let (a, b) = (&layer.packed.a, &layer.packed.b);
         let scale = layer.parts[0].scale;
-        let run = |rung| -> Vec<_> {
-            layer
-                .run(rung)
-                .unwrap()
-                .into_iter()
-                .map(Option::unwrap)
-                .collect()
-        };
+        let run = |kernel| layer.run(kernel).unwrap();
         let product = |left: &Tensor<2>, right: &Tensor<2>| left.clone().matmul(right.clone());
-        let turned = |tensor: &Tensor<2>| tensor.clone().transpose();
-        let shrunk = run(Rung::Shrink).remove(0);
-        assert_close("S", shrunk, product(x, &turned(a)));
-        let grad = run(Rung::WeightGrad).remove(0);
-        assert_close("dA", grad, product(&turned(narrow), x));
-        let [ds, db] = run(Rung::OutputGrads).try_into().unwrap();
-        assert_close("dS", ds, product(gradient, &turned(b)) * scale);
-        assert_close("dB", db, product(&turned(narrow), gradient) * scale);
+        let transposed = |tensor: &Tensor<2>| tensor.clone().transpose();
+        let shrunk = run(Kernel::Shrink).remove(0);
+        assert_close("S", shrunk, product(x, &transposed(a)));
+        let grad = run(Kernel::WeightGrad).remove(0);
+        assert_close("dA", grad, product(&transposed(narrow), x));
+        let [ds, db] = run(Kernel::OutputGrads).try_into().unwrap();
+        assert_close("dS", ds, product(gradient, &transposed(b)) * scale);
+        assert_close("dB", db, product(&transposed(narrow), gradient) * scale);
         let before = layer.expanded.borrow().clone().unwrap();
         let added = product(narrow, b) * scale;
         for times in [1.0, 2.0] {
-            let found = run(Rung::ExpandAdd).remove(0);
+            let found = run(Kernel::ExpandAdd).remove(0);
             let expected = before.clone() + added.clone() * times;
             assert_close("H", found, expected);
         }
