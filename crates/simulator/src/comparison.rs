@@ -23,6 +23,8 @@ pub struct Comparison {
     pub tokens: u64,
     /// Bound of the grouping policies.
     pub max_slowdown: f64,
+    /// Tasks that `rpm` lets a tenant submit within 24 hours.
+    pub rate_limit: usize,
     /// Noise of measured seconds.
     pub noise: f64,
     /// What iterations take.
@@ -59,6 +61,7 @@ impl Comparison {
             tenants: simulation.tenants(),
             tokens: simulation.tokens(),
             max_slowdown: simulation.max_slowdown,
+            rate_limit: simulation.rate_limit,
             noise: simulation.noise,
             costs: simulation.costs,
             policies: replays.iter().map(result).collect(),

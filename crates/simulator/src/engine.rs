@@ -1,4 +1,7 @@
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use loraloom_scheduler::{
     Decision, Load, MeasuredIteration, MeasuredTask, Measurement, Outcome, Room, Scheduler, TaskId,
@@ -48,8 +51,10 @@ struct Clock<R> {
     devices: Vec<Device>,
     jobs: Vec<Progress>,
     places: BTreeMap<TaskId, usize>,
-    /// Jobs that have arrived: so many of the first.
+    /// Number of jobs that have arrived, in their order.
     arrived: usize,
+    /// Jobs that the scheduler is not told of yet: when it will be, and their places in `jobs`.
+    unsubmitted: BTreeSet<(u64, usize)>,
     waiting: Vec<usize>,
     fairness: Fairness,
     replay: Replay,
@@ -77,6 +82,7 @@ impl<R: Room> Clock<R> {
             last_decision: 0,
             devices: (0..devices.count).map(|_| Device::default()).collect(),
             places: (jobs.iter().map(|job| job.task.id).zip(0..)).collect(),
+            unsubmitted: (jobs.iter().map(|job| job.submitted).zip(0..)).collect(),
             jobs,
             arrived: 0,
             waiting: vec![0; tenants],
@@ -85,13 +91,15 @@ impl<R: Room> Clock<R> {
         }
     }
 
-    /// The next arrival, end of a stretch, or decision without news.
+    /// The next arrival, submission, end of a stretch, or decision without news.
     fn next_event(&self) -> Option<u64> {
         let arrival = self.jobs.get(self.arrived).map(|job| job.arrival);
+        let submission = self.unsubmitted.first().map(|&(time, _)| time);
         let stretches = self.devices.iter().filter_map(|d| d.stretch.as_ref());
         let end = stretches.map(Stretch::end).min();
         let due = end.and(self.due());
-        end.into_iter().chain(arrival).chain(due).min()
+        let times = [arrival, submission, end, due];
+        times.into_iter().flatten().min()
     }
 
     fn due(&self) -> Option<u64> {
@@ -107,13 +115,20 @@ impl<R: Room> Clock<R> {
             news |= self.end(device, now)?;
         }
         while let Some(job) = self.jobs.get(self.arrived).filter(|j| j.arrival <= now) {
-            self.scheduler.submit(job.task.clone(), seconds(now))?;
             self.waiting[job.tenant] += 1;
             self.arrived += 1;
             news = true;
             if self.arrived == self.jobs.len() {
                 self.replay.tokens_while_arriving = self.tokens();
             }
+        }
+        while let Some(&(time, job)) = self.unsubmitted.first()
+            && time <= now
+        {
+            self.unsubmitted.pop_first();
+            self.scheduler
+                .submit(self.jobs[job].task.clone(), seconds(now))?;
+            news = true;
         }
         if news || self.pace == Pace::Decisions {
             self.decide(now);

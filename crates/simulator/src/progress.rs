@@ -11,6 +11,7 @@ pub(super) struct Progress {
     pub(super) task: Task,
     pub(super) tenant: usize,
     pub(super) arrival: u64,
+    pub(super) submitted: u64,
     pub(super) units: u64,
     /// Whole steps that the scheduler was told of.
     pub(super) told: usize,
@@ -27,6 +28,7 @@ impl Progress {
             task: job.task.clone(),
             tenant,
             arrival: job.arrival,
+            submitted: job.submitted,
             units: 0,
             told: 0,
             has_place: false,

@@ -24,6 +24,16 @@ pub(crate) enum Filling {
     LeastLoaded,
 }
 
+impl Filling {
+    /// How batches are padded on devices that are filled like this.
+    pub(crate) fn padding(self) -> Padding {
+        match self {
+            Self::FirstFit(padding) => padding,
+            Self::OneTask | Self::LeastLoaded => Padding::None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Device {
     memory: DeviceMemory,
@@ -67,20 +77,13 @@ impl FilledRoom {
             .position(|device| device.tasks.iter().any(|there| there.id == task))
     }
 
-    fn padding(&self) -> Padding {
-        match self.rule {
-            Filling::FirstFit(padding) => padding,
-            Filling::OneTask | Filling::LeastLoaded => Padding::None,
-        }
-    }
-
     /// Whether a task fits on a device.
     fn fits(&self, device: &Device, task: &Task) -> Result<(), Refusal> {
         if self.rule == Filling::OneTask && !device.tasks.is_empty() {
             let reason = "every device has its task".to_owned();
             return Err(Refusal { reason });
         }
-        let load = load(device.tasks.iter().chain([task]), self.padding());
+        let load = load(device.tasks.iter().chain([task]), self.rule.padding());
         let tasks = device.tasks.len() + 1;
         if Budget::fits(&device.memory, load, tasks) {
             Ok(())
@@ -156,7 +159,7 @@ impl Room for FilledRoom {
     }
 
     fn run(&mut self) -> Option<u64> {
-        let padding = self.padding();
+        let padding = self.rule.padding();
         for device in &mut self.devices {
             let load = load(&device.tasks, padding);
             device.memory.run(load);

@@ -7,13 +7,17 @@ use loraloom_scheduler::{
 
 use super::{
     Costs, Devices, Job, Pace, Padding, Replay, SimulatedPolicy, SimulationError, TracedJob,
-    Workload, replay,
+    Workload,
+    rate_limit::limit_rate,
+    replay,
     rooms::{FilledRoom, Filling},
 };
 
 /// Seconds between decisions of the fair policy: it goes by what was trained, which changes without
 /// arrivals and ends.
 const FAIR_SECONDS: f64 = 600.0;
+/// Nanoseconds of the window of [`Simulation::rate_limit`].
+const DAY: u64 = 86_400 * 1_000_000_000;
 /// Pages of the host's allocator.
 const PAGE_BYTES: u64 = 1 << 20;
 
@@ -35,6 +39,8 @@ pub struct Simulation {
     /// Whether naive grouping pads its batches, as mLoRA does; all other policies have loraloom's
     /// batches, which have no padding.
     pub naive_padding: Padding,
+    /// Most tasks that a tenant may submit within any 24 hours under [`SimulatedPolicy::RequestRate`].
+    pub rate_limit: usize,
 }
 
 impl Simulation {
@@ -56,56 +62,56 @@ impl Simulation {
             noise: 0.0,
             max_slowdown: GroupingOptions::default().max_slowdown,
             naive_padding: Padding::ToLongest,
+            rate_limit: 64,
         })
     }
 
     /// Replays the jobs under a policy.
     ///
     /// # Errors
-    /// [`SimulationError`] if a task fits no device, or an option makes no sense.
+    /// [`SimulationError`] if a task fits no device, or an option is out of its range.
     pub fn run(&self, policy: SimulatedPolicy) -> Result<Replay, SimulationError> {
         self.run_at(policy, Pace::Events)
     }
 
-    /// Replays the jobs under a policy, iteration by iteration if wanted.
+    /// As [`run`](Self::run), at a given pace.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn run_at(&self, policy: SimulatedPolicy, pace: Pace) -> Result<Replay, SimulationError> {
-        let devices = vec![self.device()?; self.workload.devices];
-        let grouped = || {
-            let options = GroupingOptions {
-                max_slowdown: self.max_slowdown,
-                keep_places: true,
-                ..GroupingOptions::default()
-            };
-            GroupedRoom::per_group(devices.clone(), options)
+    pub fn run_at(
+        &self,
+        simulated: SimulatedPolicy,
+        pace: Pace,
+    ) -> Result<Replay, SimulationError> {
+        let filling = match simulated {
+            SimulatedPolicy::OneTaskPerDevice => Some(Filling::OneTask),
+            SimulatedPolicy::NaiveGrouping => Some(Filling::FirstFit(self.naive_padding)),
+            SimulatedPolicy::LeastLoaded => Some(Filling::LeastLoaded),
+            _ => None,
         };
-        let filled = |rule| FilledRoom::new(devices.clone(), rule);
-        match policy {
-            SimulatedPolicy::OneTaskPerDevice => self.replay(
-                filled(Filling::OneTask),
-                Policy::StrictFifo,
-                Padding::None,
-                pace,
-            ),
-            SimulatedPolicy::NaiveGrouping => {
-                let padding = self.naive_padding;
-                let room = filled(Filling::FirstFit(padding));
-                self.replay(room, Policy::StrictFifo, padding, pace)
-            }
-            SimulatedPolicy::LeastLoaded => {
-                let room = filled(Filling::LeastLoaded);
-                self.replay(room, Policy::StrictFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::StrictFifo => {
-                self.replay(grouped()?, Policy::StrictFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::BestEffortFifo => {
-                self.replay(grouped()?, Policy::BestEffortFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::Fair => self.replay(grouped()?, Policy::FAIR, Padding::None, pace),
+        let policy = match simulated {
+            SimulatedPolicy::BestEffortFifo => Policy::BestEffortFifo,
+            SimulatedPolicy::Fair => Policy::FAIR,
+            SimulatedPolicy::LeastCounterFirst => Policy::LEAST_COUNTER_FIRST,
+            _ => Policy::StrictFifo,
+        };
+        let mut jobs = self.jobs.clone();
+        if simulated == SimulatedPolicy::RequestRate {
+            limit_rate(&mut jobs, self.rate_limit, DAY);
         }
+        let memory = vec![self.device()?; self.workload.devices];
+        if let Some(filling) = filling {
+            let padding = filling.padding();
+            let room = FilledRoom::new(memory, filling);
+            return self.replay(&jobs, room, policy, padding, pace);
+        }
+        let options = GroupingOptions {
+            max_slowdown: self.max_slowdown,
+            keep_places: true,
+            ..GroupingOptions::default()
+        };
+        let room = GroupedRoom::per_group(memory, options)?;
+        self.replay(&jobs, room, policy, Padding::None, pace)
     }
 
     /// The memory of a device, as a run knows it before anything was measured.
@@ -123,6 +129,7 @@ impl Simulation {
 
     fn replay<R: Room>(
         &self,
+        jobs: &[Job],
         room: R,
         policy: Policy,
         padding: Padding,
@@ -141,7 +148,7 @@ impl Simulation {
             seed: self.workload.seed,
             decide_every: is_fair.then_some(FAIR_SECONDS),
         };
-        replay(&self.jobs, devices, Scheduler::new(room, options)?, pace)
+        replay(jobs, devices, Scheduler::new(room, options)?, pace)
     }
 
     /// Seconds that all jobs take alone, over those of all devices from the first arrival to the

@@ -49,6 +49,8 @@ impl Default for Workload {
 pub struct Job {
     /// Nanoseconds after the first job.
     pub arrival: u64,
+    /// When the scheduler is told of it, in the same time: on arrival, or later if it is held back.
+    pub submitted: u64,
     /// The task; it takes as many steps as fill the job's recorded duration if it has a device to
     /// itself.
     pub task: Task,
@@ -70,9 +72,13 @@ impl Workload {
             jobs.push((job.arrival - begun, task));
         }
         let stretch = self.stretch(&jobs, costs)?;
-        let job = |(seconds, task)| Job {
-            arrival: (seconds as f64 * stretch * 1e9) as u64,
-            task,
+        let job = |(seconds, task)| {
+            let arrival = (seconds as f64 * stretch * 1e9) as u64;
+            Job {
+                arrival,
+                submitted: arrival,
+                task,
+            }
         };
         Ok(jobs.into_iter().map(job).collect())
     }

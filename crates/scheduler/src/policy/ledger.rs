@@ -31,15 +31,15 @@ impl Account {
         }
     }
 
-    /// These are the tenants that wait now. Those that did not wait before are lifted.
-    pub(super) fn wait_now(&mut self, backlogged: BTreeSet<String>) {
+    /// Sets the tenants that wait now. With `lift`, those that did not wait before are lifted.
+    pub(super) fn wait_now(&mut self, backlogged: BTreeSet<String>, lift: bool) {
         // All that train are within the bound of those that waited, and those that wait from now on
         // must not be further back than that.
         let waited = self.least_backlogged().map(|(_, least)| least);
         let nobody_waits = || backlogged.is_empty().then(|| self.most());
         let level = waited.into_iter().chain(nobody_waits());
         self.ledger.level = level.fold(self.ledger.level, f64::max);
-        for tenant in backlogged.difference(&self.backlogged) {
+        for tenant in backlogged.difference(&self.backlogged).filter(|_| lift) {
             let counter = self.ledger.counters.entry(tenant.clone()).or_default();
             *counter = counter.max(self.ledger.level);
         }
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn who_returns_is_lifted_to_the_least_of_those_that_wait() {
         let mut account = Account::default();
-        account.wait_now(tenants(&["a", "b"]));
+        account.wait_now(tenants(&["a", "b"]), true);
         account.charge("a", 100.0);
         account.charge("b", 70.0);
-        account.wait_now(tenants(&["a", "b", "new"]));
+        account.wait_now(tenants(&["a", "b", "new"]), true);
         assert_eq!(account.least_backlogged(), Some(("b", 70.0)));
         assert_eq!(account.counter("new").to_bits(), 70.0_f64.to_bits());
     }
@@ -81,20 +81,20 @@ mod tests {
     #[test]
     fn who_is_ahead_stays_ahead_when_it_returns() {
         let mut account = Account::default();
-        account.wait_now(tenants(&["a", "b"]));
+        account.wait_now(tenants(&["a", "b"]), true);
         account.charge("a", 100.0);
-        account.wait_now(tenants(&["b"]));
+        account.wait_now(tenants(&["b"]), true);
         account.charge("b", 70.0);
-        account.wait_now(tenants(&["a", "b"]));
+        account.wait_now(tenants(&["a", "b"]), true);
         assert_eq!((account.counter("a"), account.counter("b")), (100.0, 70.0));
     }
 
     #[test]
     fn the_level_is_that_of_who_waited_until_now() {
         let mut account = Account::default();
-        account.wait_now(tenants(&["a"]));
+        account.wait_now(tenants(&["a"]), true);
         account.charge("a", 100.0);
-        account.wait_now(tenants(&["b"]));
+        account.wait_now(tenants(&["b"]), true);
         assert_eq!(account.least_backlogged(), Some(("b", 100.0)));
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn what_was_served_while_nobody_waited_is_owed_to_nobody() {
         let mut account = Account::default();
         account.charge("a", 100.0);
-        account.wait_now(tenants(&["a", "b"]));
+        account.wait_now(tenants(&["a", "b"]), true);
         assert_eq!((account.counter("a"), account.counter("b")), (100.0, 100.0));
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn line(
         })
     };
     let mut turns: Vec<Turn> = live.iter().filter_map(turn).collect();
-    if let Policy::Fair { lead } = options.policy {
+    if let Policy::Fair { lead, .. } = options.policy {
         fair::rank(&mut turns, accounts, lead as f64);
     }
     turns.sort_unstable_by(Turn::within_priority);

@@ -45,13 +45,26 @@ pub enum Policy {
         /// Tokens that a tenant may be ahead of one that waits. Larger swaps tasks less often: two
         /// tenants that share one place change about every 2·`lead` tokens.
         lead: u64,
+        /// Whether the counter of a tenant is lifted when it becomes backlogged. Without the lift,
+        /// which is the baseline LCF of the same paper, a tenant that returns from idle is served
+        /// alone until its counter has caught up, and the bound does not hold.
+        lift: bool,
     },
 }
 
 impl Policy {
     /// Fair with a lead of 65,536 tokens, a few iterations of tLoRA's workload: tasks do not change
     /// places all the time.
-    pub const FAIR: Self = Self::Fair { lead: 65_536 };
+    pub const FAIR: Self = Self::Fair {
+        lead: 65_536,
+        lift: true,
+    };
+
+    /// Fair without the lift: least counter first.
+    pub const LEAST_COUNTER_FIRST: Self = Self::Fair {
+        lead: 65_536,
+        lift: false,
+    };
 }
 
 impl Default for SchedulerOptions {

@@ -257,7 +257,7 @@ impl<R: Room> Scheduler<R> {
 
     /// Whether a running task's tenant is too far ahead of one that waits.
     fn somebody_leads(&self) -> bool {
-        let Policy::Fair { lead } = self.options.policy else {
+        let Policy::Fair { lead, .. } = self.options.policy else {
             return false;
         };
         let running = self.groups.iter().flatten();
@@ -277,9 +277,9 @@ impl<R: Room> Scheduler<R> {
 
     /// Tells the accounts which tenants wait. A task that will never fit is not waited for.
     fn note_backlogs(&mut self) {
-        if !matches!(self.options.policy, Policy::Fair { .. }) {
+        let Policy::Fair { lift, .. } = self.options.policy else {
             return;
-        }
+        };
         let mut backlogs: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();
         for task in &self.live {
             if let Some(entry) = self.entries.get(task)
@@ -298,7 +298,7 @@ impl<R: Room> Scheduler<R> {
             let names = numbers
                 .into_iter()
                 .filter_map(|tenant| self.tenants.get(tenant));
-            account.wait_now(names.cloned().collect());
+            account.wait_now(names.cloned().collect(), lift);
         }
     }
 }

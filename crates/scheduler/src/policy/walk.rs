@@ -69,7 +69,7 @@ impl<'a, R: Room> Walk<'a, R> {
     }
 
     pub(super) fn along(mut self, line: &[Turn]) -> Walked {
-        if let Policy::Fair { lead } = self.options.policy {
+        if let Policy::Fair { lead, .. } = self.options.policy {
             self.unplaced = Unplaced::new(line, lead as f64);
         }
         for turn in line {
