@@ -11,16 +11,16 @@ const PANEL: f64 = 268.0;
 const NAMES: usize = 4;
 const ROW: f64 = 16.0;
 const RIGHT: f64 = 24.0;
-/// Points of a line: more than there are pixels would not be seen.
+/// Points of a line, about one a pixel.
 const POINTS: usize = 800;
 
-/// Lines and texts are for light and dark pages alike.
+/// Colours for light and dark pages.
 const STYLE: &str = "<style>text{font:12px sans-serif;fill:#444}.axis{stroke:#999;fill:none}\
     .line{fill:none;stroke-width:1.6}@media (prefers-color-scheme:dark){text{fill:#ccc}\
     .axis{stroke:#777}}</style>";
 
-/// Replays of the same jobs under several policies, by their names, as an SVG image: how many of the
-/// jobs were done in a time, and how many trained and waited over time.
+/// An SVG image of replays of the same jobs under several policies, by name: the part of the jobs that was
+/// done within a time, and the numbers of training and waiting jobs over time.
 pub fn chart_svg(replays: &[(&str, &Replay)]) -> String {
     let mut svg = String::new();
     // Writing to a string cannot fail.
@@ -85,7 +85,7 @@ fn done_by(replay: &Replay) -> Line {
     seconds.into_iter().enumerate().map(point).collect()
 }
 
-/// A count that stays until it changes.
+/// A count over time, as a step function.
 fn steps(replay: &Replay, count: fn(&super::Moment) -> usize) -> Line {
     let mut line: Line = Vec::new();
     for moment in &replay.moments {
@@ -102,7 +102,7 @@ fn panel(svg: &mut String, top: f64, title: &str, log: bool, lines: Vec<Line>) -
     let all = || lines.iter().flatten();
     let highest = all().map(|&(_, y)| y).fold(1.0, f64::max);
     let latest = all().map(|&(x, _)| x).fold(1.0, f64::max);
-    // A logarithm wants a beginning: no job of interest is done within a second.
+    // The logarithmic axis begins at a second: no job of interest ends earlier.
     let earliest = all().map(|&(x, _)| x).fold(latest, f64::min).max(1.0);
     let place = |x: f64| {
         let part = if log {
@@ -156,7 +156,7 @@ fn panel(svg: &mut String, top: f64, title: &str, log: bool, lines: Vec<Line>) -
     Ok(())
 }
 
-/// In the largest unit that is full.
+/// In the largest unit of which there is at least one.
 fn duration(seconds: f64) -> String {
     let units = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s")];
     let unit = units.into_iter().find(|(length, _)| seconds >= *length);
