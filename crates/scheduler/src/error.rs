@@ -1,9 +1,9 @@
 use crate::{TaskId, TaskState};
 
-/// What a scheduler refuses.
+/// Errors of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
-    /// No task with this identity was ever submitted.
+    /// No task has this identity.
     #[error("{0} was never submitted")]
     UnknownTask(TaskId),
     /// An identity was submitted a second time.
@@ -16,7 +16,7 @@ pub enum SchedulerError {
         /// Name of the task that has the identity.
         existing: String,
     },
-    /// The state machine has no such step.
+    /// The state machine has no such transition.
     #[error("`{name}` is {from} and cannot become {to}")]
     IllegalTransition {
         /// Name of the task.
@@ -26,10 +26,10 @@ pub enum SchedulerError {
         /// The state asked for.
         to: TaskState,
     },
-    /// A cap of zero would keep every task waiting for ever.
+    /// A cap of zero would keep all tasks waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
-    /// A coefficient of the memory model that is no size.
+    /// A coefficient of the memory model is out of its range.
     #[error("{term} of the memory model is {value}, but must be finite and not negative")]
     MemoryCoefficient {
         /// b0, b1 or b2.
@@ -37,7 +37,7 @@ pub enum SchedulerError {
         /// The number.
         value: String,
     },
-    /// A device cannot hold more than all of an adapter, or less than nothing.
+    /// A device's share of each adapter is not between 0 and 1.
     #[error("`{device}` holds {share} of each adapter, but a share is between 0 and 1")]
     AdapterShare {
         /// Name of the device.
@@ -45,16 +45,16 @@ pub enum SchedulerError {
         /// The number.
         share: String,
     },
-    /// Without a device there is nowhere to train.
+    /// There is no device to train on.
     #[error("there is no device, so no group could ever train")]
     NoDevices,
-    /// Nobody can be held back less than not at all.
+    /// The bound on slowdown is below 1.
     #[error("max_slowdown is {0}, but a task that has its share to itself has a slowdown of 1")]
     SlowdownBound(String),
-    /// A gain that is a loss.
+    /// The least gain of a regrouping is negative.
     #[error("the least gain of a regrouping is {0}, and must not be negative")]
     NegativeGain(String),
-    /// A task that would wait for ever.
+    /// A task does not fit even alone.
     #[error("`{name}` cannot train here even alone: {reason}")]
     NeverFits {
         /// Name of the refused task.
@@ -62,7 +62,7 @@ pub enum SchedulerError {
         /// What is missing, with the numbers.
         reason: String,
     },
-    /// Steps were reported of a task that has no place.
+    /// Steps were reported for a task that does not run.
     #[error("`{name}` is {state} and cannot have taken steps")]
     NotRunning {
         /// Name of the task.

@@ -1,10 +1,9 @@
-use crate::{Forecasts, Learnt, Load, MeasuredIteration, Task, TaskId};
+use crate::{Forecasts, Learnt, Load, Measurement, Task, TaskId, Work};
 
-/// Where tasks train: it says whether one more fits, and into which group.
+/// Says whether one more task fits, and into which group.
 ///
-/// A policy decides whose turn it is; a room decides what can train together. It knows memory, step
-/// times and how many groups there are, and nothing of queues, priorities or tenants. It may learn
-/// from what iterations take.
+/// A policy orders tasks; a room says which of them can train together. It knows memory, step times and
+/// the number of groups, but no queues, priorities or tenants. It may learn from measured iterations.
 pub trait Room {
     /// Whether `task` could ever train here, with nothing beside it.
     ///
@@ -15,42 +14,43 @@ pub trait Room {
         Ok(())
     }
 
-    /// Takes every task out.
+    /// Removes all tasks.
     fn clear(&mut self);
 
-    /// Puts `task` beside those that are there: into `group`, where it trains now, if it still fits
-    /// there, or else into the group that suits it best. Returns the group.
+    /// Adds `task`: to `group`, where it trains now, if it still fits there, or else to the group that
+    /// suits it best. Returns the group.
     ///
     /// # Errors
-    /// A [`Refusal`] if it fits nowhere; the room is as it was.
+    /// A [`Refusal`] if it fits nowhere; the room is unchanged.
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal>;
 
-    /// Takes `task` out, if it is there.
+    /// Removes `task`, if it is there.
     fn remove(&mut self, task: TaskId);
 
-    /// Moves tasks between groups if enough is gained by it, and says why; `None` if nothing moved.
+    /// Moves tasks between groups if that gains enough. Returns the reason, for people; `None` if no task
+    /// moved.
     fn regroup(&mut self) -> Option<String> {
         None
     }
 
-    /// The groups, in the order of their numbers, each with its tasks in the order they came.
+    /// The groups by number, each with its tasks in the order in which they were added.
     fn groups(&self) -> Vec<Vec<Member>>;
 
-    /// Seconds between two optimizer steps of `task` among those that are there now; `None` while
-    /// nothing is known of step times, or if it is not there.
+    /// Seconds between two optimizer steps of `task` beside the tasks that are there now; `None` while step
+    /// times are unknown, or if it is not there.
     fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
         let _ = task;
         None
     }
 
-    /// The tasks that are there train from now on. Returns the bytes that they are expected to take of
-    /// all devices, if that is predicted.
+    /// The tasks that are there train from now on. Returns the bytes that they are expected to take of all
+    /// devices, if that is predicted.
     fn run(&mut self) -> Option<u64> {
         None
     }
 
-    /// Optimizer steps after which it will have learnt something that a decision may need, given
-    /// whether the last decision admitted a task and whether tasks wait; `None` if nothing.
+    /// Optimizer steps after which measurements may change a decision, given whether the last decision
+    /// admitted a task and whether tasks wait; `None` if they never do.
     fn learns_after(&self, admitted: bool, waiting: bool) -> Option<usize> {
         let _ = (admitted, waiting);
         None
@@ -66,7 +66,7 @@ pub trait Room {
         let _ = load;
     }
 
-    /// Everything learnt so far, for a restart; `None` if nothing is learnt here.
+    /// Everything learnt so far, for a restart; `None` if the room does not learn.
     fn learnt(&self) -> Option<Learnt> {
         None
     }
@@ -87,9 +87,35 @@ pub struct Member {
     pub parts: usize,
 }
 
-/// Why a task finds no place.
+/// Why a task does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// What is missing, with the numbers, for people.
     pub reason: String,
+}
+
+/// What an iteration did and took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasuredIteration {
+    /// Tasks that trained.
+    pub tasks: Vec<MeasuredTask>,
+    /// Work of all groups together.
+    pub work: Work,
+    /// Seconds that a device was busy with it: with several stages, without the bubble.
+    pub seconds: f64,
+    /// What all groups together asked of memory, by their real tokens.
+    pub load: Load,
+    /// Memory of each device, in the order of the room's budgets; empty if none was measured.
+    pub memory: Vec<Measurement>,
+}
+
+/// A task's part in an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeasuredTask {
+    /// The task.
+    pub task: TaskId,
+    /// Optimizer steps that it ended: 1, or 0 if a part of its step is still to come.
+    pub steps: usize,
+    /// Its tokens.
+    pub tokens: u64,
 }

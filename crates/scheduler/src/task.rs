@@ -12,18 +12,18 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// One adapter to train: who wants it, how urgently, and what a step of it costs.
+/// One adapter to train: its tenant, its priority, and what a step costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     /// Identity; never used twice.
     pub id: TaskId,
     /// The adapter's name.
     pub name: String,
-    /// Who asked for it.
+    /// The tenant that it belongs to.
     pub tenant: String,
-    /// Larger runs first.
+    /// A larger one comes first.
     pub priority: i64,
-    /// Sequence number of its arrival; smaller came earlier.
+    /// Sequence number of its arrival.
     pub arrival: u64,
     /// Rank of the adapter.
     pub rank: usize,
@@ -33,13 +33,13 @@ pub struct Task {
     pub tokens_per_step: usize,
     /// Optimizer steps until it is done.
     pub total_steps: usize,
-    /// Iterations that a step may be spread over at the most; at least 1.
+    /// Most iterations that a step may be spread over; at least 1.
     pub max_parts: usize,
     /// What it asks of a device's memory.
     pub load: Load,
 }
 
-/// What a task asks of a device's memory while it trains.
+/// What a task, or several together, ask of a device's memory while they train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Load {
     /// Upper bound on the tokens of one pass: B·L of the paper's memory model.
@@ -51,7 +51,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether a load asks for no more than this in any respect.
+    /// Whether `load` asks for no more than this in any respect.
     pub fn covers(&self, load: Self) -> bool {
         load.tokens <= self.tokens
             && load.squared_tokens <= self.squared_tokens

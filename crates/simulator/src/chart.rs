@@ -7,18 +7,20 @@ const LEFT: f64 = 64.0;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 200.0;
 const PANEL: f64 = 268.0;
-const LEGEND: f64 = 34.0;
+/// Names of the legend in one row, and the height of a row.
+const NAMES: usize = 4;
+const ROW: f64 = 16.0;
 const RIGHT: f64 = 24.0;
-/// Points of a line: more than there are pixels would not be seen.
+/// Points of a line, about one a pixel.
 const POINTS: usize = 800;
 
-/// Lines and texts are for light and dark pages alike.
+/// Colours for light and dark pages.
 const STYLE: &str = "<style>text{font:12px sans-serif;fill:#444}.axis{stroke:#999;fill:none}\
     .line{fill:none;stroke-width:1.6}@media (prefers-color-scheme:dark){text{fill:#ccc}\
     .axis{stroke:#777}}</style>";
 
-/// Replays of the same jobs under several policies, by their names, as an SVG image: how many of the
-/// jobs were done in a time, and how many trained and waited over time.
+/// An SVG image of replays of the same jobs under several policies, by name: the part of the jobs that was
+/// done within a time, and the numbers of training and waiting jobs over time.
 pub fn chart_svg(replays: &[(&str, &Replay)]) -> String {
     let mut svg = String::new();
     // Writing to a string cannot fail.
@@ -27,25 +29,26 @@ pub fn chart_svg(replays: &[(&str, &Replay)]) -> String {
 }
 
 fn draw(svg: &mut String, replays: &[(&str, &Replay)]) -> fmt::Result {
-    let (width, height) = (LEFT + WIDTH + RIGHT, LEGEND + 3.0 * PANEL);
+    let legend = 18.0 + ROW * replays.len().div_ceil(NAMES) as f64;
+    let (width, height) = (LEFT + WIDTH + RIGHT, legend + 3.0 * PANEL);
     writeln!(
         svg,
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">"#
     )?;
     writeln!(svg, "<title>A trace under each policy</title>{STYLE}")?;
-    let step = WIDTH / replays.len().max(1) as f64;
     for (index, (name, _)) in replays.iter().enumerate() {
-        let x = LEFT + step * index as f64;
-        let (end, text, colour) = (x + 16.0, x + 20.0, colour(index));
+        let x = LEFT + WIDTH / NAMES as f64 * (index % NAMES) as f64;
+        let y = 12.0 + ROW * (index / NAMES) as f64;
+        let (end, text, baseline, colour) = (x + 16.0, x + 20.0, y + 4.0, colour(index));
         writeln!(
             svg,
-            r#"<path class="line" stroke="{colour}" d="M{x:.1} 12H{end:.1}"/><text x="{text:.1}" y="16">{name}</text>"#
+            r#"<path class="line" stroke="{colour}" d="M{x:.1} {y}H{end:.1}"/><text x="{text:.1}" y="{baseline}">{name}</text>"#
         )?;
     }
     let completions = replays.iter().map(|(_, replay)| done_by(replay)).collect();
     panel(
         svg,
-        0,
+        legend,
         "jobs done (%) within a time from their arrival",
         true,
         completions,
@@ -56,14 +59,14 @@ fn draw(svg: &mut String, replays: &[(&str, &Replay)]) -> fmt::Result {
     };
     panel(
         svg,
-        1,
+        legend + PANEL,
         "jobs that train",
         false,
         over_time(|moment| moment.running),
     )?;
     panel(
         svg,
-        2,
+        legend + 2.0 * PANEL,
         "jobs that wait",
         false,
         over_time(|moment| moment.waiting),
@@ -82,7 +85,7 @@ fn done_by(replay: &Replay) -> Line {
     seconds.into_iter().enumerate().map(point).collect()
 }
 
-/// A count that stays until it changes.
+/// A count over time, as a step function.
 fn steps(replay: &Replay, count: fn(&super::Moment) -> usize) -> Line {
     let mut line: Line = Vec::new();
     for moment in &replay.moments {
@@ -93,13 +96,13 @@ fn steps(replay: &Replay, count: fn(&super::Moment) -> usize) -> Line {
     line
 }
 
-fn panel(svg: &mut String, row: usize, title: &str, log: bool, lines: Vec<Line>) -> fmt::Result {
-    let top = LEGEND + row as f64 * PANEL + 20.0;
+fn panel(svg: &mut String, top: f64, title: &str, log: bool, lines: Vec<Line>) -> fmt::Result {
+    let top = top + 20.0;
     let bottom = top + HEIGHT;
     let all = || lines.iter().flatten();
     let highest = all().map(|&(_, y)| y).fold(1.0, f64::max);
     let latest = all().map(|&(x, _)| x).fold(1.0, f64::max);
-    // A logarithm wants a beginning: no job of interest is done within a second.
+    // The logarithmic axis begins at a second: no job of interest ends earlier.
     let earliest = all().map(|&(x, _)| x).fold(latest, f64::min).max(1.0);
     let place = |x: f64| {
         let part = if log {
@@ -153,7 +156,7 @@ fn panel(svg: &mut String, row: usize, title: &str, log: bool, lines: Vec<Line>)
     Ok(())
 }
 
-/// In the largest unit that is full.
+/// In the largest unit of which there is at least one.
 fn duration(seconds: f64) -> String {
     let units = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s")];
     let unit = units.into_iter().find(|(length, _)| seconds >= *length);

@@ -4,8 +4,8 @@ use loraloom_scheduler::{Load, Task};
 
 use super::{Padding, SimulationError};
 
-/// What an iteration really takes on one device. The scheduler never sees these seconds: it measures,
-/// as it does in training, and fits its own model, which has no term for attention. Bytes it knows.
+/// What an iteration takes on one device. The scheduler does not know these costs: it measures iterations,
+/// as in training, and fits its own models. Its step-time model has no term for attention.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -23,7 +23,7 @@ pub struct Costs {
     pub seconds_per_task: f64,
     /// Bytes of a device.
     pub device_bytes: f64,
-    /// Bytes that are taken before any task: weights, and what the runtime holds.
+    /// Bytes that are in use without tasks: weights, and those of the runtime.
     pub bytes_constant: f64,
     /// Bytes per token, padding included.
     pub bytes_per_token: f64,
@@ -57,7 +57,7 @@ impl Default for Costs {
     }
 }
 
-/// What a task brings to one iteration.
+/// The share of one iteration that a task has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
     pub(super) rank: usize,
@@ -111,8 +111,7 @@ impl Costs {
         self.seconds(&[Share::of(task, 1)], Padding::None)
     }
 
-    /// Seconds that a device with nothing else to pay for would spend on what the task trains in an
-    /// iteration.
+    /// Seconds of a share without constant costs and padding.
     pub(super) fn useful_seconds(&self, share: Share) -> f64 {
         let per_token = self.seconds_per_token
             + self.seconds_per_rank_token * share.rank as f64
@@ -120,7 +119,7 @@ impl Costs {
         share.tokens() * per_token
     }
 
-    /// Bytes taken during an iteration.
+    /// Bytes in use during an iteration.
     pub(super) fn bytes(&self, shares: &[Share], padding: Padding) -> f64 {
         let ranks: usize = shares.iter().map(|share| share.rank).sum();
         let (tokens, squared) = match padding {
@@ -142,7 +141,7 @@ impl Costs {
             + self.adapter_bytes_per_rank * ranks as f64
     }
 
-    /// What a task of these rows asks of a device's memory.
+    /// Load of a task with these rows.
     pub(super) fn load(&self, rank: usize, rows: usize, length: usize) -> Load {
         Load {
             tokens: (rows * length) as u64,
@@ -151,10 +150,10 @@ impl Costs {
         }
     }
 
-    /// Whether the numbers can be costs.
+    /// Checks the ranges of all costs.
     ///
     /// # Errors
-    /// [`SimulationError::OutOfRange`] names the first that cannot.
+    /// [`SimulationError::OutOfRange`] for the first that is out of its range.
     pub fn validate(&self) -> Result<(), SimulationError> {
         let named = [
             ("seconds_constant", self.seconds_constant),

@@ -1,11 +1,44 @@
+//! Simulated devices.
+
 use loraloom_scheduler::Member;
 
-/// One device of the simulation.
+use super::Costs;
+
+/// The devices of a replay.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Devices {
+    /// Number of devices; each has the whole backbone and trains one group. A pipeline with this number of
+    /// stages that is never idle is the same if its groups take equally long.
+    pub count: usize,
+    /// Costs of iterations.
+    pub costs: Costs,
+    /// Whether batches are padded.
+    pub padding: Padding,
+    /// Standard deviation of measured seconds, relative to the true ones.
+    pub noise: f64,
+    /// Seed of the noise.
+    pub seed: u64,
+    /// Seconds after which a decision is made without news, while a device trains: for policies whose
+    /// decisions follow from the tokens trained meanwhile. `None` decides only at news.
+    pub decide_every: Option<f64>,
+}
+
+/// Whether the rows of a batch are made equally long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Padding {
+    /// A batch holds the tokens of its rows and nothing else, as loraloom's batches do.
+    #[default]
+    None,
+    /// All rows of a batch are padded to its longest row, as mLoRA's are.
+    ToLongest,
+}
+
+/// The state of a device.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// What the scheduler wants it to train.
+    /// The group that it is to train.
     pub(super) assigned: Vec<Member>,
-    /// What it trains.
+    /// The iterations that it is in.
     pub(super) stretch: Option<Stretch>,
     /// The members that were measured last.
     pub(super) measured: Vec<Member>,
@@ -21,7 +54,7 @@ pub(super) struct Stretch {
     pub(super) period: u64,
     /// Iterations until it ends.
     pub(super) iterations: u64,
-    /// Iterations whose steps were counted.
+    /// Iterations whose steps are counted.
     pub(super) counted: u64,
     /// Bytes held in each iteration.
     pub(super) bytes: f64,
@@ -34,7 +67,7 @@ impl Stretch {
             .saturating_add(self.period.saturating_mul(self.iterations))
     }
 
-    /// Iterations that have ended by now and were not counted yet; they are counted by this.
+    /// Counts the iterations that have ended by now, and returns how many are new.
     pub(super) fn count(&mut self, now: u64) -> u64 {
         let ended = ((now - self.begun) / self.period).min(self.iterations);
         let new = ended - self.counted;
@@ -42,20 +75,19 @@ impl Stretch {
         new
     }
 
-    /// Whether an iteration has just ended, and none has begun; all that have ended were counted.
+    /// Whether an iteration has just ended and the next has not begun. All ended ones must be counted.
     pub(super) fn is_at_boundary(&self, now: u64) -> bool {
         self.begun + self.period * self.counted == now
     }
 
-    /// Ends it with the iteration that goes on.
+    /// Ends it with the current iteration.
     pub(super) fn cut(&mut self) {
         self.iterations = self.counted + 1;
     }
 }
 
-/// The device for each group: the one that is to train most of its tasks already, so that few move.
-/// Groups choose in their order, of equal devices the first. Devices are alike, so nothing but
-/// moving depends on it.
+/// The device for each group: the one with most of its tasks assigned, so that few move. Groups choose in
+/// order, and of equal devices the first. Devices are alike, so the choice matters only for moves.
 pub(super) fn devices_for(groups: &[Vec<Member>], devices: &[Device]) -> Vec<usize> {
     let mut taken = vec![false; devices.len()];
     let mut chosen: Vec<Option<usize>> = Vec::with_capacity(groups.len());

@@ -1,4 +1,7 @@
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use loraloom_scheduler::{
     Decision, Load, MeasuredIteration, MeasuredTask, Measurement, Outcome, Room, Scheduler, TaskId,
@@ -14,11 +17,11 @@ use super::{
     random::Random,
 };
 
-/// Replays jobs on a virtual clock. Its numbers are whole nanoseconds and parts of steps, so that
-/// [`Pace::Events`] and [`Pace::Iterations`] give the same to the last bit.
+/// Replays jobs on a virtual clock. It counts whole nanoseconds and fixed parts of steps, so that
+/// [`Pace::Events`] and [`Pace::Iterations`] give the same bits.
 ///
-/// A decision takes effect on each device when its iteration ends; a task that moves waits for the
-/// end of the iteration that it is in. Parking and moving take no time.
+/// A decision takes effect on each device when its iteration ends; a task that moves waits for the end of
+/// its iteration. Parking and moving take no time.
 ///
 /// # Errors
 /// [`SimulationError`] if the scheduler refuses a task or leaves jobs waiting for ever.
@@ -48,8 +51,10 @@ struct Clock<R> {
     devices: Vec<Device>,
     jobs: Vec<Progress>,
     places: BTreeMap<TaskId, usize>,
-    /// Jobs that have arrived: so many of the first.
+    /// Number of jobs that have arrived, in their order.
     arrived: usize,
+    /// Jobs that the scheduler is not told of yet: when it will be, and their places in `jobs`.
+    unsubmitted: BTreeSet<(u64, usize)>,
     waiting: Vec<usize>,
     fairness: Fairness,
     replay: Replay,
@@ -77,21 +82,27 @@ impl<R: Room> Clock<R> {
             last_decision: 0,
             devices: (0..devices.count).map(|_| Device::default()).collect(),
             places: (jobs.iter().map(|job| job.task.id).zip(0..)).collect(),
+            unsubmitted: (jobs.iter().map(|job| job.submitted).zip(0..)).collect(),
             jobs,
             arrived: 0,
             waiting: vec![0; tenants],
             fairness: Fairness::new(tenants),
-            replay: Replay::of(devices.count),
+            replay: Replay {
+                devices: devices.count,
+                ..Replay::default()
+            },
         }
     }
 
-    /// The next arrival, end of a stretch, or decision without news.
+    /// Time of the next arrival, submission, end of a stretch, or decision without news.
     fn next_event(&self) -> Option<u64> {
         let arrival = self.jobs.get(self.arrived).map(|job| job.arrival);
+        let submission = self.unsubmitted.first().map(|&(time, _)| time);
         let stretches = self.devices.iter().filter_map(|d| d.stretch.as_ref());
         let end = stretches.map(Stretch::end).min();
         let due = end.and(self.due());
-        end.into_iter().chain(arrival).chain(due).min()
+        let times = [arrival, submission, end, due];
+        times.into_iter().flatten().min()
     }
 
     fn due(&self) -> Option<u64> {
@@ -107,13 +118,20 @@ impl<R: Room> Clock<R> {
             news |= self.end(device, now)?;
         }
         while let Some(job) = self.jobs.get(self.arrived).filter(|j| j.arrival <= now) {
-            self.scheduler.submit(job.task.clone(), seconds(now))?;
             self.waiting[job.tenant] += 1;
             self.arrived += 1;
             news = true;
             if self.arrived == self.jobs.len() {
                 self.replay.tokens_while_arriving = self.tokens();
             }
+        }
+        while let Some(&(time, job)) = self.unsubmitted.first()
+            && time <= now
+        {
+            self.unsubmitted.pop_first();
+            self.scheduler
+                .submit(self.jobs[job].task.clone(), seconds(now))?;
+            news = true;
         }
         if news || self.pace == Pace::Decisions {
             self.decide(now);
@@ -148,7 +166,7 @@ impl<R: Room> Clock<R> {
             let units = job.advance(iterations, member.parts);
             let service = u128::from(units) * job.task.tokens_per_step as u128;
             self.fairness.serve(job.tenant, service);
-            // One that was parked in the middle of an iteration tells when it goes on.
+            // Steps of a task that was parked during an iteration are reported when it goes on.
             let steps = job.steps() - job.told;
             if steps > 0 && self.scheduler.state(member.task) == Some(TaskState::Running) {
                 job.told += steps;
@@ -159,7 +177,7 @@ impl<R: Room> Clock<R> {
         Ok(())
     }
 
-    /// Ends a stretch if its time has come, and says whether a scheduler would want to know.
+    /// Ends a stretch that is due, and returns whether that is news for the scheduler.
     fn end(&mut self, device: usize, now: u64) -> Result<bool, SimulationError> {
         let slot = &mut self.devices[device];
         let Some(stretch) = slot.stretch.take_if(|stretch| stretch.end() == now) else {
@@ -199,7 +217,7 @@ impl<R: Room> Clock<R> {
         self.replay.preemptions += decision.parked.len();
         self.replay.regroupings += usize::from(decision.regrouped.is_some());
         self.apply(now, &decision);
-        // Here and not at every event: how often is then a matter of decisions, not of the pace.
+        // At decisions and not at every event, so that it does not depend on the pace.
         self.fairness.observe();
         let waits: Vec<bool> = self.waiting.iter().map(|&count| count > 0).collect();
         self.fairness.wait(&waits);
@@ -215,7 +233,7 @@ impl<R: Room> Clock<R> {
         }
     }
 
-    /// Tells the scheduler what an iteration took. Its steps were counted before.
+    /// Reports an iteration to the scheduler, without its steps, which were reported before.
     fn measure(&mut self, stretch: &Stretch) -> Result<(), SimulationError> {
         let (relative, random) = &mut self.noise;
         let factor = (1.0 + *relative * random.normal()).max(0.1);
@@ -244,7 +262,7 @@ impl<R: Room> Clock<R> {
                 })
                 .collect(),
             seconds: seconds(stretch.period) * factor,
-            // Devices are alike: what one takes, all would.
+            // Devices are alike: the measurement holds for all.
             memory: vec![bytes; self.devices.len()],
         };
         Ok(self.scheduler.measured(&iteration)?)
@@ -275,14 +293,14 @@ impl<R: Room> Clock<R> {
         }
     }
 
-    /// Whether a device can train a job now: nobody else does.
+    /// Whether no other device trains the job now.
     fn is_free_for(&self, device: usize, task: TaskId) -> bool {
         let job = &self.jobs[self.places[&task]];
         job.finished.is_none() && job.on.is_none_or(|on| on == device)
     }
 
-    /// Has a device stop at the end of its iteration if it should train something else. Says whether
-    /// that was now, and its tasks are free.
+    /// Stops a device at the end of its iteration if it is assigned other tasks. Returns whether that was
+    /// now, so that its tasks are free.
     fn interrupt(&mut self, device: usize, now: u64) -> bool {
         let Some(stretch) = &self.devices[device].stretch else {
             return false;
@@ -307,7 +325,7 @@ impl<R: Room> Clock<R> {
         false
     }
 
-    /// Has an idle device train what it is assigned.
+    /// Lets an idle device train its assigned tasks.
     fn begin(&mut self, device: usize, now: u64) {
         if self.devices[device].stretch.is_some() {
             return;
@@ -366,7 +384,7 @@ impl<R: Room> Clock<R> {
     }
 }
 
-/// What one of so many parts of a step asks of memory.
+/// Load of one of `parts` parts of a step.
 fn part_of(load: Load, parts: usize) -> Load {
     let parts = parts.max(1) as u64;
     Load {
@@ -378,25 +396,4 @@ fn part_of(load: Load, parts: usize) -> Load {
 
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
-}
-
-impl Replay {
-    fn of(devices: usize) -> Self {
-        Self {
-            jobs: Vec::new(),
-            moments: Vec::new(),
-            decisions: Vec::new(),
-            devices,
-            iterations: 0,
-            iterations_out_of_memory: 0,
-            largest_bytes: 0.0,
-            busy_nanoseconds: 0,
-            useful_seconds: 0.0,
-            tokens: 0,
-            tokens_while_arriving: 0,
-            preemptions: 0,
-            regroupings: 0,
-            fairness_gap: 0,
-        }
-    }
 }

@@ -1,4 +1,4 @@
-/// What keeps a trace from being replayed.
+/// Errors of traces, workloads and replays.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// The file is not CSV.
@@ -6,7 +6,7 @@ pub enum SimulationError {
     Csv {
         /// Line in the file, from 1.
         line: u64,
-        /// What the reader says.
+        /// Error of the reader.
         source: csv::Error,
     },
     /// A column that a trace must have is not in the first line.
@@ -15,19 +15,19 @@ pub enum SimulationError {
         /// The column.
         column: &'static str,
     },
-    /// A row that says nothing that could be replayed.
+    /// A field of a row is out of its range.
     #[error("line {line}: `{value}` is no {column}: {expected}")]
     Field {
         /// Line in the file, from 1.
         line: u64,
         /// The column.
         column: &'static str,
-        /// What stands there.
+        /// Its text.
         value: String,
-        /// What could stand there.
+        /// What is expected.
         expected: &'static str,
     },
-    /// More jobs are asked for than there are from that place on.
+    /// The trace has too few jobs from that place on.
     #[error("{asked} jobs from job {start} on asked for, and the trace has {available}")]
     TooFewJobs {
         /// Jobs asked for.
@@ -37,23 +37,23 @@ pub enum SimulationError {
         /// Jobs in the trace.
         available: usize,
     },
-    /// A number of the workload or of the costs that makes no sense.
+    /// A number of the workload or of the costs is out of its range.
     #[error("{name} is {value}, and must be {expected}")]
     OutOfRange {
-        /// What it is.
+        /// Its name.
         name: &'static str,
         /// Its value.
         value: f64,
-        /// What it must be.
+        /// Its range.
         expected: &'static str,
     },
-    /// A set to draw from has nothing in it.
+    /// A set to draw from is empty.
     #[error("no {name} to draw from")]
     NothingToDraw {
         /// What is drawn.
         name: &'static str,
     },
-    /// Costs have more unknowns than that.
+    /// Too few iterations to fit costs to.
     #[error("{measured} measured iterations, and costs follow from {needed} or more")]
     TooFewIterations {
         /// Iterations given.
@@ -61,7 +61,7 @@ pub enum SimulationError {
         /// Least number.
         needed: usize,
     },
-    /// What was measured is not finite.
+    /// The least-squares problem has no finite solution.
     #[error("no costs follow from what was measured")]
     NotFitted,
     /// All jobs arrive at once, so that no spacing gives a load.
@@ -82,17 +82,17 @@ pub enum SimulationError {
         /// Bytes of a device.
         device_bytes: f64,
     },
-    /// The scheduler refused what it was told.
+    /// An error of the scheduler.
     #[error(transparent)]
     Scheduler(#[from] loraloom_scheduler::SchedulerError),
-    /// Jobs wait, nothing trains and nothing will arrive: the scheduler starves them.
+    /// Jobs wait, none trains and none will arrive.
     #[error("{waiting} jobs wait for ever after {seconds:.0} s; the first is `{first}`")]
     Starved {
         /// Jobs that wait.
         waiting: usize,
         /// Name of the first of them.
         first: String,
-        /// The time it was found.
+        /// The time of the last change.
         seconds: f64,
     },
 }

@@ -6,7 +6,7 @@
 pub(super) struct Fairness {
     served: Vec<u128>,
     waits: Vec<bool>,
-    /// Of each pair, the lowest and highest difference of their service since both wait.
+    /// Lowest and highest difference of service of each pair since both wait.
     ranges: Vec<Option<(i128, i128)>>,
     gap: u128,
 }
@@ -21,17 +21,17 @@ impl Fairness {
         }
     }
 
-    /// A tenant's task has trained.
+    /// Adds service of a tenant.
     pub(super) fn serve(&mut self, tenant: usize, service: u128) {
         self.served[tenant] += service;
     }
 
-    /// All that was served.
+    /// Service of all tenants.
     pub(super) fn total(&self) -> u128 {
         self.served.iter().sum()
     }
 
-    /// Service has gone on until now and who waits has not changed.
+    /// Updates the gap. Until now the same tenants have been waiting.
     pub(super) fn observe(&mut self) {
         let tenants = self.served.len();
         for one in 0..tenants {
@@ -52,7 +52,7 @@ impl Fairness {
         self.gap = self.gap.max(low.abs_diff(high));
     }
 
-    /// From now on these tenants have tasks waiting.
+    /// Sets which tenants have tasks waiting from now on.
     pub(super) fn wait(&mut self, waits: &[bool]) {
         let tenants = self.served.len();
         for one in 0..tenants {

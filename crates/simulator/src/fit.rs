@@ -3,25 +3,25 @@ use nalgebra::{DMatrix, DVector};
 use super::{Costs, SimulationError};
 use loraloom_scheduler::nnls;
 
-/// What one iteration of a device took, and what was in it.
+/// A measured iteration of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedIteration {
-    /// Rank, rows and tokens of a row of every task in it.
+    /// Rank, rows and tokens of a row, by task.
     pub tasks: Vec<[usize; 3]>,
     /// Its seconds.
     pub seconds: f64,
-    /// Most bytes that were taken during it.
+    /// Most bytes in use during it.
     pub bytes: f64,
 }
 
-/// Costs that follow from measured iterations.
+/// Costs that are fitted to measured iterations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FittedCosts {
     /// The costs.
     pub costs: Costs,
-    /// How far they are from each iteration's seconds, of what was measured.
+    /// Relative error in the seconds of each iteration.
     pub seconds_errors: Vec<f64>,
-    /// How far they are from each iteration's bytes, of what was measured.
+    /// Relative error in the bytes of each iteration.
     pub bytes_errors: Vec<f64>,
 }
 
@@ -29,13 +29,12 @@ const SECONDS_TERMS: usize = 5;
 const BYTES_TERMS: usize = 4;
 
 impl Costs {
-    /// The costs, none negative, whose relative errors have the least sum of squares over iterations
-    /// of batches without padding. A token of padding is taken to cost what a token costs, and the
-    /// device's bytes are those of the default.
+    /// Fits non-negative costs to iterations of batches without padding, by least squares of the relative
+    /// errors. A token of padding counts as a token, and the bytes of the device are the default.
     ///
     /// # Errors
-    /// [`SimulationError::TooFewIterations`] where fewer were measured than there are unknowns;
-    /// [`SimulationError::OutOfRange`] where one took no time or no bytes, or a token costs nothing.
+    /// [`SimulationError::TooFewIterations`] if there are fewer than unknowns; [`SimulationError::OutOfRange`]
+    /// if one took no time or no bytes, or a token costs nothing.
     pub fn fit(iterations: &[TimedIteration]) -> Result<FittedCosts, SimulationError> {
         if iterations.len() < SECONDS_TERMS {
             return Err(SimulationError::TooFewIterations {
@@ -103,7 +102,7 @@ fn sum_over_tasks(iteration: &TimedIteration, of: fn([f64; 3]) -> f64) -> f64 {
         .sum()
 }
 
-/// Sums over what was done, divided by what was measured: each is to be 1.
+/// Features of iterations, each divided by what was measured, so that every target is 1.
 struct Relative<const TERMS: usize>(DMatrix<f64>);
 
 impl<const TERMS: usize> Relative<TERMS> {

@@ -1,46 +1,46 @@
 use serde::Serialize;
 
-use super::Replay;
+use super::{Costs, Replay, ReplayedJob, SimulatedPolicy, Simulation};
 
-/// How a policy did.
+/// Results of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Metrics {
     /// Mean of the seconds from a job's arrival to its end.
     pub average_completion_seconds: f64,
-    /// 95 of 100 jobs took no longer, from arrival to end.
+    /// The same, 95th percentile.
     pub p95_completion_seconds: f64,
     /// Seconds from the first arrival to the last end.
     pub makespan_seconds: f64,
     /// Tokens trained, without padding, over the makespan.
     pub tokens_per_second: f64,
-    /// The same until the last job arrived: without the end, when a few long jobs are left alone.
+    /// The same until the last arrival: at the end only a few long jobs are left.
     pub arriving_tokens_per_second: f64,
-    /// Tokens trained for each second of a device that was not idle.
+    /// Tokens trained per second in which a device was not idle.
     pub tokens_per_busy_second: f64,
-    /// The part of all devices' makespan that the same tokens would have taken with no constant and
-    /// no padding: what an arithmetic unit would call its use.
+    /// The part of all devices' makespan that the same tokens would have taken without constant costs and
+    /// padding.
     pub utilisation: f64,
-    /// The part of all devices' makespan in which something trained.
+    /// The part of all devices' makespan in which they trained.
     pub busy: f64,
-    /// Times that a task gave its place away before its end.
+    /// Number of times that a task was parked.
     pub preemptions: usize,
     /// Decisions that moved tasks between groups.
     pub regroupings: usize,
-    /// Tokens: the largest difference of service between two tenants, over all spans in which both
-    /// have a task waiting.
+    /// Largest difference of service between two tenants in tokens, over all spans in which both have a task
+    /// waiting.
     pub fairness_gap: u64,
-    /// Decisions that were asked for.
+    /// Number of decisions.
     pub decisions: usize,
-    /// Half of the decisions took no longer, on this machine. This and the next two are the only
-    /// numbers that differ from run to run.
+    /// Median time of a decision on this machine. This and the next two are the only numbers that differ
+    /// from run to run.
     pub decision_milliseconds_p50: f64,
-    /// 99 of 100 decisions took no longer.
+    /// The same, 99th percentile.
     pub decision_milliseconds_p99: f64,
-    /// The same of the decisions while at least 1,000 jobs waited; `None` if so many never did.
+    /// The same over decisions with at least 1,000 waiting jobs; `None` if there were none.
     pub decision_milliseconds_p99_of_1000_waiting: Option<f64>,
-    /// Most jobs that trained at the same time.
+    /// Largest number of training jobs.
     pub most_running: usize,
-    /// Most jobs that waited at the same time.
+    /// Largest number of waiting jobs.
     pub most_waiting: usize,
     /// Iterations that would have needed more memory than a device has.
     pub iterations_out_of_memory: u64,
@@ -90,14 +90,80 @@ impl Metrics {
     }
 }
 
+/// Several policies on the same jobs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Number of jobs.
+    pub jobs: usize,
+    /// Number of devices.
+    pub devices: usize,
+    /// Seed of window, draws and noise.
+    pub seed: u64,
+    /// Place of the first job in the trace, from 0 in order of arrival.
+    pub first_job: usize,
+    /// Offered load; `None` if arrivals are as recorded.
+    pub load: Option<f64>,
+    /// Offered load of the arrivals, spread or recorded; `None` if all arrive at once.
+    pub offered_load: Option<f64>,
+    /// Number of tenants.
+    pub tenants: usize,
+    /// Tokens of all jobs.
+    pub tokens: u64,
+    /// Bound of the grouping policies.
+    pub max_slowdown: f64,
+    /// Tasks that `rpm` lets a tenant submit within 24 hours.
+    pub rate_limit: usize,
+    /// Noise of measured seconds.
+    pub noise: f64,
+    /// Costs of iterations.
+    pub costs: Costs,
+    /// The policies.
+    pub policies: Vec<PolicyResult>,
+}
+
+/// A policy and its results.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyResult {
+    /// The policy.
+    pub policy: SimulatedPolicy,
+    /// The results.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+}
+
+impl Comparison {
+    /// The comparison of these replays of a simulation.
+    pub fn of(simulation: &Simulation, replays: &[(SimulatedPolicy, Replay)]) -> Self {
+        let workload = &simulation.workload;
+        let result = |(policy, replay): &(SimulatedPolicy, Replay)| PolicyResult {
+            policy: *policy,
+            metrics: Metrics::of(replay),
+        };
+        Self {
+            jobs: simulation.jobs.len(),
+            devices: workload.devices,
+            seed: workload.seed,
+            first_job: simulation.first_job,
+            load: workload.load,
+            offered_load: simulation.offered_load(),
+            tenants: simulation.tenants(),
+            tokens: simulation.tokens(),
+            max_slowdown: simulation.max_slowdown,
+            rate_limit: simulation.rate_limit,
+            noise: simulation.noise,
+            costs: simulation.costs,
+            policies: replays.iter().map(result).collect(),
+        }
+    }
+}
+
 /// Seconds from arrival to end of every job, in order of arrival.
 pub(super) fn completion_seconds(replay: &Replay) -> Vec<f64> {
-    let seconds = |job: &super::ReplayedJob| (job.finished - job.arrival) as f64 / 1e9;
+    let seconds = |job: &ReplayedJob| (job.finished - job.arrival) as f64 / 1e9;
     replay.jobs.iter().map(seconds).collect()
 }
 
-/// The smallest of the values, in ascending order, that is no less than this part of them (nearest
-/// rank); 0 of none.
+/// Quantile by nearest rank; 0 without values.
 fn quantile(ascending: &[f64], part: f64) -> f64 {
     let rank = (ascending.len() as f64 * part).ceil() as usize;
     let last = ascending.len().saturating_sub(1);
@@ -107,7 +173,7 @@ fn quantile(ascending: &[f64], part: f64) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// 0 of nothing: a trace without jobs is no error.
+/// 0 if the whole is 0: a trace without jobs is no error.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

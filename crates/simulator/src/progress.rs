@@ -1,21 +1,22 @@
 use super::{Costs, Job, costs::Share};
 use loraloom_scheduler::{Member, Task};
 
-/// Units of a step: parts of a step are counted in whole numbers, so that nothing is lost to
-/// rounding. Divisible by every number up to 16.
+/// Units of a step, divisible by every number up to 16: parts of a step are whole numbers, without
+/// rounding.
 pub(super) const UNITS: u64 = 720_720;
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) task: Task,
     pub(super) tenant: usize,
     pub(super) arrival: u64,
+    pub(super) submitted: u64,
     pub(super) units: u64,
-    /// Whole steps that the scheduler was told of.
+    /// Whole steps that were reported to the scheduler.
     pub(super) told: usize,
     pub(super) has_place: bool,
-    /// The device that trains it in an iteration that has not ended.
+    /// The device in whose current iteration it is.
     pub(super) on: Option<usize>,
     pub(super) started: Option<u64>,
     pub(super) finished: Option<u64>,
@@ -27,6 +28,7 @@ impl Progress {
             task: job.task.clone(),
             tenant,
             arrival: job.arrival,
+            submitted: job.submitted,
             units: 0,
             told: 0,
             has_place: false,
@@ -40,8 +42,7 @@ impl Progress {
         self.task.total_steps as u64 * UNITS
     }
 
-    /// Takes these iterations of one part each; what is beyond the last step is not trained.
-    /// Returns the units that were.
+    /// Takes these iterations of one part each, up to the last step. Returns the trained units.
     pub(super) fn advance(&mut self, iterations: u64, parts: usize) -> u64 {
         let left = self.units_in_all() - self.units;
         let units = iterations.saturating_mul(units_per_iteration(parts));
@@ -69,15 +70,14 @@ impl Progress {
         Share::of(&self.task, member.parts)
     }
 
-    /// Seconds a full device would spend on what it has trained.
+    /// Seconds of its trained tokens without constant costs and padding.
     pub(super) fn useful_seconds(&self, costs: &Costs) -> f64 {
         let steps = self.units as f64 / UNITS as f64;
         costs.useful_seconds(Share::of(&self.task, 1)) * steps
     }
 }
 
-/// Of a step that takes so many iterations. Parts that do not divide a step take a little more each,
-/// and the last a little less.
+/// Units of one of `parts` parts. If the number does not divide a step, the last part is smaller.
 fn units_per_iteration(parts: usize) -> u64 {
     UNITS.div_ceil(parts.max(1) as u64).max(1)
 }

@@ -4,13 +4,11 @@
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A sequence of its own for one job, so that its draws do not depend on how many others there
-    /// are.
+    /// A sequence for one job, so that its draws do not depend on other jobs.
     pub(super) fn of_job(seed: u64, job: u64) -> Self {
         Self(Self(seed).next() ^ Self(job).next())
     }
@@ -30,7 +28,7 @@ impl Random {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// One of them, each as likely; `None` of none.
+    /// One of the values, with equal probabilities; `None` if there are none.
     pub(super) fn choose<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         from.get(self.below(from.len())).copied()
     }

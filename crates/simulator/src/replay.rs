@@ -1,9 +1,21 @@
-/// What happened on the virtual clock.
-#[derive(Debug, Clone, PartialEq)]
+/// The steps of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// From event to event: iterations without consequences are counted at once. A decision is made at
+    /// arrivals, ends, the first measurement of a batch, and when one is due.
+    Events,
+    /// Iteration by iteration, with the same decisions.
+    Iterations,
+    /// Iteration by iteration, with a decision after each, as in training.
+    Decisions,
+}
+
+/// The result of a replay.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Replay {
     /// Every job, in order of arrival.
     pub jobs: Vec<ReplayedJob>,
-    /// How many jobs trained and waited, whenever it changed.
+    /// Numbers of training and waiting jobs, at each change.
     pub moments: Vec<Moment>,
     /// Every decision, in order.
     pub decisions: Vec<DecisionTime>,
@@ -15,52 +27,51 @@ pub struct Replay {
     pub iterations_out_of_memory: u64,
     /// Bytes of the largest iteration.
     pub largest_bytes: f64,
-    /// Nanoseconds that devices trained, together.
+    /// Nanoseconds that all devices trained, added up.
     pub busy_nanoseconds: u64,
-    /// Seconds that devices with nothing else to pay for would have spent on the same tokens,
-    /// together: no constant, no padding.
+    /// Seconds that the same tokens would have taken without constant costs and padding, added up.
     pub useful_seconds: f64,
-    /// Tokens that were trained, without padding.
+    /// Trained tokens, without padding.
     pub tokens: u64,
     /// Those until the last job arrived.
     pub tokens_while_arriving: u64,
-    /// Times that a task gave its place away before its end.
+    /// Number of times that a task was parked.
     pub preemptions: usize,
     /// Decisions that moved tasks between groups.
     pub regroupings: usize,
-    /// Tokens: the largest difference of service between two tenants, over all spans from one
-    /// decision to another in which both wait.
+    /// Largest difference of service between two tenants in tokens, over all spans between two decisions in
+    /// which both wait.
     pub fairness_gap: u64,
 }
 
-/// What became of a job; nanoseconds after the first arrival.
+/// Times of a job, in nanoseconds after the first arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayedJob {
-    /// When it came.
+    /// Its arrival.
     pub arrival: u64,
-    /// When it first had a place.
+    /// Its first admission.
     pub started: u64,
-    /// When its last step ended.
+    /// End of its last step.
     pub finished: u64,
-    /// Steps it took.
+    /// Steps that it took.
     pub steps: usize,
 }
 
-/// How many jobs there are from a time on.
+/// Numbers of jobs from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     /// Nanoseconds after the first arrival.
     pub nanoseconds: u64,
-    /// Jobs with a place.
+    /// Jobs that train.
     pub running: usize,
-    /// Jobs without one.
+    /// Jobs that wait.
     pub waiting: usize,
 }
 
-/// What a decision took, on this machine's own clock.
+/// Duration of a decision, on this machine's own clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecisionTime {
-    /// Jobs without a place before it.
+    /// Jobs that waited before it.
     pub waiting: usize,
     /// Seconds.
     pub seconds: f64,

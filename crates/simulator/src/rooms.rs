@@ -6,7 +6,7 @@ use loraloom_scheduler::{
 
 use super::Padding;
 
-/// Devices that are filled by memory alone, with no thought for how long an iteration takes.
+/// Devices that are filled by memory alone, whatever an iteration takes.
 #[derive(Debug)]
 pub(crate) struct FilledRoom {
     devices: Vec<Device>,
@@ -16,12 +16,22 @@ pub(crate) struct FilledRoom {
 /// How devices are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filling {
-    /// A task has a device to itself: today's clusters.
+    /// One task a device, as in today's clusters.
     OneTask,
-    /// The first device with room, batches padded or not: mLoRA.
+    /// The first device with room, as in mLoRA, with this padding.
     FirstFit(Padding),
     /// The device with room that has the fewest tokens a step.
     LeastLoaded,
+}
+
+impl Filling {
+    /// Padding of the batches.
+    pub(crate) fn padding(self) -> Padding {
+        match self {
+            Self::FirstFit(padding) => padding,
+            Self::OneTask | Self::LeastLoaded => Padding::None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -30,7 +40,7 @@ struct Device {
     tasks: Vec<Task>,
 }
 
-/// What tasks in one batch ask of memory.
+/// Load of tasks in one batch.
 fn load<'a>(tasks: impl IntoIterator<Item = &'a Task> + Clone, padding: Padding) -> Load {
     let tasks = || tasks.clone().into_iter();
     let sum: Load = tasks().map(|task| task.load).sum();
@@ -67,20 +77,13 @@ impl FilledRoom {
             .position(|device| device.tasks.iter().any(|there| there.id == task))
     }
 
-    fn padding(&self) -> Padding {
-        match self.rule {
-            Filling::FirstFit(padding) => padding,
-            Filling::OneTask | Filling::LeastLoaded => Padding::None,
-        }
-    }
-
     /// Whether a task fits on a device.
     fn fits(&self, device: &Device, task: &Task) -> Result<(), Refusal> {
         if self.rule == Filling::OneTask && !device.tasks.is_empty() {
             let reason = "every device has its task".to_owned();
             return Err(Refusal { reason });
         }
-        let load = load(device.tasks.iter().chain([task]), self.padding());
+        let load = load(device.tasks.iter().chain([task]), self.rule.padding());
         let tasks = device.tasks.len() + 1;
         if Budget::fits(&device.memory, load, tasks) {
             Ok(())
@@ -156,7 +159,7 @@ impl Room for FilledRoom {
     }
 
     fn run(&mut self) -> Option<u64> {
-        let padding = self.padding();
+        let padding = self.rule.padding();
         for device in &mut self.devices {
             let load = load(&device.tasks, padding);
             device.memory.run(load);
@@ -178,7 +181,7 @@ mod tests {
     use super::{FilledRoom, Filling, Padding};
     use crate::Costs;
 
-    /// So many tokens fit on each device; the margin of a quarter is on top.
+    /// `tokens` tokens fit on each device; the margin of a quarter is added to them.
     fn room(devices: usize, tokens: u64, rule: Filling) -> FilledRoom {
         let prior = Coefficients::new(0.0, 1000.0, 0.0).expect("sizes");
         let limit = tokens * 1250;
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_with_the_fewest_tokens_is_next() {
+    fn a_task_joins_the_device_with_the_fewest_tokens() {
         let mut room = room(3, 8000, Filling::LeastLoaded);
         let lengths = [1000, 100, 200, 300, 50, 500];
         let places: Vec<_> = lengths

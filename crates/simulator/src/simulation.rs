@@ -1,48 +1,122 @@
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use loraloom_scheduler::{
     Coefficients, DeviceMemory, GroupedRoom, GroupingOptions, MemoryModel, Policy, Room, Scheduler,
     SchedulerError, SchedulerOptions,
 };
+use serde::{Serialize, Serializer};
 
 use super::{
-    Costs, Devices, Job, Pace, Padding, Replay, SimulatedPolicy, SimulationError, TracedJob,
-    Workload, replay,
+    Costs, Devices, Job, Pace, Padding, Replay, SimulationError, TracedJob, Workload,
+    rate_limit::limit_rate,
+    replay,
     rooms::{FilledRoom, Filling},
 };
 
-/// Seconds between decisions of the fair policy: it goes by what was trained, which changes without
-/// arrivals and ends.
+/// Seconds between decisions of the fair policies: counters grow without arrivals and ends.
 const FAIR_SECONDS: f64 = 600.0;
+/// Nanoseconds of the window of [`Simulation::rate_limit`].
+const DAY: u64 = 86_400 * 1_000_000_000;
 /// Pages of the host's allocator.
 const PAGE_BYTES: u64 = 1 << 20;
+
+/// What a trace is replayed under: baselines, and the policies of a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SimulatedPolicy {
+    /// A task has a device to itself; strictly first come, first served.
+    OneTaskPerDevice,
+    /// All that fits trains together; strictly first come, first served.
+    NaiveGrouping,
+    /// A task joins the device with the fewest tokens among those with room; strictly first come, first
+    /// served.
+    LeastLoaded,
+    /// As [`StrictFifo`](Self::StrictFifo), and a tenant may submit a limited number of tasks a day. It stands
+    /// for the limit of requests per minute (RPM) that VTC (Sheng et al., OSDI 2024) is compared with.
+    RequestRate,
+    /// As [`Fair`](Self::Fair), without the lift of the counter of a tenant that returns: the other
+    /// baseline of VTC, least counter first (LCF).
+    LeastCounterFirst,
+    /// Grouped under a bound on slowdown; strictly first come, first served.
+    StrictFifo,
+    /// As [`StrictFifo`](Self::StrictFifo), and a task that fits may start before an earlier one that
+    /// does not, if it does not delay that one.
+    BestEffortFifo,
+    /// Grouped under a bound on slowdown; the tenant that was served least is next.
+    Fair,
+}
+
+impl SimulatedPolicy {
+    /// All of them, baselines first.
+    pub const ALL: [Self; 8] = [
+        Self::OneTaskPerDevice,
+        Self::NaiveGrouping,
+        Self::LeastLoaded,
+        Self::RequestRate,
+        Self::LeastCounterFirst,
+        Self::StrictFifo,
+        Self::BestEffortFifo,
+        Self::Fair,
+    ];
+
+    /// Its name in arguments and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneTaskPerDevice => "one_task_per_device",
+            Self::NaiveGrouping => "naive_grouping",
+            Self::LeastLoaded => "least_loaded",
+            Self::RequestRate => "rpm",
+            Self::LeastCounterFirst => "lcf",
+            Self::StrictFifo => "strict_fifo",
+            Self::BestEffortFifo => "best_effort_fifo",
+            Self::Fair => "fair",
+        }
+    }
+
+    /// The policy of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+impl fmt::Display for SimulatedPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for SimulatedPolicy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
 
 /// Jobs of a trace, and devices to replay them on.
 #[derive(Debug, Clone)]
 pub struct Simulation {
-    /// How the jobs were made.
+    /// How the jobs were selected and drawn.
     pub workload: Workload,
     /// Place of the first job in the trace, from 0 in order of arrival.
     pub first_job: usize,
     /// The jobs, in order of arrival.
     pub jobs: Vec<Job>,
-    /// What iterations take.
+    /// Costs of iterations.
     pub costs: Costs,
     /// Standard deviation of measured seconds, relative to the true ones.
     pub noise: f64,
     /// Bound of the grouping policies.
     pub max_slowdown: f64,
-    /// Whether naive grouping pads its batches, as mLoRA does; all other policies have loraloom's
-    /// batches, which have no padding.
+    /// Padding of naive grouping; all other policies have loraloom's batches, which have none.
     pub naive_padding: Padding,
+    /// Most tasks that a tenant may submit within any 24 hours under [`SimulatedPolicy::RequestRate`].
+    pub rate_limit: usize,
 }
 
 impl Simulation {
-    /// The jobs of a trace that a workload names, without noise, with the usual bound, and with
-    /// padding for naive grouping.
+    /// The jobs of a trace that a workload selects, without noise, with the default bound, and with padding
+    /// for naive grouping.
     ///
     /// # Errors
-    /// [`SimulationError`] if there are too few jobs, or a number makes no sense.
+    /// [`SimulationError`] if there are too few jobs, or a number is out of its range.
     pub fn new(
         trace: &[TracedJob],
         workload: Workload,
@@ -56,59 +130,59 @@ impl Simulation {
             noise: 0.0,
             max_slowdown: GroupingOptions::default().max_slowdown,
             naive_padding: Padding::ToLongest,
+            rate_limit: 64,
         })
     }
 
     /// Replays the jobs under a policy.
     ///
     /// # Errors
-    /// [`SimulationError`] if a task fits no device, or an option makes no sense.
+    /// [`SimulationError`] if a task fits no device, or an option is out of its range.
     pub fn run(&self, policy: SimulatedPolicy) -> Result<Replay, SimulationError> {
         self.run_at(policy, Pace::Events)
     }
 
-    /// Replays the jobs under a policy, iteration by iteration if wanted.
+    /// As [`run`](Self::run), at a given pace.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn run_at(&self, policy: SimulatedPolicy, pace: Pace) -> Result<Replay, SimulationError> {
-        let devices = vec![self.device()?; self.workload.devices];
-        let grouped = || {
-            let options = GroupingOptions {
-                max_slowdown: self.max_slowdown,
-                keep_places: true,
-                ..GroupingOptions::default()
-            };
-            GroupedRoom::per_group(devices.clone(), options)
+    pub fn run_at(
+        &self,
+        simulated: SimulatedPolicy,
+        pace: Pace,
+    ) -> Result<Replay, SimulationError> {
+        let filling = match simulated {
+            SimulatedPolicy::OneTaskPerDevice => Some(Filling::OneTask),
+            SimulatedPolicy::NaiveGrouping => Some(Filling::FirstFit(self.naive_padding)),
+            SimulatedPolicy::LeastLoaded => Some(Filling::LeastLoaded),
+            _ => None,
         };
-        let filled = |rule| FilledRoom::new(devices.clone(), rule);
-        match policy {
-            SimulatedPolicy::OneTaskPerDevice => self.replay(
-                filled(Filling::OneTask),
-                Policy::StrictFifo,
-                Padding::None,
-                pace,
-            ),
-            SimulatedPolicy::NaiveGrouping => {
-                let padding = self.naive_padding;
-                let room = filled(Filling::FirstFit(padding));
-                self.replay(room, Policy::StrictFifo, padding, pace)
-            }
-            SimulatedPolicy::LeastLoaded => {
-                let room = filled(Filling::LeastLoaded);
-                self.replay(room, Policy::StrictFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::StrictFifo => {
-                self.replay(grouped()?, Policy::StrictFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::BestEffortFifo => {
-                self.replay(grouped()?, Policy::BestEffortFifo, Padding::None, pace)
-            }
-            SimulatedPolicy::Fair => self.replay(grouped()?, Policy::FAIR, Padding::None, pace),
+        let policy = match simulated {
+            SimulatedPolicy::BestEffortFifo => Policy::BestEffortFifo,
+            SimulatedPolicy::Fair => Policy::FAIR,
+            SimulatedPolicy::LeastCounterFirst => Policy::LEAST_COUNTER_FIRST,
+            _ => Policy::StrictFifo,
+        };
+        let mut jobs = self.jobs.clone();
+        if simulated == SimulatedPolicy::RequestRate {
+            limit_rate(&mut jobs, self.rate_limit, DAY);
         }
+        let memory = vec![self.device()?; self.workload.devices];
+        if let Some(filling) = filling {
+            let padding = filling.padding();
+            let room = FilledRoom::new(memory, filling);
+            return self.replay(&jobs, room, policy, padding, pace);
+        }
+        let options = GroupingOptions {
+            max_slowdown: self.max_slowdown,
+            keep_places: true,
+            ..GroupingOptions::default()
+        };
+        let room = GroupedRoom::per_group(memory, options)?;
+        self.replay(&jobs, room, policy, Padding::None, pace)
     }
 
-    /// The memory of a device, as a run knows it before anything was measured.
+    /// The memory of a device before any measurement.
     fn device(&self) -> Result<DeviceMemory, SchedulerError> {
         let costs = &self.costs;
         let prior = Coefficients::new(0.0, costs.bytes_per_token, costs.bytes_per_squared_token)?;
@@ -123,6 +197,7 @@ impl Simulation {
 
     fn replay<R: Room>(
         &self,
+        jobs: &[Job],
         room: R,
         policy: Policy,
         padding: Padding,
@@ -141,11 +216,11 @@ impl Simulation {
             seed: self.workload.seed,
             decide_every: is_fair.then_some(FAIR_SECONDS),
         };
-        replay(&self.jobs, devices, Scheduler::new(room, options)?, pace)
+        replay(jobs, devices, Scheduler::new(room, options)?, pace)
     }
 
-    /// Seconds that all jobs take alone, over those of all devices from the first arrival to the
-    /// last; `None` if all arrive at once.
+    /// Seconds that all jobs take alone, over the seconds of all devices from the first arrival to the last;
+    /// `None` if all arrive at once.
     pub fn offered_load(&self) -> Option<f64> {
         let span = self.jobs.last().map_or(0, |job| job.arrival) as f64 / 1e9;
         let alone = |job: &Job| self.costs.seconds_alone(&job.task) * job.task.total_steps as f64;

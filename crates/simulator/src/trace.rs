@@ -5,19 +5,19 @@ use super::SimulationError;
 /// A job of a cluster trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedJob {
-    /// Seconds since 1970, in whatever zone the trace is written in.
+    /// Seconds since 1970, in the time zone of the trace.
     pub arrival: u64,
     /// Seconds that it ran.
     pub duration: f64,
     /// Devices that it had.
     pub devices: usize,
-    /// Who ran it.
+    /// Who submitted it.
     pub tenant: String,
 }
 
-/// Reads a trace with the columns `timestamp` (`YYYY-MM-DD HH:MM:SS`), `duration` (seconds),
-/// `num_gpus` and `cluster`, in any order, others beside them. Returns its jobs in order of arrival;
-/// of equal arrivals the one that is written first is first.
+/// Reads a trace with the columns `timestamp` (`YYYY-MM-DD HH:MM:SS`), `duration` (seconds), `num_gpus` and
+/// `cluster`, in any order and among others. Returns its jobs in order of arrival, equal arrivals in their
+/// order in the file.
 ///
 /// # Errors
 /// [`SimulationError`] with the line of the first row that cannot be read: rows are not skipped.
@@ -87,7 +87,7 @@ impl Row<'_> {
     }
 }
 
-/// Of a date in the Gregorian calendar and a time of day; `None` if there is no such date or time.
+/// Seconds of a date in the Gregorian calendar and a time of day; `None` if there is no such date or time.
 fn seconds_since_1970(text: &str) -> Option<u64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let [year, month, day] = numbers(date, '-')?;

@@ -1,12 +1,12 @@
 use super::{Costs, Padding, SimulationError, TracedJob, costs::Share, random::Random};
 use loraloom_scheduler::{Task, TaskId};
 
-/// How jobs of a trace become tasks.
+/// The jobs of a trace that are replayed, and how they become tasks.
 ///
-/// A trace of a cluster says when jobs came, whose they were and how long they ran. What a LoRA job
-/// has besides is drawn: rank and batch size from the ranges that tLoRA (arXiv 2602.07263) evaluates
-/// on, the length from powers of two around mLoRA's 512. Each is uniform, and drawn for a job by its
-/// place in the trace, so that a job is the same in every selection.
+/// A trace of a cluster has the arrival, tenant and duration of each job. Rank and batch size of the LoRA
+/// job are drawn from the ranges that tLoRA (arXiv 2602.07263) evaluates on, the length from powers of two
+/// around mLoRA's 512. Each is uniform, and drawn by the job's place in the trace, so that a job is the
+/// same in every selection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// Number of jobs, one after another in order of arrival.
@@ -44,13 +44,14 @@ impl Default for Workload {
     }
 }
 
-/// A task and when it comes.
+/// A task and its arrival.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Nanoseconds after the first job.
     pub arrival: u64,
-    /// The task; it takes as many steps as fill the job's recorded duration if it has a device to
-    /// itself.
+    /// When it is submitted to the scheduler, on the same clock: its arrival, or later under a rate limit.
+    pub submitted: u64,
+    /// The task; its steps fill the recorded duration of the job on a device of its own.
     pub task: Task,
 }
 
@@ -58,7 +59,7 @@ impl Workload {
     /// The jobs to replay, in order of arrival.
     ///
     /// # Errors
-    /// [`SimulationError`] if there are too few jobs, or a number makes no sense.
+    /// [`SimulationError`] if there are too few jobs, or a number is out of its range.
     pub fn jobs_of(&self, trace: &[TracedJob], costs: &Costs) -> Result<Vec<Job>, SimulationError> {
         costs.validate()?;
         let start = self.first_job(trace.len())?;
@@ -70,14 +71,18 @@ impl Workload {
             jobs.push((job.arrival - begun, task));
         }
         let stretch = self.stretch(&jobs, costs)?;
-        let job = |(seconds, task)| Job {
-            arrival: (seconds as f64 * stretch * 1e9) as u64,
-            task,
+        let job = |(seconds, task)| {
+            let arrival = (seconds as f64 * stretch * 1e9) as u64;
+            Job {
+                arrival,
+                submitted: arrival,
+                task,
+            }
         };
         Ok(jobs.into_iter().map(job).collect())
     }
 
-    /// The place of the first job in a trace of so many, from 0 in order of arrival.
+    /// Place of the first job in a trace with `available` jobs, from 0 in order of arrival.
     ///
     /// # Errors
     /// [`SimulationError::TooFewJobs`] if the last would be beyond the trace's end.
@@ -158,7 +163,7 @@ impl Workload {
     }
 }
 
-/// One of them; a 0 among them could never train.
+/// One of the values, which must not be 0.
 fn draw(random: &mut Random, from: &[usize], name: &'static str) -> Result<usize, SimulationError> {
     match random.choose(from) {
         None => Err(SimulationError::NothingToDraw { name }),

@@ -23,8 +23,9 @@ that is never idle. Iterations take what the costs say; the scheduler does not k
 own. Everything but the time of a decision is the same for the same seed.
 
 Policies: one_task_per_device, naive_grouping (the first device with room, as mLoRA) and least_loaded (the \
-device with room and the fewest tokens a step), all first come, first served; and strict_fifo, \
-best_effort_fifo and fair with grouping under --max-slowdown.")]
+device with room and the fewest tokens a step), all first come, first served; rpm (strict_fifo with \
+--rate-limit) and lcf (fair without the lift of a tenant that returns), the baselines of VTC; and \
+strict_fifo, best_effort_fifo and fair. The last five group under --max-slowdown.")]
 pub(crate) struct SimulateArguments {
     /// The trace.
     #[arg(value_hint = ValueHint::FilePath)]
@@ -63,6 +64,9 @@ pub(crate) struct SimulateArguments {
     /// all other policies.
     #[arg(long, value_name = "PADDING", default_value = "longest", value_parser = paddings())]
     pub(crate) naive_padding: Padding,
+    /// Tasks that rpm lets a tenant submit within 24 hours; others wait.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
+    pub(crate) rate_limit: usize,
     /// Standard deviation of the seconds that the scheduler measures, relative to the true ones.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_not_negative)]
     pub(crate) noise: f64,
@@ -76,7 +80,8 @@ pub(crate) struct SimulateArguments {
 
 fn policies() -> impl TypedValueParser<Value = SimulatedPolicy> {
     let names = SimulatedPolicy::ALL.map(SimulatedPolicy::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse())
+    PossibleValuesParser::new(names)
+        .try_map(|name| SimulatedPolicy::named(&name).ok_or("no such policy"))
 }
 
 fn paddings() -> impl TypedValueParser<Value = Padding> {

@@ -60,6 +60,7 @@ fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
     };
     let mut simulation = Simulation::new(&trace, workload, costs)?;
     simulation.naive_padding = arguments.naive_padding;
+    simulation.rate_limit = arguments.rate_limit;
     simulation.noise = arguments.noise;
     simulation.max_slowdown = arguments.max_slowdown;
     Ok(simulation)

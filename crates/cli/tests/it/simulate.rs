@@ -2,6 +2,8 @@
 
 use std::{fmt::Write, fs};
 
+use loraloom_simulator::SimulatedPolicy;
+
 use crate::support::Workspace;
 
 fn trace(jobs: u64) -> String {
@@ -44,17 +46,7 @@ fn policies_are_compared_on_the_same_jobs() {
     );
     let policies = json["policies"].as_array().unwrap();
     let names: Vec<_> = policies.iter().map(|policy| &policy["policy"]).collect();
-    assert_eq!(
-        names,
-        [
-            "one_task_per_device",
-            "naive_grouping",
-            "least_loaded",
-            "strict_fifo",
-            "best_effort_fifo",
-            "fair"
-        ]
-    );
+    assert_eq!(names, SimulatedPolicy::ALL.map(SimulatedPolicy::name));
     for policy in policies {
         assert!(policy["average_completion_seconds"].as_f64().unwrap() > 0.0);
         assert_eq!(policy["iterations_out_of_memory"], 0);

@@ -2,28 +2,27 @@ use std::fmt::Debug;
 
 use crate::{DeviceMemory, Load, Refusal, Task};
 
-/// The memory of a device, as far as tasks may have it.
+/// The memory of a device that tasks may use.
 pub trait Budget: Debug {
     /// Whether `tasks` tasks that together ask for `load` fit. A set of tasks that fits must still
     /// fit without one of them.
     fn fits(&self, load: Load, tasks: usize) -> bool;
 
-    /// Why they do not fit, with the numbers. Asked only about what does not fit, and rarely: the
-    /// answer may be slow.
+    /// Why they do not fit, with the numbers. Called rarely, and only if they do not fit: it may be slow.
     fn refusal(&self, load: Load, tasks: usize) -> Refusal;
 
-    /// The memory that learns; `None` for one that is known.
+    /// The memory model behind it, if it learns.
     fn learns(&mut self) -> Option<&mut DeviceMemory> {
         None
     }
 
-    /// As [`learns`](Self::learns), to look at.
+    /// As [`learns`](Self::learns), for reading.
     fn learnt(&self) -> Option<&DeviceMemory> {
         None
     }
 }
 
-/// Memory that never ends.
+/// Memory without a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unlimited;
 
@@ -39,18 +38,18 @@ impl Budget for Unlimited {
     }
 }
 
-/// Whose memory a group's tasks need.
+/// The devices whose memory the tasks of a group need.
 #[derive(Debug, Clone)]
 pub(super) enum Memory<B> {
-    /// Every group's tasks need that of each device: the stages of one pipeline.
+    /// All groups need memory of all devices: the stages of one pipeline.
     Shared(Vec<B>),
-    /// The tasks of group g need that of device g.
+    /// Group g needs memory of device g.
     PerGroup(Vec<B>),
 }
 
 impl<B: Budget> Memory<B> {
-    /// The device that tasks in `group` would not fit on, if there is one. `load` is what they ask
-    /// of one device: with those of all groups where memory is shared.
+    /// A device on which the tasks of `group` do not fit, if there is one. `load` is what they ask of one
+    /// device; where memory is shared, with the tasks of all groups.
     pub(super) fn overfull(&self, group: usize, load: Load, tasks: usize) -> Option<usize> {
         match self {
             Self::Shared(budgets) => budgets.iter().position(|budget| !budget.fits(load, tasks)),
@@ -75,7 +74,7 @@ impl<B: Budget> Memory<B> {
         }
     }
 
-    /// Whether a task has enough memory with nothing beside it.
+    /// Whether a task fits with nothing beside it.
     pub(super) fn admits_alone(&self, task: &Task) -> Result<(), Refusal> {
         let refused = match self {
             Self::Shared(_) => self.overfull(0, task.load, 1),
@@ -84,7 +83,7 @@ impl<B: Budget> Memory<B> {
                 let fits = |&device: &usize| self.overfull(device, task.load, 1).is_none();
                 match devices.clone().find(fits) {
                     Some(_) => None,
-                    // All refuse; the first speaks for them.
+                    // All refuse; the reason of the first is given.
                     None => devices.min(),
                 }
             }

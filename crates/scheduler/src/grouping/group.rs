@@ -1,44 +1,40 @@
 use super::{
     options::{ROUNDING, Rules},
-    pass::Pass,
-    profile::{Prices, Profile},
-    rejection::Rejection,
-    split::Split,
+    profile::{Pass, Prices, Profile, Split},
 };
 use crate::Load;
 
 /// Tasks that are trained as one batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
-    pub(super) seats: Vec<Seat>,
-    /// What the tasks ask of a device's memory with whole steps: a task whose neighbours leave goes
-    /// back to them.
+    pub(super) members: Vec<GroupMember>,
+    /// Load with whole steps: a task whose neighbours leave goes back to whole steps.
     pub(super) load: Load,
-    /// With the least splitting that keeps everybody within the bound.
+    /// The iteration with the fewest splits that keep all tasks within the bound.
     pub(super) now: Iteration,
-    /// With the parts that tasks have, which may be more.
+    /// The pass with the parts that tasks have, which may be more.
     pub(super) pass: Pass,
-    /// All splits that tasks allow, in their order; the first `now.splits` are made.
+    /// All splits that the tasks allow, in order; the first `now.splits` are made.
     splits: Vec<Split>,
-    /// If no step is split, and if all are split as far as they can be.
+    /// The pass without splits, and the one with all splits.
     whole: Pass,
     least: Pass,
     sums: Sums,
 }
 
-/// A task and its place.
+/// A task of a group.
 #[derive(Debug, Clone)]
-pub(super) struct Seat {
+pub(super) struct GroupMember {
     pub(super) profile: Profile,
     pub(super) parts: usize,
-    /// The later, the larger.
+    /// Orders all tasks of a layout by the time they were added.
     pub(super) sequence: u64,
 }
 
 /// An iteration of a group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Iteration {
-    /// How many splits are made.
+    /// Number of splits that are made.
     splits: usize,
     pub(super) seconds: f64,
     pub(super) tokens: f64,
@@ -59,7 +55,7 @@ impl Iteration {
     }
 }
 
-/// Over tasks and the parts of their steps.
+/// Sums over tasks and the parts of their steps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     /// Σ tokens of a step / p(j).
@@ -96,8 +92,8 @@ impl Sums {
     }
 }
 
-/// The least work of a group's members, by tokens and by the cost of a step alone. Splitting such a step
-/// only slows its task down. Tokens are what they are; costs are fitted to times, which may be noisy.
+/// The least work of a group's members, by tokens and by the cost of a step alone: splitting such a step
+/// only slows its task down. Tokens are exact; costs are fitted to times, which may be noisy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeastWork {
     tokens: f64,
@@ -111,8 +107,7 @@ impl LeastWork {
 }
 
 impl Group {
-    /// The iteration with `newcomer` beside those that are there, with the fewest splits that keep
-    /// everybody within the bound.
+    /// The iteration with `newcomer` added, with the fewest splits that keep all tasks within the bound.
     pub(super) fn with(&self, newcomer: &Profile, rules: &Rules) -> Result<Iteration, Rejection> {
         let mut sums = self.sums;
         sums.add(newcomer);
@@ -130,10 +125,14 @@ impl Group {
             .map_err(|(_, rejection)| rejection)
     }
 
-    /// Splits steps, the most costly part first, until everybody keeps to the rules; or else says
-    /// how far from them the best try was. The step with the least work stays whole.
+    /// Splits steps, the most costly part first, until all tasks keep to the rules. The step with the least
+    /// work stays whole.
     ///
-    /// If any parts keep everybody within the bound, these do. Let p be such parts, with an iteration
+    /// # Errors
+    /// If no split does, the iteration with the least slowdown, and why it is rejected.
+    ///
+    /// # Why this order
+    /// If any parts keep all tasks within the bound, these do. Let p be such parts, with an iteration
     /// of T seconds, and P(j) the most parts with P(j) · T ≤ bound · k · t(j), which is at least
     /// p(j). Then P keeps to the bound as well, because more parts never make an iteration longer. As
     /// long as parts are at most P and not P, some task has fewer than P(j), and its next part costs
@@ -155,7 +154,7 @@ impl Group {
         let mut theirs = self.splits.iter().copied().peekable();
         let own = newcomer
             .into_iter()
-            .flat_map(|profile| Split::of(profile, self.seats.len()));
+            .flat_map(|profile| Split::of(profile, self.members.len()));
         let mut own = own.peekable();
         let mut nearest: Option<(Iteration, Rejection)> = None;
         let least_work = self.least_work(newcomer);
@@ -178,8 +177,8 @@ impl Group {
                 _ => theirs.next(),
             };
             let profile_of = |split: &Split| {
-                let seat = self.seats.get(split.seat);
-                seat.map(|seat| &seat.profile).or(newcomer)
+                let member = self.members.get(split.member);
+                member.map(|member| &member.profile).or(newcomer)
             };
             let next = std::iter::from_fn(&mut next)
                 .find(|split| profile_of(split).is_some_and(|profile| !least_work.is_of(profile)));
@@ -195,27 +194,27 @@ impl Group {
     }
 
     pub(super) fn least_work(&self, newcomer: Option<&Profile>) -> LeastWork {
-        let seats = self.seats.iter().map(|seat| &seat.profile);
+        let members = self.members.iter().map(|member| &member.profile);
         let mut least = LeastWork {
             tokens: f64::INFINITY,
             alone: f64::INFINITY,
         };
-        for profile in seats.chain(newcomer) {
+        for profile in members.chain(newcomer) {
             least.tokens = least.tokens.min(profile.tokens);
             least.alone = least.alone.min(profile.alone);
         }
         least
     }
 
-    /// Seats a task that was tried with [`with`](Self::with).
-    pub(super) fn seat(&mut self, profile: Profile, sequence: u64, now: Iteration) {
-        for split in Split::of(&profile, self.seats.len()) {
+    /// Adds a task, with the iteration that [`with`](Self::with) returned.
+    pub(super) fn add(&mut self, profile: Profile, sequence: u64, now: Iteration) {
+        for split in Split::of(&profile, self.members.len()) {
             let before = |other: &Split| other.order(&split).is_lt();
             let at = self.splits.partition_point(before);
             self.splits.insert(at, split);
         }
         self.count(&profile);
-        self.seats.push(Seat {
+        self.members.push(GroupMember {
             profile,
             parts: 1,
             sequence,
@@ -232,43 +231,43 @@ impl Group {
         self.sums.add(profile);
     }
 
-    /// Gives every task the parts that the splits of this iteration make.
+    /// Sets the parts of all tasks by the splits of the iteration.
     pub(super) fn make_splits(&mut self) {
-        for seat in &mut self.seats {
-            seat.parts = 1;
+        for member in &mut self.members {
+            member.parts = 1;
         }
         let mut made = 0;
         let least_work = self.least_work(None);
         for split in &self.splits {
-            let seat = &mut self.seats[split.seat];
-            if made < self.now.splits && !least_work.is_of(&seat.profile) {
-                seat.parts = split.parts;
+            let member = &mut self.members[split.member];
+            if made < self.now.splits && !least_work.is_of(&member.profile) {
+                member.parts = split.parts;
                 made += 1;
             }
         }
-        self.pass = self.seats.iter().fold(Pass::default(), |pass, seat| {
-            pass.with(&seat.profile, 1.0 / seat.parts as f64)
+        self.pass = self.members.iter().fold(Pass::default(), |pass, member| {
+            pass.with(&member.profile, 1.0 / member.parts as f64)
         });
     }
 
     /// Spreads a task's step over twice as many iterations as now.
-    pub(super) fn halve(&mut self, seat: usize) {
-        let Seat { profile, parts, .. } = &mut self.seats[seat];
+    pub(super) fn halve(&mut self, member: usize) {
+        let GroupMember { profile, parts, .. } = &mut self.members[member];
         self.pass.shed(profile, 0.5 / *parts as f64);
         *parts *= 2;
     }
 
-    /// The group with these seats instead, split anew. Nobody is sent away: if they cannot keep to
-    /// the bound, they come as near as they can.
-    pub(super) fn rebuilt(seats: Vec<Seat>, rules: &Rules) -> Self {
+    /// The group with these members instead, split again. All of them stay: if no split keeps them within
+    /// the bound, the one with the least slowdown is made.
+    pub(super) fn rebuilt(members: Vec<GroupMember>, rules: &Rules) -> Self {
         let mut group = Self::default();
-        for (number, seat) in seats.iter().enumerate() {
-            group.count(&seat.profile);
-            group.splits.extend(Split::of(&seat.profile, number));
+        for (number, member) in members.iter().enumerate() {
+            group.count(&member.profile);
+            group.splits.extend(Split::of(&member.profile, number));
         }
         group.splits.sort_unstable_by(Split::order);
-        group.seats = seats;
-        if group.seats.is_empty() {
+        group.members = members;
+        if group.members.is_empty() {
             return group;
         }
         group.now = if rules.bounded() {
@@ -282,16 +281,16 @@ impl Group {
     }
 
     pub(super) fn clear(&mut self) {
-        self.seats.clear();
+        self.members.clear();
         self.splits.clear();
         *self = Self {
-            seats: std::mem::take(&mut self.seats),
+            members: std::mem::take(&mut self.members),
             splits: std::mem::take(&mut self.splits),
             ..Self::default()
         };
     }
 
-    /// Seconds, or tokens, of a pass of whole steps.
+    /// Seconds of a pass of whole steps, or tokens while step times are unknown.
     pub(super) fn whole_seconds(&self, prices: &Prices) -> f64 {
         self.whole.seconds(prices)
     }
@@ -301,8 +300,8 @@ impl Group {
     }
 }
 
-/// Whether somebody is slowed down too much, or the tasks together are slower than the same steps one
-/// after another, unless that is a question for a whole pipeline.
+/// Rejects an iteration that slows a task down too much, or is longer than the same steps one after another.
+/// The latter is checked for a pipeline as a whole, not here.
 fn why_not(iteration: &Iteration, rules: &Rules) -> Option<Rejection> {
     if iteration.slowdown > rules.max_slowdown * (1.0 + ROUNDING) {
         Some(Rejection::Slowdown(iteration.slowdown))
@@ -316,4 +315,38 @@ fn why_not(iteration: &Iteration, rules: &Rules) -> Option<Rejection> {
 /// The rejection of iterations that take longer than their steps one after another.
 pub(super) fn slower(together: f64, apart: f64) -> Option<Rejection> {
     (together > apart * (1.0 + ROUNDING)).then_some(Rejection::Throughput { together, apart })
+}
+
+/// Why a task may not join a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rejection {
+    /// The memory of a device does not hold all tasks.
+    Memory {
+        device: usize,
+        load: Load,
+        tasks: usize,
+    },
+    /// A task would be slowed down beyond the bound, at least by this factor.
+    Slowdown(f64),
+    /// An iteration would take longer than its steps one after another.
+    Throughput { together: f64, apart: f64 },
+}
+
+impl Rejection {
+    /// The one of two rejections that came closer to a place.
+    pub(super) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Slowdown(a), Self::Slowdown(b)) if b < a => other,
+            (a, b) if b.closeness() > a.closeness() => b,
+            _ => self,
+        }
+    }
+
+    fn closeness(&self) -> u8 {
+        match self {
+            Self::Memory { .. } => 0,
+            Self::Slowdown(_) => 1,
+            Self::Throughput { .. } => 2,
+        }
+    }
 }

@@ -3,53 +3,50 @@ use std::num::NonZeroUsize;
 use super::{
     Budget, GroupingOptions,
     budget::Memory,
+    group::Rejection,
     layout::Layout,
     options::Rules,
+    planner::{Regrouping, regrouped},
     profile::Profile,
-    regroup::{Regrouping, regrouped},
-    rejection::Rejection,
 };
 use crate::{
     DeviceMemory, Forecasts, Learnt, Load, MeasuredIteration, Member, Refusal, Room,
     SchedulerError, StepTimeModel, StepTimes, Task, TaskId,
 };
 
-/// Iterations after which the step-time model is fitted anew.
+/// Iterations between two fits of the step-time model.
 const FITTED_EVERY: usize = 16;
 /// The largest mean error of a step-time model in use.
 const USABLE_ERROR: f64 = 0.25;
-/// Iterations between decisions while tasks wait for a place: what is learnt may make room.
+/// Iterations between decisions while tasks wait: a measurement may admit one.
 const PATIENCE: usize = 8;
 
-/// A room that groups tasks as tLoRA does: an empty group first, so that a pipeline is full; then the
-/// group in which the task adds most tokens a second, among those where nobody is slowed down beyond
-/// a bound, long steps being spread over several iterations if that is needed.
+/// A room that groups tasks as tLoRA does. A task joins an empty group if there is one, so that a pipeline
+/// is full; otherwise the group where it adds most tokens a second without slowing a task down beyond a
+/// bound. Long steps are spread over several iterations for that. `grouping/mod.rs` defines
+/// slowdown and throughput.
 ///
-/// What slowdown and throughput mean is said in the module's introduction (`grouping/mod.rs`). Whose
-/// turn it is to be placed, the most urgent first, is the policy's affair.
-///
-/// Tasks placed again in the same order, each with the group it had, find the same places: whatever
-/// [`regroup`](Room::regroup) moves is checked for that. If neighbours end, or step times turn out to
-/// be different, a task may not find its place again; [`place`](Room::place) says so. Where
-/// [`regroup`](Room::regroup) has moved tasks, some that were refused before may find room: it is
-/// worth placing them again, until it moves nobody.
+/// Tasks that are placed again in the same order, each with its group, get the same places, also after
+/// [`regroup`](Room::regroup). If tasks end or step times change, [`place`](Room::place) may refuse a
+/// task that had a place. After [`regroup`](Room::regroup) has moved tasks, tasks that were refused before
+/// may fit.
 #[derive(Debug, Clone)]
 pub struct GroupedRoom<B> {
     memory: Memory<B>,
     options: GroupingOptions,
     step_times: StepTimes,
-    /// Iterations that step times were measured of.
+    /// Iterations whose times were measured.
     measured: usize,
     model: Option<StepTimeModel>,
     rules: Rules,
     layout: Layout,
-    /// Where everybody was after the last regrouping.
+    /// The group of each task after the last regrouping.
     settled: Vec<(TaskId, usize)>,
 }
 
 impl<B: Budget> GroupedRoom<B> {
-    /// A pipeline: `groups` groups, one for each stage, that all need memory of each stage's device.
-    /// No budget, no limit.
+    /// A pipeline: `groups` groups, one for each stage, that all need memory of each stage's device. Without
+    /// stages, memory has no limit.
     ///
     /// # Errors
     /// [`SchedulerError::SlowdownBound`] or [`SchedulerError::NegativeGain`] if the options are not
@@ -62,7 +59,7 @@ impl<B: Budget> GroupedRoom<B> {
         Self::new(Memory::Shared(stages), groups.get(), options)
     }
 
-    /// Devices with a copy of the backbone each, and with a group each.
+    /// Devices with the whole backbone and one group each.
     ///
     /// # Errors
     /// As [`shared`](Self::shared), and [`SchedulerError::NoDevices`].
@@ -102,8 +99,8 @@ impl<B: Budget> GroupedRoom<B> {
         budgets.iter_mut().filter_map(Budget::learns)
     }
 
-    /// Takes up what was learnt of the devices before a restart, as far as they are the same: where one
-    /// is not, neither is how long an iteration takes.
+    /// Restores what was learnt before a restart of the devices that are still the same. Step times are
+    /// restored only if all are.
     pub fn remember(&mut self, mut learnt: Learnt) {
         let mut same = learnt.stages == self.layout.groups.len();
         for memory in self.memories_mut() {
@@ -118,10 +115,9 @@ impl<B: Budget> GroupedRoom<B> {
         }
     }
 
-    /// Goes by `model` from now on, if that makes a difference: if there was none, if nobody is
-    /// here, or if an iteration of some group is predicted to take longer or shorter than before by
-    /// more than the least gain of a regrouping. So the small corrections of every new fit do not
-    /// push tasks over a bound that they just kept. Returns whether it does.
+    /// Uses `model` from now on if there was none, if the room is empty, or if the predicted seconds of a
+    /// group change by more than the least gain of a regrouping: small corrections must not push tasks
+    /// over the bound. Returns whether it is used.
     pub fn use_step_times(&mut self, model: StepTimeModel) -> bool {
         let rules = Rules::new(&self.options, self.rules.pipeline, Some(model));
         let mut layout = self.layout.clone();
@@ -137,7 +133,7 @@ impl<B: Budget> GroupedRoom<B> {
         let before = seconds(&self.layout, &self.rules);
         let after = seconds(&layout, &rules);
         let moved = |(a, b): (&f64, &f64)| (a - b).abs() > self.options.min_gain * a.min(*b);
-        let empty = self.settled.is_empty() && self.layout.seats().is_empty();
+        let empty = self.settled.is_empty() && self.layout.members().is_empty();
         if self.model.is_some() && !empty && !before.iter().zip(&after).any(moved) {
             return false;
         }
@@ -146,27 +142,6 @@ impl<B: Budget> GroupedRoom<B> {
         self.layout = layout;
         self.settled.clear();
         true
-    }
-
-    /// The step-time model in use.
-    pub fn step_times(&self) -> Option<&StepTimeModel> {
-        self.model.as_ref()
-    }
-
-    /// A task's slowdown by the others of its group; `None` while step times are unknown, or if it
-    /// is not here.
-    pub fn slowdown(&self, task: TaskId) -> Option<f64> {
-        let (group, seat) = self.layout.find(task)?;
-        self.model?;
-        let group = &self.layout.groups[group];
-        let share = group.pass.seconds(&self.rules.prices) / group.seats.len() as f64;
-        Some(seat.parts as f64 * share / seat.profile.alone)
-    }
-
-    /// Tokens a second that all groups together are predicted to do; `None` while step times are
-    /// unknown.
-    pub fn tokens_per_second(&self) -> Option<f64> {
-        self.model.map(|_| self.layout.worth(&self.rules))
     }
 
     fn refusal(&self, task: &Task, rejection: Rejection) -> Refusal {
@@ -192,9 +167,9 @@ impl<B: Budget> GroupedRoom<B> {
 
     fn places(&self) -> Vec<(TaskId, usize)> {
         self.layout
-            .seats()
+            .members()
             .into_iter()
-            .map(|(seat, group)| (seat.profile.id, group))
+            .map(|(member, group)| (member.profile.id, group))
             .collect()
     }
 }
@@ -232,7 +207,7 @@ impl<B: Budget> Room for GroupedRoom<B> {
             None => self.layout.best(&profile, None, &self.memory, &self.rules),
         };
         let (group, iteration) = found.map_err(|rejection| self.refusal(task, rejection))?;
-        self.layout.seat(profile, group, iteration);
+        self.layout.add(profile, group, iteration);
         self.layout.level(&self.rules);
         Ok(group)
     }
@@ -263,13 +238,13 @@ impl<B: Budget> Room for GroupedRoom<B> {
     }
 
     fn groups(&self) -> Vec<Vec<Member>> {
-        self.layout.members()
+        self.layout.decision()
     }
 
     fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
-        let (group, seat) = self.layout.find(task)?;
+        let (group, member) = self.layout.find(task)?;
         self.model?;
-        Some(seat.parts as f64 * self.layout.iteration_seconds(group, &self.rules))
+        Some(member.parts as f64 * self.layout.iteration_seconds(group, &self.rules))
     }
 
     fn run(&mut self) -> Option<u64> {
@@ -286,7 +261,7 @@ impl<B: Budget> Room for GroupedRoom<B> {
     }
 
     fn learns_after(&self, admitted: bool, waiting: bool) -> Option<usize> {
-        // A step of those that have just come is measured before others may follow them.
+        // One step with the new tasks is measured before more are admitted.
         if admitted && self.memories().any(DeviceMemory::is_limited) {
             Some(1)
         } else {

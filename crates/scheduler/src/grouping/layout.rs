@@ -1,14 +1,13 @@
 use super::{
     budget::{Budget, Memory},
-    group::{Group, Iteration, Seat, slower},
+    group::{Group, GroupMember, Iteration, Rejection, slower},
     level::level,
     options::Rules,
     profile::Profile,
-    rejection::Rejection,
 };
 use crate::{Load, Member, TaskId};
 
-/// Who sits where.
+/// All groups and their tasks.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) groups: Vec<Group>,
@@ -40,7 +39,7 @@ impl Offer {
 }
 
 impl Layout {
-    /// Nobody, in so many groups.
+    /// Empty groups.
     pub(super) fn new<B>(memory: &Memory<B>, groups: usize) -> Self {
         Self {
             groups: vec![Group::default(); groups],
@@ -50,14 +49,14 @@ impl Layout {
     }
 
     pub(super) fn tasks_in(&self, group: usize) -> usize {
-        self.groups[group].seats.len()
+        self.groups[group].members.len()
     }
 
     pub(super) fn clear(&mut self) {
         self.groups.iter_mut().for_each(Group::clear);
     }
 
-    /// What happens if the task joins the group.
+    /// The iteration of the group with one more task.
     pub(super) fn with<B: Budget>(
         &self,
         profile: &Profile,
@@ -83,7 +82,7 @@ impl Layout {
         Ok(iteration)
     }
 
-    /// What a device would have to hold.
+    /// Load and number of tasks of a device with one more task.
     fn asked_with(&self, profile: &Profile, group: usize) -> (Load, usize) {
         let sharing = if self.pipeline {
             &self.groups[..]
@@ -93,13 +92,13 @@ impl Layout {
         sharing
             .iter()
             .fold((profile.load, 1), |(load, tasks), group| {
-                (load + group.load, tasks + group.seats.len())
+                (load + group.load, tasks + group.members.len())
             })
     }
 
-    /// The group that suits a task best: an empty one; or else the one that raises the tokens a
-    /// second most, or while step times are unknown has the fewest tokens; or else the preferred one,
-    /// or the one with fewer tasks, or the first.
+    /// The group that suits a task best: an empty one; then the one with the largest gain in tokens a second,
+    /// or the fewest tokens while step times are unknown; then the preferred one; then the one with fewer
+    /// tasks; then the first.
     pub(super) fn best<B: Budget>(
         &self,
         profile: &Profile,
@@ -148,8 +147,8 @@ impl Layout {
         }
     }
 
-    /// Tokens and seconds of an iteration of the pipeline if that of one of its groups is this one,
-    /// and seconds of the same steps one after another.
+    /// Tokens and seconds of an iteration of the pipeline with this iteration of one group, and seconds of
+    /// the same steps one after another.
     fn pipeline_with(&self, group: usize, iteration: &Iteration) -> (f64, f64, f64) {
         let iterations = self.groups.iter().enumerate().map(|(number, other)| {
             if number == group {
@@ -164,14 +163,13 @@ impl Layout {
         (tokens, seconds, self.groups.len() as f64 * apart)
     }
 
-    /// Seats a task after those that sit, by what [`with`](Self::with) answered.
-    pub(super) fn seat(&mut self, profile: Profile, group: usize, iteration: Iteration) {
+    /// Adds a task, with the iteration that [`with`](Self::with) returned.
+    pub(super) fn add(&mut self, profile: Profile, group: usize, iteration: Iteration) {
         self.sequence += 1;
-        self.groups[group].seat(profile, self.sequence, iteration);
+        self.groups[group].add(profile, self.sequence, iteration);
     }
 
-    /// Splits more steps, if that fills a pipeline better. Another task may be seated before or
-    /// after.
+    /// Splits more steps if that fills a pipeline better. Tasks may still be added afterwards.
     pub(super) fn level(&mut self, rules: &Rules) {
         if self.pipeline && rules.bounded() {
             level(&mut self.groups, rules);
@@ -182,53 +180,56 @@ impl Layout {
         let Some((group, _)) = self.find(task) else {
             return;
         };
-        let mut seats = std::mem::take(&mut self.groups[group].seats);
-        seats.retain(|seat| seat.profile.id != task);
-        self.groups[group] = Group::rebuilt(seats, rules);
+        let mut members = std::mem::take(&mut self.groups[group].members);
+        members.retain(|member| member.profile.id != task);
+        self.groups[group] = Group::rebuilt(members, rules);
     }
 
-    /// Applies new prices to everybody.
+    /// Applies new prices to all tasks.
     pub(super) fn reprice(&mut self, rules: &Rules) {
         for group in &mut self.groups {
-            let mut seats = std::mem::take(&mut group.seats);
-            for seat in &mut seats {
-                seat.profile.price(&rules.prices);
+            let mut members = std::mem::take(&mut group.members);
+            for member in &mut members {
+                member.profile.price(&rules.prices);
             }
-            *group = Group::rebuilt(seats, rules);
+            *group = Group::rebuilt(members, rules);
         }
     }
 
-    pub(super) fn find(&self, task: TaskId) -> Option<(usize, &Seat)> {
+    pub(super) fn find(&self, task: TaskId) -> Option<(usize, &GroupMember)> {
         let mut groups = self.groups.iter().enumerate();
         groups.find_map(|(number, group)| {
-            let seat = group.seats.iter().find(|seat| seat.profile.id == task)?;
-            Some((number, seat))
+            let member = group
+                .members
+                .iter()
+                .find(|member| member.profile.id == task)?;
+            Some((number, member))
         })
     }
 
-    /// All seats and their groups, in the order in which they were taken.
-    pub(super) fn seats(&self) -> Vec<(&Seat, usize)> {
+    /// All members and their groups, in the order in which they were added.
+    pub(super) fn members(&self) -> Vec<(&GroupMember, usize)> {
         let groups = self.groups.iter().enumerate();
-        let mut seats: Vec<_> = groups
-            .flat_map(|(number, group)| group.seats.iter().map(move |seat| (seat, number)))
+        let mut members: Vec<_> = groups
+            .flat_map(|(number, group)| group.members.iter().map(move |member| (member, number)))
             .collect();
-        seats.sort_unstable_by_key(|(seat, _)| seat.sequence);
-        seats
+        members.sort_unstable_by_key(|(member, _)| member.sequence);
+        members
     }
 
     /// The groups up to the last that has a task.
-    pub(super) fn members(&self) -> Vec<Vec<Member>> {
+    pub(super) fn decision(&self) -> Vec<Vec<Member>> {
         let used = self
             .groups
             .iter()
-            .rposition(|group| !group.seats.is_empty());
+            .rposition(|group| !group.members.is_empty());
         let groups = self.groups.iter().take(used.map_or(0, |last| last + 1));
-        let member = |seat: &Seat| Member {
-            task: seat.profile.id,
-            parts: seat.parts,
+        let of = |member: &GroupMember| Member {
+            task: member.profile.id,
+            parts: member.parts,
         };
         groups
-            .map(|group| group.seats.iter().map(member).collect())
+            .map(|group| group.members.iter().map(of).collect())
             .collect()
     }
 
@@ -242,8 +243,8 @@ impl Layout {
         }
     }
 
-    /// What a layout is worth: tokens a second, or the inverse of the longest group's tokens while
-    /// step times are unknown.
+    /// The objective: tokens a second, or the inverse of the longest group's tokens while step times are
+    /// unknown.
     pub(super) fn worth(&self, rules: &Rules) -> f64 {
         if !rules.prices.known {
             return 1.0 / self.longest_group(rules);
@@ -259,7 +260,7 @@ impl Layout {
         busy.map(|(tokens, seconds)| tokens / seconds).sum()
     }
 
-    /// Seconds, or tokens, of the group whose whole steps are longest.
+    /// Seconds (or tokens) of the group whose whole steps are longest.
     pub(super) fn longest_group(&self, rules: &Rules) -> f64 {
         let seconds = self
             .groups
@@ -269,8 +270,8 @@ impl Layout {
     }
 }
 
-/// Seconds of an iteration of a pipeline of as many stages as there are groups, each of which keeps a
-/// stage busy for so many seconds: max(Σ t(g), D · max t(g)).
+/// Seconds of an iteration of a pipeline with as many stages as groups, max(Σ t(g), D · max t(g)), given the
+/// seconds t(g) for which each group keeps a stage busy.
 pub(super) fn pipeline_seconds(groups: impl Iterator<Item = f64>) -> f64 {
     let (mut stages, mut sum, mut longest) = (0.0, 0.0, 0.0_f64);
     for seconds in groups {

@@ -1,20 +1,19 @@
 use super::{
-    group::{Group, Seat},
+    group::{Group, GroupMember},
     layout::pipeline_seconds,
     options::{ROUNDING, Rules},
 };
 
-/// Part of an iteration in which stages wait that is not worth a split.
+/// Idle part of an iteration that is not worth a split.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// Splits steps of the longest of a pipeline's groups, beyond what its own tasks need, if all groups
-/// together gain tokens a second by it. The longest group is what the pipeline waits for where groups
-/// cannot be made equal by other means: with one task each, for example.
+/// Splits steps of the longest of a pipeline's groups, beyond what its own tasks need, if the pipeline gains
+/// tokens a second by it: all groups wait for the longest one where groups cannot be made equal, for
+/// example with one task each.
 ///
-/// Nobody is slowed down in their group beyond the bound by it, and an iteration stays shorter than
-/// its steps one after another. Of two groups that are equally long, splitting the first gains
-/// nothing before the second is split as well; so splitting goes on while it can, and ends where it
-/// had gained most.
+/// No task is slowed down beyond the bound by it, and an iteration stays shorter than its steps one after
+/// another. Of two equally long groups, splitting one gains nothing before the other is split as well;
+/// so splitting goes on as far as possible, and the best state on the way is kept.
 pub(super) fn level(groups: &mut [Group], rules: &Rules) {
     groups.iter_mut().for_each(Group::make_splits);
     let seconds = |group: &Group| group.pass.seconds(&rules.prices);
@@ -28,11 +27,11 @@ pub(super) fn level(groups: &mut [Group], rules: &Rules) {
         let numbers = 0..groups.len();
         let longest = numbers.max_by(|&a, &b| seconds(&groups[a]).total_cmp(&seconds(&groups[b])));
         let Some(longest) = longest else { break };
-        let Some(seat) = longest_part(&groups[longest]) else {
+        let Some(member) = longest_part(&groups[longest]) else {
             break;
         };
-        groups[longest].halve(seat);
-        halved.push((longest, seat));
+        groups[longest].halve(member);
+        halved.push((longest, member));
         if slowdown(&groups[longest], rules) > rules.max_slowdown * (1.0 + ROUNDING) {
             break;
         }
@@ -44,22 +43,22 @@ pub(super) fn level(groups: &mut [Group], rules: &Rules) {
     let (_, useful) = best;
     if useful < halved.len() {
         groups.iter_mut().for_each(Group::make_splits);
-        for &(group, seat) in &halved[..useful] {
-            groups[group].halve(seat);
+        for &(group, member) in &halved[..useful] {
+            groups[group].halve(member);
         }
     }
 }
 
-/// The seat with the most costly part of a step that can be split.
+/// The member with the most costly part of a step that can be split.
 fn longest_part(group: &Group) -> Option<usize> {
-    let seats = group.seats.iter().enumerate();
-    let (least_work, several) = (group.least_work(None), group.seats.len() > 1);
-    let splittable = seats.filter(|(_, seat)| {
-        let stays = several && least_work.is_of(&seat.profile);
-        seat.parts < seat.profile.most_parts && !stays
+    let members = group.members.iter().enumerate();
+    let (least_work, several) = (group.least_work(None), group.members.len() > 1);
+    let splittable = members.filter(|(_, member)| {
+        let stays = several && least_work.is_of(&member.profile);
+        member.parts < member.profile.most_parts && !stays
     });
     let longest = splittable.max_by(|(_, a), (_, b)| part_apart(a).total_cmp(&part_apart(b)));
-    longest.map(|(seat, _)| seat)
+    longest.map(|(member, _)| member)
 }
 
 /// Tokens a second of all groups.
@@ -71,17 +70,23 @@ fn rate(groups: &[Group], rules: &Rules) -> f64 {
 
 fn beats_time_sharing(groups: &[Group], rules: &Rules) -> bool {
     let together = groups.iter().map(|group| group.pass.seconds(&rules.prices));
-    let apart = groups.iter().flat_map(|group| &group.seats).map(part_apart);
+    let apart = groups
+        .iter()
+        .flat_map(|group| &group.members)
+        .map(part_apart);
     let apart = groups.len() as f64 * apart.sum::<f64>();
     pipeline_seconds(together) <= apart * (1.0 + ROUNDING)
 }
 
-fn part_apart(seat: &Seat) -> f64 {
-    seat.profile.alone / seat.parts as f64
+fn part_apart(member: &GroupMember) -> f64 {
+    member.profile.alone / member.parts as f64
 }
 
 fn slowdown(group: &Group, rules: &Rules) -> f64 {
-    let shared = group.pass.seconds(&rules.prices) / group.seats.len() as f64;
-    let slowdowns = group.seats.iter().map(|seat| shared / part_apart(seat));
+    let shared = group.pass.seconds(&rules.prices) / group.members.len() as f64;
+    let slowdowns = group
+        .members
+        .iter()
+        .map(|member| shared / part_apart(member));
     slowdowns.fold(0.0, f64::max)
 }

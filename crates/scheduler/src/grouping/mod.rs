@@ -12,16 +12,16 @@
 //! alone on the device, and p(j) the iterations that a step of j is spread over. k equal tasks have a
 //! slowdown of 1 or less: less by what they save by sharing a pass. tLoRA, whose bound this is (arXiv
 //! 2602.07263), compares with the job alone on its own devices, and pools the devices of the jobs
-//! that it groups; a group there has k jobs' devices. Here the devices are given and tasks come to
-//! share them, so "alone" is each on its share. A comparison with the whole device would count being
-//! one of k tasks, which is what the user asked for, as a loss.
+//! that it groups; a group there has k jobs' devices. Here the devices are given and tasks share
+//! them, so "alone" means on the task's share. A comparison with the whole device would count as a loss
+//! that a task is one of k, which the user asked for.
 //!
 //! # Nano-batches
 //!
 //! A short task beside a long one has a large slowdown, until the step of the long one is spread over
-//! p iterations. `Group::split` finds the least spreading, longest task first, with which nobody
-//! exceeds the bound, the long task included. The step with the least work of a group, by tokens or by
-//! cost, is never spread for that.
+//! p iterations. `Group::split` finds the least spreading, longest task first, that keeps all tasks within
+//! the bound, the long one included. The step with the least work of a group, by tokens or by cost, is
+//! never spread for that.
 //!
 //! # Throughput
 //!
@@ -38,16 +38,15 @@
 //!
 //! T = max(Σ t(g), D · max t(g)) seconds,
 //!
-//! the second where groups are too few or too unequal to keep D stages full. Which group a task joins
-//! is decided by the tokens a second of all of them, which is to say that groups become equal; where
-//! they cannot, steps of the longest are split further (`level`). The bound is one on what a group
-//! does to its tasks; a task that waits for another group is never refused for that, since an empty
-//! stage helps nobody. Throughput is compared for the pipeline as a whole: T ≤ D · Σ t(j) / p(j).
+//! the second if groups are too few or too unequal to keep D stages full. A task joins the group that
+//! gives the pipeline most tokens a second, which makes groups equal; where they cannot be, steps of the
+//! longest are split further (`level`). The bound limits what the tasks of a group cost each other; a task
+//! is never refused because it waits for another group, since an empty stage helps no task. Throughput is compared for the pipeline as a whole: T ≤ D · Σ t(j) / p(j).
 //!
-//! # Until step times are known
+//! # Unknown step times
 //!
-//! nobody is refused for slowdown or throughput, nothing is split, and groups are filled so that their
-//! tokens are about equal.
+//! Until step times are known, no task is refused for slowdown or throughput, no step is split, and groups
+//! are filled so that their tokens are about equal.
 
 mod budget;
 mod group;
@@ -55,12 +54,8 @@ mod grouped_room;
 mod layout;
 mod level;
 mod options;
-mod pass;
 mod planner;
 mod profile;
-mod regroup;
-mod rejection;
-mod split;
 
 pub use budget::{Budget, Unlimited};
 pub use grouped_room::GroupedRoom;

@@ -1,16 +1,16 @@
 use super::profile::Prices;
 use crate::{SchedulerError, StepTimeModel};
 
-/// What a [`GroupedRoom`](crate::GroupedRoom) has to keep to.
+/// Options of a [`GroupedRoom`](crate::GroupedRoom).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupingOptions {
     /// Largest slowdown of a task by its neighbours, compared with having its share of the devices to
     /// itself; at least 1, infinite for no bound.
     pub max_slowdown: f64,
-    /// Gain in tokens a second that moving tasks between groups must promise, as a fraction.
+    /// Least predicted gain in tokens a second, as a fraction, for which tasks are moved between groups.
     pub min_gain: f64,
-    /// Whether a task that is put back into its group needs memory there and nothing else: slowdown
-    /// is a reason not to come then, and none to go.
+    /// Whether a task that is put back into its group needs only memory there: it then keeps its place even
+    /// where the bound on slowdown would refuse a new task.
     pub keep_places: bool,
 }
 
@@ -51,7 +51,6 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Those of `options`.
     pub(super) fn new(
         options: &GroupingOptions,
         pipeline: bool,

@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 
 use super::{
     budget::{Budget, Memory},
-    group::Seat,
+    group::GroupMember,
     layout::Layout,
     options::{ROUNDING, Rules},
 };
@@ -11,19 +11,84 @@ use crate::TaskId;
 /// Most tasks for which all single moves and exchanges are tried.
 const SEARCHED: usize = 12;
 
-/// More tasks than this are placed anew in fewer orders.
+/// With more tasks than this, fewer orders are tried.
 const MANY: usize = 100;
 
-/// Lays tasks out in other ways.
-pub(super) struct Planner<'a, B> {
-    pub(super) memory: &'a Memory<B>,
-    pub(super) rules: &'a Rules,
+/// A better layout, and the reason for people.
+pub(super) struct Regrouping {
+    pub(super) layout: Layout,
+    pub(super) reason: String,
+}
+
+/// Fills empty groups from those with several tasks, in any case; and lays all tasks out again, until that
+/// no longer gains `min_gain`. If a task is slowed down beyond the bound, any gain will do.
+pub(super) fn regrouped<B: Budget>(
+    layout: &Layout,
+    memory: &Memory<B>,
+    rules: &Rules,
+    min_gain: f64,
+) -> Option<Regrouping> {
+    let planner = Planner { memory, rules };
+    let filled = planner.fill_empty_groups(layout);
+    let mut found = filled.map(|(layout, reason)| Regrouping { layout, reason });
+    loop {
+        let base = found.as_ref().map_or(layout, |found| &found.layout);
+        let kept = !rules.bounded() || planner.within_bound(base);
+        let least = if kept {
+            base.worth(rules) * (1.0 + min_gain)
+        } else {
+            0.0
+        };
+        if planner.most_worth(base) < least {
+            return found;
+        }
+        let layouts = planner
+            .laid_out_again(base)
+            .into_iter()
+            .chain([base.clone()]);
+        let best = layouts.max_by(|a, b| a.worth(rules).total_cmp(&b.worth(rules)));
+        let best = best.map(|best| planner.improved(best));
+        let Some(better) = best.filter(|best| best.worth(rules) >= least && moves(base, best) > 0)
+        else {
+            return found;
+        };
+        found = Some(Regrouping {
+            reason: reason(layout, &better, rules),
+            layout: better,
+        });
+    }
+}
+
+fn reason(before: &Layout, after: &Layout, rules: &Rules) -> String {
+    let moved = moves(before, after);
+    let tasks = if moved == 1 { "task" } else { "tasks" };
+    if rules.prices.known {
+        let (a, b) = (before.worth(rules), after.worth(rules));
+        let gain = 100.0 * (b / a - 1.0);
+        format!("moved {moved} {tasks}: {a:.0} → {b:.0} tokens a second ({gain:+.1} %)")
+    } else {
+        let longest = |layout: &Layout| layout.longest_group(rules);
+        let (a, b) = (longest(before), longest(after));
+        format!("moved {moved} {tasks}: the largest group has {b:.0} tokens, not {a:.0}")
+    }
+}
+
+/// Number of tasks that are in another group.
+fn moves(before: &Layout, after: &Layout) -> usize {
+    let groups = before.members().into_iter().zip(after.members());
+    groups.filter(|((_, a), (_, b))| a != b).count()
+}
+
+/// Finds other layouts of the same tasks.
+struct Planner<'a, B> {
+    memory: &'a Memory<B>,
+    rules: &'a Rules,
 }
 
 impl<B: Budget> Planner<'_, B> {
-    /// Each group that is empty gets a task of the longest group that has several; or, in a
-    /// pipeline, its number goes to the last group. Nothing if no group is to fill.
-    pub(super) fn fill_empty_groups(&self, layout: &Layout) -> Option<(Layout, String)> {
+    /// Gives each empty group a task of the longest group that has several; in a pipeline without such a
+    /// group, the last group takes the empty one's number. `None` if nothing changes.
+    fn fill_empty_groups(&self, layout: &Layout) -> Option<(Layout, String)> {
         let mut filled: Option<(Layout, String)> = None;
         loop {
             let layout = filled.as_ref().map_or(layout, |(filled, _)| filled);
@@ -57,9 +122,9 @@ impl<B: Budget> Planner<'_, B> {
         moved.find_map(|moved| moved)
     }
 
-    /// The layout with the task of `from` in `to` whose move is worth most.
+    /// The best layout with one task of `from` moved to `to`.
     fn best_move(&self, layout: &Layout, from: usize, to: usize) -> Option<Layout> {
-        let places = layout.seats();
+        let places = layout.members();
         let movable = places.iter().filter(|(_, group)| *group == from);
         let layouts = movable.filter_map(|(moved, _)| {
             let place = |task, group| Some(if task == moved.profile.id { to } else { group });
@@ -71,10 +136,15 @@ impl<B: Budget> Planner<'_, B> {
         })
     }
 
-    /// More than any layout of these tasks can be worth: no pass costs anything, and all tokens cost
-    /// as little as those that cost least.
-    pub(super) fn most_worth(&self, layout: &Layout) -> f64 {
-        let profiles = || layout.seats().into_iter().map(|(seat, _)| &seat.profile);
+    /// Upper bound on the worth of any layout of these tasks: passes are free, and all tokens cost as little
+    /// as the cheapest.
+    fn most_worth(&self, layout: &Layout) -> f64 {
+        let profiles = || {
+            layout
+                .members()
+                .into_iter()
+                .map(|(member, _)| &member.profile)
+        };
         let groups = layout.groups.len().min(profiles().count());
         if !self.rules.prices.known {
             let sum: f64 = profiles().map(|profile| profile.work).sum();
@@ -89,18 +159,16 @@ impl<B: Budget> Planner<'_, B> {
         }
     }
 
-    /// Everybody placed anew, in several orders: the most urgent and then those with the least
-    /// residual capacity first, as tLoRA does; those with the least residual capacity first; and, if
-    /// they are not many, as they came. The less of a device's
-    /// time is left to share in a step that is alone on it, the less its residual capacity; so that
-    /// is the longest step.
-    pub(super) fn laid_out_anew(&self, layout: &Layout) -> Vec<Layout> {
-        let came = layout.seats();
+    /// All tasks placed again, in several orders: by priority and then by least residual capacity, as in
+    /// tLoRA; by least residual capacity; and, if they are not many, as they came. The residual capacity
+    /// is the part of a device's time that a step leaves to others, so the longest step has the least.
+    fn laid_out_again(&self, layout: &Layout) -> Vec<Layout> {
+        let came = layout.members();
         let mut longest = came.clone();
         longest.sort_by(|(a, _), (b, _)| b.profile.alone.total_cmp(&a.profile.alone));
         let mut orders = Vec::new();
         if self.rules.prices.known {
-            let urgency = |(seat, _): &(&Seat, usize)| Reverse(seat.profile.priority);
+            let urgency = |(member, _): &(&GroupMember, usize)| Reverse(member.profile.priority);
             if !longest.is_sorted_by_key(urgency) {
                 let mut urgent = longest.clone();
                 urgent.sort_by_key(urgency);
@@ -113,40 +181,40 @@ impl<B: Budget> Planner<'_, B> {
         orders.push(longest);
         let plans = orders.iter().filter_map(|order| {
             let mut planned = self.empty(layout);
-            for (seat, group) in order {
-                let profile = &seat.profile;
+            for (member, group) in order {
+                let profile = &member.profile;
                 let (group, iteration) = planned
                     .best(profile, Some(*group), self.memory, self.rules)
                     .ok()?;
-                planned.seat(profile.clone(), group, iteration);
+                planned.add(profile.clone(), group, iteration);
             }
             self.rebuilt(layout, |task, _| planned.find(task).map(|found| found.0))
         });
         plans.collect()
     }
 
-    /// A layout with everybody in the group that `place` makes of the one they are in, if all find
-    /// room when they are placed in the order in which they came: so they will be placed again.
+    /// The layout with each task in the group that `place` returns; `None` unless all fit when they are placed
+    /// in the order in which they came, as the next decision will place them.
     fn rebuilt(
         &self,
         layout: &Layout,
         place: impl Fn(TaskId, usize) -> Option<usize>,
     ) -> Option<Layout> {
         let mut rebuilt = self.empty(layout);
-        for (seat, group) in layout.seats() {
-            let profile = &seat.profile;
+        for (member, group) in layout.members() {
+            let profile = &member.profile;
             let group = place(profile.id, group)?;
             let iteration = rebuilt.with(profile, group, self.memory, self.rules).ok()?;
-            rebuilt.seat(profile.clone(), group, iteration);
+            rebuilt.add(profile.clone(), group, iteration);
         }
         rebuilt.level(self.rules);
         Some(rebuilt)
     }
 
-    /// The layout, improved step by step, each time by the change that gains most, until none does.
-    /// Nothing is tried with many tasks.
-    pub(super) fn improved(&self, mut layout: Layout) -> Layout {
-        if layout.seats().len() > SEARCHED {
+    /// The layout after all changes that gain, the best one first. Layouts of many tasks are returned as they
+    /// are.
+    fn improved(&self, mut layout: Layout) -> Layout {
+        if layout.members().len() > SEARCHED {
             return layout;
         }
         while let Some(better) = self.best_change(&layout) {
@@ -155,13 +223,13 @@ impl<B: Budget> Planner<'_, B> {
         layout
     }
 
-    /// The best of all layouts in which one task has moved, or in which a second one has taken the
-    /// place of the first, and no group has become empty; if it is worth more.
+    /// The best layout after one move or one exchange of two tasks that leaves no group empty; `None` if none
+    /// is worth more.
     fn best_change(&self, layout: &Layout) -> Option<Layout> {
         let places: Vec<_> = layout
-            .seats()
+            .members()
             .into_iter()
-            .map(|(seat, at)| (seat.profile.id, at))
+            .map(|(member, at)| (member.profile.id, at))
             .collect();
         let several = |group| layout.tasks_in(group) > 1;
         let mut changes = Vec::new();
@@ -191,7 +259,7 @@ impl<B: Budget> Planner<'_, B> {
         Layout::new(self.memory, layout.groups.len())
     }
 
-    pub(super) fn within_bound(&self, layout: &Layout) -> bool {
+    fn within_bound(&self, layout: &Layout) -> bool {
         let bound = self.rules.max_slowdown * (1.0 + ROUNDING);
         layout
             .groups

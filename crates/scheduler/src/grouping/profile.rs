@@ -1,6 +1,8 @@
+use std::cmp::Ordering;
+
 use crate::{Load, StepTimeModel, Task, TaskId};
 
-/// What work costs: seconds by the step-time model, or tokens while there is none.
+/// Costs of work: seconds by the step-time model, or tokens while there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prices {
     pub(super) model: StepTimeModel,
@@ -21,7 +23,7 @@ impl Prices {
     }
 }
 
-/// What grouping has to know of a task.
+/// What grouping knows of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Profile {
     pub(super) id: TaskId,
@@ -31,7 +33,7 @@ pub(super) struct Profile {
     /// Tokens of a step.
     pub(super) tokens: f64,
     rank_tokens: f64,
-    /// Cost of a step's tokens, without that of the pass they are in.
+    /// Cost of a step's tokens, without that of the pass.
     pub(super) work: f64,
     /// Cost of a step with nothing beside it.
     pub(super) alone: f64,
@@ -60,5 +62,69 @@ impl Profile {
         self.work = model.token * self.tokens + model.rank_token * self.rank_tokens;
         // A step that costs nothing would have an infinite slowdown beside any other.
         self.alone = (model.pass + model.segment + self.work).max(1e-12);
+    }
+}
+
+/// The work of one group in an iteration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pass {
+    pub(super) tasks: usize,
+    work: f64,
+    pub(super) tokens: f64,
+}
+
+impl Pass {
+    /// With one more task, which gives `share` of its step to each iteration.
+    pub(super) fn with(mut self, profile: &Profile, share: f64) -> Self {
+        self.tasks += 1;
+        self.shed(profile, -share);
+        self
+    }
+
+    /// Removes `share` of a task's step.
+    pub(super) fn shed(&mut self, profile: &Profile, share: f64) {
+        self.work -= profile.work * share;
+        self.tokens -= profile.tokens * share;
+    }
+
+    pub(super) fn seconds(&self, prices: &Prices) -> f64 {
+        if self.tasks == 0 {
+            return 0.0;
+        }
+        let model = &prices.model;
+        model.pass + model.segment * self.tasks as f64 + self.work
+    }
+}
+
+/// Spreads a task's step over `parts` iterations instead of half as many.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Split {
+    /// Cost of a part alone: the most costly are split first.
+    cost: f64,
+    id: TaskId,
+    pub(super) parts: usize,
+    /// Index of the task in its group.
+    pub(super) member: usize,
+}
+
+impl Split {
+    /// All splits of a task, in order.
+    pub(super) fn of(profile: &Profile, member: usize) -> impl Iterator<Item = Self> + '_ {
+        let doublings = 1..=profile.most_parts.ilog2();
+        doublings.map(move |doubling| Self {
+            cost: profile.alone / (1_usize << doubling) as f64,
+            id: profile.id,
+            parts: 1 << doubling,
+            member,
+        })
+    }
+
+    /// The order in which steps are split.
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        let key = |split: &Self| (split.id, split.parts);
+        other
+            .cost
+            .total_cmp(&self.cost)
+            .then_with(|| key(self).cmp(&key(other)))
     }
 }

@@ -11,7 +11,7 @@ pub struct Coefficients {
 }
 
 impl Coefficients {
-    /// From bytes whatever the load is, bytes per token, and bytes per squared token.
+    /// From bytes of any load, bytes per token, and bytes per squared token.
     ///
     /// # Errors
     /// If one is negative, infinite or not a number.
@@ -29,7 +29,7 @@ impl Coefficients {
         })
     }
 
-    /// For values that a solver has made finite and not negative.
+    /// From the values of a solver, which are finite and not negative.
     pub(super) fn solved([base, per_token, per_squared_token]: [f64; 3]) -> Self {
         Self {
             base,
@@ -38,7 +38,7 @@ impl Coefficients {
         }
     }
 
-    /// Bytes whatever the load is: b₀.
+    /// Bytes of any load: b₀.
     pub fn base(&self) -> f64 {
         self.base
     }
@@ -60,7 +60,7 @@ impl Coefficients {
     }
 }
 
-/// What each coefficient is multiplied with.
+/// The factors of the coefficients.
 pub(super) fn terms(load: Load) -> [f64; 3] {
     [1.0, load.tokens as f64, load.squared_tokens as f64]
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn values_that_are_no_sizes_are_refused() {
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
             for place in 0..3 {
                 let mut b = [1.0; 3];

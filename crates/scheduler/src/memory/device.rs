@@ -3,7 +3,7 @@ use std::fmt;
 use super::{Estimate, Forecasts, LearntMemory, Measurement, MemoryModel, size::Scale};
 use crate::{Budget, Load, Refusal, SchedulerError};
 
-/// The memory of one device: what it has, what is always there, and what loads take of it.
+/// The memory of one device: its limit, the bytes that are always in use, and those that loads take.
 ///
 /// Loads are whole: the sum over all tasks that train there at the same time.
 #[derive(Debug, Clone)]
@@ -13,14 +13,14 @@ pub struct DeviceMemory {
     fixed_bytes: u64,
     adapter_share: f64,
     model: MemoryModel,
-    /// What the running tasks ask for.
+    /// Load of the running tasks.
     running: Load,
 }
 
 impl DeviceMemory {
-    /// A device of which `limit_bytes` may be used ([`u64::MAX`] is no limit) and `fixed_bytes` are, by
-    /// its part of the backbone and whatever else does not depend on tasks. `adapter_share` is the part
-    /// of every adapter that it holds: 1, or the share of its layers if it is one of several stages.
+    /// A device of which `limit_bytes` may be used ([`u64::MAX`] is no limit). `fixed_bytes` are always in use:
+    /// its part of the backbone and other bytes that do not depend on tasks. `adapter_share` is the part of
+    /// every adapter that it holds: 1, or the share of its layers if it is one of several stages.
     ///
     /// # Errors
     /// If `adapter_share` is not between 0 and 1.
@@ -49,7 +49,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Whether `load` fits, by the bound of what it takes.
+    /// Whether the bound of `load` is within the limit.
     ///
     /// # Errors
     /// A [`Shortage`] with the numbers if it does not.
@@ -70,7 +70,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Tasks with this load train from now on: they, and less, are not sent away.
+    /// Tasks with this load train from now on: they, and smaller loads, stay admitted.
     pub fn run(&mut self, load: Load) {
         self.running = load;
     }
@@ -80,18 +80,18 @@ impl DeviceMemory {
         self.limit_bytes < u64::MAX
     }
 
-    /// What `load` is predicted to take.
+    /// The prediction for `load`.
     pub fn estimate(&self, load: Load) -> Estimate {
         self.model.estimate(load, self.exact_bytes(load))
     }
 
-    /// Learns from an iteration of `load`: its real tokens, not their upper bounds.
+    /// Learns from an iteration; `load` has its real tokens, not their upper bounds.
     pub fn observe(&mut self, load: Load, measured: Measurement) {
         let exact = self.exact_bytes(load);
         self.model.observe(load, exact, measured);
     }
 
-    /// Learns that memory ran out while `load` trained: neither it nor a larger one fits again.
+    /// Learns that memory ran out while `load` trained: neither it nor a larger load fits again.
     pub fn out_of_memory(&mut self, load: Load) {
         let exact = self.exact_bytes(load);
         self.model.out_of_memory(load, exact, self.limit_bytes);
@@ -102,18 +102,18 @@ impl DeviceMemory {
         self.model.learnt()
     }
 
-    /// Takes up what another process learnt; see [`MemoryModel::remember`].
+    /// Restores what another process learnt; see [`MemoryModel::remember`].
     pub fn remember(&mut self, learnt: LearntMemory) -> bool {
         self.model.remember(learnt)
     }
 
-    /// Says what the pools hold now, between iterations; see [`MemoryModel::pools_hold`].
+    /// Sets what the pools hold now, between iterations; see [`MemoryModel::pools_hold`].
     pub fn pools_hold(&mut self, reserved_bytes: u64) {
         self.model.pools_hold(reserved_bytes);
     }
 
-    /// Bytes that are known and not predicted: what is fixed, and this device's part of adapters with
-    /// their gradients and moments.
+    /// Bytes that are known and not predicted: the fixed ones, and this device's part of adapters with their
+    /// gradients and moments.
     pub fn exact_bytes(&self, load: Load) -> u64 {
         let adapters = (load.adapter_bytes as f64 * self.adapter_share).ceil();
         self.fixed_bytes.saturating_add(adapters as u64)
@@ -129,20 +129,20 @@ impl DeviceMemory {
         self.limit_bytes
     }
 
-    /// The model of what loads take.
+    /// The model of the bytes that loads take.
     pub fn model(&self) -> &MemoryModel {
         &self.model
     }
 
-    /// How good predictions have been until now.
+    /// Errors of past predictions.
     pub fn forecasts(&self) -> &Forecasts {
         self.model.forecasts()
     }
 }
 
 impl Budget for DeviceMemory {
-    /// Running tasks stay: a prediction that wavers sends nobody away, only memory that runs out does.
-    /// One task alone is tried unless it is known that it cannot fit.
+    /// Running tasks stay: a changed prediction parks no task, only memory that runs out does. A task alone
+    /// is tried unless it certainly cannot fit.
     fn fits(&self, load: Load, tasks: usize) -> bool {
         if !self.is_limited() || self.running.covers(load) {
             return true;
@@ -168,27 +168,27 @@ impl Budget for DeviceMemory {
     }
 }
 
-/// A load that a device has no room for.
+/// A load that does not fit on a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Shortage {
     /// The device.
     pub device: String,
-    /// What the load is predicted to take.
+    /// The prediction for the load.
     pub estimate: Estimate,
-    /// What the device has.
+    /// Bytes that may be used.
     pub limit_bytes: u64,
 }
 
 impl Shortage {
-    /// Whether nothing that could be measured would change it: what is known is too much, or memory ran
-    /// out for such a load.
+    /// Whether no measurement could change it: the known bytes are too many, or memory ran out for such a
+    /// load.
     pub fn is_certain(&self) -> bool {
         self.estimate.least_bytes > self.limit_bytes
     }
 }
 
-/// "cuda:0 needs 9.1 GiB (8.2 GiB expected + 0.9 GiB margin) of 8.0 GiB", or, where the margin does not
-/// matter, "cuda:0 needs at least 8.2 GiB of 8.0 GiB".
+/// "cuda:0 needs 9.1 GiB (8.2 GiB expected + 0.9 GiB margin) of 8.0 GiB", or, if it is certain, "cuda:0
+/// needs at least 8.2 GiB of 8.0 GiB".
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Estimate {

@@ -1,10 +1,8 @@
-/// How good predictions were that were made before the iteration they were of.
+/// Errors of predictions that were made before the iteration was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Forecasts {
     fitted: Errors,
     unfitted: Errors,
-    bounds: u64,
-    under_predictions: u64,
 }
 
 /// Relative errors, added up.
@@ -29,48 +27,31 @@ impl Errors {
 }
 
 impl Forecasts {
-    /// Counts what the fit expected of an iteration and what was measured.
+    /// Adds a prediction by the fit.
     pub(super) fn add_expected(&mut self, expected_bytes: u64, measured_bytes: u64) {
         self.fitted.add(expected_bytes, measured_bytes);
     }
 
-    /// Counts what was expected of an iteration while there was no fit, and what was measured.
+    /// Adds a prediction from before there was a fit.
     pub(super) fn add_unfitted(&mut self, expected_bytes: u64, measured_bytes: u64) {
         self.unfitted.add(expected_bytes, measured_bytes);
     }
 
-    /// Counts a bound and whether it held.
-    pub(super) fn add_bound(&mut self, held: bool) {
-        self.bounds += 1;
-        self.under_predictions += u64::from(!held);
-    }
-
-    /// Mean of |expected − measured| / measured, in percent of all bytes of the device as in mLoRA,
-    /// over predictions by the fit, each made before its iteration. `None` before the first.
+    /// Mean of |expected − measured| / measured over predictions by the fit, in percent of all bytes of the
+    /// device as in mLoRA. `None` before the first.
     pub fn mean_absolute_percentage_error(&self) -> Option<f64> {
         self.fitted.mean()
     }
 
-    /// The same over what was expected while there was no fit: by the prior, or scaled up from loads
-    /// that had run. Where peaks are not reported, what the pools hold after iterations that made them
-    /// grow is what was measured.
+    /// The same over predictions from before there was a fit: by the prior, or scaled from loads that had
+    /// run. Where peaks are not reported, the bytes of pools that have grown count as measured.
     pub fn unfitted_percentage_error(&self) -> Option<f64> {
         self.unfitted.mean()
     }
 
-    /// Predictions by the fit that could be compared with a measurement.
+    /// Predictions by the fit that were compared with a measurement.
     pub fn fitted(&self) -> u64 {
         self.fitted.count
-    }
-
-    /// Bounds that could be compared with a measurement, those of the prior included.
-    pub fn bounds(&self) -> u64 {
-        self.bounds
-    }
-
-    /// Bounds that were too low: less than was measured, or met when memory ran out.
-    pub fn under_predictions(&self) -> u64 {
-        self.under_predictions
     }
 }
 
@@ -91,8 +72,5 @@ mod tests {
         let unfitted = forecasts.unfitted_percentage_error().unwrap();
         assert!((unfitted - 50.0).abs() < 1e-12, "{unfitted}");
         assert_eq!(forecasts.fitted(), 2);
-        forecasts.add_bound(true);
-        forecasts.add_bound(false);
-        assert_eq!((forecasts.bounds(), forecasts.under_predictions()), (2, 1));
     }
 }

@@ -1,8 +1,9 @@
-//! What a device's memory holds while tasks train, learnt from what iterations took.
+//! The memory that tasks take of a device, learnt from measured iterations.
 //!
 //! Mem = exact + b₀ + b₁·ΣBL + b₂·ΣBL² with b ≥ 0 (mLoRA, Eq. 5). Backbone, adapters, gradients and moments
-//! are known to the byte; b is fitted by non-negative least squares. Admission goes by a bound above
-//! the fit: its margin is the largest residual, and no load is let in again that memory ran out for.
+//! are known to the byte; b is fitted by non-negative least squares. Admission compares a bound with the
+//! limit: the fit and a margin from its largest residual. A load that ran out of memory is not
+//! admitted again.
 
 mod coefficients;
 mod device;

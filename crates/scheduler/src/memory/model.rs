@@ -2,79 +2,83 @@ use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 
 use super::{Coefficients, Forecasts, coefficients::terms};
-use crate::{Load, nnls::nnls, step_time::identified};
+use crate::{
+    Load,
+    least_squares::{identified, nnls},
+};
 
-/// Measurements that are kept; the oldest goes.
+/// Measurements that are kept; the oldest is dropped.
 const CAPACITY: usize = 128;
-/// Measurements without which there is no fit.
+/// Measurements that a fit needs.
 const ENOUGH: usize = 20;
-/// Margin of the prior, which nothing was measured for.
+/// Margin of the prior, before any measurement.
 const PRIOR_MARGIN: f64 = 0.25;
 /// Margin of a load in proportion to one that ran.
 const PROPORTION_MARGIN: f64 = 0.05;
-/// How far measurements may err while nothing is known of their errors, relative to all bytes.
+/// Assumed error of measurements before there is a fit, relative to all bytes.
 const UNKNOWN_ERROR: f64 = 0.01;
-/// Margin of the fit, in largest residuals; of few measurements the largest is smaller than of many.
+/// Margin of the fit, in largest residuals. With few measurements the largest residual is too small, so the
+/// margin has the factor 1 + `FEW` / measurements.
 const RESIDUALS: f64 = 2.5;
 const FEW: f64 = 8.0;
-/// No device is more regular than this, relative to the largest measurement.
+/// Least residual that is assumed, relative to the largest measurement.
 const SMALLEST_RESIDUAL: f64 = 1e-4;
-/// The fit bounds loads up to so many times the largest that it was made from.
+/// The fit bounds loads up to this multiple of the largest that it was made from.
 const REACH: f64 = 1.5;
 
-/// What was read off a device after an iteration. Both numbers are of the whole device, backbone and
-/// adapters included; give what the device can tell.
+/// The memory of a whole device after an iteration, backbone and adapters included, as far as the device
+/// reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Measurement {
     /// Largest number of bytes in use at any moment of this iteration.
     pub peak_in_use_bytes: Option<u64>,
-    /// Bytes that the device's pools hold. They give nothing back, so this is the high-water mark of all
-    /// iterations until now: it says what a load needs only if the load made them grow.
+    /// Bytes that the device's pools hold. Pools give nothing back, so this is the high-water mark of all
+    /// iterations until now: it measures a load only if the load made them grow.
     pub reserved_bytes: Option<u64>,
 }
 
-/// What a load is predicted to take of a device; bytes in all.
+/// Predicted bytes of a load on a device, in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     /// Known and not predicted: backbone, adapters, gradients, moments.
     pub exact_bytes: u64,
-    /// What it takes for certain: what is known, or what was not enough for a load no larger, or its share
-    /// of what was not enough for a larger one.
+    /// Bytes that it takes for certain: the known ones, those that were too few for a load no larger, or the
+    /// load's share of those that were too few for a larger one.
     pub least_bytes: u64,
-    /// What is expected.
+    /// Expected bytes.
     pub expected_bytes: u64,
-    /// What it should not exceed; admission goes by this. Never below `expected_bytes`.
+    /// Bytes that it should not exceed, for admission; at least `expected_bytes`.
     pub bound_bytes: u64,
 }
 
-/// What a load took, or what was not enough for it, beside the exact bytes.
+/// Bytes that a load took, or that were too few for it, beside the exact bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Row {
     load: Load,
     bytes: f64,
 }
 
-/// What loads were seen to take of a device, for a process that goes on with the run. What pools hold is
-/// not in it: those of another process are its own.
+/// Measurements of a device, for a process that goes on with the run. The bytes of pools are left out: each
+/// process has its own pools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LearntMemory {
-    /// Of the model and the device that it was learnt of.
+    /// Prior and page size identify the model and the device.
     prior: Coefficients,
     page_bytes: u64,
     measured: Vec<Row>,
     ran_out: Vec<Row>,
 }
 
-/// Learns what loads take of one device, beside what is known exactly.
+/// Learns the bytes that loads take of one device, beside the exact ones.
 #[derive(Debug, Clone)]
 pub struct MemoryModel {
     prior: Coefficients,
     page_bytes: u64,
     measured: Vec<Row>,
     fit: Option<Fit>,
-    /// None is forgotten, unless another says more.
+    /// Loads that ran out of memory; one is dropped only if another implies it.
     ran_out: Vec<Row>,
-    /// Loads with their exact bytes that the pools had room for as they are.
+    /// Loads, with their exact bytes, that fit into the pools as they are.
     held: Vec<(Load, u64)>,
     /// Bytes that the pools hold.
     pools: Option<u64>,
@@ -85,13 +89,13 @@ pub struct MemoryModel {
 struct Fit {
     coefficients: Coefficients,
     margin: f64,
-    /// The largest load that it bounds; `None` where measurements do not tell coefficients apart.
+    /// The largest load that it bounds; `None` if the measurements do not tell coefficients apart.
     reach: Option<Load>,
 }
 
 impl MemoryModel {
-    /// Knows nothing but what the model's shape suggests: `prior` should rather be too high. `page_bytes`
-    /// is the largest page that the device reserves at a time.
+    /// A model without measurements. `prior` follows from the shape of the LLM and should rather be too high;
+    /// `page_bytes` is the largest page that the device reserves at a time.
     pub fn new(prior: Coefficients, page_bytes: u64) -> Self {
         Self {
             prior,
@@ -105,15 +109,15 @@ impl MemoryModel {
         }
     }
 
-    /// Says what the pools hold now, between iterations. An iteration that makes them hold more then
-    /// needs what they hold.
+    /// Sets the bytes that the pools hold now, between iterations. If an iteration makes them grow, it needs
+    /// what they hold then.
     pub fn pools_hold(&mut self, reserved_bytes: u64) {
         self.pools = Some(reserved_bytes);
         self.held.clear();
     }
 
-    /// Learns from an iteration of `load`: its real tokens, not an upper bound. `exact_bytes` is what is
-    /// known of `measured`.
+    /// Learns from an iteration; `load` has its real tokens, not an upper bound. `exact_bytes` is the known
+    /// part of `measured`.
     pub fn observe(&mut self, load: Load, exact_bytes: u64, measured: Measurement) {
         let forecast = self.estimate(load, exact_bytes);
         let grown = measured.reserved_bytes.filter(|&reserved| {
@@ -127,7 +131,6 @@ impl MemoryModel {
         let Some(bytes) = measured.peak_in_use_bytes.or(grown) else {
             return;
         };
-        self.forecasts.add_bound(bytes <= forecast.bound_bytes);
         if self.fit.is_some() {
             self.forecasts.add_expected(forecast.expected_bytes, bytes);
         } else {
@@ -140,12 +143,9 @@ impl MemoryModel {
         self.fit = fit(&self.measured);
     }
 
-    /// Learns that `load` did not fit into `limit_bytes`: neither it nor a larger one is predicted to fit
+    /// Learns that `load` did not fit into `limit_bytes`: neither it nor a larger load is predicted to fit
     /// there again.
     pub fn out_of_memory(&mut self, load: Load, exact_bytes: u64, limit_bytes: u64) {
-        if self.estimate(load, exact_bytes).bound_bytes <= limit_bytes {
-            self.forecasts.add_bound(false);
-        }
         let new = Row {
             load,
             bytes: limit_bytes.saturating_sub(exact_bytes) as f64,
@@ -162,7 +162,7 @@ impl MemoryModel {
         self.held.clear();
     }
 
-    /// What `load` is predicted to take, `exact_bytes` of it known.
+    /// The prediction for `load`; `exact_bytes` of it are known.
     pub fn estimate(&self, load: Load, exact_bytes: u64) -> Estimate {
         let total = |beside: f64| exact_bytes.saturating_add(beside.max(0.0).ceil() as u64);
         let least = self
@@ -202,7 +202,7 @@ impl MemoryModel {
         let mut bound_bytes = total(bound)
             .max(least_bytes.saturating_add(margin as u64))
             .saturating_add(self.page_bytes);
-        // The pools have held this much, and more.
+        // The pools had room for a larger load.
         if let Some(pools) = self.pools
             && self.held.iter().any(|&(held, exact)| {
                 exact_bytes <= exact
@@ -220,7 +220,7 @@ impl MemoryModel {
         }
     }
 
-    /// The prior, in proportion to what was measured; once something was, that bounds it.
+    /// Expected bytes by the prior, scaled to the measurements, and a bound while there are none.
     fn unfitted(&self, load: Load) -> (f64, Option<f64>) {
         let by_prior = self.prior.bytes(load);
         let measured: f64 = self.measured.iter().map(|row| row.bytes.max(0.0)).sum();
@@ -249,8 +249,8 @@ impl MemoryModel {
         }
     }
 
-    /// Takes up what another process learnt, if that was of the same model, layers and pages; whether it
-    /// was.
+    /// Restores what another process learnt, if it was of the same model, layers and pages. Returns whether
+    /// it was.
     pub fn remember(&mut self, learnt: LearntMemory) -> bool {
         let same = learnt.prior == self.prior && learnt.page_bytes == self.page_bytes;
         if same {
@@ -261,7 +261,7 @@ impl MemoryModel {
         same
     }
 
-    /// b of the fit, or of the prior while there is none.
+    /// Coefficients of the fit, or the prior while there is none.
     pub fn coefficients(&self) -> Coefficients {
         self.fit.map_or(self.prior, |fit| fit.coefficients)
     }
@@ -271,12 +271,12 @@ impl MemoryModel {
         self.fit.is_some()
     }
 
-    /// Measurements that the fit is made of, or will be.
+    /// Measurements that are kept.
     pub fn measurements(&self) -> usize {
         self.measured.len()
     }
 
-    /// How good predictions have been until now.
+    /// Errors of past predictions.
     pub fn forecasts(&self) -> &Forecasts {
         &self.forecasts
     }

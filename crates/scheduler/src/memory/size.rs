@@ -9,7 +9,7 @@ const UNITS: [(&str, f64); 4] = [
 /// Most decimals of a size; a GiB then shows single bytes.
 const MOST_DECIMALS: usize = 9;
 
-/// How sizes that are compared with each other are written: all in one unit, as finely.
+/// One unit and precision for sizes that are compared with each other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     unit: &'static str,
@@ -30,7 +30,7 @@ impl Scale {
         }
     }
 
-    /// As fine as it takes to see that two sizes differ, if they do.
+    /// With enough decimals to show that two different sizes differ.
     pub(super) fn that_tells_apart(one: u64, other: u64) -> Self {
         let mut scale = Self::of(one.max(other));
         while one != other
@@ -47,7 +47,7 @@ impl Scale {
         self.write_steps(self.steps(bytes))
     }
 
-    /// `whole - part`, such that the three sizes add up as they are written.
+    /// `whole - part`, rounded such that the three written sizes add up.
     pub(super) fn write_rest(self, whole: u64, part: u64) -> String {
         self.write_steps(self.steps(whole).saturating_sub(self.steps(part)))
     }

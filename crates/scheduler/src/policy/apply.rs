@@ -1,35 +1,35 @@
-use super::{Scheduler, line::Turn, reasons, wait::Wait, walk::Walked};
+use super::{Scheduler, entry::Wait, order::Candidate, placement::Placed, reasons};
 use crate::{Admission, Decision, Room, TaskId, TaskState};
 
 impl<R: Room> Scheduler<R> {
-    /// Makes what was found along the line true, and says what has changed.
-    pub(super) fn apply(&mut self, line: &[Turn], walked: Walked, now: f64) -> Decision {
+    /// Carries out a placement and returns what has changed.
+    pub(super) fn apply(&mut self, candidates: &[Candidate], placed: Placed, now: f64) -> Decision {
         let mut decision = Decision::default();
         let mut last_admitted = None;
-        for turn in line {
-            let place = walked.places.get(&turn.task).copied();
-            let wait = walked.waits.get(&turn.task);
-            let ran = self.runs(turn.task);
-            if let Some((group, by_right)) = place {
+        for candidate in candidates {
+            let place = placed.places.get(&candidate.task).copied();
+            let wait = placed.waits.get(&candidate.task);
+            let ran = self.runs(candidate.task);
+            if let Some((group, protected)) = place {
                 if !ran {
-                    last_admitted = Some(turn.task);
+                    last_admitted = Some(candidate.task);
                     decision.admitted.push(Admission {
-                        task: turn.task,
-                        reason: reasons::admission(self, turn, by_right, walked.head),
+                        task: candidate.task,
+                        reason: reasons::admission(self, candidate, protected, placed.head),
                     });
                 }
-                self.give_place(turn, group, by_right, now);
+                self.assign(candidate, group, protected, now);
             } else {
                 let wait = wait.cloned().unwrap_or_default();
                 if ran {
-                    let parking = reasons::parking(self, turn, &wait, last_admitted);
+                    let parking = reasons::parking(self, candidate, &wait, last_admitted);
                     decision.parked.push(parking);
                 }
-                self.take_place(turn.task, wait, now);
+                self.unassign(candidate.task, wait, now);
             }
         }
-        self.head = walked.head.map(|head| (head, walked.start));
-        self.reservation = walked.reservation;
+        self.head = placed.head.map(|head| (head, placed.start));
+        self.reservation = placed.reservation;
         self.form_groups(&mut decision);
         self.next_raise = self.first_raise(now);
         decision
@@ -39,8 +39,8 @@ impl<R: Room> Scheduler<R> {
         self.state(task) == Some(TaskState::Running)
     }
 
-    fn give_place(&mut self, turn: &Turn, group: usize, by_right: bool, now: f64) {
-        let Some(entry) = self.entries.get_mut(&turn.task) else {
+    fn assign(&mut self, candidate: &Candidate, group: usize, protected: bool, now: f64) {
+        let Some(entry) = self.entries.get_mut(&candidate.task) else {
             return;
         };
         if !entry.is_running() {
@@ -52,31 +52,31 @@ impl<R: Room> Scheduler<R> {
             entry.admission = self.admissions;
             entry.has_trained = true;
             entry.out_of_memory_beside.clear();
-            entry.taken_back_for = None;
+            entry.withdrawn_for = None;
             entry.group = None;
         }
-        entry.by_right = by_right;
-        if by_right && !turn.by_right {
-            self.rights_given += 1;
-            entry.seniority = self.rights_given;
+        entry.protected = protected;
+        if protected && !candidate.protected {
+            self.protections += 1;
+            entry.seniority = self.protections;
         }
         entry.group = entry.group.or(Some(group));
     }
 
-    fn take_place(&mut self, task: TaskId, wait: Wait, now: f64) {
+    fn unassign(&mut self, task: TaskId, wait: Wait, now: f64) {
         let Some(entry) = self.entries.get_mut(&task) else {
             return;
         };
         if entry.is_running() && entry.tracked.enter(TaskState::Parked).is_ok() {
             entry.start_waiting(now);
             if let Wait::Delays(head, _) = wait {
-                entry.taken_back_for = Some(head);
+                entry.withdrawn_for = Some(head);
             }
         }
         entry.wait = wait;
     }
 
-    /// Groups those that run, and says whether one that ran has changed its group.
+    /// Forms the groups, and notes if a task that runs on has changed its group.
     fn form_groups(&mut self, decision: &mut Decision) {
         let reason = self.room.regroup();
         let mut moved = false;

@@ -1,44 +1,33 @@
-use super::wait::Wait;
+use super::Past;
 use crate::{Task, TaskId, TaskState, state::Tracked};
 
-/// What is known of a task from an earlier run of the program.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Past {
-    /// Its state then. One that ran has no place any more and is taken as parked.
-    pub state: TaskState,
-    /// Optimizer steps it has taken.
-    pub steps_taken: usize,
-    /// Seconds it had waited for a place.
-    pub waited: f64,
-}
-
-/// A task and all that the scheduler keeps of it.
+/// A task and what the scheduler knows of it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) tracked: Tracked,
-    /// The number of its tenant in the scheduler's list, which is quicker to compare than names.
+    /// Index of its tenant in the scheduler's list, which compares faster than the name.
     pub(super) tenant: usize,
     pub(super) steps_taken: usize,
-    /// Whether it has had a place before, so that a pause ends in `parked`.
+    /// Whether it has trained, so that it is parked and not queued after a pause.
     pub(super) has_trained: bool,
-    /// Seconds it had waited when it last stopped to wait.
+    /// Seconds it has waited, without the current wait.
     pub(super) waited: f64,
-    /// When it began to wait; of meaning only while it waits.
+    /// Begin of the current wait, if it waits.
     pub(super) waits_since: f64,
-    /// The group it trains in, or trained in last.
+    /// The group that it trains in, or trained in last.
     pub(super) group: Option<usize>,
-    /// Orders running tasks by the time they got their places.
+    /// Number of its admission: orders running tasks by the time of it.
     pub(super) admission: u64,
-    /// Whether nobody of its class or above waited before it when it was placed last. Only then
-    /// does it go before waiting tasks of its class.
-    pub(super) by_right: bool,
-    /// Orders those that have their places by right: who got it first comes first.
+    /// Whether it was placed before the head, last time. Only then does it come before waiting tasks of
+    /// its class.
+    pub(super) protected: bool,
+    /// Orders protected tasks by the time since when they are.
     pub(super) seniority: u64,
     /// The tasks beside which it ran out of memory; it is not placed while all of them are.
     pub(super) out_of_memory_beside: Vec<TaskId>,
-    /// The task whose start it would have delayed. While that one is first to wait, it is not tried
-    /// again: predictions that waver must not send it back and forth.
-    pub(super) taken_back_for: Option<TaskId>,
+    /// The head whose start it would have delayed. It is not tried again behind the same head, so that
+    /// varying predictions do not admit and park it repeatedly.
+    pub(super) withdrawn_for: Option<TaskId>,
     /// Why it waits.
     pub(super) wait: Wait,
 }
@@ -71,10 +60,10 @@ impl Entry {
             waits_since: now,
             group: None,
             admission: 0,
-            by_right: false,
+            protected: false,
             seniority: 0,
             out_of_memory_beside: Vec::new(),
-            taken_back_for: None,
+            withdrawn_for: None,
             wait: Wait::Undecided,
         }
     }
@@ -100,7 +89,7 @@ impl Entry {
         self.task().total_steps.saturating_sub(self.steps_taken)
     }
 
-    /// Seconds it has waited for a place, all told.
+    /// Seconds it has waited for a place, in all.
     pub(super) fn waited(&self, now: f64) -> f64 {
         if self.state().is_waiting() {
             self.waited + (now - self.waits_since).max(0.0)
@@ -109,25 +98,48 @@ impl Entry {
         }
     }
 
-    /// Its class after `aging` seconds a class.
+    /// Classes by which it is raised, one for each `aging` seconds of waiting.
     pub(super) fn raised_by(&self, now: f64, aging: f64) -> i64 {
         (self.waited(now) / aging).floor() as i64
     }
 
-    /// When waiting on raises it the next time.
+    /// The time at which it is raised next, if it goes on waiting.
     pub(super) fn next_raise(&self, now: f64, aging: f64) -> f64 {
         let next = (self.raised_by(now, aging) + 1) as f64 * aging;
         self.waits_since + next - self.waited
     }
 
-    /// Ends its waiting, if it waits.
     pub(super) fn stop_waiting(&mut self, now: f64) {
         self.waited = self.waited(now);
     }
 
     pub(super) fn start_waiting(&mut self, now: f64) {
         self.waits_since = now;
-        self.by_right = false;
+        self.protected = false;
         self.wait = Wait::Undecided;
     }
+}
+
+/// Why a task has no place.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) enum Wait {
+    /// No decision was made since it began to wait.
+    #[default]
+    Undecided,
+    /// It does not fit beside the tasks before it: what is missing, for people.
+    Missing(String),
+    /// It does not fit even alone any more.
+    NeverFits(String),
+    /// `max_adapters` tasks run.
+    Cap(usize),
+    /// It ran out of memory beside these, and all of them run.
+    OutOfMemory(Vec<TaskId>),
+    /// The policy lets no task pass this head.
+    Behind(TaskId),
+    /// This head would start later, by these seconds.
+    Delays(TaskId, f64),
+    /// `backfill_depth` tasks were tried behind this head.
+    TooDeep(TaskId),
+    /// Its tenant is ahead of the tenant of this index, by these tokens.
+    OverShare(usize, f64),
 }

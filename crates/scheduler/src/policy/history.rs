@@ -2,30 +2,48 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Ledger;
-use crate::{LearntMemory, StepTimeModel, StepTimes, TaskId};
+use crate::{LearntMemory, StepTimeModel, StepTimes, TaskId, TaskState};
 
-/// What a scheduler has to remember from one run of the program to the next, besides how far tasks
-/// are.
+/// What a scheduler needs after a restart, besides the progress of tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
-    /// What the tenants of each priority have been served; empty unless the policy is fair.
+    /// Service of the tenants, by priority; empty unless the policy is fair.
     pub ledgers: BTreeMap<i64, Ledger>,
-    /// Seconds that each task which has not ended has waited for a place.
+    /// Seconds waited for a place, by task that has not ended.
     pub waited: BTreeMap<TaskId, f64>,
-    /// What was learnt of the devices, if anything was.
+    /// What the room has learnt, if it learns.
     pub learnt: Option<Learnt>,
 }
 
-/// What was learnt of a run's devices, so that a restart need not measure it again.
+/// Measurements of a run's devices, which a restart need not repeat.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Learnt {
-    /// How many stages the run had.
+    /// Number of stages of the run.
     pub stages: usize,
-    /// What loads take of each device, by its name.
+    /// Memory that loads take, by name of the device.
     pub memory: BTreeMap<String, LearntMemory>,
-    /// How long iterations take.
+    /// Times of iterations.
     pub step_times: StepTimes,
-    /// The model of step times that is gone by, if there is one.
+    /// The step-time model in use, if there is one.
     pub step_time_model: Option<StepTimeModel>,
+}
+
+/// Service of the tenants of one priority: all that fair sharing needs after a restart.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Ledger {
+    /// Value to which the counter of a tenant is lifted, at least, when the tenant becomes backlogged.
+    pub level: f64,
+    /// By tenant: tokens trained.
+    pub counters: BTreeMap<String, f64>,
+}
+
+/// A task's past before a restart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Past {
+    /// Its state then. A task that ran is taken as parked.
+    pub state: TaskState,
+    /// Optimizer steps it has taken.
+    pub steps_taken: usize,
+    /// Seconds it had waited for a place.
+    pub waited: f64,
 }

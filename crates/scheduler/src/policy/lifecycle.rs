@@ -1,5 +1,23 @@
-use super::{Past, Policy, Scheduler, entry::Entry};
-use crate::{MeasuredIteration, Outcome, Refusal, Room, SchedulerError, Task, TaskId, TaskState};
+use std::cmp::Reverse;
+
+use super::{
+    Past, Policy, Scheduler,
+    entry::{Entry, Wait},
+};
+use crate::{
+    MeasuredIteration, Outcome, Parking, Refusal, Room, SchedulerError, Task, TaskId, TaskState,
+};
+
+/// Answer to a device that ran out of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutOfMemory {
+    /// This task is parked now.
+    Parked(Parking),
+    /// Only this task runs, so none can be parked for it.
+    OnlyOne(TaskId),
+    /// No task runs.
+    NobodyRuns,
+}
 
 impl<R: Room> Scheduler<R> {
     /// Puts a task into the queue.
@@ -74,7 +92,7 @@ impl<R: Room> Scheduler<R> {
             });
         }
         entry.steps_taken = entry.steps_taken.saturating_add(steps);
-        // Whom a head lets pass follows from the steps that are left.
+        // The steps left decide which tasks may pass the head.
         self.changed |= steps > 0 && self.reservation.is_some();
         if let Policy::Fair { .. } = self.options.policy {
             let task = entry.task();
@@ -84,11 +102,10 @@ impl<R: Room> Scheduler<R> {
         Ok(())
     }
 
-    /// Ends a task. Its place is given away by the next [`decide`](Self::decide).
+    /// Ends a task. The next [`decide`](Self::decide) gives its place to others.
     ///
     /// # Errors
-    /// [`SchedulerError::UnknownTask`]; [`SchedulerError::IllegalTransition`] for one that cannot
-    /// end so.
+    /// [`SchedulerError::UnknownTask`]; [`SchedulerError::IllegalTransition`] if it cannot end so.
     pub fn finish(
         &mut self,
         task: TaskId,
@@ -106,8 +123,8 @@ impl<R: Room> Scheduler<R> {
         self.enter(task, TaskState::Cancelled, now)
     }
 
-    /// Holds a task that is queued, runs or is parked. It asks for no place, and does not wait, until
-    /// it is resumed.
+    /// Holds a task that is queued, runs or is parked. Until it is resumed, it neither trains nor
+    /// waits.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -115,8 +132,7 @@ impl<R: Room> Scheduler<R> {
         self.enter(task, TaskState::Paused, now)
     }
 
-    /// Puts a paused task back into the line, where its arrival puts it. Nobody who runs by right
-    /// gives way to it for that.
+    /// Lets a paused task wait again, ordered by its arrival. Protected tasks are not parked for it.
     ///
     /// # Errors
     /// As [`finish`](Self::finish); [`SchedulerError::IllegalTransition`] if it is not paused.
@@ -139,6 +155,52 @@ impl<R: Room> Scheduler<R> {
         self.enter(task, next, now)
     }
 
+    /// Parks a task because a device ran out of memory: of the running tasks of the lowest priority an
+    /// unprotected one, and of these the one admitted last.
+    ///
+    /// The task is not placed again while all that run on now still run, even if the room has place for
+    /// it.
+    pub fn out_of_memory(&mut self, now: f64) -> OutOfMemory {
+        let now = self.clock(now);
+        let load = self.load();
+        let running: Vec<TaskId> = self
+            .live
+            .iter()
+            .copied()
+            .filter(|&task| self.state(task) == Some(TaskState::Running))
+            .collect();
+        let rank = |task: &TaskId| {
+            let entry = self.entries.get(task);
+            entry.map(|entry| {
+                let last = Reverse(entry.admission);
+                (entry.task().priority, entry.protected, last)
+            })
+        };
+        let Some(victim) = running.iter().copied().min_by_key(rank) else {
+            return OutOfMemory::NobodyRuns;
+        };
+        if running.len() == 1 {
+            return OutOfMemory::OnlyOne(victim);
+        }
+        let beside: Vec<TaskId> = running.into_iter().filter(|&task| task != victim).collect();
+        let wait = Wait::OutOfMemory(beside.clone());
+        let reason = self.waits_for(&wait);
+        if let Some(entry) = self.entries.get_mut(&victim)
+            && entry.tracked.enter(TaskState::Parked).is_ok()
+        {
+            entry.start_waiting(now);
+            entry.out_of_memory_beside = beside;
+            entry.wait = wait;
+        }
+        self.room.out_of_memory(load);
+        self.changed = true;
+        OutOfMemory::Parked(Parking {
+            task: victim,
+            by: None,
+            reason,
+        })
+    }
+
     fn enter(&mut self, task: TaskId, next: TaskState, now: f64) -> Result<(), SchedulerError> {
         let now = self.clock(now);
         let entry = self
@@ -151,7 +213,7 @@ impl<R: Room> Scheduler<R> {
         if next.is_waiting() {
             entry.start_waiting(now);
         } else {
-            entry.by_right = false;
+            entry.protected = false;
         }
         if entry.is_live() {
             self.live.insert(task);

@@ -1,24 +1,17 @@
-//! Whose turn it is.
+//! Which task is next.
 
 mod apply;
 mod entry;
 mod fair;
 mod history;
-mod ledger;
 mod lifecycle;
-mod line;
-mod memory;
 mod options;
+mod order;
+mod placement;
 mod reasons;
-mod reservation;
 mod scheduler;
-mod unplaced;
-mod wait;
-mod walk;
 
-pub use entry::Past;
-pub use history::{History, Learnt};
-pub use ledger::Ledger;
-pub use memory::OutOfMemory;
+pub use history::{History, Learnt, Ledger, Past};
+pub use lifecycle::OutOfMemory;
 pub use options::{Policy, SchedulerOptions};
 pub use scheduler::Scheduler;

@@ -1,10 +1,10 @@
-//! Why a task begins, goes on or leaves, in words.
+//! Reasons of admissions, waits and parkings, for people.
 
-use super::{Policy, Scheduler, line::Turn, wait::Wait};
+use super::{Policy, Scheduler, entry::Wait, order::Candidate};
 use crate::{Parking, TaskId, TaskState};
 
 impl<R> Scheduler<R> {
-    /// A task's name, or its number if nobody knows it.
+    /// A task's name, or its number if it is unknown.
     pub(super) fn name(&self, task: TaskId) -> String {
         match self.entries.get(&task) {
             Some(entry) => format!("`{}`", entry.task().name),
@@ -12,7 +12,7 @@ impl<R> Scheduler<R> {
         }
     }
 
-    /// What a task waits for.
+    /// The reason of a wait.
     pub(super) fn waits_for(&self, wait: &Wait) -> String {
         match wait {
             Wait::Undecided => "nothing was decided since it came".into(),
@@ -34,7 +34,7 @@ impl<R> Scheduler<R> {
                 self.name(*head),
                 self.options.backfill_depth
             ),
-            Wait::Leads(tenant, tokens) => format!(
+            Wait::OverShare(tenant, tokens) => format!(
                 "its tenant has been served {tokens:.0} tokens more than `{}`, which waits",
                 self.tenants.get(*tenant).map_or("another", String::as_str)
             ),
@@ -42,39 +42,39 @@ impl<R> Scheduler<R> {
     }
 }
 
-/// Why it is this task's turn.
+/// The reason of an admission.
 pub(super) fn admission<R>(
     scheduler: &Scheduler<R>,
-    turn: &Turn,
-    by_right: bool,
+    candidate: &Candidate,
+    protected: bool,
     head: Option<TaskId>,
 ) -> String {
-    let Some(entry) = scheduler.entries.get(&turn.task) else {
+    let Some(entry) = scheduler.entries.get(&candidate.task) else {
         return String::new();
     };
-    let raised = if turn.class > turn.priority {
-        format!(", raised to {} by waiting", turn.class)
+    let raised = if candidate.class > candidate.priority {
+        format!(", raised to {} by waiting", candidate.class)
     } else {
         String::new()
     };
-    let reason = match (by_right, head) {
+    let reason = match (protected, head) {
         (false, Some(head)) => format!(
             "fits while {} waits for its place (priority {}{raised})",
             scheduler.name(head),
-            turn.priority
+            candidate.priority
         ),
         _ => match &scheduler.options.policy {
             Policy::Fair { .. } => {
                 let tenant = &entry.task().tenant;
-                let account = scheduler.accounts.get(&turn.priority);
+                let account = scheduler.accounts.get(&candidate.priority);
                 let tokens = account.map_or(0.0, |account| account.counter(tenant));
                 format!(
                     "turn of `{tenant}`, served {tokens:.0} tokens (priority {}{raised})",
-                    turn.priority
+                    candidate.priority
                 )
             }
             Policy::StrictFifo | Policy::BestEffortFifo => {
-                format!("next in line at priority {}{raised}", turn.priority)
+                format!("next in line at priority {}{raised}", candidate.priority)
             }
         },
     };
@@ -85,10 +85,10 @@ pub(super) fn admission<R>(
     }
 }
 
-/// Why this task gives its place away, and to whom.
+/// The reason of a parking, and the task that takes the place.
 pub(super) fn parking<R>(
     scheduler: &Scheduler<R>,
-    turn: &Turn,
+    candidate: &Candidate,
     wait: &Wait,
     admitted: Option<TaskId>,
 ) -> Parking {
@@ -107,12 +107,12 @@ pub(super) fn parking<R>(
         Some((by, priority)) => format!(
             "gives way to {} (priority {priority}, its own {}): {why}",
             scheduler.name(by),
-            turn.priority
+            candidate.priority
         ),
         None => why,
     };
     Parking {
-        task: turn.task,
+        task: candidate.task,
         by,
         reason,
     }

@@ -2,66 +2,65 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     History, Ledger, Policy, SchedulerOptions,
-    entry::Entry,
-    ledger::Account,
-    line::{Turn, line},
-    reservation::Reservation,
-    wait::Wait,
-    walk::{Walk, Walked},
+    entry::{Entry, Wait},
+    fair::Account,
+    order::{Candidate, candidates},
+    placement::{Placed, Placement, Reservation},
 };
 use crate::{Decision, Forecasts, Load, Member, Room, SchedulerError, TaskId, TaskState};
 
 /// Decides at every iteration boundary which tasks train.
 ///
-/// Classes of higher `priority` come first, strictly; within a class the [`Policy`] says whose turn
-/// it is. A task that has to give its place away is parked: it keeps its steps and goes on later.
-/// What fits, and in which group, the [`Room`] says.
+/// Tasks of a higher class (their `priority`, raised by waiting) come first, strictly; within a class
+/// the [`Policy`] orders them. A task that loses its place is parked: it keeps its steps and goes on
+/// later. The [`Room`] says which tasks fit, and into which group.
 ///
-/// At a decision the room is emptied and filled anew along the line: first, in each class, the tasks
-/// that run there *by right*, then the others in the policy's order. Those that run by right stay in
-/// the order in which they got it, whenever they arrived, so that nobody gives way because somebody
-/// behind it has a place now. The first that does not fit is the *head*. What is placed behind it (tasks that ran already, and, unless the policy is strict,
-/// waiting ones that fit) has no right to stay: at the next decision the head is tried before it,
-/// so however wrong a prediction was, the head has its place as soon as it fits without those behind
-/// it. One that does not fit even alone any more is nobody's head.
+/// A decision empties the room and places all tasks in order: in each class first the *protected*
+/// running tasks, then the others in the policy's order. The first task that does not fit is the
+/// *head*. A task that is placed before the head is protected from then on. Protected tasks keep the
+/// order in which they became so, whenever they arrived: a task is not parked because one behind it has
+/// a place now. Behind the head, running tasks and, unless the policy is strict, waiting tasks
+/// are placed without protection: the next decision tries the head before them. So the head is
+/// placed as soon as it fits without the tasks behind it, however wrong a prediction was. A task that no
+/// longer fits even alone is skipped and never becomes the head.
 ///
-/// **Backfilling** ([`Policy::BestEffortFifo`]). The head's blockers are the tasks before it that
-/// end first, by their steps left and seconds a step, just as many as have to end for it to fit. Its
-/// predicted start is the latest of the ends of these, at the pace they have beside all that have
-/// places: a task put beside them slows them. What is predicted when it first does not fit, with
-/// nobody behind it, is its reservation; it is made anew only if somebody else comes before it. A
-/// task behind it is placed if, with it, the predicted start is neither later than the reservation
-/// nor than what is predicted now with nobody behind the head. While a step time is unknown all that
-/// fit are placed: to park them is nearly free. Hence, if step times are predicted exactly, a head
-/// starts no later than its reservation. What was taken back because it delayed a head is not tried
-/// again behind the same one.
+/// **Backfilling** ([`Policy::BestEffortFifo`]). The head's blockers are those tasks before it that
+/// end first, by steps left and seconds a step, as many as have to end for it to fit. Its predicted
+/// start is the latest of their ends, at the pace they have beside all placed tasks: a task placed
+/// beside them slows them. The start that is predicted when a task becomes the head, with no task behind
+/// it, is its reservation; it is predicted again only if another task comes before the head. A task
+/// behind the head is placed if the predicted start with it is later neither than the
+/// reservation nor than the start predicted now with no task behind the head. While a step time is unknown,
+/// every task that fits is placed: parking it later is cheap. Hence, if step times are predicted
+/// exactly, a head starts no later than its reservation. A task that was withdrawn because it delayed
+/// a head is not tried again behind the same head.
 ///
-/// Time is what the caller says it is: seconds on any clock, never going back. A decision without
-/// news since the last repeats it without a walk; steps taken are news while there is a reservation,
-/// as the fewer are left, the less does a task behind the head delay it. A walk tries each running task, and waiting ones
-/// up to the head and `backfill_depth` behind it.
+/// Times are seconds on any clock of the caller that never goes back. A decision without news repeats
+/// the last one. Steps are news while there is a reservation, because a task with fewer steps left
+/// delays the head less. A decision tries all running tasks, and waiting tasks up to the head and
+/// `backfill_depth` behind it.
 #[derive(Debug, Clone)]
 pub struct Scheduler<R> {
     pub(super) room: R,
     pub(super) options: SchedulerOptions,
     pub(super) entries: BTreeMap<TaskId, Entry>,
-    /// Those that run or wait.
+    /// The tasks that run or wait.
     pub(super) live: BTreeSet<TaskId>,
-    /// Everybody who ever submitted a task.
+    /// Names of all tenants that have submitted a task.
     pub(super) tenants: Vec<String>,
     pub(super) tenant_numbers: BTreeMap<String, usize>,
     /// By priority.
     pub(super) accounts: BTreeMap<i64, Account>,
     pub(super) reservation: Option<Reservation>,
-    /// The first task that does not fit, and when it starts, as far as is known.
+    /// The head, and its predicted start if step times are known.
     pub(super) head: Option<(TaskId, Option<f64>)>,
     pub(super) groups: Vec<Vec<Member>>,
-    /// Whether anything happened that the last decision does not know.
+    /// Whether anything has happened since the last decision.
     pub(super) changed: bool,
-    /// When waiting raises a task the next time.
+    /// The next time at which waiting raises a task.
     pub(super) next_raise: f64,
     pub(super) admissions: u64,
-    pub(super) rights_given: u64,
+    pub(super) protections: u64,
     pub(super) now: f64,
 }
 
@@ -87,23 +86,23 @@ impl<R: Room> Scheduler<R> {
             changed: false,
             next_raise: f64::INFINITY,
             admissions: 0,
-            rights_given: 0,
+            protections: 0,
             now: f64::NEG_INFINITY,
         })
     }
 
-    /// What happens in the next iteration. Asking again without news changes nothing.
+    /// Decides the next iteration. A second call without news in between changes nothing.
     pub fn decide(&mut self, now: f64) -> Decision {
         let now = self.clock(now);
-        let mut decision = if !self.changed && now < self.next_raise && !self.somebody_leads() {
+        let mut decision = if !self.changed && now < self.next_raise && !self.share_exceeded() {
             Decision {
                 groups: self.groups.clone(),
                 ..Decision::default()
             }
         } else {
             self.note_backlogs();
-            let (line, walked) = self.walk(now);
-            let decision = self.apply(&line, walked, now);
+            let (candidates, placed) = self.place_all(now);
+            let decision = self.apply(&candidates, placed, now);
             self.note_backlogs();
             self.changed = false;
             decision
@@ -114,7 +113,7 @@ impl<R: Room> Scheduler<R> {
         decision
     }
 
-    /// What all running tasks ask of memory, at the most.
+    /// Upper bound on what all running tasks together ask of memory.
     pub(super) fn load(&self) -> Load {
         self.live
             .iter()
@@ -124,53 +123,51 @@ impl<R: Room> Scheduler<R> {
             .sum()
     }
 
-    /// Gives places along the line. Whoever turns out to have lost its right to go first goes where
-    /// its arrival puts it, and places are given anew: who is before it there must not wait for the
-    /// next decision.
-    fn walk(&mut self, now: f64) -> (Vec<Turn>, Walked) {
-        let mut without_right = BTreeSet::new();
+    /// Places all candidates. A task that turns out to have lost its protection is ordered by its arrival,
+    /// and all are placed again: tasks before it there must not wait for the next decision.
+    fn place_all(&mut self, now: f64) -> (Vec<Candidate>, Placed) {
+        let mut unprotected = BTreeSet::new();
         loop {
-            let line = line(
+            let candidates = candidates(
                 &self.entries,
                 &self.live,
                 &self.accounts,
                 &self.options,
-                &without_right,
+                &unprotected,
                 now,
             );
             let reservation = self.reservation.as_ref();
-            let walked = Walk::new(
+            let placed = Placement::new(
                 &mut self.room,
                 &self.entries,
                 &self.options,
                 reservation,
                 now,
             )
-            .along(&line);
-            let lost = line.iter().filter(|turn| {
-                let place = walked.places.get(&turn.task);
-                turn.by_right && place.is_none_or(|&(_, by_right)| !by_right)
+            .run(&candidates);
+            let lost = candidates.iter().filter(|candidate| {
+                let place = placed.places.get(&candidate.task);
+                candidate.protected && place.is_none_or(|&(_, protected)| !protected)
             });
-            let known = without_right.len();
-            without_right.extend(lost.map(|turn| turn.task));
-            if without_right.len() == known {
-                return (line, walked);
+            let known = unprotected.len();
+            unprotected.extend(lost.map(|candidate| candidate.task));
+            if unprotected.len() == known {
+                return (candidates, placed);
             }
         }
     }
 
-    /// The room, to ask it for numbers.
+    /// The room.
     pub fn room(&self) -> &R {
         &self.room
     }
 
-    /// Why a task waits, as of the last decision, or where else it stands; `None` if it was never
-    /// submitted.
+    /// Why a task waits since the last decision, or its state, for people; `None` if it was never submitted.
     pub fn why(&self, task: TaskId) -> Option<String> {
         let entry = self.entries.get(&task)?;
         Some(match entry.state() {
             TaskState::Queued | TaskState::Parked => self.waits_for(&entry.wait),
-            TaskState::Running if entry.by_right => "trains".into(),
+            TaskState::Running if entry.protected => "trains".into(),
             TaskState::Running => {
                 "trains in a place that the first to wait takes as soon as it fits".into()
             }
@@ -181,13 +178,13 @@ impl<R: Room> Scheduler<R> {
         })
     }
 
-    /// The first waiting task that does not fit, and when it is predicted to start, in the caller's
-    /// seconds; `None` for the latter while step times are unknown.
+    /// The first waiting task that does not fit, and its predicted start in the caller's seconds, which is
+    /// `None` while step times are unknown.
     pub fn head(&self) -> Option<(TaskId, Option<f64>)> {
         self.head
     }
 
-    /// The room, to change it; the next decision is made anew.
+    /// The room, to change it; counts as news.
     pub fn room_mut(&mut self) -> &mut R {
         self.changed = true;
         &mut self.room
@@ -204,12 +201,12 @@ impl<R: Room> Scheduler<R> {
         self.live.iter().filter(waits).count()
     }
 
-    /// Where a task stands; `None` if it was never submitted.
+    /// State of a task; `None` if it was never submitted.
     pub fn state(&self, task: TaskId) -> Option<TaskState> {
         self.entries.get(&task).map(Entry::state)
     }
 
-    /// Optimizer steps a task has taken; `None` if it was never submitted.
+    /// Optimizer steps that a task has taken; `None` if it was never submitted.
     pub fn steps_taken(&self, task: TaskId) -> Option<usize> {
         self.entries.get(&task).map(|entry| entry.steps_taken)
     }
@@ -219,15 +216,14 @@ impl<R: Room> Scheduler<R> {
         self.entries.get(&task).map(|entry| entry.waited(now))
     }
 
-    /// What the tenants of each priority have been served, to be kept for a restart. Empty unless
-    /// the policy is fair.
+    /// Service of the tenants, by priority; empty unless the policy is fair.
     pub fn ledgers(&self) -> impl Iterator<Item = (i64, &Ledger)> {
         self.accounts
             .iter()
             .map(|(&priority, account)| (priority, &account.ledger))
     }
 
-    /// What is to be remembered for a restart after `now`.
+    /// What a restart after `now` needs.
     pub fn history(&self, now: f64) -> History {
         let ledgers = self.ledgers();
         let live = self
@@ -243,7 +239,7 @@ impl<R: Room> Scheduler<R> {
         }
     }
 
-    /// Takes up the ledger of a priority from before a restart.
+    /// Restores the ledger of a priority.
     pub fn set_ledger(&mut self, priority: i64, ledger: Ledger) {
         self.accounts.entry(priority).or_default().ledger = ledger;
         self.changed = true;
@@ -255,9 +251,9 @@ impl<R: Room> Scheduler<R> {
         self.now
     }
 
-    /// Whether a running task's tenant is too far ahead of one that waits.
-    fn somebody_leads(&self) -> bool {
-        let Policy::Fair { lead } = self.options.policy else {
+    /// Whether the tenant of a running task is too far ahead of one that waits.
+    fn share_exceeded(&self) -> bool {
+        let Policy::Fair { lead, .. } = self.options.policy else {
             return false;
         };
         let running = self.groups.iter().flatten();
@@ -275,11 +271,11 @@ impl<R: Room> Scheduler<R> {
             })
     }
 
-    /// Tells the accounts which tenants wait. A task that will never fit is not waited for.
+    /// Tells the accounts which tenants wait. A task that can never fit does not count.
     fn note_backlogs(&mut self) {
-        if !matches!(self.options.policy, Policy::Fair { .. }) {
+        let Policy::Fair { lift, .. } = self.options.policy else {
             return;
-        }
+        };
         let mut backlogs: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();
         for task in &self.live {
             if let Some(entry) = self.entries.get(task)
@@ -298,7 +294,7 @@ impl<R: Room> Scheduler<R> {
             let names = numbers
                 .into_iter()
                 .filter_map(|tenant| self.tenants.get(tenant));
-            account.wait_now(names.cloned().collect());
+            account.set_backlogged(names.cloned().collect(), lift);
         }
     }
 }

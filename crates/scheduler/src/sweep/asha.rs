@@ -13,10 +13,10 @@ use crate::TaskId;
 /// values an earlier one, then that of the trial that was submitted first; a value that is not finite
 /// is never in the top.
 ///
-/// This is the stopping form of the algorithm, as in Ray Tune's `ASHAScheduler`: nobody waits for
-/// others, and a decision is never taken back. The first to come to a rung before others therefore
-/// passes it, and some that pass would not do so later. The form of the paper promotes paused trials
-/// instead, which would hold the memory of every one of them.
+/// This is the stopping form of the algorithm, as in Ray Tune's `ASHAScheduler`: trials do not wait for
+/// each other, and a decision is never revised. So the first trial at a rung always passes it, and a trial
+/// may pass that would not later. The form of the paper promotes paused trials instead, which would hold
+/// the memory of all of them.
 ///
 /// A trial is compared with others at its own number of steps only, so a slow start costs it nothing
 /// as long as it is short of the grace period. Values are taken as they are. Trials that see the same
@@ -27,9 +27,9 @@ use crate::TaskId;
 pub struct Asha {
     rungs: Rungs,
     trials: BTreeMap<TaskId, Trial>,
-    /// Results by rung that were judged, in ascending order.
+    /// Judged results by rung, in ascending order.
     results: BTreeMap<usize, Vec<f64>>,
-    /// Results that were not.
+    /// Results that are not judged yet.
     reports: Vec<Report>,
 }
 
@@ -49,7 +49,7 @@ struct Report {
     value: f64,
 }
 
-/// Why a trial is not worth its remaining steps.
+/// A trial that stops, and why.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
     /// The trial.
@@ -58,7 +58,7 @@ pub struct Stop {
     pub rung: usize,
     /// The step of the report, which may be later than the rung's.
     pub step: usize,
-    /// What the trial reported.
+    /// The reported value.
     pub value: f64,
     /// Its rank at the rung, from 1.
     pub rank: usize,
@@ -69,7 +69,7 @@ pub struct Stop {
 }
 
 impl Asha {
-    /// A comparison at these rungs, of trials that are yet to be entered.
+    /// A comparison at these rungs, without trials.
     pub fn new(rungs: Rungs) -> Self {
         Self {
             rungs,
@@ -79,8 +79,7 @@ impl Asha {
         }
     }
 
-    /// Takes a task of `total_steps` optimizer steps into the comparison. Entered again, it keeps
-    /// what is known of it.
+    /// Adds a task of `total_steps` optimizer steps. Entered again, it keeps its results.
     ///
     /// Rungs at or after its last step do not concern it: it ends there by itself.
     pub fn enter(&mut self, trial: TaskId, total_steps: usize) {
@@ -91,8 +90,7 @@ impl Asha {
         });
     }
 
-    /// Takes the metric of `trial` after `step` optimizer steps, which [`judge`](Self::judge) decides
-    /// on.
+    /// Adds the metric of `trial` after `step` optimizer steps, for the next [`judge`](Self::judge).
     ///
     /// A report that brings a trial to no new rung changes nothing; one that passes several rungs at
     /// once counts at the highest. Reports of tasks that were not entered, or come after the stop, are
@@ -108,9 +106,8 @@ impl Asha {
         }
     }
 
-    /// Decides on all reports since the last time: the trials that stop now, by rung and rank.
-    ///
-    /// A trial stops once at most.
+    /// Decides on all reports since the last call. Returns the trials that stop now, by rung and rank; each
+    /// stops once at most.
     pub fn judge(&mut self) -> Vec<Stop> {
         let mut reports = std::mem::take(&mut self.reports);
         reports.sort_by(|a, b| {
@@ -150,8 +147,8 @@ impl Asha {
         stops
     }
 
-    /// Takes a result from before a restart, which was decided on then: others are compared with it,
-    /// and nobody stops. Results of a trial come in their order.
+    /// Restores a result that was decided on before a restart: others are compared with it, and no trial
+    /// stops by it. Results of a trial come in order.
     pub fn restore(&mut self, trial: TaskId, step: usize, value: f64) {
         if let Some(rung) = self.pass(trial, step) {
             let results = self.results.entry(rung).or_default();
@@ -160,7 +157,7 @@ impl Asha {
         }
     }
 
-    /// The rung that a report brings a trial to, if it is new to it.
+    /// The rung that a trial reaches by a report, if it had not reached it before.
     fn pass(&mut self, trial: TaskId, step: usize) -> Option<usize> {
         let entered = self.trials.get_mut(&trial)?;
         let rung = self.rungs.reached(step)?;

@@ -3,11 +3,9 @@ use std::collections::BTreeMap;
 use super::SweepError;
 use crate::TaskId;
 
-/// Stops trials whose training loss has left every reasonable range.
-///
-/// A trial has diverged when its loss is not finite, or above a multiple of its own first loss. Its
-/// start is the measure, not its best: an adapter begins as the base model, which no useful one is
-/// worse than, while a best loss near zero would make any hard batch look like divergence.
+/// Finds trials whose training loss has diverged: it is not finite, or above a multiple of the trial's first
+/// loss. The first loss is that of the base model, which every useful adapter improves on; with the best
+/// loss instead, a value near zero would make any hard batch look like divergence.
 #[derive(Debug, Clone)]
 pub struct Divergence {
     multiple: f64,
@@ -20,7 +18,7 @@ struct Trial {
     diverged: bool,
 }
 
-/// Why a trial is called diverged.
+/// A trial that has diverged, and why.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diverged {
     /// The trial.
@@ -46,13 +44,13 @@ impl Divergence {
         })
     }
 
-    /// Takes a task into the watch. Entered again, it keeps its first loss.
+    /// Adds a task. Entered again, it keeps its first loss.
     pub fn enter(&mut self, trial: TaskId) {
         self.trials.entry(trial).or_default();
     }
 
-    /// Takes the training loss of a step, and says whether the trial has diverged by it: once at
-    /// most. Losses of tasks that were not entered are ignored.
+    /// Adds the training loss of a step. Returns whether the trial has diverged, at most once. Losses of tasks
+    /// that were not entered are ignored.
     ///
     /// Losses are cross-entropies, 0 or larger. A first loss of 0 sets no limit.
     pub fn report(&mut self, trial: TaskId, loss: f64) -> Option<Diverged> {

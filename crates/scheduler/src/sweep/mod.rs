@@ -1,13 +1,11 @@
-//! Sweeps: which of several tries are worth their remaining steps.
+//! Sweeps: which of several trials are worth their remaining steps.
 //!
-//! Nothing here acts on a task that was not entered: tasks outside a sweep are never stopped.
+//! A task that was not entered is never stopped.
 
 mod asha;
 mod divergence;
-mod error;
 mod rungs;
 
 pub use asha::{Asha, Stop};
 pub use divergence::{Diverged, Divergence};
-pub use error::SweepError;
-pub use rungs::Rungs;
+pub use rungs::{Rungs, SweepError};

@@ -1,5 +1,3 @@
-use super::SweepError;
-
 /// The steps at which the trials of a sweep are compared: `grace · eta^k` for k = 0, 1, 2, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rungs {
@@ -26,7 +24,7 @@ impl Rungs {
         })
     }
 
-    /// Eta: one in so many passes a rung.
+    /// Eta: one trial in this many passes a rung.
     pub fn reduction_factor(&self) -> usize {
         self.reduction_factor
     }
@@ -46,6 +44,21 @@ impl Rungs {
             .count()
             .checked_sub(1)
     }
+}
+
+/// Settings of a sweep that are out of range.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// A rung at step 0 would compare trials that have learned nothing.
+    #[error("the grace period is 0 steps, it must be at least 1")]
+    NoGracePeriod,
+    /// With a factor of 1, no trial would ever stop.
+    #[error("the reduction factor is {0}, it must be at least 2")]
+    ReductionFactor(usize),
+    /// A loss that falls from the start would be called diverged.
+    #[error("the multiple of the first loss is {0}, it must be finite and above 1")]
+    Multiple(f64),
 }
 
 #[cfg(test)]

@@ -62,8 +62,7 @@ proptest! {
         for (found, truth) in pairs {
             prop_assert!(close(found, truth, 1e-6), "{:?} {}", fit, truth);
         }
-        prop_assert!(fit.worst_error < 1e-9);
-        prop_assert_eq!(fit.iterations, iterations.len());
+        prop_assert!(fit.mean_error < 1e-9);
     }
 
     #[test]
@@ -85,7 +84,6 @@ proptest! {
         let fit = times.fit().expect("varied iterations");
         // Uniform noise of ±5 % has a mean of 2.5 %.
         prop_assert!((0.018..0.032).contains(&fit.mean_error), "{:?}", fit);
-        prop_assert!(fit.worst_error >= fit.mean_error && fit.worst_error < 0.12, "{:?}", fit);
         for adapters in &unseen {
             let work = work(adapters);
             let (predicted, seconds) = (fit.model.seconds(&work), truth.seconds(&work));
@@ -157,7 +155,6 @@ fn a_first_iteration_that_compiles_kernels_does_little_harm() {
         close(fit.model.seconds(&typical), TRUTH.seconds(&typical), 0.01),
         "{fit:?}"
     );
-    assert!(fit.worst_error > 0.9, "{fit:?}");
 }
 
 #[test]
@@ -173,6 +170,5 @@ fn nonsense_is_refused_and_old_iterations_are_forgotten() {
         }
     }
     let fit = times.fit().expect("tokens vary");
-    assert_eq!(fit.iterations, 256);
-    assert!(fit.worst_error < 1e-9, "{fit:?}");
+    assert!(fit.mean_error < 1e-9, "{fit:?}");
 }

@@ -6,9 +6,12 @@
 
 use std::fmt::Write;
 
+use loraloom_scheduler::{Load, Task, TaskId};
 use loraloom_simulator::{
-    Comparison, Costs, Pace, Padding, Replay, SimulatedPolicy, Simulation, Workload, read_trace,
+    Comparison, Costs, Job, Pace, Padding, SimulatedPolicy, Simulation, Workload, read_trace,
 };
+
+use crate::without_decision_times;
 
 /// 150 jobs of four tenants in bursts, most short, a few long.
 fn trace() -> String {
@@ -42,15 +45,8 @@ fn simulation(seed: u64, noise: f64) -> Simulation {
     let trace = read_trace(&trace()).unwrap();
     let mut simulation = Simulation::new(&trace, workload, Costs::default()).unwrap();
     simulation.noise = noise;
+    simulation.rate_limit = 20;
     simulation
-}
-
-/// All but what this machine's clock says.
-fn without_decision_times(mut replay: Replay) -> Replay {
-    for decision in &mut replay.decisions {
-        decision.seconds = 0.0;
-    }
-    replay
 }
 
 #[test]
@@ -117,6 +113,8 @@ fn scripts_find_what_the_interface_names() {
             "one_task_per_device",
             "naive_grouping",
             "least_loaded",
+            "rpm",
+            "lcf",
             "strict_fifo",
             "best_effort_fifo",
             "fair"
@@ -138,4 +136,86 @@ fn scripts_find_what_the_interface_names() {
         let used = policy["utilisation"].as_f64().unwrap();
         assert!(used > 0.0 && used <= 1.0, "{policy}");
     }
+}
+
+const HOUR: u64 = 3600 * 1_000_000_000;
+
+/// Jobs of one row on one device, by tenant and hour of arrival, each of about two hours alone.
+fn of_tenants(arrivals: &[(&str, u64)]) -> Simulation {
+    let trace = read_trace(&trace()).unwrap();
+    let workload = Workload {
+        jobs: 1,
+        devices: 1,
+        ..Workload::default()
+    };
+    let mut simulation = Simulation::new(&trace, workload, Costs::default()).unwrap();
+    let job = |(id, &(tenant, hour)): (u64, &(&str, u64))| Job {
+        arrival: hour * HOUR,
+        submitted: hour * HOUR,
+        task: Task {
+            id: TaskId(id),
+            name: format!("job-{id}"),
+            tenant: tenant.to_owned(),
+            priority: 0,
+            arrival: id,
+            rank: 8,
+            // Two take more memory than a device has.
+            rows_per_step: 10,
+            tokens_per_step: 10_000,
+            total_steps: 670,
+            max_parts: 1,
+            load: Load {
+                tokens: 10_000,
+                squared_tokens: 10_000_000,
+                adapter_bytes: 0,
+            },
+        },
+    };
+    simulation.jobs = (0..).zip(arrivals).map(job).collect();
+    simulation
+}
+
+/// Hours from arrival to end, by job.
+fn hours(simulation: &Simulation, policy: SimulatedPolicy) -> Vec<f64> {
+    let jobs = simulation.run(policy).unwrap().jobs;
+    let hours = |job: &loraloom_simulator::ReplayedJob| job.finished - job.arrival;
+    jobs.iter()
+        .map(|job| hours(job) as f64 / HOUR as f64)
+        .collect()
+}
+
+#[test]
+fn a_tenant_that_returns_from_idle_starves_others_under_lcf_and_not_under_fair() {
+    // One tenant trains alone for 20 hours; the other comes with four jobs at once.
+    let mut arrivals: Vec<(&str, u64)> = (0..11).map(|job| ("steady", 2 * job)).collect();
+    arrivals.extend([("returns", 20); 4]);
+    arrivals.push(("steady", 22));
+    let simulation = of_tenants(&arrivals);
+    let lcf = hours(&simulation, SimulatedPolicy::LeastCounterFirst);
+    let fair = hours(&simulation, SimulatedPolicy::Fair);
+    // The eleventh job comes in the same hour as the four: it shares the device with them by turns, or
+    // begins after the last of them.
+    let last_of_four = lcf[11..15].iter().copied().fold(0.0, f64::max);
+    assert!(lcf[10] > last_of_four, "{lcf:?}");
+    assert!(fair[10] < 0.7 * lcf[10], "{fair:?} {lcf:?}");
+    assert!(fair[10] < fair[14], "{fair:?}");
+}
+
+#[test]
+fn a_rate_limit_leaves_devices_idle_that_fair_uses() {
+    let mut simulation = of_tenants(&[("a", 0); 6]);
+    simulation.rate_limit = 2;
+    let limited = simulation.run(SimulatedPolicy::RequestRate).unwrap();
+    let fair = simulation.run(SimulatedPolicy::Fair).unwrap();
+    let end =
+        |replay: &loraloom_simulator::Replay| replay.jobs.iter().map(|job| job.finished).max();
+    // Two jobs of two hours on each of three days.
+    assert!(end(&limited) > Some(48 * HOUR) && end(&fair) < Some(16 * HOUR));
+    assert_eq!(limited.busy_nanoseconds, fair.busy_nanoseconds);
+    let waiting = limited.moments.iter().map(|moment| moment.waiting);
+    assert_eq!(waiting.max(), Some(5), "jobs over the limit wait");
+    simulation.rate_limit = 6;
+    let free = simulation.run(SimulatedPolicy::RequestRate).unwrap();
+    let strict = simulation.run(SimulatedPolicy::StrictFifo).unwrap();
+    assert_eq!(without_decision_times(free), without_decision_times(strict));
 }

@@ -1,9 +1,23 @@
 //! The definitions of the module's introduction, each computed from nothing.
 
-use loraloom_scheduler::{StepTimeModel, Task, Work};
+use std::collections::BTreeMap;
+
+use loraloom_scheduler::{Member, Room, StepTimeModel, Task, TaskId, Work};
 
 /// (task, parts) of a group.
 pub(crate) type Group<'a> = Vec<(&'a Task, usize)>;
+
+/// The groups of a room, with the tasks themselves.
+pub(crate) fn with_tasks<'a>(
+    room: &impl Room,
+    tasks: &'a BTreeMap<TaskId, Task>,
+) -> Vec<Group<'a>> {
+    let groups = room.groups().into_iter();
+    let member = |member: Member| (&tasks[&member.task], member.parts);
+    groups
+        .map(|group| group.into_iter().map(member).collect())
+        .collect()
+}
 
 /// What tasks are trained on.
 #[derive(Debug, Clone, Copy)]

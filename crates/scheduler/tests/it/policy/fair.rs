@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{SchedulerOptions, TaskId};
+use loraloom_scheduler::{Policy, SchedulerOptions, TaskId};
 use proptest::prelude::*;
 
 use crate::policy::{
@@ -165,4 +165,32 @@ fn two_tenants_share_one_place_and_swap_every_two_leads() {
     assert_eq!(swaps, 1 + (400 - 1 - 11) / 22);
     let steps = [0, 1].map(|id| world.scheduler.steps_taken(TaskId(id)).unwrap());
     assert!(steps[0].abs_diff(steps[1]) <= 11, "{steps:?}");
+}
+
+/// The example against LCF in section 5.3 of the VTC paper: a client is idle while another is served
+/// alone, and returns.
+#[test]
+fn without_the_lift_a_tenant_that_returns_is_served_alone_until_it_has_caught_up() {
+    let steps_of_the_other = |lift| {
+        let policy = Policy::Fair { lead: 100, lift };
+        let mut world = World::new(StubRoom::new(1, 1, Pace::Unknown), options(policy));
+        let steady = world.arrive(0, "steady", 1, 10_000);
+        world.arrive(0, "steady", 1, 10_000);
+        for _ in 0..200 {
+            world.decide();
+            world.train();
+        }
+        let alone = world.scheduler.steps_taken(steady).unwrap();
+        world.arrive(0, "returns", 1, 10_000);
+        for _ in 0..180 {
+            world.decide();
+            world.train();
+        }
+        (alone, world.scheduler.steps_taken(steady).unwrap() - alone)
+    };
+    // Steps of 10 tokens: with the lift both are served half of 180, to within a lead.
+    let (alone, shared) = steps_of_the_other(true);
+    assert_eq!(alone, 200);
+    assert!((80..=101).contains(&shared), "{shared}");
+    assert_eq!(steps_of_the_other(false), (200, 0));
 }

@@ -25,7 +25,7 @@ pub(crate) fn options(policy: Policy) -> SchedulerOptions {
 }
 
 pub(crate) fn fair(lead: u64) -> Policy {
-    Policy::Fair { lead }
+    Policy::Fair { lead, lift: true }
 }
 
 impl World {

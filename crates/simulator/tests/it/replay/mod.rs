@@ -15,6 +15,8 @@ use loraloom_simulator::{
 use proptest::prelude::*;
 use rooms::{Chaos, OneEach};
 
+use crate::without_decision_times;
+
 const COSTS: Costs = Costs {
     seconds_constant: 0.013,
     seconds_per_token: 3e-5,
@@ -48,6 +50,7 @@ fn jobs(sketches: &[Sketch]) -> Vec<Job> {
     sketches.sort_by_key(|sketch| sketch.0);
     let job = |(id, (seconds, rows, length, rank, steps)): (usize, Sketch)| Job {
         arrival: u64::from(seconds) * 1_000_000_000,
+        submitted: u64::from(seconds) * 1_000_000_000,
         task: Task {
             id: TaskId(id as u64),
             name: format!("job-{id}"),
@@ -63,14 +66,6 @@ fn jobs(sketches: &[Sketch]) -> Vec<Job> {
         },
     };
     sketches.into_iter().enumerate().map(job).collect()
-}
-
-/// All but what this machine's clock says.
-fn without_decision_times(mut replay: Replay) -> Replay {
-    for decision in &mut replay.decisions {
-        decision.seconds = 0.0;
-    }
-    replay
 }
 
 /// First come, first served.

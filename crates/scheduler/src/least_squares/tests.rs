@@ -1,7 +1,7 @@
 use nalgebra::{DMatrix, DVector};
 use proptest::prelude::*;
 
-use super::nnls;
+use super::{identified, nnls};
 
 /// The slow reference: ordinary least squares over every subset of the columns by the singular value
 /// decomposition; of those without a negative value, the nearest.
@@ -139,4 +139,19 @@ fn what_is_no_problem_has_no_solution() {
     let right = DVector::from_element(2, 5.0);
     assert_eq!(nnls(&DMatrix::zeros(2, 3), &right), Some(zeros.clone()));
     assert_eq!(nnls(&two, &-right), Some(zeros));
+}
+
+#[test]
+fn copies_sums_and_zeros_are_left_out_and_order_decides_which() {
+    let columns = [
+        [0.6, 0.8, 0.0],
+        [0.0, 0.0, 1.0],
+        [0.6, 0.8, 0.0],
+        [0.36, 0.48, 0.8],
+        [0.0; 3],
+        [0.8, -0.6, 0.0],
+    ];
+    let a = DMatrix::from_fn(3, 6, |row, column| columns[column][row]);
+    assert_eq!(identified(&a, &[0, 1, 2, 3, 4, 5]), [0, 1, 5]);
+    assert_eq!(identified(&a, &[4, 3, 2, 1, 0]), [3, 2]);
 }

@@ -1,21 +1,19 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Policy, SchedulerOptions,
-    entry::Entry,
-    line::Turn,
-    reservation::{Forecast, Reservation},
-    unplaced::Unplaced,
-    wait::Wait,
+    entry::{Entry, Wait},
+    fair::Unplaced,
+    order::Candidate,
 };
 use crate::{Room, TaskId};
 
-/// Predictions are sums of products in another order each time: this much is rounding.
+/// Relative difference of two predictions that is rounding: their sums run in different orders.
 const ROUNDING: f64 = 1e-9;
 
-/// Gives places along the line.
+/// One pass over the candidates, in order, that fills the room.
 #[derive(Debug)]
-pub(super) struct Walk<'a, R> {
+pub(super) struct Placement<'a, R> {
     room: &'a mut R,
     entries: &'a BTreeMap<TaskId, Entry>,
     options: &'a SchedulerOptions,
@@ -25,26 +23,26 @@ pub(super) struct Walk<'a, R> {
     /// The tasks that have places, in the order they got them.
     placed: Vec<TaskId>,
     groups: Vec<usize>,
-    /// How many waiting tasks were tried behind the first that did not fit.
+    /// Waiting tasks that were tried behind the head.
     tried_behind: usize,
-    done: Walked,
+    done: Placed,
     forecast: Option<Forecast>,
 }
 
-/// Who has a place and who has none.
+/// The result of a placement.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
-    /// Its group, and whether nobody of its class or above waits before it.
+pub(super) struct Placed {
+    /// The group of each placed task, and whether the task is protected.
     pub(super) places: BTreeMap<TaskId, (usize, bool)>,
     pub(super) waits: BTreeMap<TaskId, Wait>,
     /// The first task that does not fit.
     pub(super) head: Option<TaskId>,
     pub(super) reservation: Option<Reservation>,
-    /// When the head starts, as far as step times are known.
+    /// When the head starts; `None` while step times are unknown.
     pub(super) start: Option<f64>,
 }
 
-impl<'a, R: Room> Walk<'a, R> {
+impl<'a, R: Room> Placement<'a, R> {
     pub(super) fn new(
         room: &'a mut R,
         entries: &'a BTreeMap<TaskId, Entry>,
@@ -63,20 +61,20 @@ impl<'a, R: Room> Walk<'a, R> {
             placed: Vec::new(),
             groups: Vec::new(),
             tried_behind: 0,
-            done: Walked::default(),
+            done: Placed::default(),
             forecast: None,
         }
     }
 
-    pub(super) fn along(mut self, line: &[Turn]) -> Walked {
-        if let Policy::Fair { lead } = self.options.policy {
-            self.unplaced = Unplaced::new(line, lead as f64);
+    pub(super) fn run(mut self, candidates: &[Candidate]) -> Placed {
+        if let Policy::Fair { lead, .. } = self.options.policy {
+            self.unplaced = Unplaced::new(candidates, lead as f64);
         }
-        for turn in line {
-            if let Some(entry) = self.entries.get(&turn.task) {
-                let refused = self.turn_of(turn, entry);
+        for candidate in candidates {
+            if let Some(entry) = self.entries.get(&candidate.task) {
+                let refused = self.try_candidate(candidate, entry);
                 if let Err(wait) = refused {
-                    self.done.waits.insert(turn.task, wait);
+                    self.done.waits.insert(candidate.task, wait);
                 }
             }
         }
@@ -89,31 +87,33 @@ impl<'a, R: Room> Walk<'a, R> {
         self.done
     }
 
-    fn turn_of(&mut self, turn: &Turn, entry: &'a Entry) -> Result<(), Wait> {
+    /// # Errors
+    /// The reason for which it waits.
+    fn try_candidate(&mut self, candidate: &Candidate, entry: &'a Entry) -> Result<(), Wait> {
         let fair = matches!(self.options.policy, Policy::Fair { .. });
         if fair
-            && !turn.by_right
-            && let Some((behind, tokens)) = self.unplaced.leads(turn)
+            && !candidate.protected
+            && let Some((behind, tokens)) = self.unplaced.over_share(candidate)
         {
-            return Err(Wait::Leads(behind, tokens));
+            return Err(Wait::OverShare(behind, tokens));
         }
         let placed = match self.done.head {
-            None => self.first_in_line(entry),
-            Some(head) => self.behind(head, entry),
+            None => self.before_head(entry),
+            Some(head) => self.behind_head(head, entry),
         };
         if fair && matches!(placed, Ok(()) | Err(Wait::NeverFits(_))) {
-            self.unplaced.take(turn);
+            self.unplaced.remove(candidate);
         }
         placed
     }
 
-    fn first_in_line(&mut self, entry: &'a Entry) -> Result<(), Wait> {
+    fn before_head(&mut self, entry: &'a Entry) -> Result<(), Wait> {
         let refused = match self.place(entry, true) {
             Ok(()) => return Ok(()),
             Err(refused) => refused,
         };
         if let (Wait::Missing(_), Err(never)) = (&refused, self.room.admits_alone(entry.task())) {
-            // Nobody has to wait for what cannot be.
+            // A task that can never be placed must not hold up others.
             return Err(Wait::NeverFits(never.reason));
         }
         self.done.head = Some(entry.task().id);
@@ -123,12 +123,12 @@ impl<'a, R: Room> Walk<'a, R> {
         Err(refused)
     }
 
-    fn behind(&mut self, head: TaskId, entry: &'a Entry) -> Result<(), Wait> {
+    fn behind_head(&mut self, head: TaskId, entry: &'a Entry) -> Result<(), Wait> {
         if !entry.is_running() {
             if self.options.policy == Policy::StrictFifo {
                 return Err(Wait::Behind(head));
             }
-            if entry.taken_back_for == Some(head) {
+            if entry.withdrawn_for == Some(head) {
                 return Err(match &entry.wait {
                     Wait::Delays(of, seconds) if *of == head => Wait::Delays(head, *seconds),
                     _ => Wait::Behind(head),
@@ -149,12 +149,12 @@ impl<'a, R: Room> Walk<'a, R> {
         Ok(())
     }
 
-    fn place(&mut self, entry: &'a Entry, by_right: bool) -> Result<(), Wait> {
+    fn place(&mut self, entry: &'a Entry, protected: bool) -> Result<(), Wait> {
         let group = place_beside(self.room, &self.placed, self.options.max_adapters, entry)?;
         let id = entry.task().id;
         self.placed.push(id);
         self.groups.push(group);
-        self.done.places.insert(id, (group, by_right));
+        self.done.places.insert(id, (group, protected));
         Ok(())
     }
 
@@ -167,14 +167,14 @@ impl<'a, R: Room> Walk<'a, R> {
         self.done.places.remove(&task);
     }
 
-    /// Seconds until `task` has taken all its steps, among those that are there now.
+    /// Seconds until `task` has taken all its steps, at its pace beside the tasks placed now.
     fn seconds_left(&self, task: TaskId) -> Option<f64> {
         let steps = self.entries.get(&task)?.steps_left();
         Some(self.room.seconds_per_step(task)? * steps as f64)
     }
 
-    /// Predicts the start of the first task that does not fit, and keeps what was predicted when it
-    /// first did not. Nothing while a step time is unknown.
+    /// Predicts the start of the head and keeps the prediction from when it became the head. Does
+    /// nothing while a step time is unknown.
     fn reserve(&mut self, head: &'a Entry) {
         let ends: Option<Vec<(f64, TaskId)>> = self
             .placed
@@ -197,7 +197,7 @@ impl<'a, R: Room> Walk<'a, R> {
         let Some((ended, fresh)) = found else { return };
         let task = head.task().id;
         let reservation = match self.kept {
-            Some(kept) if kept.stands(task, &self.placed) => kept.clone(),
+            Some(kept) if kept.is_valid_for(task, &self.placed) => kept.clone(),
             _ => Reservation {
                 head: task,
                 ahead: self.placed.iter().copied().collect(),
@@ -212,7 +212,7 @@ impl<'a, R: Room> Walk<'a, R> {
         self.done.reservation = Some(reservation);
     }
 
-    /// Puts everybody back who was there before a prediction took them out.
+    /// Fills the room again after a prediction has removed tasks.
     fn restore_places(&mut self) {
         self.room.clear();
         let placed = std::mem::take(&mut self.placed);
@@ -234,8 +234,8 @@ impl<'a, R: Room> Walk<'a, R> {
         }
     }
 
-    /// How many seconds too late the head would start with all that have places now; `None` if it
-    /// would not, or if nothing is known of it.
+    /// Seconds by which the tasks placed now delay the head beyond its limit; `None` if they do not, or
+    /// if a step time is unknown.
     fn delay(&mut self, head: TaskId) -> Option<f64> {
         let forecast = self.forecast.as_ref()?;
         debug_assert_eq!(self.done.head, Some(head));
@@ -254,7 +254,36 @@ impl<'a, R: Room> Walk<'a, R> {
     }
 }
 
-/// Places a task, unless the cap is reached or it ran out of memory beside those that are there.
+/// The start of the head, as predicted when it became the head.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Reservation {
+    pub(super) head: TaskId,
+    /// The tasks placed before it then. The reservation is valid as long as no other task is placed before
+    /// the head.
+    pub(super) ahead: BTreeSet<TaskId>,
+    /// On the caller's clock, in seconds.
+    pub(super) start: f64,
+}
+
+impl Reservation {
+    /// Whether it is that of `head`, and no task is placed before the head that it does not count.
+    fn is_valid_for(&self, head: TaskId, ahead: &[TaskId]) -> bool {
+        self.head == head && ahead.iter().all(|task| self.ahead.contains(task))
+    }
+}
+
+/// The prediction for the head within one decision.
+#[derive(Debug)]
+struct Forecast {
+    /// The tasks that have to end before it fits: of those placed before it, the first to end.
+    blockers: Vec<TaskId>,
+    /// The latest start that a task behind it may cause.
+    limit: f64,
+    /// Its start with the tasks that are placed now.
+    start: f64,
+}
+
+/// Places a task, unless the cap is reached or it ran out of memory beside the tasks placed now.
 fn place_beside<R: Room>(
     room: &mut R,
     placed: &[TaskId],

@@ -1,5 +1,10 @@
+//! Non-negative least squares, and which of its unknowns measurements tell apart.
+
 use nalgebra::{DMatrix, DVector};
 
+/// Part of a column that the columns before it must leave unexplained: below it, noise of a few per
+/// cent in the seconds would decide how cost is divided between them.
+const INDEPENDENT: f64 = 0.05;
 /// A column adds nothing to those before it if what is left of its unit length is below this.
 const DEPENDENT: f64 = 1e-10;
 
@@ -7,7 +12,7 @@ const DEPENDENT: f64 = 1e-10;
 /// Hanson, Solving Least Squares Problems, 1974, chapter 23).
 ///
 /// `a` is `[rows, unknowns]`, `y` is `[rows]`. Columns are scaled to unit length first, so unknowns may
-/// differ in size as much as they like. Where the smallest x is not unique, columns that depend on
+/// differ in size by any factor. Where the smallest x is not unique, columns that depend on
 /// others have 0. `None` if the shapes do not fit or a number is not finite.
 pub fn nnls(a: &DMatrix<f64>, y: &DVector<f64>) -> Option<DVector<f64>> {
     let finite = a.iter().chain(y).all(|value| value.is_finite());
@@ -132,6 +137,25 @@ fn least_squares(a: &DMatrix<f64>, y: &DVector<f64>, chosen: &[bool]) -> Option<
         solution[column] = *value;
     }
     Some(solution)
+}
+
+/// The columns that can be told apart: in `order`, each that is not, but for a small rest, a linear
+/// combination of those before it. Columns have norm 1 or 0.
+pub(crate) fn identified(a: &DMatrix<f64>, order: &[usize]) -> Vec<usize> {
+    let mut basis: Vec<DVector<f64>> = Vec::new();
+    let mut kept = Vec::new();
+    for &column in order {
+        let mut rest = a.column(column).into_owned();
+        for direction in &basis {
+            rest -= direction * direction.dot(&rest);
+        }
+        let norm = rest.norm();
+        if norm > INDEPENDENT {
+            basis.push(rest / norm);
+            kept.push(column);
+        }
+    }
+    kept
 }
 
 #[cfg(test)]
