@@ -269,7 +269,7 @@ impl Check<'_> {
         let valid = TARGET_MODULES.into_iter().chain([ALL_LINEAR]);
         for (position, module) in modules.iter().enumerate() {
             if module == ALL_LINEAR && modules.len() > 1 {
-                let problem = format!("`{ALL_LINEAR}` is every module and stands alone");
+                let problem = format!("`{ALL_LINEAR}` already includes every module");
                 return Err(self.invalid(field, problem));
             }
             if !valid.clone().any(|known| known == module) {

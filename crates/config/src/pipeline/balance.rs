@@ -9,23 +9,21 @@ use serde::{
     },
 };
 
-/// The words for balancing by cost.
 const AUTO: &str = "auto";
 const STAGGERED: &str = "staggered";
 
-/// How many decoder layers each stage holds: `auto`, `staggered`, a list, or a list of lists in a
-/// file.
+/// Decoder layers of each stage; in a file `auto`, `staggered`, a list or a list of lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceChoice {
-    /// So that the slowest stage is as fast as it can be.
+    /// Minimises the time of the slowest stage.
     Auto,
-    /// So that the stages are as even as they can be over a round of groups of adapters: groups have
-    /// their layers on different stages, and stages hold some layers twice.
+    /// Balances stages over a round of groups: groups have their layers on different stages, and stages
+    /// hold some layers twice.
     Staggered,
-    /// So many on each stage.
+    /// Layers of each stage.
     Layers(Vec<usize>),
-    /// So many on each stage, by partition: groups take them in turn. What [`Staggered`](Self::Staggered)
-    /// chose in one run can so be given to the next.
+    /// Layers of each stage, by partition; groups take partitions in turn. The event `run_start`
+    /// has the partitions that [`Staggered`](Self::Staggered) chose in this form.
     Partitions(Vec<Vec<usize>>),
 }
 

@@ -10,8 +10,8 @@ const HEX_DIGITS: usize = 2 * BYTES;
 const BASE32_CHARACTERS: usize = (BYTES * 8).div_ceil(5);
 const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// The key in small hexadecimal digits; `None` if the text is neither of the forms. Whether there is
-/// such a key is known only when it is connected to.
+/// The key in small hexadecimal digits; `None` if the text has neither form. Only connecting
+/// tells if the key exists.
 pub(super) fn canonical(text: &str) -> Option<String> {
     match text.len() {
         HEX_DIGITS if text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {

@@ -48,7 +48,7 @@ pub(crate) fn resolve(
     Ok((device, pipeline))
 }
 
-/// What is legal and probably not meant, a sentence each.
+/// Warnings about legal but probably unintended settings, a sentence each.
 pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, stage) in pipeline.stages.iter().enumerate() {
@@ -228,7 +228,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong with the number of layers on each stage, as far as it can be told without a model.
+/// The first mistake in the layers of the stages that is visible without a model.
 fn one_each(layers: &[usize], stages: usize) -> Result<(), String> {
     let counts = layers.len();
     if counts != stages {

@@ -8,58 +8,55 @@ use super::{BalanceChoice, StageChoice};
 /// How the model is spread over devices and workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PipelineConfig {
-    /// What holds each stage, in the order of the layers; never empty.
+    /// Device or worker of each stage, in the order of the layers; never empty.
     pub stages: Vec<StageChoice>,
-    /// How many decoder layers each stage holds.
+    /// Decoder layers of each stage.
     pub balance: BalanceChoice,
-    /// In which order the stages work for the groups of adapters.
+    /// Order in which stages process the groups of adapters.
     pub schedule: ScheduleChoice,
-    /// Parts that every batch of a group is cut into, so that several stages work on it at a time;
-    /// at least 1.
+    /// Micro-batches that each batch of a group is cut into; at least 1.
     pub microbatches: usize,
-    /// Micro-batches that every stage is ahead of the next by, beyond one, so that it works while
-    /// they are on their way; at most [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k
-    /// others keeps the activations of `k · extra_warmup` micro-batches more.
+    /// Extra micro-batches that each stage keeps in flight to hide the latency of slow links; at most
+    /// [`MOST_WARMUP`](Self::MOST_WARMUP). A stage followed by k others keeps the activations of
+    /// `k · extra_warmup` more micro-batches.
     pub extra_warmup: usize,
-    /// File with the token that workers were started with; there if any stage is one.
+    /// File with the token that the workers were started with; set if any stage is remote.
     pub token_file: Option<PathBuf>,
-    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
-    /// above 0.
+    /// Seconds without progress after which the run gives up on a worker; above 0.
     pub step_deadline: f64,
 }
 
 impl PipelineConfig {
-    /// Seconds of [`step_deadline`](Self::step_deadline) unless a file says otherwise.
+    /// Default of [`step_deadline`](Self::step_deadline), in seconds.
     pub const STEP_DEADLINE: f64 = 600.0;
 
     /// The largest [`extra_warmup`](Self::extra_warmup).
     pub const MOST_WARMUP: usize = 16;
 
-    /// As many groups of adapters as keep all stages at work: one a stage, and one for every
-    /// micro-batch that is on its way between two.
+    /// Groups of adapters that keep all stages busy: one per stage, and one for each micro-batch in
+    /// flight between two stages.
     pub fn groups(&self) -> usize {
         let stages = self.stages.len();
         stages + stages.saturating_sub(1) * self.extra_warmup
     }
 
-    /// Whether any stage is on another machine.
+    /// True if any stage is on another machine.
     pub fn has_workers(&self) -> bool {
         let is_worker = |stage: &StageChoice| matches!(stage, StageChoice::Remote(_));
         self.stages.iter().any(is_worker)
     }
 }
 
-/// In which order stages work for several groups of adapters.
+/// Order in which stages process the groups of adapters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScheduleChoice {
-    /// The groups' passes interleaved: no stage idles with as many groups as stages.
+    /// Interleaves the passes of all groups; no stage idles if there are as many groups as stages.
     #[serde(rename = "lorapp")]
     Lorapp,
-    /// One group after another, each by 1F1B; a baseline.
+    /// One group after another, each by 1F1B. A baseline.
     #[serde(rename = "one_f_one_b")]
     OneFOneB,
-    /// One group after another, each with all forward passes before its backward passes; a
-    /// baseline.
+    /// One group after another, each with all forward passes before its backward passes. A baseline.
     #[serde(rename = "gpipe")]
     Gpipe,
 }

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::{ParseWorkerError, WorkerAddress};
 use crate::DeviceChoice;
 
-/// What a worker's address begins with.
+/// Prefix of a worker's address.
 const REMOTE: &str = "remote:";
 
-/// What holds a stage, written `cpu`, `cuda:1`, `wgpu:0` or `remote:<id>@<host>:<port>`.
+/// Device or worker that holds a stage, written `cpu`, `cuda:1`, `wgpu:0` or
+/// `remote:<id>@<host>:<port>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StageChoice {
@@ -18,7 +19,7 @@ pub enum StageChoice {
     Remote(WorkerAddress),
 }
 
-/// Why a text names no stage.
+/// A text that does not parse as a stage.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseStageError {

@@ -10,14 +10,14 @@ use super::endpoint_id;
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Where a worker listens and who it is: `<id>@<host>:<port>`.
+/// Address and identity of a worker: `<id>@<host>:<port>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerAddress {
     /// The worker's public key in 64 hexadecimal digits, as iroh prints it.
     pub id: String,
     /// Name or IP address of its machine; an IPv6 address has no brackets here.
     pub host: String,
-    /// Its port.
+    /// UDP port.
     pub port: u16,
 }
 
@@ -28,7 +28,7 @@ pub enum ParseWorkerError {
     /// A part is missing.
     #[error("`{0}` is no worker's address: expected <id>@<host>:<port>")]
     Form(String),
-    /// The public key is none.
+    /// The text before `@` is not a public key.
     #[error(
         "`{0}` is no worker's id: expected the public key that `loraloom worker` prints, 64 \
          hexadecimal digits or 52 characters of base32"
@@ -37,7 +37,7 @@ pub enum ParseWorkerError {
     /// The host can be no machine's.
     #[error("`{0}` is no host: expected a name, an IPv4 address or an IPv6 address in brackets")]
     Host(String),
-    /// The port is none.
+    /// The text after the last `:` is not a port.
     #[error("`{0}` is no port: expected a number from 1 to 65535")]
     Port(String),
 }
