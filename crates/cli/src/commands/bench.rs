@@ -17,7 +17,7 @@ use crate::{
 /// Numbers of adapters that share a layer's rows.
 const KERNEL_ADAPTERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// What is measured where nothing else is said.
+/// Default sizes of a benchmark.
 struct Defaults {
     rows: usize,
     width: usize,
@@ -27,7 +27,7 @@ struct Defaults {
     adapters: [usize; 2],
 }
 
-/// Fills a GPU.
+/// Sizes that fill a GPU.
 const LARGE: Defaults = Defaults {
     rows: 8192,
     width: 4096,
@@ -36,7 +36,7 @@ const LARGE: Defaults = Defaults {
     length: 512,
     adapters: [1, 4],
 };
-/// Takes seconds on a CPU.
+/// Sizes that take seconds on a CPU.
 const SMALL: Defaults = Defaults {
     rows: 256,
     width: 512,
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     printer.warnings(&opened.warnings);
     if arguments.profile && opened.name == "cpu" {
         return Err(
-            Failure::usage("--profile times kernels, which a CPU has none of")
+            Failure::usage("--profile needs a GPU, whose kernels it times")
                 .hint("name a GPU with --device, or leave --profile out")
                 .into(),
         );
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     };
     if !arguments.end_to_end_only {
         if opened.software {
-            progress("`composed` is left out: Burn tunes it for minutes on a software adapter");
+            progress("skips `composed`: Burn tunes it for minutes on a software adapter");
         }
         report.kernels = kernels.run(&opened.device, &mut progress)?;
     }
@@ -161,9 +161,8 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
             .find(|projection| projection.name() == name);
         found.ok_or_else(|| {
             let all = Projection::ALL.map(Projection::name).join(", ");
-            Failure::usage(format!("no projection is called `{name}`")).hint(format!(
-                "`--target-modules` takes some of {all}, or all-linear"
-            ))
+            Failure::usage(format!("no projection is called `{name}`"))
+                .hint(format!("expected some of {all}, or all-linear"))
         })
     };
     if let Some((_, name)) = names
@@ -178,7 +177,7 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
     names.iter().map(named).collect()
 }
 
-/// The kernels in a table, under a line on what they have in common.
+/// A table of kernels, under a line with their common sizes.
 fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
     let first = measured.first()?;
     let columns = [
@@ -216,7 +215,7 @@ fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
     ]
 }
 
-/// The different ranks, in the order of the adapters.
+/// The distinct ranks, in the order of the adapters.
 fn ranks(all: &[usize]) -> String {
     let mut different: Vec<String> = Vec::new();
     for rank in all.iter().map(usize::to_string) {
@@ -231,7 +230,7 @@ fn ranks(all: &[usize]) -> String {
     }
 }
 
-/// Training steps in a table.
+/// A table of training steps.
 fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     let first = measured.first()?;
     let columns = [
@@ -271,7 +270,7 @@ fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
     ]
 }
 
-/// Where the time of a step goes, by kernel.
+/// The time of a step, by kernel.
 fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
     let all: f64 = measured
         .profile

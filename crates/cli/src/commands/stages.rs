@@ -11,7 +11,7 @@ use crate::{
     printer::Printer,
 };
 
-/// What every stage is on, said on the way.
+/// Opens the device of every stage and prints it.
 ///
 /// # Errors
 ///
