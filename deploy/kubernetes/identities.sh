@@ -1,11 +1,11 @@
 #!/bin/bash
-# Prints what a JobSet's workers and controller must know of each other before they start: a token,
-# a key for each worker, and `pipeline.stages` with the ids that follow from the keys.
+# Prints the secrets and addresses that connect a JobSet's controller and workers: a token, a key for
+# each worker, and `pipeline.stages` with the ids derived from the keys.
 #
 #   deploy/kubernetes/identities.sh WORKERS [JOBSET [DEVICE]] | kubectl apply -f -
 #
-# A pod's name in the DNS stays when the pod is made anew, and so does its key: nobody has to tell
-# anybody where a worker is. Needs OpenSSL 3. Nothing is written to disk but what you redirect.
+# A recreated pod keeps its DNS name and its key, so addresses never change. Needs OpenSSL 3. Writes
+# nothing to disk.
 
 set -euo pipefail
 

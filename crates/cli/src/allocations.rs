@@ -1,5 +1,4 @@
-//! Counts what this process allocates: the memory of CPU stages, of which their backend keeps no
-//! account.
+//! Counts the allocations of this process. The backend of CPU stages does not report its memory.
 
 use loraloom_pipeline::HostMemory;
 use peak_alloc::PeakAlloc;

@@ -1,4 +1,4 @@
-//! From the name of a device to a device that works, or the reason why there is none.
+//! Opens devices by name, or explains why there is none.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,7 @@ use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 
 use crate::{exit::Exit, failure::Failure, panics};
 
-/// What every kernel on CUDA is linked with.
+/// Library that every CUDA kernel is linked with.
 const LIBDEVICE: &str = "libdevice.10.bc";
 
 /// The backends compiled in, in the order `auto` tries them.
@@ -44,8 +44,8 @@ pub(crate) fn unused_gpu() -> Option<(&'static str, &'static str)> {
     unused_gpu_in(Path::new("/"), BACKENDS)
 }
 
-/// As [`unused_gpu`], for a build with `backends` and the files below `root`. Drivers cannot be asked:
-/// asking them is what the build lacks.
+/// [`unused_gpu`] for a build with `backends` and the files below `root`. It looks at files,
+/// because the build has no backend to ask the driver.
 fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'static str)> {
     let lacks = |backend| !backends.contains(&backend);
     let has = |file| root.join(file).exists();
@@ -63,9 +63,10 @@ fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'stat
 
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
 
-/// Keeps libraries below wgpu from writing errors to stderr where there is no desktop. Mesa's layer that
-/// orders Vulkan devices looks for a Wayland display whenever they are listed, and libwayland complains
-/// there if it is not told of a directory with sockets in it. It finds none in this, and is quiet.
+/// Keeps libraries below wgpu from writing errors to stderr where there is no desktop. Mesa's layer
+/// that orders Vulkan devices looks for a Wayland display whenever they are listed, and libwayland
+/// complains there if it is not told of a directory with sockets in it. It finds none in this, and
+/// is quiet.
 ///
 /// For the beginning of the process: no other thread may run.
 pub(crate) fn hush() {
@@ -87,26 +88,26 @@ fn is_complained_of(directory: Option<&OsStr>) -> bool {
 /// A device of this machine, not opened yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
-    /// Its name in a configuration, such as `wgpu:0`.
+    /// Name in a configuration, such as `wgpu:0`.
     pub(crate) name: String,
-    /// The device.
+    /// Burn's device.
     pub(crate) device: Device,
-    /// A GPU API drawn by the CPU; runs, but the CPU backend is faster.
+    /// A GPU API emulated by the CPU; it works, but the CPU backend is faster.
     pub(crate) software: bool,
 }
 
 /// A device that was opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Opened {
-    /// The device.
+    /// Burn's device.
     pub(crate) device: Device,
-    /// Its name in a configuration.
+    /// Name in a configuration.
     pub(crate) name: String,
-    /// The hardware's own name, where it has one.
+    /// Name that the hardware reports, if any.
     pub(crate) hardware: Option<String>,
-    /// A GPU API drawn by the CPU.
+    /// A GPU API emulated by the CPU.
     pub(crate) software: bool,
-    /// What `auto` found wrong with the devices it would have preferred.
+    /// Problems of the devices that `auto` would have preferred.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -119,7 +120,7 @@ pub(crate) fn cpu() -> Listed {
     }
 }
 
-/// CUDA devices; none in a build without the backend or where the driver cannot be asked.
+/// CUDA devices. Empty in a build without the backend, or if the driver does not answer.
 pub(crate) fn cuda() -> Vec<Listed> {
     #[cfg(feature = "cuda")]
     let devices = enumerate("cuda", DeviceType::Cuda);
@@ -206,11 +207,11 @@ pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<StageLocation<Opened
     config.pipeline.stages.iter().map(open_stage).collect()
 }
 
-/// Computes everything on a device that the command line names.
+/// Replaces the configuration's device by that of the command line.
 ///
 /// # Errors
 ///
-/// If the configuration has several stages: one device cannot stand for them.
+/// If the configuration has several stages, which a single device cannot replace.
 pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<(), Failure> {
     let stages = config.pipeline.stages.len();
     if stages > 1 {
@@ -250,17 +251,17 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
         Some(listed) => Ok(listed),
         None if names.is_empty() => missing(
             format!("no {backend} device on this machine"),
-            "`loraloom doctor` shows what there is; `--device cpu` always works".to_owned(),
+            "`loraloom doctor` lists the devices; `--device cpu` always works".to_owned(),
         ),
         None => missing(
             format!("no device {backend}:{position} on this machine"),
-            format!("there is: {}", names.join(", ")),
+            format!("available: {}", names.join(", ")),
         ),
     }
 }
 
-/// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an earlier
-/// process kept run without.
+/// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an
+/// earlier process kept run without.
 fn has_libdevice() -> bool {
     let roots = match std::env::var_os("CUDA_PATH") {
         Some(root) => vec![PathBuf::from(root)],
@@ -313,7 +314,7 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
             "{} needs nvvm/libdevice/{LIBDEVICE} of the CUDA toolkit, which was not found",
             listed.name
         );
-        let hint = "install the CUDA toolkit, or let `CUDA_PATH` lead to one";
+        let hint = "install the CUDA toolkit, or set `CUDA_PATH` to its folder";
         return Err(Failure::new(Exit::Device, message).hint(hint));
     }
     let message = format!("device {} cannot be opened: {problem}", listed.name);

@@ -1,33 +1,33 @@
-//! What the process says to whoever started it.
+//! The exit codes.
 
 use std::{fmt::Write, process::ExitCode};
 
-/// The exit codes. They are public API: scripts tell failures apart by them.
+/// An exit code. They are public API: scripts tell failures apart by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// Everything asked for was done; every adapter finished.
+    /// Every adapter finished, every check passed.
     Success = 0,
-    /// Some adapter failed or some check did not pass; the other adapters are saved.
+    /// An adapter failed or a check did not pass; the other adapters are saved.
     Failed = 1,
     /// The command line or the configuration is wrong.
     Usage = 2,
     /// Data or model files are missing or wrong.
     Data = 3,
-    /// It would not fit in memory.
+    /// The run would not fit in memory.
     Memory = 4,
-    /// There is no such device.
+    /// A device or worker does not exist or does not work.
     Device = 5,
     /// A bug in loraloom.
     Internal = 70,
-    /// A worker or device was lost.
+    /// A worker, a device or the disk failed during the run.
     Lost = 75,
-    /// Interrupted; everything is saved.
+    /// Interrupted by a signal, after saving.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// All of them, in the order of their numbers.
+    /// All codes, in ascending order.
     const ALL: [Self; 9] = [
         Self::Success,
         Self::Failed,
@@ -43,20 +43,20 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Self::Success => "success: every adapter finished",
-            Self::Failed => "some adapter failed (the others are saved)",
-            Self::Usage => "usage or configuration",
-            Self::Data => "data or model files",
-            Self::Memory => "would not fit in memory",
-            Self::Device => "no such device",
+            Self::Failed => "an adapter failed (the others are saved) or a check did not pass",
+            Self::Usage => "wrong command line or configuration",
+            Self::Data => "missing or wrong data or model files",
+            Self::Memory => "does not fit in memory",
+            Self::Device => "no such device or worker, or it does not work",
             Self::Internal => "internal error",
             Self::Lost => {
-                "stopped by a lost worker or device, or a full disk; `train --resume` continues"
+                "lost a worker or device, or the disk is full; continue with `train --resume`"
             }
-            Self::Interrupted => "interrupted, everything saved; `train --resume` continues",
+            Self::Interrupted => "interrupted after saving; continue with `train --resume`",
         }
     }
 
-    /// The table of codes, for the help text.
+    /// The table of codes for the help text.
     pub(crate) fn table() -> String {
         let mut table = String::from("Exit codes:\n");
         for exit in Self::ALL {

@@ -1,4 +1,4 @@
-//! Errors on their way out: an exit code, one line that says what is wrong, lines that help.
+//! Turns errors into an exit code, a message and a hint.
 
 use std::{error::Error, fmt, io};
 
@@ -15,7 +15,7 @@ use loraloom_trainer::{PlanError, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
 
-/// An error of this crate's own.
+/// An error of this crate.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -183,7 +183,7 @@ fn queue_exit(error: &QueueError) -> Exit {
         QueueError::NotAQueue { .. }
         | QueueError::Corrupt { .. }
         | QueueError::NewerSchema { .. } => Exit::Data,
-        // As with adapters that cannot be saved: with room again, what was accepted goes on.
+        // Recoverable, like adapters that cannot be saved: accepted tasks continue once there is space.
         QueueError::DiskFull { .. } => Exit::Lost,
         QueueError::Io { source, .. } if is_full(source) => Exit::Lost,
         QueueError::Sqlite { .. } | QueueError::IllegalTransition { .. } => Exit::Internal,
@@ -255,7 +255,7 @@ fn model_exit(error: &ModelError) -> Exit {
     }
 }
 
-/// What to do about an error, where one of its causes knows.
+/// The hint of the first cause that has one.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
@@ -278,11 +278,11 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-/// Tells if a reader took what was printed. One that closes the pipe does not change the exit code.
+/// False if the reader of stdout has closed the pipe, which does not change the exit code.
 ///
 /// # Errors
 ///
-/// Any other that printing met.
+/// Any other error of printing.
 pub(crate) fn unless_unread(printed: anyhow::Result<()>) -> anyhow::Result<bool> {
     match printed {
         Ok(()) => Ok(true),

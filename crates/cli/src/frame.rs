@@ -1,17 +1,17 @@
-//! The lines of a terminal that show how far the adapters of a run are.
+//! Lines of the progress display.
 
 use std::time::Duration;
 
 use console::Term;
 
-/// Columns from which on a line has room for all measures.
+/// Columns at which a line has room for all measures.
 const WIDE: usize = 100;
-/// A narrower bar says nothing.
+/// Smallest useful width of a bar.
 const NARROWEST_BAR: usize = 5;
-/// Lines that bars may take even where they are more than half of the terminal's.
+/// Lines that bars may take even if that is more than half of the terminal.
 const FEWEST_LINES: usize = 4;
 
-/// A terminal's size.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) columns: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// That of the terminal that stderr is.
+    /// The size of the terminal on stderr.
     pub(crate) fn of_stderr() -> Self {
         let (lines, columns) = Term::stderr().size();
         Self {
@@ -29,13 +29,13 @@ impl Size {
     }
 }
 
-/// One line: an adapter, or all of them.
+/// One line, for an adapter or the total.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) step: usize,
     pub(crate) total_steps: usize,
-    /// Whether it trains just now.
+    /// True if it trains at the moment.
     pub(crate) trains: bool,
     /// Cells that every line has room for.
     pub(crate) cells: Vec<String>,
@@ -49,8 +49,8 @@ impl Row {
     }
 }
 
-/// The lines of a terminal for these adapters, and below them the one for all: no line is wider than
-/// the terminal. Where there are more adapters than lines, those stay of which most is left to do.
+/// The lines for these adapters, followed by the total. No line is wider than the terminal. If
+/// there are more adapters than lines, those furthest behind are shown.
 pub(crate) fn compose(adapters: &[Row], all: &Row, size: Size) -> Vec<String> {
     let room = (size.lines / 2).max(FEWEST_LINES).min(size.lines.max(1)) - 1;
     let mut shown: Vec<&Row> = adapters.iter().collect();

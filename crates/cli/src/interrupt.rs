@@ -1,5 +1,5 @@
-//! Signals: Ctrl-C and its like ask a run to stop after its step, and end the process when they come
-//! again; SIGUSR1 asks it to save.
+//! Signals. Ctrl-C, SIGTERM and SIGHUP stop a run after its step, and end the process if repeated.
+//! SIGUSR1 saves it.
 
 use std::{
     process,
@@ -15,10 +15,10 @@ use loraloom_trainer::{Standby, TrainerError};
 
 use crate::{exit::Exit, failure, printer::Printer};
 
-/// How long a stop waits for the step under way. Slurm and Kubernetes kill after 30 seconds.
+/// Time that a stop waits for the current step. Slurm and Kubernetes kill after 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a run looks at to see if it is to stop, and what stops it where it does not look.
+/// Flags that a run polls to stop, and the means to stop it where it does not poll.
 pub(crate) struct Stop {
     /// Set by Ctrl-C, SIGTERM and SIGHUP.
     pub(crate) asked: Arc<AtomicBool>,
@@ -62,18 +62,18 @@ fn cut_short(printer: &Printer, saved: Result<(), TrainerError>) -> Exit {
         return failure::report(printer, &error.into());
     }
     printer.note(&format!(
-        "the step under way takes more than {} seconds: it is dropped, and taken again on resume",
+        "the current step takes more than {} seconds: it is dropped, and repeated on resume",
         PATIENCE.as_secs()
     ));
     printer.hint_way_back();
     Exit::Interrupted
 }
 
-/// A flag that SIGUSR1 sets, where there are such signals. Without a handler it ends the process, so
-/// this comes before anything that takes long.
+/// A flag that SIGUSR1 sets, on Unix. Without a handler SIGUSR1 ends the process, so call this before
+/// anything slow.
 ///
 /// # Errors
-/// As [`stop`].
+/// See [`stop`].
 pub(crate) fn save() -> anyhow::Result<Arc<AtomicBool>> {
     let save = Arc::new(AtomicBool::new(false));
     #[cfg(unix)]
@@ -84,7 +84,7 @@ pub(crate) fn save() -> anyhow::Result<Arc<AtomicBool>> {
 /// Calls `act` on another thread whenever Ctrl-C, SIGTERM or SIGHUP comes.
 ///
 /// # Errors
-/// As [`stop`].
+/// See [`stop`].
 #[cfg(unix)]
 pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
     use signal_hook::{
@@ -93,8 +93,8 @@ pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<
     };
 
     let mut signals = vec![SIGINT, SIGTERM];
-    // `nohup` has SIGHUP ignored so that a run outlives its terminal. The others are handled all the
-    // same: shells have SIGINT ignored by whatever a script starts in the background.
+    // Respect `nohup`, which ignores SIGHUP so that a run outlives its terminal. Handle the others
+    // even if ignored: shells ignore SIGINT for background processes of scripts.
     if !is_ignored(SIGHUP) {
         signals.push(SIGHUP);
     }
@@ -108,14 +108,14 @@ pub(crate) fn on_stop(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<
 /// Calls `act` on another thread whenever Ctrl-C comes.
 ///
 /// # Errors
-/// As [`stop`].
+/// See [`stop`].
 #[cfg(not(unix))]
 pub(crate) fn on_stop(act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
     Ok(ctrlc::set_handler(act)?)
 }
 
-/// Tells if the process started with this signal ignored. Only Linux says so without a system call
-/// that is not safe; elsewhere none is.
+/// True if the process started with this signal ignored. Always false outside Linux, where only an
+/// unsafe system call tells.
 #[cfg(unix)]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

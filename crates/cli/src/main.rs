@@ -1,8 +1,8 @@
 //! `loraloom`: fine-tune many `LoRA` adapters at once over one frozen backbone.
 //!
-//! This crate parses arguments, calls the library crates and prints; it knows nothing of training.
-//! stdout carries data, stderr everything else. What scripts may rely on are the flags, `--json`,
-//! the files of a run and the exit codes ([`exit::Exit`]); text for people may change.
+//! This crate parses arguments, calls the library crates and prints; it contains no training logic.
+//! stdout carries data, stderr everything else. Flags, `--json`, the files of a run and the exit
+//! codes ([`exit::Exit`]) are public API; messages may change.
 
 mod allocations;
 mod arguments;

@@ -1,7 +1,7 @@
-//! Panics: kept rather than printed, so that a bug is one message and an expected one is none.
+//! Collects panics instead of printing them: a bug is reported once, an expected panic not at all.
 //!
 //! Drivers panic where a device cannot be opened, and `CubeCL` panics and recovers in its own
-//! threads while it tunes. Only a panic that reaches the caller of [`catch`] means anything.
+//! threads while it tunes. Only a panic that reaches the caller of [`catch`] is an error.
 
 use std::{
     panic::{self, AssertUnwindSafe, PanicHookInfo},
@@ -9,10 +9,10 @@ use std::{
     thread::{self, ThreadId},
 };
 
-/// Panics nobody has asked for yet, oldest first.
+/// Collected panics, oldest first.
 static KEPT: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
 
-/// Keeps panics from now on instead of printing them.
+/// Collects panics from now on instead of printing them.
 pub(crate) fn install() {
     panic::set_hook(Box::new(|info| {
         let kept = (thread::current().id(), describe(info));
@@ -22,11 +22,11 @@ pub(crate) fn install() {
     }));
 }
 
-/// Runs `action`.
+/// Runs `action` and catches its panic.
 ///
 /// # Errors
 ///
-/// What a panic of this thread said, with its place, if one reached here.
+/// The message of the panic, with its place in the source.
 pub(crate) fn catch<T>(action: impl FnOnce() -> T) -> Result<T, String> {
     let this = thread::current().id();
     let mine = |thread| thread == this;
@@ -34,7 +34,7 @@ pub(crate) fn catch<T>(action: impl FnOnce() -> T) -> Result<T, String> {
     panic::catch_unwind(AssertUnwindSafe(action)).map_err(|_| take(mine).join("; "))
 }
 
-/// What panics of other threads said.
+/// Messages of the panics of other threads.
 pub(crate) fn elsewhere() -> Vec<String> {
     let this = thread::current().id();
     take(|thread| thread != this)

@@ -1,4 +1,4 @@
-//! Where text goes: data to stdout, everything else to stderr.
+//! Prints data to stdout and everything else to stderr.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -12,26 +12,26 @@ use serde::Serialize;
 
 use crate::{arguments::OutputArguments, screen};
 
-/// How a line of a report ended.
+/// Status of a line of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Status {
-    /// All is well.
+    /// Nothing to report.
     Pass,
-    /// It will run, but perhaps not as meant.
+    /// Works, but probably not as intended.
     Warn,
-    /// It will not run.
+    /// Does not work.
     Fail,
 }
 
-/// Prints, as the output arguments and the terminal allow.
+/// Prints according to the output arguments and the terminal.
 #[derive(Debug, Clone)]
 pub(crate) struct Printer {
     quiet: bool,
     bars: Option<MultiProgress>,
     color_stderr: bool,
     color_stdout: bool,
-    /// The command that goes on with a run that ends early.
+    /// Command that continues the run if it ends early.
     way_back: Arc<OnceLock<String>>,
 }
 
@@ -100,7 +100,7 @@ impl Printer {
         })
     }
 
-    /// A value as JSON, to stdout.
+    /// Prints a value as JSON to stdout.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Printer {
         Ok(())
     }
 
-    /// A line of a report, with its hint below, to stdout.
+    /// Prints a line of a report to stdout, with its hint below.
     ///
     /// # Errors
     ///
@@ -129,14 +129,14 @@ impl Printer {
         self.data(&format!("{word}  {line}{hint}"))
     }
 
-    /// A line for people, to stderr; nothing with `--quiet`.
+    /// Prints a line to stderr, unless `--quiet`.
     pub(crate) fn note(&self, line: &str) {
         if !self.quiet {
             self.stderr(line);
         }
     }
 
-    /// Something legal that is probably not meant.
+    /// Prints a warning about something legal but probably unintended.
     pub(crate) fn warning(&self, text: &str) {
         if !self.quiet {
             let label = styled(self.color_stderr, AnsiColor::Yellow, "warning");
@@ -144,35 +144,37 @@ impl Printer {
         }
     }
 
-    /// Several of them.
+    /// Prints several warnings.
     pub(crate) fn warnings(&self, texts: &[String]) {
         for text in texts {
             self.warning(text);
         }
     }
 
-    /// What went wrong; printed whatever the arguments say.
+    /// Prints an error, also with `--quiet`.
     pub(crate) fn error(&self, text: &str) {
         let label = styled(self.color_stderr, AnsiColor::Red, "error");
         self.stderr(&format!("{label}: {text}"));
     }
 
-    /// What to do about it.
+    /// Prints a hint.
     pub(crate) fn hint(&self, text: &str) {
         let label = styled(self.color_stderr, AnsiColor::Cyan, "hint");
         self.stderr(&format!("{label}: {text}"));
     }
 
-    /// From now on there is something to go on with after an early end.
+    /// Sets the command that continues the run after an early end.
     pub(crate) fn set_way_back(&self, command: String) {
         // A process has one run.
         let _ = self.way_back.set(command);
     }
 
-    /// How to go on with the run that has ended early, if there is one.
+    /// Prints the command that continues a run that has ended early.
     pub(crate) fn hint_way_back(&self) {
         if let Some(command) = self.way_back.get() {
-            self.hint(&format!("`{command}` goes on from its last checkpoint"));
+            self.hint(&format!(
+                "continue from the last checkpoint with `{command}`"
+            ));
         }
     }
 
@@ -195,12 +197,12 @@ pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Whether stdout is a screen, which can be drawn anew.
+/// True if stdout is a terminal that can be redrawn.
 pub(crate) fn is_screen() -> bool {
     io::stdout().is_terminal() && !plain_terminal()
 }
 
-/// Whether the terminal cannot move its cursor.
+/// True if the terminal cannot move its cursor.
 fn plain_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|value| value == "dumb")
 }

@@ -1,4 +1,4 @@
-//! A run while it runs: bars where stderr is a terminal, plain lines everywhere else.
+//! Progress of a run: bars if stderr is a terminal, plain lines otherwise.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use crate::{
     printer::{self, Printer},
 };
 
-/// A plain line comes after this long, or after a tenth of the steps.
+/// Longest time between plain lines; a tenth of the steps also prints one.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
-/// Frames are no closer than this.
+/// Shortest time between frames.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
-/// With more adapters, what each of them does is left to `events.jsonl`, and lines are on all.
+/// With more adapters, lines summarise all of them; `events.jsonl` has each.
 const MANY: usize = 16;
 const TOTAL_NAME: &str = "all";
 
@@ -27,28 +27,28 @@ const TOTAL_NAME: &str = "all";
 pub(crate) struct Progress<'a> {
     printer: &'a Printer,
     adapters: BTreeMap<String, Line>,
-    /// Steps of the iteration under way; its end says how long they took.
+    /// Steps of the current iteration; its end has their duration.
     steps: Vec<Step>,
-    /// How many adapters are known of.
+    /// Number of known adapters.
     known: usize,
-    /// How many have come to their end, and the steps they took.
+    /// Number of ended adapters, and the steps they took.
     ended: (usize, usize),
-    /// Steps that adapters have taken, and will, that were not let in yet.
+    /// Steps taken, and total steps, of adapters that are not admitted yet.
     to_come: (usize, usize),
     began: Instant,
     pace: Pace,
     tokens_per_second: f64,
     printed: Printed,
-    /// One bar has all lines, so that they change together.
+    /// A single bar draws all lines, so that they change together.
     bar: Option<ProgressBar>,
     drawn: Option<Drawn>,
     spinner: Option<ProgressBar>,
 }
 
-/// What is shown of one adapter.
+/// Display state of one adapter.
 #[derive(Debug)]
 struct Line {
-    /// Adapters are shown in the order in which they were let in.
+    /// Adapters are shown in the order of their admission.
     order: usize,
     step: usize,
     total_steps: usize,
@@ -59,7 +59,6 @@ struct Line {
     printed: Printed,
 }
 
-/// One step of one adapter.
 #[derive(Debug, Clone)]
 struct Step {
     adapter: String,
@@ -70,7 +69,7 @@ struct Step {
     tokens: usize,
 }
 
-/// The last frame.
+/// The last frame that was drawn.
 #[derive(Debug, Clone, Copy)]
 struct Drawn {
     at: Instant,
@@ -204,7 +203,7 @@ impl<'a> Progress<'a> {
                 .note(&format!("resumed after iteration {iteration}, from {path}")),
             Event::Answers { .. } => self.spinner = self.printer.spinner("answering prompts"),
             Event::RunStart { .. } if self.is_many() => self.printer.note(&format!(
-                "{} adapters: what each of them does is in events.jsonl",
+                "{} adapters: events.jsonl has the steps of each",
                 self.known
             )),
             Event::RunStart { .. }
@@ -287,7 +286,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Whether there are too many adapters to have lines on each.
+    /// True if there are too many adapters for a line each.
     fn is_many(&self) -> bool {
         self.known > MANY
     }
@@ -381,7 +380,7 @@ impl Line {
         left(&self.pace, self.step, self.total_steps).filter(|_| self.trains)
     }
 
-    /// What every line has room for.
+    /// Cells that every line has room for.
     fn cells(&self) -> Vec<String> {
         let Some((step, _)) = &self.last else {
             return Vec::new();
@@ -410,8 +409,8 @@ impl Line {
 }
 
 impl Printed {
-    /// Whether a plain line is due: the first and last step, every tenth of the way, and after a
-    /// long time.
+    /// True if a plain line is due: at the first and last step, at every tenth of the steps, and after
+    /// a long time.
     fn is_due(&mut self, step: usize, total_steps: usize, now: Instant) -> bool {
         let tenths = |step: usize| step * 10 / total_steps.max(1);
         let due = self.0.is_none_or(|(printed, at)| {
@@ -424,7 +423,7 @@ impl Printed {
     }
 }
 
-/// How long the steps to come will take.
+/// Estimated time of the remaining steps.
 fn left(pace: &Pace, step: usize, total_steps: usize) -> Option<Duration> {
     let steps = total_steps.saturating_sub(step);
     let seconds = pace.seconds_per_step()? * steps as f64;
@@ -454,7 +453,7 @@ fn plain(
     text
 }
 
-/// What to say when memory ran out, and how the run goes on; nothing of another event.
+/// The line about an `out_of_memory` event, with how the run continues; `None` for other events.
 fn out_of_memory(event: &Event) -> String {
     let Event::OutOfMemory {
         iteration,
@@ -470,7 +469,7 @@ fn out_of_memory(event: &Event) -> String {
         (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
         (None, None) => String::new(),
     };
-    format!("{reason}; goes on from iteration {iteration}{with}")
+    format!("{reason}; continues from iteration {iteration}{with}")
 }
 
 #[cfg(test)]

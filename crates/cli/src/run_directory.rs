@@ -8,27 +8,27 @@ use crate::failure::Failure;
 
 /// The configuration a run keeps, which loads like any other.
 pub(crate) const CONFIG_FILE: &str = "config.resolved.yaml";
-/// Adapters of a run, one directory each.
+/// Folder with a directory for each adapter.
 const ADAPTERS: &str = "adapters";
-/// What is kept of an adapter, the preferred one first.
+/// Saved states of an adapter, the preferred one first.
 const KEPT: [&str; 2] = ["best", "last"];
 
-/// Refuses a directory that holds a run already, or a server's.
+/// Refuses a directory that already holds a run or a server.
 ///
 /// # Errors
 ///
-/// If it does.
+/// If it holds one.
 pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
     refuse_served(directory)?;
     if loraloom_trainer::holds_run(directory) {
         let message = format!("`{}` already holds a run", directory.display());
-        let hint = "`--resume` goes on with it; or choose another `output_dir`, or move it away";
+        let hint = "continue it with `--resume`, choose another `output_dir`, or move it away";
         return Err(Failure::usage(message).hint(hint));
     }
     Ok(())
 }
 
-/// Refuses a directory in which a server trains: its tasks are in a queue.
+/// Refuses the run directory of a server, whose tasks are in a queue.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
     }
     let directory = directory.display();
     let message = format!("`{directory}` is the run directory of a server");
-    Err(Failure::usage(message).hint(format!("`loraloom serve {directory}` goes on with it")))
+    Err(Failure::usage(message).hint(format!("continue it with `loraloom serve {directory}`")))
 }
 
 /// The configuration of the run in `directory`.

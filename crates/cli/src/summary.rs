@@ -1,4 +1,4 @@
-//! What a run made, as text.
+//! The report of a run as text.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use loraloom_trainer::{
 
 use crate::table;
 
-/// Columns of the table; text to the left, numbers to the right.
+/// Columns of the table, each with true for text, which is aligned to the left.
 const COLUMNS: [(&str, bool); 7] = [
     ("adapter", true),
     ("outcome", true),
@@ -66,7 +66,7 @@ pub(crate) fn datasets(summaries: &[DatasetSummary]) -> Vec<String> {
     lines
 }
 
-/// What became of the rows of all these.
+/// Sums of the rows of several datasets.
 fn rows(text: &str, summaries: &[&DatasetSummary]) -> String {
     let sum = |of: fn(&EncodeReport) -> usize| {
         let reports = summaries.iter().map(|summary| &summary.train);
@@ -185,7 +185,7 @@ pub(crate) fn samples(report: &RunReport, some: bool) -> String {
     if some && all > Run::ANSWERING && unasked > 0 {
         let _ = writeln!(
             text,
-            "… and {unasked} more adapters; `--samples 2` has all of them answer"
+            "… and {unasked} more adapters; `--samples 2` includes all of them"
         );
     }
     text
@@ -270,7 +270,7 @@ mod tests {
         let mut unasked = report.adapters[0].clone();
         unasked.samples.clear();
         report.adapters.extend(vec![unasked; 4]);
-        let more = "… and 4 more adapters; `--samples 2` has all of them answer\n";
+        let more = "… and 4 more adapters; `--samples 2` includes all of them\n";
         assert!(samples(&report, true).ends_with(more));
         assert!(!samples(&report, false).contains("more adapters"));
         report.adapters.truncate(4);

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-/// A table of these columns, each with whether its text stands to the left; a line feed ends every
-/// row.
+/// A table of these columns, each with true for alignment to the left; every row ends with a line feed.
 pub(crate) fn aligned<const N: usize>(columns: [(&str, bool); N], rows: &[[String; N]]) -> String {
     let heading = columns.map(|(name, _)| name.to_owned());
     let lines = || std::iter::once(&heading).chain(rows);

@@ -1,11 +1,11 @@
-//! Commands that the interface names and this version does not serve: refused by name,
-//! with what to use instead where there is something.
+//! Commands that this version does not have: refused by name, with an alternative if
+//! there is one (docs/adr/0009).
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{exit::Exit, printer::Printer};
 
-/// Commands that are not there yet, with what serves meanwhile.
+/// Commands that do not exist yet, with alternatives.
 const COMMANDS: [(&str, Option<&str>); 4] = [
     (
         "eval",
@@ -22,7 +22,7 @@ const PEFT: Option<&str> = Some(
     "adapters are PEFT directories: `PeftModel.from_pretrained(base, DIR).merge_and_unload()`",
 );
 
-/// Prints what is wrong with a command line, or the help it asked for, and says how to exit.
+/// Prints a usage error or the requested help, and returns the exit code.
 pub(crate) fn explain(error: &clap::Error) -> Exit {
     if let Some((what, hint)) = unserved(error) {
         let printer = Printer::new(&crate::arguments::OutputArguments::default());
@@ -54,7 +54,7 @@ fn run_to_resume(error: &clap::Error) -> Option<&'static str> {
     let lacks = error.kind() == ErrorKind::MissingRequiredArgument;
     let of_tasks = lacks && usage.contains("loraloom resume ");
     of_tasks.then_some(
-        "TASK is a paused task of a server; a run of `train` goes on with `loraloom train --resume RUN`",
+        "TASK is a paused task of a server; continue a run of `train` with `loraloom train --resume RUN`",
     )
 }
 
@@ -67,7 +67,7 @@ fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
         ErrorKind::InvalidSubcommand => {
             let name = context(ContextKind::InvalidSubcommand)?;
             if name == "data" {
-                let hint = "`loraloom check CONFIG` prints what became of the rows of each dataset";
+                let hint = "`loraloom check CONFIG` prints the rows of each dataset that are trained, cut and dropped";
                 return Some(("loraloom data preview".to_owned(), Some(hint)));
             }
             let (_, hint) = COMMANDS.iter().find(|(command, _)| *command == name)?;

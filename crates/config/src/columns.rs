@@ -1,4 +1,4 @@
-//! How a column map is written: the columns of exactly one format.
+//! Reads a column map: the columns of exactly one format.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use crate::ColumnMap;
 
-/// What a column can be to a format.
+/// Roles of a column in a format.
 const ROLES: &[&str] = &[
     "messages",
     "conversations",

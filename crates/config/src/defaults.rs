@@ -1,4 +1,4 @@
-//! What an adapter is when the file says nothing.
+//! Default settings of an adapter.
 
 use crate::{
     EvalSettings, LoraSettings, LrSchedulerType, SaveSettings, TargetModule, TrainSettings,

@@ -1,10 +1,10 @@
-//! The written form of a device: `auto`, `cpu`, `wgpu`, `wgpu:0`, `cuda`, `cuda:1`.
+//! Reads and writes devices: `auto`, `cpu`, `wgpu`, `wgpu:0`, `cuda`, `cuda:1`.
 
 use std::{fmt, str::FromStr};
 
 use crate::DeviceChoice;
 
-/// A device name that is none of the written forms.
+/// A text that does not parse as a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown device `{text}`: {}", expected(text))]
 pub struct ParseDeviceError {

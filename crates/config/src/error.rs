@@ -1,33 +1,33 @@
-//! What can be wrong with a configuration.
+//! Errors of configurations.
 
 use std::{io, path::PathBuf};
 
 use crate::{Place, suggest::Candidates};
 
-/// What is wrong with a configuration, and where.
+/// A mistake in a configuration, with its place.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The file's name does not say what format it is in.
     #[error("cannot tell the format of {}: its name must end in .yaml, .yml, .toml or .json", path.display())]
     UnknownFormat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The text is not well-formed YAML, TOML or JSON.
     #[error("{place}: {problem}")]
     Syntax {
-        /// Where the parser gave up.
+        /// Place at which parsing failed.
         place: Place,
-        /// What it found.
+        /// Message of the parser.
         problem: String,
     },
     /// A key that means nothing here.
@@ -37,9 +37,9 @@ pub enum ConfigError {
         did_you_mean(valid)
     )]
     UnknownKey {
-        /// Where the key is written.
+        /// Place of the key.
         place: Place,
-        /// The key.
+        /// Path of the key.
         key: String,
         /// Path of the mapping that holds it; empty at the top level.
         parent: String,
@@ -57,23 +57,23 @@ pub enum ConfigError {
     /// A value of the wrong type or out of its range.
     #[error("{place}: `{key}`: {problem}")]
     Invalid {
-        /// Where the value is written.
+        /// Place of the value.
         place: Place,
         /// Path of the key.
         key: String,
-        /// What is wrong with the value.
+        /// Description of the mistake.
         problem: String,
     },
     /// A word that is not among the ones known there: a dataset's name, a module, an option.
     #[error("{place}: `{key}`: unknown {what} `{name}`{}", did_you_mean(valid))]
     UnknownName {
-        /// Where the word is written.
+        /// Place of the word.
         place: Place,
         /// Path of the key.
         key: String,
-        /// What the word should name.
+        /// Kind of thing that the word should name.
         what: &'static str,
-        /// The word.
+        /// The unknown word.
         name: String,
         /// The known words.
         valid: Box<Candidates>,
@@ -81,21 +81,21 @@ pub enum ConfigError {
     /// Two adapters would write to the same directory.
     #[error("{place}: adapter name `{name}` is already taken by {first}")]
     DuplicateAdapter {
-        /// Where the second name is written.
+        /// Place of the second name.
         place: Place,
         /// The second name.
         name: String,
-        /// Where the first is written.
+        /// Place of the first name.
         first: Place,
     },
     /// Something that has a meaning, but not in this version.
     #[error("{place}: `{key}`: {reason}")]
     Unsupported {
-        /// Where it is written.
+        /// Place of the setting.
         place: Place,
         /// Path of the key.
         key: String,
-        /// What is not supported, and what is.
+        /// The unsupported setting and the supported ones.
         reason: String,
     },
     /// An override that is not `KEY=VALUE`, or whose key leads nowhere.
@@ -103,13 +103,13 @@ pub enum ConfigError {
     Override {
         /// The override.
         text: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         problem: String,
     },
     /// An mLoRA file was given without a base model, which it cannot name itself.
     #[error("{}: an mLoRA configuration names no base model", path.display())]
     MissingBaseModel {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A configuration could not be written as YAML.
@@ -118,7 +118,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it, where that is known and not in the message already.
+    /// How to fix the mistake, if known and not in the message.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { valid, .. } if !valid.all.is_empty() => {
@@ -136,8 +136,7 @@ impl ConfigError {
                     .to_owned(),
             ),
             Self::MissingKey { key, .. } if key == "pipeline.token_file" => Some(
-                "a worker lets in who has its token: name a file that holds what it was started \
-                 with"
+                "workers require a token: name the file with the token that they were started with"
                     .to_owned(),
             ),
             Self::Override { .. } => Some(

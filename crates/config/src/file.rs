@@ -1,6 +1,7 @@
-//! The configuration file: every key a user may write, and nothing filled in.
+//! The configuration file as a user writes it: every key, no defaults filled in.
 //!
-//! The documentation of these types is what editors show, through the JSON schema.
+//! The doc comments of these types become the descriptions of the JSON schema, which editors show and
+//! `docs/configuration.md` is generated from.
 #![expect(
     clippy::doc_markdown,
     reason = "editors show these descriptions as plain text"
@@ -13,14 +14,14 @@ use serde::Deserialize;
 
 use crate::{
     AdapterConfig, BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
-    SaveSettings, Schedule, SchedulerConfig, StageLocation, TrainSettings, Validation,
-    one_or_many::OneOrMany, sweep::SweepFile,
+    PipelineConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TrainSettings,
+    Validation, one_or_many::OneOrMany, sweep::SweepFile,
 };
 
-/// A run: one backbone and the LoRA adapters trained over it.
+/// A run: one base model and the LoRA adapters trained over it.
 ///
-/// Relative paths start from the folder of this file, on the command line from the working directory.
-/// `~`, `$VAR` and `${VAR}` are expanded; a `$` itself is written `$$`.
+/// Relative paths in this file are resolved against its folder; paths on the command line against the
+/// working directory. `~`, `$VAR` and `${VAR}` are expanded; write `$$` for a literal `$`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     deny_unknown_fields,
@@ -28,42 +29,49 @@ use crate::{
 )]
 #[schemars(title = "loraloom configuration")]
 pub(crate) struct RunFile {
-    /// Directory of the base model: config.json, *.safetensors (sharded or not), tokenizer.json.
+    /// Directory of the base model in Hugging Face form: config.json, *.safetensors (sharded or not)
+    /// and tokenizer.json.
     pub(crate) model: String,
-    /// Directory of the run; default `runs/` and the name of this file.
+    /// Directory that the run writes to. By default `runs/NAME`, where NAME is the name of this file
+    /// without its extension.
     pub(crate) output_dir: Option<String>,
-    /// Where to compute: auto (default), cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
-    #[schemars(with = "Option<String>")]
+    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX. auto takes the best
+    /// device that works. Leave it out where `pipeline.stages` names devices.
+    #[schemars(with = "Option<String>", extend("default" = "auto"))]
     pub(crate) device: Option<DeviceChoice>,
-    /// Type of the frozen weights and activations; default auto.
+    /// Type of the frozen weights and activations. Adapters and their moments are always float32.
+    #[schemars(extend("default" = "auto"))]
     pub(crate) dtype: Option<DtypeChoice>,
-    /// Seed of every adapter that names none itself; default 0.
+    /// Seed of every adapter that does not set its own.
+    #[schemars(extend("default" = 0))]
     pub(crate) seed: Option<u64>,
-    /// Recompute each decoder layer in the backward pass to save memory; default false.
+    /// Recompute each decoder layer in the backward pass instead of keeping its activations: less
+    /// memory for a second forward pass.
+    #[schemars(extend("default" = false))]
     pub(crate) gradient_checkpointing: Option<bool>,
-    /// Over which devices and workers the model's layers are spread, and how.
+    /// How the model's layers are spread over devices and workers.
     pub(crate) pipeline: Option<PipelineFile>,
-    /// Which adapters train at a time, and beside which others.
+    /// Which adapters train at the same time, and in which groups.
     #[serde(default)]
     pub(crate) scheduler: SchedulerConfig,
-    /// Datasets by name.
+    /// Datasets by name; adapters refer to these names.
     pub(crate) datasets: BTreeMap<String, DatasetFile>,
-    /// What every adapter has unless it says otherwise, field by field.
+    /// Settings of every adapter that does not set them itself, key by key.
     #[expect(dead_code, reason = "merged into the adapters before they are read")]
     pub(crate) defaults: Option<DefaultsFile>,
-    /// The adapters to train. May be left out if `sweep` has a grid.
+    /// The adapters to train. Optional if `sweep` has a grid.
     #[schemars(default)]
     pub(crate) adapters: Vec<AdapterConfig>,
-    /// Adapters that differ in a few settings and are compared with each other.
+    /// Sets of adapters that differ in a few settings and are compared with each other.
     pub(crate) sweep: Option<Vec<SweepFile>>,
 }
 
-/// Over which devices and workers the model's layers are spread, and how.
+/// How the model's layers are spread over devices and workers.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping of pipeline settings")]
 pub(crate) struct PipelineFile {
     /// Devices and workers in the order of the layers, one stage each: cpu, wgpu, wgpu:INDEX, cuda,
-    /// cuda:INDEX or remote:ID@HOST:PORT; default one stage on `device`.
+    /// cuda:INDEX or remote:ID@HOST:PORT. By default one stage on `device`.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(crate) stages: Option<Vec<StageLocation>>,
     /// Decoder layers of each stage, such as [11, 11]; default auto, by estimated cost.
@@ -74,34 +82,35 @@ pub(crate) struct PipelineFile {
     /// default 1. `train.gradient_accumulation_steps` come on top.
     #[schemars(range(min = 1))]
     pub(crate) microbatches: Option<usize>,
-    /// Micro-batches that every stage is ahead of the next by, beyond one; default 0. Where a hop
-    /// between stages takes about as long as a pass, 2 hides it, for as many more groups of adapters
-    /// and activations in memory.
-    #[schemars(range(min = 0, max = 16))]
+    /// Extra micro-batches that each stage keeps in flight to hide the latency of slow links. Where a
+    /// transfer takes about as long as a pass, 2 hides it. Needs more groups of adapters and more
+    /// memory for activations.
+    #[schemars(range(min = 0, max = 16), extend("default" = 0))]
     pub(crate) extra_warmup: Option<usize>,
-    /// File with the token that workers were started with; needed if a stage is remote.
+    /// File with the token that the workers were started with. Required if a stage is remote.
     pub(crate) token_file: Option<String>,
-    /// Seconds that an iteration may take before the run gives up on a worker that has stalled;
-    /// default 600.
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    /// Seconds without progress after which the run gives up on a worker. Must be longer than three
+    /// optimizer steps take.
+    #[schemars(extend("exclusiveMinimum" = 0, "default" = PipelineConfig::STEP_DEADLINE))]
     pub(crate) step_deadline: Option<f64>,
 }
 
-/// Where rows are and how a row becomes text.
+/// One dataset: its files and how a row becomes text.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `path`")]
 pub(crate) struct DatasetFile {
     /// A JSONL, JSON or CSV file, or a list of them read as one table.
     pub(crate) path: OneOrMany,
-    /// Which columns hold what; default: detected from the first rows.
+    /// Names of the columns that hold each part of a row. By default detected from the first rows.
     pub(crate) columns: Option<ColumnMap>,
-    /// Jinja over a row's columns; default: the format's own rendering.
+    /// Jinja template over a row's columns. By default each format has its own rendering.
     pub(crate) template: Option<String>,
-    /// Rows held out for validation: a fraction of the rows, or a file; default 0.
+    /// Rows held out for validation: a fraction of the rows, or another file.
+    #[schemars(extend("default" = 0))]
     pub(crate) validation: Option<Validation>,
 }
 
-/// What every adapter has unless it says otherwise.
+/// Settings of every adapter that does not set them itself.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping of adapter settings")]
 #[expect(
@@ -111,18 +120,20 @@ pub(crate) struct DatasetFile {
 pub(crate) struct DefaultsFile {
     /// Name of the dataset.
     pub(crate) dataset: Option<String>,
-    /// Larger runs first; default 0.
+    /// Adapters with a larger priority train first.
+    #[schemars(extend("default" = 0))]
     pub(crate) priority: Option<i64>,
-    /// Who asked for the adapter; default `default`.
+    /// Owner of the adapter, for the policy `fair`.
+    #[schemars(extend("default" = "default"))]
     pub(crate) tenant: Option<String>,
-    /// Seed of initialisation, dropout and row order; default the run's.
+    /// Seed of initialisation, dropout and row order. By default the run's `seed`.
     pub(crate) seed: Option<u64>,
-    /// Shape of the adapter.
+    /// Rank, scale and targets of the adapter.
     pub(crate) lora: Option<LoraSettings>,
-    /// How it trains.
+    /// Batches, length, learning rate and optimizer.
     pub(crate) train: Option<TrainSettings>,
-    /// When it is evaluated.
+    /// Validation and patience.
     pub(crate) eval: Option<EvalSettings>,
-    /// When it is saved.
+    /// Intervals of saves.
     pub(crate) save: Option<SaveSettings>,
 }

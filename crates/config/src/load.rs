@@ -14,7 +14,7 @@ use crate::{
     validate::validate,
 };
 
-/// What the caller adds to a configuration file.
+/// Options of the caller that change a configuration file.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// Overrides in the form `KEY=VALUE`, applied in order after the other options.
@@ -23,9 +23,9 @@ pub struct LoadOptions {
     pub base_model: Option<PathBuf>,
     /// Replaces `output_dir`.
     pub output_dir: Option<PathBuf>,
-    /// What `model` is where the file names none.
+    /// `model` of a file that has none.
     pub default_model: Option<PathBuf>,
-    /// Whether there may be no adapters and no datasets, since they come later.
+    /// Allows a configuration without adapters and datasets, for a server.
     pub without_adapters: bool,
 }
 
@@ -45,7 +45,7 @@ impl RunConfig {
     ///
     /// # Errors
     ///
-    /// As [`RunConfig::load_with`].
+    /// See [`RunConfig::load_with`].
     pub fn load(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> {
         let options = LoadOptions {
             overrides: overrides.to_vec(),
@@ -60,7 +60,7 @@ impl RunConfig {
     /// Relative paths in it start from the file's folder, those in overrides and options from the
     /// working directory; `~` and `$VAR` are expanded. Files of an mLoRA configuration are looked up
     /// below the working directory, then below the file's folder, and its run is in the former.
-    /// Whether files exist is not checked. The default of `output_dir` is `runs/` and the file's stem.
+    /// Does not check that files exist. The default of `output_dir` is `runs/` and the file's stem.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl RunConfig {
     ///
     /// # Errors
     ///
-    /// As [`RunConfig::load_with`].
+    /// See [`RunConfig::load_with`].
     pub fn load_yaml(
         text: &str,
         name: &Path,
@@ -164,7 +164,7 @@ impl RunConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Write`] if a path is not valid Unicode, or the working directory cannot be told.
+    /// [`ConfigError::Write`] if a path is not valid Unicode, or the working directory is unknown.
     pub fn to_yaml(&self) -> Result<String, ConfigError> {
         let written = serde_saphyr::to_string(&self.written()?);
         written.map_err(|error| ConfigError::Write(error.to_string()))
@@ -174,7 +174,7 @@ impl RunConfig {
     ///
     /// # Errors
     ///
-    /// As [`to_yaml`](Self::to_yaml).
+    /// See [`to_yaml`](Self::to_yaml).
     pub fn written(&self) -> Result<Self, ConfigError> {
         let mut config = self.absolute()?;
         for path in config.paths_mut() {
@@ -190,12 +190,12 @@ impl RunConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Write`] if the working directory cannot be told.
+    /// [`ConfigError::Write`] if the working directory is unknown.
     pub fn absolute(&self) -> Result<Self, ConfigError> {
         let mut config = self.clone();
         for path in config.paths_mut() {
             *path = paths::absolute(path).map_err(|error| {
-                ConfigError::Write(format!("the working directory cannot be told: {error}"))
+                ConfigError::Write(format!("the working directory is unknown: {error}"))
             })?;
         }
         Ok(config)

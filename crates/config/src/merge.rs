@@ -1,11 +1,11 @@
-//! `defaults` put into every adapter, key by key, before adapters are read.
+//! Merges `defaults` into every adapter, key by key, before adapters are read.
 
 use crate::tree::{Node, Value};
 
-/// Keys that an adapter sets to nothing by `null`. Any other `null` is a key that was not written.
+/// Keys that `null` in an adapter unsets. Any other `null` counts as a key that is not written.
 const NULLABLE: [&str; 2] = ["max_steps", "patience"];
 
-/// The tree with everything in its adapters that `defaults` and the run's `seed` say of them.
+/// The tree with `defaults` and the run's `seed` merged into each adapter.
 pub(crate) fn merged(tree: &Node) -> Node {
     let mut merged = tree.clone();
     let defaults = tree.get("defaults").cloned();
@@ -35,7 +35,7 @@ fn is_null(node: &Node) -> bool {
     matches!(node.value, Value::Null)
 }
 
-/// Puts in what is not there.
+/// Adds the keys of `defaults` that `node` does not have.
 fn fill(node: &mut Node, defaults: &Node) {
     let Value::Mapping(shared) = &defaults.value else {
         return;

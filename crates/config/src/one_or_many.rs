@@ -1,4 +1,4 @@
-//! A list that may be written as its only item.
+//! A list that may be written as a single item.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! What a relative path is relative to: in a configuration the folder of its file, on the command line
-//! the working directory. mLoRA's files are read from the working directory, or else from its file's
-//! folder.
+//! Resolves relative paths (docs/adr/0022): in a configuration against the folder of its file, on
+//! the command line against the working directory. mLoRA's files are read from the working
+//! directory, or else from its file's folder.
 
 use std::{
     env, fs, io,
@@ -119,7 +119,7 @@ impl Anchor<'_> {
         }
     }
 
-    /// How a path from the working directory is written in a file of the folder.
+    /// A path from the working directory, rewritten for a file in the folder.
     fn seen_from_folder(&self, path: &str) -> String {
         let parts = self.folder.components();
         let is_below = parts
@@ -184,7 +184,7 @@ fn join(folder: &Path, path: &Path) -> PathBuf {
 /// A path that leads to the same place from every working directory.
 ///
 /// # Errors
-/// If the working directory cannot be told.
+/// If the working directory is unknown.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     if path.is_absolute() || path.as_os_str().is_empty() {
         return Ok(path.to_owned());
@@ -192,7 +192,7 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(join(&env::current_dir()?, path))
 }
 
-/// Whether a path is `folder`, or leads into it.
+/// True if a path is `folder` or inside it.
 pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     let (Ok(path), Ok(folder)) = (absolute(path), absolute(folder)) else {
         return false;

@@ -1,18 +1,18 @@
-//! Where in what the user wrote a value stands.
+//! Places of values in files and on the command line.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-/// Where a value was written, as an error message shows it.
+/// Place of a value, as shown in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A position in a file; lines and columns count from 1.
     At {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Line.
+        /// Line, from 1.
         line: u64,
         /// Column, in characters.
         column: u64,
@@ -33,14 +33,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Where a node of the tree came from, without the names that [`Source`] holds.
+/// Place of a node in the tree, without the names that [`Source`] holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Location {
     /// Line and column in the file, from 1.
     At(u64, u64),
     /// The override with this index.
     Set(usize),
-    /// Written by nobody: a default or an option of the caller.
+    /// A default or an option of the caller.
     Unknown,
 }
 

@@ -18,8 +18,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// A pipeline, scheduler or sweep that cannot be; an adapter that names no dataset where there are several, or one that
-/// does not exist.
+/// A pipeline, scheduler or sweep that cannot be; an adapter that names no dataset where there are
+/// several, or one that does not exist.
 pub(crate) fn resolve(
     file: RunFile,
     expansion: &Expansion,

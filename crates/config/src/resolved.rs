@@ -1,7 +1,7 @@
-//! What a run is, after defaults, overrides and validation: no options left open, no file syntax.
+//! The resolved configuration, after defaults, overrides and validation.
 //!
-//! These values are what the other crates take; `config show` prints them and every run directory
-//! keeps them as `config.resolved.yaml`, which is itself a valid configuration.
+//! The other crates take these values; `config show` prints them and every run directory keeps them as
+//! `config.resolved.yaml`, which is itself a valid configuration.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -18,35 +18,34 @@ use crate::{
 pub struct RunConfig {
     /// Directory in Hugging Face form: `config.json`, `*.safetensors`, `tokenizer.json`.
     pub model: PathBuf,
-    /// The run directory; everything a run writes is below it.
+    /// The run directory; a run writes nothing outside it.
     pub output_dir: PathBuf,
-    /// Where to compute what is computed on this machine: the first stage of `pipeline` here, or the
-    /// CPU where all stages are workers.
+    /// Device of the first local stage of `pipeline`, or the CPU if all stages are workers.
     pub device: DeviceChoice,
     /// Type of the frozen weights and activations. Adapters and their moments are `float32`.
     pub dtype: DtypeChoice,
-    /// Seed of every adapter that names none itself.
+    /// Seed of every adapter that does not set its own.
     pub seed: u64,
     /// Recompute each decoder layer in the backward pass instead of keeping its intermediates.
     pub gradient_checkpointing: bool,
-    /// What holds the layers, and how it takes turns.
+    /// Stages and their schedule.
     pub pipeline: PipelineConfig,
-    /// Which adapters train at a time, and beside which others.
+    /// Which adapters train at the same time, and in which groups.
     pub scheduler: SchedulerConfig,
     /// Datasets by name.
     pub datasets: BTreeMap<String, DatasetConfig>,
-    /// The adapters to train, in the order of the file; then the points of sweeps.
+    /// The adapters to train, in the order of the file, followed by the points of sweeps.
     pub adapters: Vec<AdapterConfig>,
-    /// Which of them are compared with each other.
+    /// Adapters that are compared with each other.
     #[serde(default)]
     pub sweep: Vec<SweepConfig>,
 }
 
-/// Where to compute.
+/// Device to compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The best device that works here; the CPU if there is no other.
+    /// The best device that works on this machine; the CPU if there is no other.
     Auto,
     /// The CPU.
     Cpu,
@@ -70,14 +69,14 @@ pub enum DtypeChoice {
     Float16,
 }
 
-/// One dataset: where its rows are and how a row becomes text.
+/// One dataset: its files and how a row becomes text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DatasetConfig {
     /// Files, read in this order as one table.
     pub path: Vec<PathBuf>,
-    /// Which columns hold what; `None` detects the format from the first rows.
+    /// Names of the columns; `None` detects the format from the first rows.
     pub columns: Option<ColumnMap>,
-    /// Jinja over a row's columns; `None` uses the format's own rendering.
+    /// Jinja template over a row's columns; `None` uses the format's own rendering.
     pub template: Option<String>,
     /// Rows held out for validation.
     pub validation: Validation,
@@ -87,35 +86,35 @@ pub struct DatasetConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Validation {
-    /// This fraction of the rows, chosen by the dataset's name and the run's seed; 0 holds out none.
+    /// Fraction of the rows, at least 0 and below 1, drawn from the dataset's name and the run's seed.
     Fraction(f64),
     /// All rows of another file of the same format.
     File(PathBuf),
 }
 
-/// Which columns of a row hold what. Each variant is one of the formats of the interface.
+/// Names of the columns that hold each part of a row. Each variant is one format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(deny_unknown_fields)]
 pub enum ColumnMap {
-    /// Chat messages: a list of `{role, content}`.
+    /// Chat messages, a list of `{role, content}`; trains the assistant's turns.
     Messages {
-        /// Column holding the list.
+        /// Column with the list.
         messages: String,
     },
-    /// `ShareGPT`: a list of `{from, value}`.
+    /// `ShareGPT`, a list of `{from, value}`; trains the assistant's turns.
     Conversations {
-        /// Column holding the list.
+        /// Column with the list.
         conversations: String,
     },
-    /// Prompt and completion.
+    /// Prompt and completion; trains the completion.
     PromptCompletion {
         /// Column with the prompt.
         prompt: String,
         /// Column with the completion.
         completion: String,
     },
-    /// Alpaca: instruction, optional input, output.
+    /// Alpaca, with an optional input; trains the output.
     Instruction {
         /// Column with the instruction.
         instruction: String,
@@ -125,62 +124,62 @@ pub enum ColumnMap {
         /// Column with the output.
         output: String,
     },
-    /// Plain text.
+    /// Plain text; trains all of it.
     Text {
         /// Column with the text.
         text: String,
     },
 }
 
-/// One adapter: what it learns from, its shape and its schedule.
+/// One adapter: its data, shape and training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `name` and `dataset`")]
 pub struct AdapterConfig {
-    /// Unique name; also its directory below `adapters/`.
+    /// Unique name; also the name of its directory in `adapters/`.
     pub name: String,
-    /// Name of its dataset.
+    /// Name of its dataset. Required here or in `defaults`.
     #[serde(default)]
     pub dataset: String,
-    /// Larger runs first.
+    /// Adapters with a larger priority train first.
     #[serde(default)]
     pub priority: i64,
-    /// Who asked for it.
+    /// Owner of the adapter, for the policy `fair`.
     #[serde(default = "tenant")]
     pub tenant: String,
-    /// PEFT adapter directory to start from instead of a fresh initialisation.
+    /// PEFT adapter directory to start from. By default A is random and B is zero.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
-    /// Seed of initialisation, dropout and row order.
+    /// Seed of initialisation, dropout and row order. By default the run's `seed`.
     #[serde(default)]
     pub seed: u64,
-    /// Shape of the adapter.
+    /// Rank, scale and targets of the adapter.
     #[serde(default)]
     pub lora: LoraSettings,
-    /// How it trains.
+    /// Batches, length, learning rate and optimizer.
     #[serde(default)]
     pub train: TrainSettings,
-    /// When it is evaluated.
+    /// Validation and patience.
     #[serde(default)]
     pub eval: EvalSettings,
-    /// When it is saved.
+    /// Intervals of saves.
     #[serde(default)]
     pub save: SaveSettings,
 }
 
-/// Shape of an adapter, in PEFT's words.
+/// Rank, scale and targets of an adapter. The keys are PEFT's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping of LoRA settings")]
 pub struct LoraSettings {
-    /// Rank.
+    /// Rank of A and B.
     #[schemars(range(min = 1))]
     pub r: usize,
-    /// Numerator of the scale.
+    /// Numerator of the scale: the adapter's output is multiplied by lora_alpha / r.
     pub lora_alpha: f64,
-    /// Probability of dropping an element of the adapter's input.
-    #[schemars(range(min = 0.0, max = 1.0))]
+    /// Probability with which an element of the adapter's input is dropped in training.
+    #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1))]
     pub lora_dropout: f64,
-    /// Linear layers that are adapted, out of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj
-    /// and down_proj, or all-linear.
+    /// Linear layers to adapt: any of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and
+    /// down_proj, or all-linear for all seven.
     #[serde(deserialize_with = "modules")]
     #[schemars(with = "OneOrMany")]
     pub target_modules: Vec<TargetModule>,
@@ -188,7 +187,7 @@ pub struct LoraSettings {
     pub use_rslora: bool,
 }
 
-/// How an adapter trains, in the words of transformers' `TrainingArguments`.
+/// Training of an adapter. The keys are those of transformers' `TrainingArguments`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     default,
@@ -196,65 +195,66 @@ pub struct LoraSettings {
     expecting = "a mapping of training settings"
 )]
 pub struct TrainSettings {
-    /// Rows of one micro-batch.
+    /// Rows per micro-batch of this adapter.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub batch_size: usize,
-    /// Micro-batches of one optimizer step.
+    /// Micro-batches per optimizer step.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub gradient_accumulation_steps: usize,
-    /// Longer rows are cut to this many tokens.
+    /// Tokens at which longer rows are cut.
     #[schemars(range(min = 2))]
     pub max_seq_len: usize,
-    /// Passes over the dataset, unless `max_steps` is set.
+    /// Passes over the dataset; may be fractional. Ignored if `max_steps` is set.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub num_epochs: f64,
-    /// Optimizer steps; overrides `num_epochs`. `null` in an adapter undoes the default's.
+    /// Optimizer steps; overrides `num_epochs`. null in an adapter removes the value of `defaults`.
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub max_steps: Option<usize>,
-    /// Peak learning rate.
+    /// Learning rate at the end of the warm-up, its highest value.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// Shape of the learning rate over the steps.
+    /// Course of the learning rate over the steps.
     pub lr_scheduler_type: LrSchedulerType,
-    /// Steps of linear warm-up; 0, the default, leaves it to `warmup_ratio`.
+    /// Optimizer steps of linear warm-up; 0 uses `warmup_ratio`.
     pub warmup_steps: usize,
-    /// Fraction of all steps that warm up, used when `warmup_steps` is 0.
+    /// Warm-up as a fraction of all steps, rounded up; used if `warmup_steps` is 0.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub warmup_ratio: f64,
-    /// Decoupled weight decay.
+    /// Decoupled weight decay of AdamW.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// First decay rate of AdamW.
+    /// Decay rate of AdamW's first moment, at least 0 and below 1.
     pub adam_beta1: f64,
-    /// Second decay rate of AdamW.
+    /// Decay rate of AdamW's second moment, at least 0 and below 1.
     pub adam_beta2: f64,
-    /// Epsilon of AdamW, outside the square root.
+    /// Epsilon of AdamW, added outside the square root.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub adam_epsilon: f64,
-    /// Gradients of one adapter are scaled down to this global norm; 0 never scales.
+    /// Largest global gradient norm of the adapter; larger gradients are scaled down to it. 0 turns
+    /// clipping off.
     #[schemars(range(min = 0.0))]
     pub max_grad_norm: f64,
-    /// Permute the rows anew each epoch.
+    /// Draw a new order of the rows for each epoch.
     pub shuffle: bool,
-    /// Train on the whole row, not only on the completion.
+    /// Train on all tokens of a row instead of only the completion or the assistant's turns.
     pub train_on_prompt: bool,
 }
 
-/// Shape of the learning rate over the steps, as in transformers' `get_scheduler`.
+/// Course of the learning rate over the steps, as in transformers' `get_scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedulerType {
-    /// Constant from the first step; transformers gives it no warm-up.
+    /// Constant from the first step; has no warm-up, as in transformers.
     Constant,
     /// Linear warm-up, then constant.
     ConstantWithWarmup,
-    /// Warm-up, then linearly to zero.
+    /// Linear warm-up, then linear decay to zero.
     Linear,
-    /// Warm-up, then half a cosine to zero.
+    /// Linear warm-up, then half a cosine to zero.
     Cosine,
 }
 
-/// When an adapter is evaluated, if its dataset has validation rows.
+/// Evaluation of an adapter, if its dataset has validation rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     default,
@@ -262,23 +262,24 @@ pub enum LrSchedulerType {
     expecting = "a mapping of evaluation settings"
 )]
 pub struct EvalSettings {
-    /// Every this many steps, and at the end.
+    /// Optimizer steps between evaluations; the end of training is always evaluated.
     #[schemars(range(min = 1))]
     pub steps: usize,
-    /// End the adapter after this many evaluations without a new best. `null` in an
-    /// adapter undoes the default's.
+    /// Evaluations without a new best after which the adapter ends. null in an adapter removes the
+    /// value of `defaults`.
     #[schemars(range(min = 1))]
     pub patience: Option<usize>,
 }
 
-/// When an adapter is saved.
+/// Intervals of saves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping of save settings")]
 pub struct SaveSettings {
-    /// Every this many steps, and at the end.
+    /// Optimizer steps between saves of the adapter and a checkpoint; the end of training is always
+    /// saved.
     #[schemars(range(min = 1))]
     pub steps: usize,
-    /// So many of the newest are kept.
+    /// Newest checkpoints of the run that are kept.
     #[schemars(range(min = 1))]
     pub keep: usize,
 }

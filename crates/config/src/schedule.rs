@@ -1,4 +1,4 @@
-//! The learning rate over the steps, as transformers' `get_scheduler` has it.
+//! The learning rate over the steps, as in transformers' `get_scheduler`.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! How held-out rows are written: a fraction, or the path of another file.
+//! Reads `validation`: a fraction of the rows, or the path of another file.
 
 use std::{fmt, path::PathBuf};
 

@@ -42,7 +42,7 @@ pub struct Encoded {
     pub train: EncodedDataset,
     /// Samples to evaluate on, if the dataset has any.
     pub validation: Option<EncodedDataset>,
-    /// What is odd about them.
+    /// Warnings about the samples.
     pub warnings: Vec<Warning>,
 }
 
@@ -143,7 +143,7 @@ impl Dataset {
         })
     }
 
-    /// What is odd about its rows, however they are encoded.
+    /// Warnings about the rows, independent of their encoding.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
@@ -202,7 +202,7 @@ impl Dataset {
     ///
     /// # Errors
     ///
-    /// As [`encode`](Self::encode), except that rows without a target are shown as dropped.
+    /// Same as [`encode`](Self::encode), but shows rows without a target as dropped.
     pub fn preview(
         &self,
         tokenizer: &Tokenizer,
@@ -350,7 +350,7 @@ impl Dataset {
     }
 }
 
-/// What all rows lack: the first one's reason, with the roles of all.
+/// Reason why no row has a target: that of the first row, with the roles of all.
 fn shared_reason(rows: &[(&Row, Option<NoTarget>)]) -> Option<NoTarget> {
     let reasons = rows.iter().map(|(_, reason)| reason.as_ref());
     let reasons = reasons.collect::<Option<Vec<_>>>()?;
@@ -367,7 +367,7 @@ fn shared_reason(rows: &[(&Row, Option<NoTarget>)]) -> Option<NoTarget> {
     Some(first)
 }
 
-/// What is odd about the settings of a dataset.
+/// Warnings about the settings of a dataset.
 fn odd_settings(
     config: &DatasetConfig,
     renderer: &Renderer,
@@ -398,7 +398,7 @@ fn odd_settings(
     }
     if let Some(column) = renderer.column_used_twice() {
         odd.push((
-            format!("column `{column}` is both what is asked and what is to be answered"),
+            format!("column `{column}` is both prompt and completion"),
             Some("name the two columns in `columns`"),
         ));
     }

@@ -1,10 +1,10 @@
-//! What can be wrong with data or tokenizer files, and what to do about it.
+//! Errors of data and tokenizer files, with hints.
 
 use std::{io, path::PathBuf};
 
 use crate::{format::similar_name, oddities::ROLES, row::Location};
 
-/// What to do about a quote that takes lines of a CSV file.
+/// Hint for a quote that swallows lines of a CSV file.
 pub(crate) const QUOTE_HINT: &str =
     "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\"";
 
@@ -14,69 +14,69 @@ pub enum DataError {
     /// A file could not be read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A directory, a pipe or a device.
     #[error("{} is not a regular file", path.display())]
     NotAFile {
-        /// What it is.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Parquet was asked for.
     #[error("parquet is not supported in this build: {}", path.display())]
     Parquet {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The extension names no known format.
     #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv", path.display())]
     UnknownExtension {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A file without rows.
     #[error("{} has no rows", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A dataset without files.
     #[error("dataset `{dataset}` has no path")]
     NoPath {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
     },
     /// The text of a file does not parse.
     #[error("{}:{line}{}: {reason}", path.display(), suffix(*column))]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: u64,
         /// Column in bytes, from 1, if the parser knows it.
         column: Option<u64>,
-        /// What the parser said.
+        /// Message of the parser.
         reason: String,
     },
     /// A quote in a CSV file takes lines that were hardly meant.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     Quote {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line where it opens, from 1.
         line: u64,
         /// Column in bytes, from 1.
         column: u64,
-        /// What it takes.
+        /// Description of the swallowed lines.
         reason: String,
     },
     /// A file is not UTF-8.
     #[error("{}:{line}: invalid UTF-8 at byte {byte} of the line", path.display())]
     InvalidUtf8 {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: u64,
@@ -86,15 +86,15 @@ pub enum DataError {
     /// A row cannot be used.
     #[error("{location}: {problem}")]
     Row {
-        /// Where the row is.
+        /// Place of the row.
         location: Location,
-        /// What is wrong with it.
+        /// Description of the mistake.
         problem: RowError,
     },
     /// None of the first rows has the columns of a format.
     #[error("cannot tell the format of {}: its columns are {}", path.display(), list(columns))]
     UnknownFormat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Columns of its first row.
         columns: Vec<String>,
@@ -106,11 +106,11 @@ pub enum DataError {
     MixedFormats {
         /// The first file.
         first: PathBuf,
-        /// Its format.
+        /// Format of that file.
         first_format: String,
         /// The file that differs.
         path: PathBuf,
-        /// Its format.
+        /// Format of that file.
         format: String,
     },
     /// A dataset's or a tokenizer's template does not compile.
@@ -118,7 +118,7 @@ pub enum DataError {
     Template {
         /// The file or configuration key that holds it.
         origin: String,
-        /// What is wrong.
+        /// Description of the mistake.
         source: TemplateError,
     },
     /// The validation split would leave no row to train on.
@@ -126,21 +126,21 @@ pub enum DataError {
         "validation = {fraction} holds out {held_out} of {rows} rows of `{dataset}` and leaves none to train on"
     )]
     NothingToTrain {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
         /// The fraction asked for.
         fraction: f64,
         /// Rows it holds out.
         held_out: usize,
-        /// Rows there are.
+        /// Number of rows.
         rows: usize,
     },
     /// A validation fraction outside [0, 1).
     #[error("validation = {fraction} of dataset `{dataset}` is not a fraction in [0, 1)")]
     InvalidFraction {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
-        /// The value.
+        /// Value of `validation`.
         fraction: f64,
     },
     /// Every row lost all its targets.
@@ -149,11 +149,11 @@ pub enum DataError {
          (longest row: {longest} tokens)"
     )]
     NoTargets {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
         /// `training` or `validation`.
         split: &'static str,
-        /// Rows there are.
+        /// Number of rows.
         rows: usize,
         /// The limit they were cut to.
         max_seq_len: usize,
@@ -163,35 +163,35 @@ pub enum DataError {
     /// No row has anything to train on, however long it may be.
     #[error("none of the {rows} {split} rows of `{dataset}` has anything to train on: {reason}")]
     NothingInRows {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
         /// `training` or `validation`.
         split: &'static str,
-        /// Rows there are.
+        /// Number of rows.
         rows: usize,
-        /// What they lack.
+        /// The missing part.
         reason: NoTarget,
     },
     /// Messages without a chat template.
     #[error("`{dataset}` holds chat messages but the tokenizer in {} has no chat template", directory.display())]
     NoChatTemplate {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
-        /// The model directory.
+        /// Path of the model directory.
         directory: PathBuf,
     },
     /// A model directory lacks a file.
     #[error("{} does not exist", path.display())]
     MissingModelFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A tokenizer file does not parse.
     #[error("cannot use {}: {reason}", path.display())]
     MalformedModelFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the parser said.
+        /// Message of the parser.
         reason: String,
     },
     /// A special token is not in the vocabulary.
@@ -201,19 +201,19 @@ pub enum DataError {
         path: PathBuf,
         /// Its key, such as `bos_token`.
         key: &'static str,
-        /// The token.
+        /// Text of the token.
         token: String,
     },
     /// A tokenizer without an end-of-sequence token cannot prepare training data.
     #[error("the tokenizer in {} has no EOS token", directory.display())]
     NoEos {
-        /// The model directory.
+        /// Path of the model directory.
         directory: PathBuf,
     },
     /// The tokenizer failed.
     #[error("tokenizer: {reason}")]
     Tokenize {
-        /// What it said.
+        /// Message of the failure.
         reason: String,
     },
     /// An order over no samples or of empty steps.
@@ -236,7 +236,7 @@ pub enum NoTarget {
         roles: Vec<String>,
     },
     /// The messages themselves say that they are not trained on.
-    #[error("each message says by `train` or `weight` that it is not trained on")]
+    #[error("`train` or `weight` excludes every message from training")]
     NotTrained,
     /// A template makes no text of it.
     #[error("the template renders nothing to train on")]
@@ -244,7 +244,7 @@ pub enum NoTarget {
     /// The column that is trained on has no text.
     #[error("column `{column}` is empty")]
     Empty {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
 }
@@ -253,46 +253,46 @@ impl NoTarget {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::NoAssistant { roles } if roles.iter().all(|role| ROLES.contains(&&**role)) => {
-                "add what the assistant says, or set train_on_prompt: true to train on everything"
+                "add messages of the assistant, or set train_on_prompt: true to train on everything"
             }
             Self::NoAssistant { .. } => {
                 "name the roles system, user, assistant and tool; `from: gpt` is read as well, `role: gpt` is \
                  not"
             }
-            Self::NotTrained => "set `train: true` where the text is to be learnt",
+            Self::NotTrained => "set `train: true` for the messages to train on",
             Self::NothingRendered => {
-                "see which columns and messages the template prints, and under which conditions"
+                "check which columns and messages the template prints, and under which conditions"
             }
             Self::Empty { .. } => "name the column that has the text in `columns`",
         }
     }
 }
 
-/// What is wrong with one row.
+/// A mistake in one row.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// Not a JSON object.
     #[error("expected an object, found {found}")]
     NotAnObject {
-        /// What it is.
+        /// Type that was found.
         found: String,
     },
     /// A column is missing.
     #[error("no column `{column}`; the row has {}", list(available))]
     MissingColumn {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The columns there are.
+        /// Columns of the row.
         available: Vec<String>,
     },
     /// A column has another type.
     #[error("column `{column}` is {found}, expected {expected}")]
     WrongType {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// What is needed.
+        /// Expected type.
         expected: &'static str,
-        /// What it is.
+        /// Type that was found.
         found: String,
     },
     /// A chat is text.
@@ -300,17 +300,17 @@ pub enum RowError {
         "column `{column}` is a string that holds a list, expected the list of messages itself"
     )]
     ListAsText {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
     /// A chat message cannot be used.
     #[error("message {message} of column `{column}`: {reason}")]
     Message {
-        /// The column.
+        /// Name of the column.
         column: String,
         /// Index of the message, from 1.
         message: usize,
-        /// What is wrong.
+        /// Description of the mistake.
         reason: String,
     },
     /// The template failed on this row.
@@ -319,18 +319,18 @@ pub enum RowError {
     /// The tokenizer failed on this row.
     #[error("tokenizer: {reason}")]
     Tokenize {
-        /// What it said.
+        /// Message of the failure.
         reason: String,
     },
 }
 
-/// What is wrong with a template, or with what it rendered.
+/// A mistake in a template or its output.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// It does not compile.
     #[error("syntax: {reason}")]
     Syntax {
-        /// What the engine said, with the template's line.
+        /// Message of the engine, with the template's line.
         reason: String,
     },
     /// It has no text.
@@ -342,7 +342,7 @@ pub enum TemplateError {
     /// It failed while rendering.
     #[error("{reason}")]
     Render {
-        /// What the engine said, with the template's line.
+        /// Message of the engine, with the template's line.
         reason: String,
     },
     /// It does not come to an end.
@@ -362,7 +362,7 @@ pub enum TemplateError {
     Ambiguous {
         /// Index of the message, from 1.
         message: usize,
-        /// What leaves it open.
+        /// Reason for the ambiguity.
         reason: String,
     },
     /// There is none.
@@ -374,7 +374,7 @@ pub enum TemplateError {
 }
 
 impl DataError {
-    /// What the user can do about it, where there is something to say.
+    /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotAFile { .. } => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
@@ -385,7 +385,7 @@ impl DataError {
                 ..
             } => {
                 return Some(format!(
-                    "their case or the white space around them differs from what is looked for; \
+                    "their case or surrounding white space differs from the expected names; \
                      rename them, or set `{similar}`"
                 ));
             }
@@ -421,7 +421,7 @@ impl DataError {
 }
 
 impl RowError {
-    /// What the user can do about it, where there is something to say.
+    /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::MissingColumn { column, available } => {
@@ -438,7 +438,7 @@ impl RowError {
                 expected: "a string",
                 found,
                 ..
-            } if found == "null" => "give it text, or leave the row out",
+            } if found == "null" => "give it text, or remove the row",
             Self::WrongType {
                 expected: "a string",
                 ..

@@ -22,9 +22,9 @@ pub struct DetectedFormat {
 }
 
 impl DetectedFormat {
-    /// The columns of a file whose configuration names none: those of a format that the first rows
-    /// fit, otherwise of the first row that has all its columns, whatever is in them. What breaks the
-    /// format is then for the row that does to say.
+    /// Detects the columns of a file without configured ones: those of a format that the first rows
+    /// fit, otherwise of the first row that has all columns of a format, with any values. Later
+    /// rows that do not fit are errors of their own.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use minijinja::{
 
 use crate::{error::TemplateError, python_json, python_text};
 
-/// What `strftime_now` says today is: renderings must not depend on the day they are made.
+/// Fixed date of `strftime_now`, so that renderings do not depend on the current day.
 /// Llama 3's own templates fall back to this date.
 const TODAY: Date = jiff::civil::date(2024, 7, 26);
 
@@ -34,7 +34,7 @@ pub(crate) fn chat_environment() -> Result<Environment<'static>, TemplateError> 
     Ok(environment)
 }
 
-/// What the engine's error is told by.
+/// Text that identifies the engine's error.
 const PRINTS_NULL: &str = "prints a null";
 
 /// For templates over a row's columns: Jinja's white-space rules; printing a missing column or a null
@@ -65,12 +65,12 @@ fn python_environment() -> Environment<'static> {
     environment
 }
 
-/// As in Python, where none is not.
+/// Jinja's test `iterable`: none is not, as in Python.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// As in Jinja, where everything with a length is: strings and mappings as well.
+/// Jinja's test `sequence`: everything with a length, strings and mappings included.
 fn is_sequence(value: &Value) -> bool {
     value.is_undefined() || value.len().is_some()
 }
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(most.expect("as much as is allowed").len(), MAX_TEXT);
     }
 
-    /// Each of them ends the process with a stack overflow if the engine gets it, and half as many as are
-    /// allowed do not.
+    /// Each of them ends the process with a stack overflow if the engine gets it, and half as many
+    /// as are allowed do not.
     #[test]
     fn chains_are_as_long_as_the_stack_allows() {
         for (chain, last) in [("1+", "1"), ("not ", "1"), ("x.a|e or ", "1"), ("-", "1")] {

@@ -11,12 +11,12 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Message {
     role: String,
-    /// Whether its tokens are targets; `None` leaves it to the role.
+    /// True if its tokens are targets; `None` decides by the role.
     train: Option<bool>,
     fields: Value,
 }
 
-/// A row's chat.
+/// The chat of a row.
 #[derive(Debug, Clone)]
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Message>,
@@ -39,12 +39,12 @@ impl Message {
         }
     }
 
-    /// Who speaks.
+    /// Role of the speaker.
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// Whether its tokens are targets: as the row says, otherwise the assistant's are.
+    /// True if its tokens are targets: as set by the row, otherwise for the assistant.
     pub fn is_trained(&self) -> bool {
         self.train.unwrap_or_else(|| self.is_assistant())
     }
@@ -53,12 +53,12 @@ impl Message {
         self.role == "assistant"
     }
 
-    /// Whether the row itself says if the message is trained on.
+    /// True if the row itself sets whether the message is trained.
     pub(crate) fn has_train_flag(&self) -> bool {
         self.train.is_some()
     }
 
-    /// Whether it has neither text nor calls.
+    /// True if it has neither text nor calls.
     pub(crate) fn says_nothing(&self) -> bool {
         let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
         let has_text = field("content").as_str().map_or_else(

@@ -1,4 +1,4 @@
-//! What was probably not meant in rows, however they are tokenised.
+//! Warnings about rows, independent of their tokens.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::{
     warning::Warning,
 };
 
-/// Roles that chat templates know, and that rows have beside these.
+/// Roles that chat templates know, and other common ones.
 pub(crate) const ROLES: [&str; 7] = [
     "system",
     "user",
@@ -63,7 +63,7 @@ impl Oddities {
             };
             warnings.push(warning(
                 format!("{} of {rows} rows {what}", self.empty),
-                "nothing but the end of the text is learnt from that; take them out if it is not meant",
+                "only the end of text is learnt from them; remove them if that is unintended",
             ));
         }
         for (role, count) in &self.roles {

@@ -1,4 +1,4 @@
-//! Which samples a step takes: any step at any time, the same rows.
+//! The samples of each step, computable for any step at any time.
 
 use crate::{error::DataError, permutation::Permutation};
 

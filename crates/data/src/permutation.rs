@@ -29,7 +29,7 @@ impl Permutation {
         }
     }
 
-    /// Where `index` goes; `index` must be below the length.
+    /// New place of `index`, which must be below the length.
     pub(crate) fn at(&self, index: usize) -> usize {
         debug_assert!((index as u64) < self.len, "index {index} of {}", self.len);
         let mut value = self.network(index as u64);

@@ -1,4 +1,4 @@
-//! Samples as text, for people to see what is trained on.
+//! Samples as text, with the trained parts marked.
 
 use crate::{
     encode::EncodedRow, error::DataError, row::Location, sample::Sample, tokenizer::Tokenizer,
@@ -7,13 +7,13 @@ use crate::{
 /// A row as it would be trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// Where the row is.
+    /// Place of the row.
     pub location: Location,
     /// Its tokens, after cutting.
     pub sample: Sample,
     /// Number of tokens before cutting.
     pub tokens: usize,
-    /// It was cut.
+    /// The sample was cut.
     pub truncated: bool,
     /// It has no target left and would not be trained on.
     pub dropped: bool,

@@ -1,4 +1,4 @@
-//! What Python does with strings and the engine does not, or does otherwise.
+//! Python's string methods that the engine lacks or implements differently.
 
 use minijinja::{
     Error, ErrorKind, State, Value,

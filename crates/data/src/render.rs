@@ -20,13 +20,13 @@ pub(crate) enum RowText {
         prompt: Arc<str>,
         completion: Arc<str>,
     },
-    /// Everything is.
+    /// The whole text is trained.
     Text(Arc<str>),
     /// The chat template decides.
     Chat(Conversation),
 }
 
-/// How the rows of a dataset become text.
+/// Renders the rows of a dataset as text.
 #[derive(Debug)]
 pub(crate) enum Renderer {
     /// A column, or a template over the whole row.
@@ -40,7 +40,7 @@ pub(crate) enum Renderer {
     },
 }
 
-/// Where a text comes from.
+/// Source of a text.
 #[derive(Debug)]
 pub(crate) enum Source {
     Column(String),

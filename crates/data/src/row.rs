@@ -6,10 +6,10 @@ use minijinja::{Value, value::ValueKind};
 
 use crate::error::{DataError, RowError};
 
-/// Where a row is.
+/// Place of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file.
+    /// Path of the file.
     pub path: Arc<Path>,
     /// The place in it.
     pub place: Place,

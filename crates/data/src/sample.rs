@@ -19,7 +19,7 @@ impl Sample {
         self.ids.len()
     }
 
-    /// Whether there are no tokens.
+    /// True without tokens.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -35,14 +35,14 @@ impl Sample {
 pub struct EncodedDataset {
     /// Samples with at least one target; never none.
     pub samples: Vec<Sample>,
-    /// What became of the rows.
+    /// Counts of the rows.
     pub report: EncodeReport,
 }
 
-/// What became of a dataset's rows.
+/// Counts of a dataset's rows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EncodeReport {
-    /// Rows there were.
+    /// Rows read.
     pub rows: usize,
     /// Rows that became samples.
     pub kept: usize,
@@ -50,8 +50,8 @@ pub struct EncodeReport {
     pub dropped_without_target: usize,
     /// Rows cut to `max_seq_len`, kept or dropped.
     pub truncated: usize,
-    /// Tokens of these rows beyond `max_seq_len`; as `longest` is, an estimate if there are texts so long
-    /// that only their beginning was tokenised.
+    /// Tokens of these rows beyond `max_seq_len`; as `longest` is, an estimate if there are texts
+    /// so long that only their beginning was tokenised.
     pub tokens_cut: usize,
     /// Samples that end a generation: one of their targets is an EOS token of the model.
     pub with_eos_target: usize,
@@ -66,7 +66,7 @@ pub struct EncodeReport {
 }
 
 impl EncodeReport {
-    /// What is odd about the samples of a split; `about` says which they are.
+    /// Warnings about the samples of a split, named by `about`.
     pub(crate) fn warnings(&self, about: &str, max_seq_len: usize) -> Vec<Warning> {
         let Self {
             rows,
@@ -84,7 +84,7 @@ impl EncodeReport {
             let share = share(self.tokens_cut, truncated * max_seq_len + self.tokens_cut);
             warnings.push(warning(
                 format!("{truncated} of {rows} rows are cut, {share} of their tokens"),
-                "raise train.max_seq_len, or split the rows: what is cut is not trained on",
+                "raise train.max_seq_len, or split the rows: the cut part is not trained",
             ));
         }
         let unended = kept.saturating_sub(self.with_eos_target);

@@ -11,7 +11,7 @@ const MAP: &str = "special_tokens_map.json";
 const MODEL: [&str; 2] = ["generation_config.json", "config.json"];
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
-/// What the JSON files beside `tokenizer.json` say.
+/// Contents of the JSON files next to `tokenizer.json`.
 #[derive(Debug)]
 pub(crate) struct ModelFiles<'a> {
     directory: &'a Path,
@@ -37,7 +37,7 @@ impl<'a> ModelFiles<'a> {
 
     /// The token under `key`, such as `bos_token`, and its id by `id_of`.
     ///
-    /// A null in `tokenizer_config.json` means that there is none.
+    /// A null in `tokenizer_config.json` means no such token.
     pub(crate) fn token(
         &self,
         key: &'static str,
@@ -74,7 +74,7 @@ impl<'a> ModelFiles<'a> {
         Ok(None)
     }
 
-    /// Whether any file says what the tokenizer's own special tokens are.
+    /// True if any file defines the tokenizer's special tokens.
     pub(crate) fn name_tokens(&self) -> bool {
         self.tokenizer_config.is_some() || self.special_tokens_map.is_some()
     }

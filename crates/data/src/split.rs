@@ -5,7 +5,7 @@ use crate::{
     permutation::{Permutation, mix},
 };
 
-/// Whether each of `rows` rows of the dataset named `dataset` is held out.
+/// For each of `rows` rows of the dataset named `dataset`, true if it is held out.
 ///
 /// `fraction` of them are, rounded, at least one unless it is zero; which ones depends on the
 /// dataset's name and `seed` alone, so that all adapters that share a dataset share the split.

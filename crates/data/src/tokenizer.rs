@@ -21,7 +21,8 @@ pub(crate) struct Beginning {
     pub(crate) ids: Vec<u32>,
     /// Bytes of the text that each stands for, if they were asked for.
     pub(crate) offsets: Vec<Range<usize>>,
-    /// Tokens of what was not tokenised, if it goes on as it begins; none of a whole text.
+    /// Estimated tokens of the part that was not tokenised, from the average of the tokenised part;
+    /// 0 for a complete text.
     pub(crate) beyond: usize,
 }
 
@@ -59,7 +60,7 @@ impl Tokenizer {
             reason: error.to_string(),
         };
         let mut inner = tokenizers::Tokenizer::from_file(&path).map_err(malformed)?;
-        // Files may carry the settings of whoever saved them; rows are cut and padded elsewhere.
+        // Drop truncation and padding settings of the file; rows are cut elsewhere.
         inner.with_truncation(None).map_err(malformed)?;
         inner.with_padding(None);
 
@@ -169,7 +170,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// As [`encode`](Self::encode).
+    /// See [`encode`](Self::encode).
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let ids = self.encode(text)?;
         let written = self.leading_bos(&ids);
@@ -228,7 +229,7 @@ impl Tokenizer {
         &self.eos_ids
     }
 
-    /// The padding token, EOS if there is none.
+    /// The padding token, or EOS without one.
     pub fn pad(&self) -> Option<u32> {
         self.pad.or(self.eos())
     }

@@ -52,7 +52,7 @@ impl Turns<'_> {
             .map(Some)
     }
 
-    /// Where the whole has passed what message `index` is the continuation of.
+    /// Position in the whole after the text that message `index` continues.
     fn start(&self, index: usize) -> Result<Option<usize>, TemplateError> {
         let messages = &self.conversation.messages;
         self.passed(&messages[..index], messages[index].is_assistant())
@@ -73,8 +73,8 @@ impl Turns<'_> {
         Ok(end.filter(|end| start <= *end).map(|end| start..end))
     }
 
-    /// Where the whole has passed the text of its first messages, white space apart, if the template
-    /// can render these and the whole begins so.
+    /// Position in the whole after the text of its first messages, ignoring white space, if the
+    /// template can render these and the whole begins so.
     fn passed(&self, messages: &[Message], prompt: bool) -> Result<Option<usize>, TemplateError> {
         let text = rendered(self.render(messages, prompt))?;
         let common = text.map(|text| follow(&text, self.whole));
@@ -143,8 +143,8 @@ impl Turns<'_> {
             .ok_or_else(|| ambiguous("what comes before it changes with its content"))
     }
 
-    /// Where the text of message `index` begins to depend on it, if that is not in earlier messages;
-    /// in `messages` it is nothing but a stand-in.
+    /// Position from which the text of message `index` depends on it, if not in earlier messages;
+    /// in `messages` it is only a placeholder.
     fn start_by_stand_in(
         &self,
         messages: &[Message],
@@ -157,7 +157,7 @@ impl Turns<'_> {
         if self.whole.starts_with(before) {
             return Ok(Some(before.len()));
         }
-        // What it has besides its content, such as reasoning, comes first.
+        // Other parts than the content, such as reasoning, come first.
         let earlier = self.passed(&messages[..index], false)?;
         Ok(earlier.map(|earlier| earlier.max(common_prefix(before, self.whole))))
     }
@@ -177,7 +177,8 @@ fn rendered(text: Result<String, TemplateError>) -> Result<Option<String>, Templ
     }
 }
 
-/// How much of `rest` ends a turn: `tail` is what the template writes if no message follows.
+/// Length of the part of `rest` that ends a turn: `tail` is what the template writes if no message
+/// follows.
 fn end_of_turn(tail: &str, rest: &str) -> usize {
     let common = follow(tail, rest);
     if common.complete {
@@ -199,7 +200,7 @@ fn common_prefix(left: &str, right: &str) -> usize {
     same.map(|(left, _)| left.len_utf8()).sum()
 }
 
-/// How far two texts go together.
+/// Length of the common prefix of two texts.
 #[derive(Debug, PartialEq, Eq)]
 struct Common {
     /// Bytes of the first text.
@@ -210,7 +211,7 @@ struct Common {
     complete: bool,
 }
 
-/// How far `text` goes as `lead` does, whatever white space there is between their characters; at
+/// Length of the prefix of `text` that equals `lead`, ignoring white space between characters; at
 /// the end white space counts if both have it.
 fn follow(lead: &str, text: &str) -> Common {
     let skip = |whole: &str, at: usize| {

@@ -1,15 +1,15 @@
-//! What is odd about data that can be trained on all the same.
+//! Warnings about data that can be trained on.
 
 use std::fmt;
 
 /// Something that was probably not meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What it is about: `dataset shout at max_seq_len 16`.
+    /// Subject, such as `dataset shout at max_seq_len 16`.
     pub about: String,
-    /// What is odd.
+    /// The warning.
     pub message: String,
-    /// What can be done about it.
+    /// Hint.
     pub hint: Option<&'static str>,
 }
 

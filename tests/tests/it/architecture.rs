@@ -1,6 +1,13 @@
-//! The pages that show a stranger around name what is there.
+//! Pages of the documentation agree with the sources that they name.
 
-use std::{collections::BTreeSet, env, ffi::OsStr, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::Value;
 
@@ -90,4 +97,73 @@ fn the_files_of_the_architecture_page_exist() {
         }
     }
     assert!(found > 50, "{found} files");
+}
+
+/// Code spans of a table's cell.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_guarantee_names_tests_and_mutations_that_exist() {
+    let page = read("docs/guarantees.md");
+    let mutations = read("tests/mutations.sh");
+    let mutations: BTreeSet<&str> = mutations
+        .lines()
+        .filter_map(|line| line.strip_prefix("mutation "))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let mut found = 0;
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.split(" |").collect();
+        if cells[0] == "| Guarantee" {
+            continue;
+        }
+        assert_eq!(cells.len(), 4, "{line}");
+        let tests: Vec<&str> = quoted(cells[1]).collect();
+        assert!(!tests.is_empty(), "no test: {line}");
+        for test in tests {
+            let (path, name) = test.split_once("::").expect("file::test");
+            let function = format!("fn {name}(");
+            assert!(read(path).contains(&function), "{test}");
+        }
+        for name in quoted(cells[2]) {
+            assert!(mutations.contains(name), "no mutation {name}");
+        }
+        found += 1;
+    }
+    assert!(found > 30, "{found} guarantees");
+}
+
+/// Markdown files below a folder, without fixtures and build output.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if path.is_dir() {
+            if ![".git", "target", "runs", "shared"].contains(&name.to_string_lossy().as_ref()) {
+                pages(&path, found);
+            }
+        } else if path.extension() == Some(OsStr::new("md")) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut found = Vec::new();
+    pages(root(), &mut found);
+    assert!(found.len() > 30, "{} pages", found.len());
+    for page in found {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in text.split("](").skip(1) {
+            let target = link.split([')', '#', ' ']).next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let path = page.parent().expect("a folder").join(target);
+            assert!(path.exists(), "{} links to {target}", page.display());
+        }
+    }
 }

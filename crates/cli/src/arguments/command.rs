@@ -13,13 +13,12 @@ use super::{
 };
 use crate::exit::Exit;
 
-/// How to begin.
 const START: &str = "Start with: loraloom init my-run && loraloom train my-run/loraloom.yaml";
 
 /// Fine-tune many LoRA adapters at once over one frozen Llama-family model.
 ///
-/// A configuration names a model, datasets and adapters; `loraloom train` trains all adapters in one
-/// run, sharing the model. Results are plain PEFT directories.
+/// A configuration names a model, datasets and adapters. `loraloom train` trains all adapters in
+/// one run over one copy of the model and writes each as a PEFT directory.
 #[derive(Debug, Parser)]
 #[command(
     name = "loraloom",
@@ -30,79 +29,77 @@ const START: &str = "Start with: loraloom init my-run && loraloom train my-run/l
     after_long_help = format!("{START}\n\n{}", Exit::table())
 )]
 pub(crate) struct Arguments {
-    /// What is printed besides the data.
     #[command(flatten)]
     pub(crate) output: OutputArguments,
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What is printed besides the data.
+/// Options for everything printed besides data.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArguments {
-    /// Print nothing but data and errors.
+    /// Print only data and errors.
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Print plain lines instead of progress bars, as is done anyway if stderr is no terminal.
+    /// Print plain lines instead of progress bars; the default if stderr is not a terminal.
     #[arg(long, global = true)]
     pub(crate) no_progress: bool,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write a configuration, small datasets and a tiny model to try everything with.
+    /// Write a starter configuration with small datasets and a tiny model.
     Init(InitArguments),
-    /// Check a configuration, its model, tokenizer, data and directories; needs no device.
+    /// Check a configuration, its model, tokenizer, data and directories. Needs no device.
     Check(CheckArguments),
-    /// Say what a run would take before it starts: memory, groups, balance, idle time; needs no device.
+    /// Estimate a run's memory, grouping, stage balance and idle time. Needs no device.
     Plan(PlanArguments),
-    /// Train every adapter of a configuration to its end.
+    /// Train every adapter of a configuration.
     Train(TrainArguments),
-    /// Train what is submitted to a run directory, for as long as it runs.
+    /// Start a server that trains the tasks submitted to its run directory.
     Serve(ServeArguments),
-    /// Give a server the adapters of a configuration to train; it need not run just now.
+    /// Submit the adapters of a configuration to a server, which need not be running.
     Submit(SubmitArguments),
-    /// Show how the tasks of a server stand.
+    /// Show the tasks of a server and their progress.
     Status(StatusArguments),
-    /// Have a task leave its place, and keep all of it.
+    /// Pause a task, keeping its progress.
     Pause(TaskArguments),
-    /// Have a paused task go on.
+    /// Resume a paused or failed task.
     Resume(TaskArguments),
-    /// End a task for good; what it has saved stays.
+    /// Cancel a task for good, keeping the files it has saved.
     Cancel(TaskArguments),
-    /// Submit a task like another, with other settings.
+    /// Submit a copy of a task with some settings changed.
     Clone(CloneArguments),
-    /// Say why a task trains or waits, and what happened to it.
+    /// Explain why a task trains or waits, with its history.
     Explain(TaskArguments),
-    /// Complete a prompt with adapters, side by side, and with the base model to compare.
+    /// Complete a prompt with several adapters side by side, and with the base model.
     Generate(GenerateArguments),
-    /// Hold a stage of a model for a `train` on another machine, on this machine's device.
+    /// Serve a stage of a model on this machine to a `train` on another machine.
     Worker(WorkerArguments),
-    /// Replay a job trace on a virtual clock with the scheduler that training has; needs no device.
+    /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.
     Simulate(SimulateArguments),
-    /// Measure this machine: the operator alone, and training steps over random weights.
+    /// Benchmark this machine: the operator, and training steps over random weights.
     Bench(BenchArguments),
-    /// Look over this machine: backends, devices, disk, model files.
+    /// Check this machine: backends, devices, disk, model files.
     Doctor(DoctorArguments),
-    /// Show, describe or import configurations.
+    /// Show a configuration, print the schema, or import from mLoRA.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell to print the script for.
         shell: Shell,
     },
 }
 
 impl Arguments {
-    /// Parses a command line. A negative number is a value there: its option refuses it with the range.
+    /// Parses a command line. Negative numbers are taken as values, so that an option refuses them with
+    /// its range.
     ///
     /// # Errors
     ///
-    /// A mistake, or a wish for help.
+    /// A usage error, or a request for help or the version.
     pub(crate) fn parse_from(
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {

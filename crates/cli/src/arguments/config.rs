@@ -1,4 +1,4 @@
-//! Arguments of the commands around a configuration.
+//! Arguments of the commands that read a configuration.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ use loraloom_model::LlamaConfig;
 /// Arguments of `init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArguments {
-    /// Directory to write to; it is created if it does not exist.
+    /// Directory to write to, created if missing.
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
-    /// Overwrite files that exist.
+    /// Overwrite existing files.
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-/// A configuration file and what the command line changes of it.
+/// A configuration file and its overrides.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArguments {
-    /// The configuration: YAML, TOML or JSON by its extension, or an mLoRA YAML.
+    /// Configuration file: YAML, TOML or JSON, by its extension, or an mLoRA YAML.
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
-    /// Set any key by its dotted path, such as `defaults.train.learning_rate=1e-4` or
-    /// `adapters.NAME.lora.r=8`; can be given several times.
+    /// Override a key by its dotted path, such as `defaults.train.learning_rate=1e-4` or
+    /// `adapters.NAME.lora.r=8`. Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
-    /// The model directory, instead of the configuration's; an mLoRA YAML has none.
+    /// Model directory, instead of the configuration's. Required with an mLoRA YAML.
     #[arg(long, alias = "base_model", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) base_model: Option<PathBuf>,
 }
@@ -34,7 +34,6 @@ pub(crate) struct ConfigArguments {
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// What to check.
     #[command(flatten)]
     pub(crate) config: ConfigArguments,
     /// Print one JSON object.
@@ -42,26 +41,24 @@ pub(crate) struct CheckArguments {
     pub(crate) json: bool,
 }
 
-/// The commands below `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print a configuration with every default filled in, as it would be run.
+    /// Print a configuration with every default filled in.
     Show {
-        /// What to show.
         #[command(flatten)]
         config: ConfigArguments,
         /// Print JSON instead of YAML.
         #[arg(long)]
         json: bool,
     },
-    /// Print the JSON schema of a configuration file, for editors.
+    /// Print the JSON schema of configurations, for editors.
     Schema,
-    /// Print an mLoRA YAML as a configuration of loraloom.
+    /// Convert an mLoRA YAML to a loraloom configuration.
     Import {
-        /// The mLoRA YAML.
+        /// mLoRA YAML to convert.
         #[arg(value_name = "MLORA", value_hint = ValueHint::FilePath)]
         path: PathBuf,
-        /// The model directory, which an mLoRA YAML does not name.
+        /// Model directory, which an mLoRA YAML does not name.
         #[arg(long, alias = "base_model", value_name = "DIR", value_hint = ValueHint::DirPath)]
         base_model: Option<PathBuf>,
     },
@@ -70,11 +67,11 @@ pub(crate) enum ConfigCommand {
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Look at this model directory too.
+    /// Also check this model directory.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
-    /// Compare every operation of GPUs with the CPU, and products of the sizes of a model of this shape.
-    /// Takes a minute.
+    /// Compare every GPU operation with the CPU, and matrix products of this model shape. Takes a
+    /// minute.
     #[arg(long, value_name = "SHAPE", num_args = 0..=1, default_missing_value = "llama-3.1-8b",
         value_parser = PossibleValuesParser::new(LlamaConfig::names()))]
     pub(crate) thorough: Option<String>,

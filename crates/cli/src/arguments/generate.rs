@@ -9,40 +9,40 @@ use super::values::{parse_count, parse_dtype, parse_not_negative, parse_probabil
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("source").required(true).multiple(true).args(["run", "model"])))]
 pub(crate) struct GenerateArguments {
-    /// The prompt; `-` reads it from stdin.
+    /// Prompt to complete; `-` reads it from stdin.
     pub(crate) prompt: String,
-    /// A run directory; its model, and its adapters by their names.
+    /// Run directory to take the model and adapters from.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) run: Option<PathBuf>,
-    /// The model directory; with `--run`, instead of the run's.
+    /// Model directory; with `--run`, instead of the run's.
     #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
-    /// Adapters, separated by commas: names in the run (the best state if there is one; `NAME@last`
-    /// is the last) or PEFT directories. Left out, it is every adapter of the run.
+    /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
+    /// state if it was saved, `NAME@last` its last [default: every adapter of the run].
     #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',')]
     pub(crate) adapters: Vec<String>,
-    /// Complete the prompt without an adapter too.
+    /// Also complete the prompt without an adapter.
     #[arg(long)]
     pub(crate) compare_base: bool,
-    /// Stop after this many tokens.
+    /// Largest number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
     pub(crate) max_new_tokens: usize,
-    /// Divide logits by this before drawing; 0 always takes the most likely token.
+    /// Sampling temperature; 0 always takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_not_negative)]
     pub(crate) temperature: f64,
-    /// Draw from this many most likely tokens only.
+    /// Sample only from the K most likely tokens.
     #[arg(long, value_name = "K", value_parser = parse_count)]
     pub(crate) top_k: Option<usize>,
-    /// Draw from the fewest most likely tokens that together have this probability.
+    /// Sample only from the smallest set of most likely tokens with total probability P.
     #[arg(long, value_name = "P", value_parser = parse_probability)]
     pub(crate) top_p: Option<f64>,
-    /// Seed of the draws.
+    /// Seed of sampling.
     #[arg(long, default_value_t = 0, value_parser = parse_whole)]
     pub(crate) seed: u64,
-    /// Put the prompt into the tokenizer's chat template as the user's message.
+    /// Wrap the prompt in the tokenizer's chat template as the user's message.
     #[arg(long)]
     pub(crate) chat: bool,
-    /// Where to compute: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
+    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
     #[arg(long, default_value_t = DeviceChoice::Auto)]
     pub(crate) device: DeviceChoice,
     /// Type of the model's weights: auto, float32, bfloat16 or float16.

@@ -1,10 +1,13 @@
-//! The command line. Comments on arguments are the help text, and the help text is the documentation.
+//! The command line. Doc comments of arguments are the help texts, and `docs/cli.md` is generated
+//! from them.
 
 mod bench;
 mod command;
 mod config;
 mod generate;
 mod queue;
+#[cfg(test)]
+mod reference;
 mod simulate;
 mod train;
 mod values;

@@ -14,54 +14,53 @@ use super::values::{parse_count, parse_index, parse_not_negative, parse_positive
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 TRACE is CSV with the columns timestamp (YYYY-MM-DD HH:MM:SS), duration (seconds), num_gpus and cluster, \
-as in Microsoft's Philly traces. A job is one adapter of one tenant, its cluster; it takes as many steps \
-as fill its duration with a device to itself. Rank (2, 4, 8, 16), batch size (1, 2, 4, 8) and length \
-(128, 256, 512, 1024) are drawn from the seed. num_gpus is not used.
+as in Microsoft's Philly traces. Each job becomes one adapter; its cluster is the tenant. Its number of \
+steps fills its duration on a device of its own. Rank (2, 4, 8, 16), batch size (1, 2, 4, 8) and length \
+(128, 256, 512, 1024) are drawn from the seed. num_gpus is ignored.
 
-Each device has the whole model and trains one group, as the groups of a pipeline of so many stages do \
-that is never idle. Iterations take what the costs say; the scheduler does not know them and fits its \
-own. Everything but the time of a decision is the same for the same seed.
+Each device holds the whole model and trains one group, which models a pipeline with as many stages as \
+devices and no idle time. The costs determine how long iterations take; the scheduler does not know them \
+and fits its own. The same seed gives the same results, except for the time of a decision.
 
 Policies: one_task_per_device, naive_grouping (the first device with room, as mLoRA) and least_loaded (the \
 device with room and the fewest tokens a step), all first come, first served; rpm (strict_fifo with \
 --rate-limit) and lcf (fair without the lift of a tenant that returns), the baselines of VTC; and \
 strict_fifo, best_effort_fifo and fair. The last five group under --max-slowdown.")]
 pub(crate) struct SimulateArguments {
-    /// The trace.
+    /// Job trace.
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) trace: PathBuf,
-    /// The policy.
+    /// Policy to simulate.
     #[arg(long, default_value = "best_effort_fifo", value_parser = policies(), conflicts_with = "compare")]
     pub(crate) policy: SimulatedPolicy,
-    /// Replay under every policy.
+    /// Simulate every policy.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Number of jobs, one after another in order of arrival.
+    /// Number of jobs, consecutive in order of arrival.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = parse_count)]
     pub(crate) jobs: usize,
-    /// The first of them, counted from 0 in order of arrival; left out, it is drawn from the seed.
+    /// Index of the first job, from 0 in order of arrival [default: drawn from the seed].
     #[arg(long, value_name = "N", value_parser = parse_index)]
     pub(crate) start: Option<usize>,
     /// Number of devices.
     #[arg(long, value_name = "D", default_value_t = 8, value_parser = parse_count)]
     pub(crate) devices: usize,
-    /// Spread arrivals so that devices with one task each would have this many times too much to do.
+    /// Scale arrivals so that devices with one task each would be loaded X times over.
     #[arg(long, value_name = "X", default_value_t = 2.0, value_parser = parse_positive)]
     pub(crate) load: f64,
-    /// Leave arrivals as they are in the trace.
+    /// Keep the arrival times of the trace.
     #[arg(long, conflicts_with = "load")]
     pub(crate) as_recorded: bool,
-    /// Seed of all draws.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 0, value_parser = parse_whole)]
     pub(crate) seed: u64,
-    /// JSON file with what iterations take, instead of the built-in costs.
+    /// JSON file with the costs of iterations, instead of the built-in ones.
     #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
     pub(crate) costs: Option<PathBuf>,
-    /// Largest slowdown of a task by its group.
+    /// Largest slowdown of a task by the other tasks of its group.
     #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_positive)]
     pub(crate) max_slowdown: f64,
-    /// Whether naive_grouping pads its batches: longest, as mLoRA's, or none, as loraloom's and those of
-    /// all other policies.
+    /// Padding of naive_grouping's batches: longest, as in mLoRA, or none, as in all other policies.
     #[arg(long, value_name = "PADDING", default_value = "longest", value_parser = paddings())]
     pub(crate) naive_padding: Padding,
     /// Tasks that rpm lets a tenant submit within 24 hours; others wait.
@@ -70,7 +69,7 @@ pub(crate) struct SimulateArguments {
     /// Standard deviation of the seconds that the scheduler measures, relative to the true ones.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_not_negative)]
     pub(crate) noise: f64,
-    /// Also draw completion times, and running and waiting jobs over time, as an SVG image.
+    /// Also draw completion times, and running and waiting jobs over time, as SVG.
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     pub(crate) chart: Option<PathBuf>,
     /// Print one JSON object.

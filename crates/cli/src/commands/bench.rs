@@ -28,7 +28,7 @@ struct Defaults {
     adapters: [usize; 2],
 }
 
-/// Fills a GPU.
+/// Sizes that fill a GPU.
 const LARGE: Defaults = Defaults {
     rows: 8192,
     width: 4096,
@@ -37,7 +37,7 @@ const LARGE: Defaults = Defaults {
     length: 512,
     adapters: [1, 4],
 };
-/// Takes seconds on a CPU.
+/// Sizes that take seconds on a CPU.
 const SMALL: Defaults = Defaults {
     rows: 256,
     width: 512,
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     printer.warnings(&opened.warnings);
     if arguments.profile && opened.name == "cpu" {
         return Err(
-            Failure::usage("--profile times kernels, which a CPU has none of")
+            Failure::usage("--profile needs a GPU, whose kernels it times")
                 .hint("name a GPU with --device, or leave --profile out")
                 .into(),
         );
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     };
     if !arguments.end_to_end_only {
         if opened.software {
-            progress("`composed` is left out: Burn tunes it for minutes on a software adapter");
+            progress("skips `composed`: Burn tunes it for minutes on a software adapter");
         }
         let measured = kernels.run(&opened.device, &mut progress);
         report.kernels = measured.map_err(TrainerError::from)?;
@@ -179,9 +179,8 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
             .find(|projection| projection.name() == name);
         found.ok_or_else(|| {
             let all = Projection::ALL.map(Projection::name).join(", ");
-            Failure::usage(format!("no projection is called `{name}`")).hint(format!(
-                "`--target-modules` takes some of {all}, or all-linear"
-            ))
+            Failure::usage(format!("no projection is called `{name}`"))
+                .hint(format!("expected some of {all}, or all-linear"))
         })
     };
     if let Some((_, name)) = names

@@ -1,4 +1,4 @@
-//! `check CONFIG`: everything that can be known before a device is touched.
+//! `check CONFIG`: all checks that need no device.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,9 +20,9 @@ use crate::{
     arguments::CheckArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
 };
 
-/// Bytes of a name in common file systems.
+/// Longest name in common file systems, in bytes.
 const LONGEST_NAME: usize = 255;
-/// Bytes of a path in Linux are 4096, and a run makes directories and files below its own.
+/// Longest path of a run directory, in bytes: Linux allows 4096, and a run creates paths below its own.
 const LONGEST_PATH: usize = 3800;
 
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -135,7 +135,7 @@ pub(super) fn tokenizer(
     }
 }
 
-/// Reads every dataset that is used and encodes it once for each way an adapter asks for.
+/// Reads every used dataset and encodes it once per distinct encoding that adapters need.
 fn data(
     config: &RunConfig,
     model: Option<&LlamaConfig>,
@@ -222,7 +222,7 @@ fn samples(
     report.pass(label, found)
 }
 
-/// Checks an adapter against the model and says what it is, and what is odd about it.
+/// Checks an adapter against the model; returns its description and warnings.
 fn describe_adapter(
     adapter: &AdapterConfig,
     directory: &Path,
@@ -256,7 +256,7 @@ fn describe_adapter(
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
 }
 
-/// Checks that a run can be written to `directory`: it holds none yet and files can be made there.
+/// Checks that a run can be written to `directory`: it holds no run and is writable.
 fn output_directory(directory: &Path) -> anyhow::Result<String> {
     run_directory::refuse_used(directory)?;
     let bytes = |name: &OsStr| name.as_encoded_bytes().len();
@@ -280,8 +280,8 @@ fn output_directory(directory: &Path) -> anyhow::Result<String> {
     Ok(format!("{} can be written", directory.display()))
 }
 
-/// Makes and removes a file in `directory` or, where that does not exist, in the nearest directory
-/// above it that does.
+/// Creates and removes a file in `directory` or, if that does not exist, in its nearest existing
+/// parent.
 pub(super) fn writable(directory: &Path) -> std::io::Result<()> {
     let here = Path::new(".");
     let existing = directory

@@ -32,7 +32,7 @@ pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<
     Ok(Exit::Success)
 }
 
-/// What the command line changes of a configuration.
+/// Load options of the command line.
 pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
     LoadOptions {
         overrides: arguments.overrides.clone(),
@@ -41,7 +41,7 @@ pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
     }
 }
 
-/// Loads a configuration and prints what is odd about it.
+/// Loads a configuration and prints its warnings.
 pub(super) fn load(
     options: &LoadOptions,
     arguments: &ConfigArguments,

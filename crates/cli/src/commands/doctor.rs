@@ -1,4 +1,4 @@
-//! `doctor`: what this machine has and whether it works.
+//! `doctor`: checks this machine.
 
 use std::{fmt, path::Path};
 
@@ -17,10 +17,10 @@ use crate::{
     printer::Printer,
 };
 
-/// What to do with a device that computes something else than the CPU.
+/// Hint for a device whose results differ from the CPU's.
 const WRONG: &str = "do not train on it: update its driver, and report this";
 
-/// Less free space than this is worth a word: a run of a few large adapters writes as much.
+/// Free space below which `doctor` warns: a run of a few large adapters writes as much.
 #[cfg(unix)]
 const LITTLE_SPACE: u64 = 2 << 30;
 
@@ -68,15 +68,15 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
     report.finish()
 }
 
-/// Opens a device and lets it run the operator. A GPU that fails is a warning: the CPU still works.
+/// Opens a device and runs the operator on it. A failing GPU is only a warning: the CPU still works.
 fn compute(
     listed: &Listed,
     thorough: Option<&LlamaConfig>,
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     if listed.software && thorough.is_none() {
-        let hint = "`auto` does not pick it; the cpu backend is faster";
-        return report.warn(&listed.name, "drawn by the CPU".to_owned(), Some(hint));
+        let hint = "`auto` does not choose it: the CPU backend is faster";
+        return report.warn(&listed.name, "emulated by the CPU".to_owned(), Some(hint));
     }
     let works = device::open_listed(listed)
         .map_err(anyhow::Error::from)
@@ -116,8 +116,8 @@ fn compute(
     }
 }
 
-/// Compares a device with the CPU, operation by operation, in the types that it has, and products of
-/// the sizes of a model.
+/// Compares every operation of a device with the CPU, in the types that it supports, and matrix
+/// products of a model's sizes.
 fn compare(
     name: &str,
     device: &Device,
@@ -178,17 +178,17 @@ fn compare(
     Ok(())
 }
 
-/// An error or a panic as its text.
+/// The message of an error or a panic.
 fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     panics::catch(work)?.map_err(|error| error.to_string())
 }
 
-/// Whether the working directory can be written and how much fits.
+/// Checks that the working directory can be written, and its free space.
 fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
     let here = Path::new(".");
     if let Err(error) = check::writable(here) {
         let message = format!("cannot write to the working directory: {error}");
-        let hint = "set `output_dir` to a place that can be written";
+        let hint = "set `output_dir` to a writable directory";
         return report.warn("disk", message, Some(hint));
     }
     #[cfg(unix)]
@@ -199,7 +199,7 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
             report.warn(
                 "disk",
                 found,
-                Some("a run needs room for its adapters; free some"),
+                Some("a run needs space for its adapters: free some"),
             )
         } else {
             report.pass("disk", found)

@@ -1,4 +1,4 @@
-//! `generate PROMPT`: what the adapters make of a prompt, side by side.
+//! `generate PROMPT`: completions of several adapters, side by side.
 
 use std::{
     io::{self, Read},
@@ -24,7 +24,7 @@ struct Written<'a> {
 
 #[derive(Debug, Serialize)]
 struct Completion<'a> {
-    /// `null` is the model without an adapter.
+    /// `null` for the model without an adapter.
     adapter: Option<&'a str>,
     directory: Option<&'a PathBuf>,
     text: &'a str,
@@ -93,8 +93,8 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     Ok(Exit::Success)
 }
 
-/// Completions for people to read: under their names, if there are several, with one empty line
-/// between them whatever line ends they end in.
+/// Completions as text: under their names if there are several, separated by one empty line whatever
+/// line ends they have.
 fn side_by_side(names: &[&str], texts: &[String]) -> String {
     if let [text] = texts {
         return trimmed(text).to_owned();
@@ -124,7 +124,7 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
     })
 }
 
-/// Names and directories of the adapters asked for, each once.
+/// Names and directories of the requested adapters, without duplicates.
 fn adapters(arguments: &GenerateArguments) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let mut named: Vec<String> = Vec::new();
     for spec in &arguments.adapters {

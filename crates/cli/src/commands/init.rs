@@ -1,4 +1,4 @@
-//! `init [DIR]`: a configuration, datasets and a tiny model to try everything with.
+//! `init [DIR]`: writes a starter configuration, datasets and a tiny model.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::{arguments::InitArguments, exit::Exit, failure::Failure, printer::Pri
 const CONFIG: &str = "loraloom.yaml";
 const MODEL: &str = "tiny-llama";
 
-/// A file that is part of the binary, by its place below the directory.
+/// A file in the binary, with its path below the directory.
 type Bundled<'a> = (&'a str, &'a [u8]);
 
 macro_rules! bundled {
@@ -21,7 +21,7 @@ macro_rules! bundled {
     };
 }
 
-/// Small enough to be carried along: the first run needs no download.
+/// Small enough to embed, so that the first run needs no download.
 const MODEL_FILES: [Bundled<'_>; 6] = bundled!("assets/":
     "tiny-llama/chat_template.jinja",
     "tiny-llama/config.json",

@@ -1,4 +1,4 @@
-//! One file a command.
+//! The commands, one file each.
 
 mod bench;
 mod check;
@@ -26,7 +26,7 @@ use crate::{arguments::Command, exit::Exit, printer::Printer};
 ///
 /// # Errors
 ///
-/// Whatever keeps it from being done; [`failure::report`](crate::failure::report) prints it.
+/// Any failure of the command; [`failure::report`](crate::failure::report) prints it.
 pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
     match command {
         Command::Init(arguments) => init::run(&arguments, printer),

@@ -1,4 +1,4 @@
-//! `plan CONFIG`: what a run would take and how it would go, before it starts.
+//! `plan CONFIG`: estimates memory, grouping and time of a run.
 
 use std::{fmt::Write, fs};
 
@@ -7,7 +7,7 @@ use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 use super::config;
 use crate::{arguments::PlanArguments, exit::Exit, failure::Failure, printer::Printer, table};
 
-/// Marks what is an estimate.
+/// Marks an estimate.
 const ESTIMATE: &str = "*";
 
 pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -95,7 +95,7 @@ fn stages(plan: &Plan) -> String {
     )
 }
 
-/// The layers, and what else of the model is there.
+/// The layers of a stage, with embedding and head.
 fn held(stage: &PlannedStage) -> String {
     let last = (stage.first_layer + stage.layers).saturating_sub(1);
     let mut text = if stage.layers == 1 {
@@ -111,7 +111,7 @@ fn held(stage: &PlannedStage) -> String {
     text
 }
 
-/// The layers of each stage, where groups differ.
+/// The layers of each stage by partition, if groups differ.
 fn partitions(partitions: &[Vec<usize>]) -> String {
     let columns = [("partition", false), ("layers on each stage", true)];
     let row = |(index, counts): (usize, &Vec<usize>)| {
@@ -198,7 +198,7 @@ fn time(plan: &Plan) -> String {
     text
 }
 
-/// A worker by the beginning of its key; devices as they are.
+/// A worker with its key abbreviated; devices unchanged.
 fn shortened(stage: &str) -> String {
     const SHOWN: usize = 8;
     match stage
@@ -217,7 +217,7 @@ fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
-/// Three digits and a decimal unit.
+/// Bytes with three digits and a decimal unit.
 fn bytes(count: f64) -> String {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let Some((unit, size)) = units.into_iter().find(|(_, size)| count >= *size) else {

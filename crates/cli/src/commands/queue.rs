@@ -54,7 +54,7 @@ pub(super) fn ask(
     printer.data(&match answer {
         Answer::Waits => format!("{name}: the server will {request} it after this step"),
         Answer::CarriedOut => format!("{name} {stands}"),
-        Answer::Withdrew => format!("{name}: what was asked before is taken back; it {stands}"),
+        Answer::Withdrew => format!("{name}: the earlier request is withdrawn; it {stands}"),
         Answer::Already => format!("{name} {stands} already"),
     })?;
     Ok(Exit::Success)

@@ -9,14 +9,14 @@ use crate::{
     printer::{Printer, Status},
 };
 
-/// Findings, printed as they come or as one JSON object at the end.
+/// Findings, printed one by one or as one JSON object at the end.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) printer: &'a Printer,
     json: bool,
     findings: Vec<Finding>,
     exit: Exit,
-    /// False once the reader has closed the pipe; the checks go on for the exit code.
+    /// False once the reader has closed the pipe; checks continue for the exit code.
     is_read: bool,
 }
 
@@ -45,12 +45,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// All is well with `name`.
+    /// Reports that `name` passed.
     pub(super) fn pass(&mut self, name: &str, message: String) -> anyhow::Result<()> {
         self.add(Status::Pass, name, message, None)
     }
 
-    /// Something about `name` is probably not meant.
+    /// Reports a warning about `name`.
     pub(super) fn warn(
         &mut self,
         name: &str,
@@ -60,7 +60,7 @@ impl<'a> Report<'a> {
         self.add(Status::Warn, name, message, hint.map(str::to_owned))
     }
 
-    /// Adds the warnings that training gives as well.
+    /// Reports the warnings that training also gives.
     pub(super) fn odd(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
         for warning in warnings {
             self.warn(&warning.about, warning.message.clone(), warning.hint)?;
@@ -68,7 +68,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// `name` will not work. The first failure decides the exit code.
+    /// Reports that `name` failed. The first failure decides the exit code.
     pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
         if self.exit == Exit::Success {
             self.exit = failure::exit(error);
@@ -77,7 +77,7 @@ impl<'a> Report<'a> {
         self.add(Status::Fail, name, message, failure::hint(error))
     }
 
-    /// Prints what is left to print and says how to exit.
+    /// Prints the rest and returns the exit code.
     pub(super) fn finish(self) -> anyhow::Result<Exit> {
         if self.json {
             let written = self.printer.json(&Written {

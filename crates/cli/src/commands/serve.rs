@@ -1,4 +1,4 @@
-//! `serve RUN`: train what is submitted.
+//! `serve RUN`: trains submitted tasks.
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{ServeOptions, Server, configuration};
@@ -25,15 +25,15 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     match (server.submitted(), adapters) {
         (0, 0) => {}
         (0, _) => printer.note(&format!(
-            "the queue is not new: adapters of the configuration are left to `loraloom submit {run}`"
+            "the queue exists already: submit the adapters of the configuration with `loraloom submit {run}`"
         )),
         (submitted, _) => printer.note(&format!("{submitted} tasks submitted")),
     }
     let behind = server.recovered().iter();
     for task in behind.filter(|task| task.from_step > task.to_step) {
         printer.note(&format!(
-            "{} goes back from step {} to step {}, where it was saved",
-            task.id, task.from_step, task.to_step
+            "{} continues from step {}, its last save; it was at step {}",
+            task.id, task.to_step, task.from_step
         ));
     }
     let places = stages::open(server.config(), printer)?;

@@ -1,4 +1,4 @@
-//! `simulate TRACE`: a job trace on a virtual clock, under one policy or all of them.
+//! `simulate TRACE`: replays a job trace on a virtual clock, under one policy or all.
 
 use std::fs;
 
@@ -128,7 +128,7 @@ fn text(comparison: &Comparison) -> String {
     )
 }
 
-/// In the largest unit that is full.
+/// Seconds in the largest unit that they fill.
 fn duration(seconds: f64) -> String {
     let units = [("d", 86_400.0), ("h", 3600.0), ("min", 60.0)];
     match units.into_iter().find(|(_, length)| seconds >= *length) {

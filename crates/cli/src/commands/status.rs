@@ -1,4 +1,4 @@
-//! `status RUN`: how the tasks of a server stand.
+//! `status RUN`: the tasks of a server and their progress.
 
 use std::{thread, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
     table::aligned,
 };
 
-/// How often a watched queue is looked at.
+/// Interval at which a watched queue is polled.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Takes what is on the screen away and begins at its top.
+/// Moves the cursor to the top left and clears the screen.
 const ANEW: &str = "\x1b[H\x1b[2J";
 
 pub(super) fn run(arguments: &StatusArguments, printer: &Printer) -> anyhow::Result<Exit> {

@@ -1,4 +1,4 @@
-//! `submit RUN CONFIG` and `clone RUN TASK`: tasks for a server.
+//! `submit RUN CONFIG` and `clone RUN TASK`: submit tasks to a server.
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_server::{Client, Submitted};

@@ -1,4 +1,4 @@
-//! `train CONFIG`: every adapter to its end.
+//! `train CONFIG`: trains every adapter.
 
 use std::{error::Error, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let save = interrupt::save()?;
-    // Whether the configuration is the run's own, and nothing else.
+    // True if the configuration is the run's own, without overrides.
     let named = &arguments.config;
     let own = arguments.resume && named.config.is_dir() && named.overrides.is_empty();
     let config = configuration(&arguments, printer)?;
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
             printer.warnings(saved.warnings());
             let run = config.output_dir.display();
             printer.note(&format!(
-                "the run in {run} has ended: nothing is left to train"
+                "the run in {run} is complete: nothing is left to train"
             ));
             for adapter in &mut report.adapters {
                 adapter
@@ -104,7 +104,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(exit(&report))
 }
 
-/// The configuration that is named, or that the run directory keeps which is named in its place.
+/// The named configuration, or the one in a named run directory.
 fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Result<RunConfig> {
     let mut named = arguments.config.clone();
     let mut output_dir = arguments.output_dir.clone();
@@ -112,16 +112,16 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
         let message = format!("there is no run in `{}`", named.config.display());
         return Err(Failure::usage(message)
             .hint(
-                "RUN is the directory of a run that has begun, by default `runs/` and the name of \
-                   its configuration",
+                "RUN is the directory of a started run, by default `runs/` and the name of its \
+                 configuration",
             )
             .into());
     }
     if arguments.resume && named.config.is_dir() {
         if output_dir.is_some() {
-            let message = "`--output-dir` and a run directory to resume are given";
+            let message = "both `--output-dir` and a run directory are given";
             return Err(Failure::usage(message)
-                .hint("give the run directory alone: `loraloom train --resume RUN`")
+                .hint("give only the run directory: `loraloom train --resume RUN`")
                 .into());
         }
         let directory = named.config;
@@ -149,16 +149,16 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(config)
 }
 
-/// That the configuration in a run's directory is not as the run left it.
+/// The error about a run's own configuration that was edited.
 fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     let (file, directory) = (run_directory::CONFIG_FILE, directory.display());
     Failure::usage(failure::message(error)).hint(format!(
-        "{file} is not as the run left it: restore it, or name the configuration that the run began with, \
+        "{file} has changed since the run wrote it: restore it, or name the original configuration, \
          `loraloom train CONFIG --resume --output-dir {directory}`"
     ))
 }
 
-/// Prints a report. `some` says that only some adapters were asked, and more can be.
+/// Prints a report. `some` is true if only some adapters answered prompts.
 fn print(
     report: &RunReport,
     arguments: &TrainArguments,

@@ -1,4 +1,4 @@
-//! `worker`: a stage for a run on another machine.
+//! `worker`: serves a stage to a run on another machine.
 
 use crate::{arguments::WorkerArguments, exit::Exit, printer::Printer};
 
@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
     printer.warnings(&opened.warnings);
     let (stop, stopped) = mpsc::channel();
     interrupt::on_stop(move || {
-        // Nobody listens any more when it has been stopped already.
+        // The receiver is gone if the worker was stopped already.
         let _ = stop.send(());
     })?;
     let lines = printer.clone();

@@ -179,7 +179,7 @@ fn what_cannot_be_measured_is_refused() {
             &["--target-modules", "q_proj,v_proj,q_proj"],
             "has q_proj twice",
         ),
-        (&["--profile"], "which a CPU has none of"),
+        (&["--profile"], "whose kernels it times"),
         (&["--adapters", "0"], "expected a whole number above 0"),
         (
             &["--rows", "4", "--adapters", "8"],

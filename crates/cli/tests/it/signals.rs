@@ -169,8 +169,8 @@ fn a_signal_inside_a_long_step_ends_a_run_or_server_within_ten_seconds() {
     let seconds = begun.elapsed().as_secs_f64();
     assert!((5.0..10.0).contains(&seconds), "{seconds} seconds");
     let dropped =
-        "the step under way takes more than 5 seconds: it is dropped, and taken again on resume\n";
-    let way_back = "hint: `loraloom train --resume run` goes on from its last checkpoint\n";
+        "the current step takes more than 5 seconds: it is dropped, and repeated on resume\n";
+    let way_back = "hint: continue from the last checkpoint with `loraloom train --resume run`\n";
     for (said, end) in [
         ("train.log", format!("{dropped}{way_back}")),
         ("serve.log", dropped.to_owned()),

@@ -251,7 +251,9 @@ fn an_interrupted_run_says_how_to_go_on() {
     let last = stderr.lines().last().unwrap_or_default();
     assert_eq!(
         here.with_paths(last),
-        here.with_paths("hint: `loraloom train --resume run` goes on from its last checkpoint")
+        here.with_paths(
+            "hint: continue from the last checkpoint with `loraloom train --resume run`"
+        )
     );
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The whole file.
+/// An mLoRA configuration.
 #[derive(Debug, Deserialize)]
 #[serde(
     deny_unknown_fields,

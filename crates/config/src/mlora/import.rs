@@ -1,7 +1,7 @@
-//! The translation: an mLoRA tree becomes one of ours, with the places of the original.
+//! Translates an mLoRA tree to a loraloom tree, keeping the places of the original.
 //!
-//! What mLoRA does without saying is written out: `AdamW` with torch's weight decay of 0.01, no
-//! clipping, a loss on every position. What it cannot do right is refused by name.
+//! Implicit settings of mLoRA are written out: `AdamW` with torch's weight decay of 0.01, no
+//! clipping, a loss on every position. Settings without an equivalent are refused by name.
 
 use super::{
     file::{Adapter, Dataset, MloraFile, Optimizer, Preprocess, PromptType, Task},
@@ -21,7 +21,7 @@ const TORCH_ADAMW_WEIGHT_DECAY: f64 = 0.01;
 const CUTOFF_LEN: usize = 256;
 const SAVE_STEP: usize = 2000;
 
-/// Whether the tree is an mLoRA configuration: only those have tasks or a dispatcher.
+/// True if the tree is an mLoRA configuration: only those have tasks or a dispatcher.
 pub(crate) fn is_mlora(tree: &Node) -> bool {
     tree.get("tasks").is_some() || tree.get("dispatcher").is_some()
 }

@@ -1,4 +1,4 @@
-//! What an mLoRA configuration leaves in other files: the prompt's template, the number of rows.
+//! Parts of an mLoRA configuration that are in other files: the prompt's template, the number of rows.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -32,8 +32,7 @@ pub(super) fn template(prompt: &str, config: &Path) -> Result<String, ConfigErro
     Ok(tree.deserialize::<Prompt>(&source, "")?.template)
 }
 
-/// How many rows a JSON list has; `None` if it cannot be read here, which is reported when the
-/// data is.
+/// Number of rows of a JSON list; `None` if it cannot be read, which is reported when the data is read.
 pub(super) fn count(data: &str, config: &Path) -> Option<usize> {
     let file = File::open(mlora_path(expand(data).ok()?.as_ref(), config)).ok()?;
     let rows: Vec<IgnoredAny> = serde_json::from_reader(BufReader::new(file)).ok()?;

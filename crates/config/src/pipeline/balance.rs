@@ -9,12 +9,10 @@ use serde::{
     },
 };
 
-/// The words for balancing by cost.
 const AUTO: &str = "auto";
 const STAGGERED: &str = "staggered";
 
-/// How many decoder layers each stage holds: `auto`, `staggered`, a list, or a list of lists in a
-/// file.
+/// Decoder layers of each stage; in a file `auto`, `staggered`, a list or a list of lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceChoice {
     /// The slowest stage is as fast as possible.

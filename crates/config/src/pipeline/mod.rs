@@ -1,5 +1,4 @@
-//! The section `pipeline`: which devices and workers hold the model's layers, and how they take
-//! turns.
+//! The section `pipeline`: stages and their schedule.
 
 mod balance;
 mod resolve;

@@ -41,7 +41,7 @@ impl PipelineConfig {
         stages + stages.saturating_sub(1) * self.extra_warmup
     }
 
-    /// Whether any stage is on another machine.
+    /// True if any stage is on another machine.
     pub fn has_workers(&self) -> bool {
         let is_worker = |stage: &StageLocation| matches!(stage, StageLocation::Remote(_));
         self.stages.iter().any(is_worker)
@@ -58,8 +58,7 @@ pub enum Schedule {
     /// One group after another, each by 1F1B; a baseline.
     #[serde(rename = "one_f_one_b")]
     OneFOneB,
-    /// One group after another, each with all forward passes before its backward passes; a
-    /// baseline.
+    /// One group after another, each with all forward passes before its backward passes. A baseline.
     #[serde(rename = "gpipe")]
     GPipe,
 }

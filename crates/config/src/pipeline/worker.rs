@@ -24,7 +24,7 @@ pub struct WorkerAddress {
     pub id: String,
     /// Name or IP address of its machine; an IPv6 address has no brackets here.
     pub host: String,
-    /// Its port.
+    /// UDP port.
     pub port: u16,
 }
 

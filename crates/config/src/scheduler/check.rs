@@ -1,7 +1,7 @@
 use super::{MemoryLimit, SchedulerConfig};
 use crate::{ConfigError, place::Source, tree::Node};
 
-/// Checks the section.
+/// Checks the ranges of the section.
 ///
 /// # Errors
 ///

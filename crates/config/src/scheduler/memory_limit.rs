@@ -6,7 +6,7 @@ use serde::{
     de::{Deserialize, Deserializer, Error, Visitor},
 };
 
-/// Units of a size; of two that write a size equally short the first is used.
+/// Units of a size. Where two write a size equally short, the first is used.
 const UNITS: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -19,22 +19,22 @@ const UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// How much of a device's memory may be used: `0.9`, or `20GiB` in a file.
+/// Memory of a device that a run may use, written `0.9` or `20GiB`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MemoryLimit {
-    /// This fraction of it; above 0, at most 1.
+    /// Fraction of the device's memory; above 0, at most 1.
     Fraction(f64),
-    /// So many bytes; above 0.
+    /// Bytes; above 0.
     Bytes(u64),
 }
 
-/// A text that is no size.
+/// A text that does not parse as a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no size: expected a number and a unit, such as 20GiB or 1.5TB")]
 pub struct ParseSizeError(String);
 
 impl MemoryLimit {
-    /// The limit in bytes, on a device with so many bytes; never more than those.
+    /// The limit in bytes on a device with `device_bytes`, at most `device_bytes`.
     pub fn bytes(self, device_bytes: u64) -> u64 {
         match self {
             Self::Fraction(fraction) => ((device_bytes as f64 * fraction) as u64).min(device_bytes),

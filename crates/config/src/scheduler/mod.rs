@@ -1,4 +1,4 @@
-//! The section `scheduler`: which adapters train at a time, and beside which others.
+//! The section `scheduler`: which adapters train at the same time, and in which groups.
 
 mod check;
 mod memory_limit;

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MemoryLimit;
 
-/// Which adapters train at a time, and beside which others.
+/// Which adapters train at the same time, and in which groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     default,
@@ -11,18 +11,19 @@ use super::MemoryLimit;
     expecting = "a mapping of scheduler settings"
 )]
 pub struct SchedulerConfig {
-    /// Whose turn it is.
+    /// Order in which waiting adapters are admitted.
     pub policy: PolicyChoice,
-    /// How much of a device's memory may be used: a fraction, or a size such as 20GiB.
+    /// Memory of a device that the run may use: a fraction of it, or a size such as 20GiB. A wgpu
+    /// device does not report its memory and needs a size.
     pub memory_limit: MemoryLimit,
-    /// How much neighbours may slow an adapter down: its step time among k adapters of a device,
-    /// divided by the step time it has with 1/k of the device to itself.
+    /// Largest slowdown of an adapter by its neighbours: its step time among the k adapters of a
+    /// device, divided by its step time with 1/k of the device to itself.
     #[schemars(range(min = 1.0))]
     pub max_slowdown: f64,
-    /// At most this many adapters train at the same time.
+    /// Largest number of adapters that train at the same time. By default only memory limits it.
     #[schemars(range(min = 1))]
     pub max_adapters: Option<usize>,
-    /// Every so many seconds of waiting count as one more priority.
+    /// Seconds of waiting that raise an adapter's priority by one. By default waiting does not.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub aging: Option<f64>,
 }
@@ -39,14 +40,14 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Whose turn it is to train, in Kueue's words.
+/// Order in which waiting adapters are admitted. The names are Kueue's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyChoice {
-    /// By priority, then in the order of arrival; one that does not fit holds up all behind it.
+    /// By priority, then by arrival. An adapter that does not fit blocks all behind it.
     StrictFifo,
-    /// As `strict_fifo`, but those behind go ahead while one does not fit.
+    /// As `strict_fifo`, but smaller adapters may overtake one that does not fit.
     BestEffortFifo,
-    /// Tenants in turn, by the tokens each has had.
+    /// Tenants take turns, by the tokens that each has trained.
     Fair,
 }

@@ -146,7 +146,7 @@ impl SweepReader<'_> {
                 [("grid", file.grid.is_some()), ("base", file.base.is_some())]
             {
                 if is_written {
-                    let problem = "has no meaning beside `adapters`, which are written out";
+                    let problem = "has no meaning together with `adapters`";
                     return Err(self.invalid(field, problem.to_owned()));
                 }
             }
@@ -177,7 +177,7 @@ impl SweepReader<'_> {
         Ok(axes)
     }
 
-    /// The adapter at one point. What the grid sets has the places of the grid, the rest those of
+    /// The adapter at one point. Settings of the grid have the places of the grid, the others those of
     /// the base.
     fn point(
         &self,

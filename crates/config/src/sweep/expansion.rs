@@ -1,6 +1,6 @@
 use crate::{place::Location, tree::Node};
 
-/// Where each adapter of the run comes from, in their order.
+/// Origins of the adapters of a run, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Expansion {
     /// The point that an adapter is, if it is one.
@@ -17,7 +17,7 @@ pub(super) struct Point {
 }
 
 impl Expansion {
-    /// Where the value of an adapter's field comes from, and the path of the key that sets it: the
+    /// The place of an adapter's field, and the path of the key that sets it: the
     /// adapter itself, a grid, `defaults`, or the adapter as a whole if none sets it.
     pub(crate) fn locate(&self, tree: &Node, adapter: usize, field: &str) -> (Location, String) {
         let Some(Some(point)) = self.points.get(adapter) else {

@@ -1,4 +1,4 @@
-//! A sweep as a user may write it. The documentation of these types is what editors show.
+//! A sweep as a user writes it. The doc comments become descriptions of the JSON schema.
 #![expect(
     clippy::doc_markdown,
     reason = "editors show these descriptions as plain text"
@@ -12,54 +12,53 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 
-use super::StoppingMetric;
+use super::{EarlyStopping, StoppingMetric};
 
 /// Adapters that differ in a few settings and are compared with each other: the points of a grid, or
-/// adapters that are written out. All see the same rows in the same order.
+/// adapters listed by name. All train on the same rows in the same order.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     deny_unknown_fields,
     expecting = "a mapping with `name` and `grid`, or with `name` and `adapters`"
 )]
 pub(crate) struct SweepFile {
-    /// Unique name; the names of its points begin with it.
+    /// Unique name; the names of the grid's adapters begin with it.
     pub(crate) name: String,
-    /// Adapter that the points of the grid are like in everything else; default: what `defaults`
-    /// says. The base is trained too, beside the sweep; a point that is equal to it is not trained a
-    /// second time, the base takes its place in the sweep.
+    /// Adapter that the points of the grid take all other settings from; by default `defaults`. The
+    /// base is trained as well. A point that equals it is not trained twice: the base takes its place.
     pub(crate) base: Option<String>,
-    /// Settings by dotted path, such as train.learning_rate and lora.r, each with a list of values.
-    /// Every combination is an adapter, named after the sweep and its values: lr-3e-4-r8.
+    /// Lists of values by dotted path, such as lora.r and train.learning_rate. Every combination
+    /// becomes an adapter, named after the sweep and its values, such as lr-3e-4-r8.
     pub(crate) grid: Option<GridFile>,
-    /// Instead of `grid`: names of adapters that are written out.
+    /// Names of adapters to compare, instead of `grid`.
     #[schemars(length(min = 1))]
     pub(crate) adapters: Option<Vec<String>>,
-    /// Stops adapters that fall behind the others of the sweep; default never. Adapters outside of
-    /// it are never stopped by it.
+    /// Stops adapters that fall behind the others of this sweep. By default all train to the end.
     pub(crate) early_stopping: Option<EarlyStoppingFile>,
 }
 
-/// Asynchronous successive halving (ASHA): at step grace_period · reduction_factor^k, for each k,
-/// adapters outside the best one in reduction_factor of those that got so far are stopped. Those that
-/// get there in the same iteration are compared together.
+/// Asynchronous successive halving (ASHA). At the steps grace_period · reduction_factor^k, k = 0,
+/// 1, 2, …, the best 1/reduction_factor of the adapters that have reached the step go on and the
+/// others stop. Adapters that reach it in the same iteration are compared together.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `grace_period`")]
 pub(crate) struct EarlyStoppingFile {
-    /// What is compared; default eval_loss if the dataset has validation rows, else train_loss.
+    /// Loss that is compared; lower is better. By default eval_loss if the dataset has validation rows,
+    /// else train_loss.
     pub(crate) metric: Option<StoppingMetric>,
-    /// Optimizer steps that every adapter takes before it can be stopped.
+    /// Optimizer steps of every adapter before the first comparison.
     #[schemars(range(min = 1))]
     pub(crate) grace_period: usize,
-    /// One in so many goes on, so many times as far; default 3.
-    #[schemars(range(min = 2))]
+    /// Ratio between the steps of two comparisons, and inverse of the share that goes on.
+    #[schemars(range(min = 2), extend("default" = EarlyStopping::REDUCTION_FACTOR))]
     pub(crate) reduction_factor: Option<usize>,
-    /// Also stop an adapter when its training loss is above so many times its own first one, or not
-    /// finite; default never.
+    /// Also stop an adapter whose training loss exceeds this multiple of its first one, or is not
+    /// finite. By default never.
     #[schemars(extend("exclusiveMinimum" = 1))]
     pub(crate) divergence: Option<f64>,
 }
 
-/// A grid: any mapping, since its keys are paths. What they hold is read from the tree.
+/// A grid: any mapping, since its keys are paths. Its values are read from the tree.
 #[derive(Debug)]
 pub(crate) struct GridFile;
 

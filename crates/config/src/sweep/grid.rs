@@ -47,7 +47,7 @@ fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>)
     }
 }
 
-/// A point as far as a grid sets it.
+/// The settings of a point that the grid sets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read to learn whether it can be")]
@@ -56,7 +56,7 @@ struct PointFile {
     train: Option<TrainSettings>,
 }
 
-/// A grid that is being read.
+/// Reads a grid.
 pub(super) struct GridReader<'a> {
     /// Path of the grid's key, such as `sweep[0].grid`.
     pub(super) key: &'a str,
@@ -154,8 +154,8 @@ impl GridReader<'_> {
     }
 }
 
-/// Sets a dotted path, with the mappings that it needs. What is in the way stays, and is reported
-/// where it is written.
+/// Sets a dotted path, with the mappings that it needs. A value in the way stays and is reported
+/// at its place.
 pub(super) fn set(node: &mut Node, path: &str, value: Node) {
     let Some((first, rest)) = path.split_once('.') else {
         node.set(path, value);
@@ -170,7 +170,7 @@ pub(super) fn set(node: &mut Node, path: &str, value: Node) {
     }
 }
 
-/// Whether two values mean the same: 1 and 1.0 do.
+/// True if two values are equal; 1 equals 1.0.
 #[expect(clippy::float_cmp, reason = "equal as written, not by a computation")]
 fn same(a: &Node, b: &Node) -> bool {
     match (&a.value, &b.value) {

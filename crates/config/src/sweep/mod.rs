@@ -1,7 +1,7 @@
 //! The section `sweep`: adapters that differ in a few settings and are compared with each other.
 //!
-//! A grid becomes adapters before anything else is read ([`expand`]), so a point is an adapter as any
-//! other from there on. In a resolved configuration a sweep names its adapters.
+//! [`expand`] turns a grid into adapters before anything else is read, so the rest of the crate knows
+//! adapters only. In a resolved configuration a sweep lists its adapters by name.
 
 mod expand;
 mod expansion;

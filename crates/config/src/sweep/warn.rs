@@ -1,6 +1,6 @@
 use crate::{AdapterConfig, RunConfig};
 
-/// What is legal and probably not meant, a sentence each.
+/// Warnings about legal but probably unintended sweeps, a sentence each.
 pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for sweep in &config.sweep {

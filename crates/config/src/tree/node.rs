@@ -17,7 +17,7 @@ pub(crate) struct Key {
     pub(crate) location: Location,
 }
 
-/// What YAML, TOML and JSON have in common.
+/// A value of YAML, TOML or JSON.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Null,
@@ -30,7 +30,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// A node that nobody wrote.
+    /// A node without a place.
     pub(crate) fn new(value: Value) -> Self {
         Self {
             value,
@@ -38,12 +38,12 @@ impl Node {
         }
     }
 
-    /// A string that nobody wrote.
+    /// A string without a place.
     pub(crate) fn string(text: impl Into<String>) -> Self {
         Self::new(Value::String(text.into()))
     }
 
-    /// A mapping that nobody wrote.
+    /// A mapping without a place.
     pub(crate) fn mapping(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
         let entry = |(name, node): (&str, Self)| {
             (
@@ -89,7 +89,7 @@ impl Node {
             .map(|(_, node)| node)
     }
 
-    /// As [`Node::get`], to change it.
+    /// Mutable [`Node::get`].
     pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
         let Value::Mapping(entries) = &mut self.value else {
             return None;
@@ -134,7 +134,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::items`], to change them.
+    /// Mutable [`Node::items`].
     pub(crate) fn items_mut(&mut self) -> &mut [Self] {
         if let Value::Sequence(items) = &mut self.value {
             items

@@ -19,7 +19,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The file cannot be read, its extension is none of those, or it is not well formed.
+/// The file cannot be read, has another extension or is malformed.
 pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
     let path = source.path;
     let extension = path.extension().and_then(|extension| extension.to_str());

@@ -1,4 +1,4 @@
-//! What parsers say of a text, in words of whoever wrote it.
+//! Rewrites messages of parsers in the user's words.
 
 /// Characters of a string that a message shows.
 const MOST_SHOWN: usize = 60;

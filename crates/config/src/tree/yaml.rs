@@ -1,4 +1,4 @@
-//! Building the tree from YAML, of which JSON is a part.
+//! Builds the tree from YAML, which includes JSON.
 
 use std::fmt;
 

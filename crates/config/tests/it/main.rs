@@ -5,6 +5,7 @@ mod errors;
 mod load;
 mod load_options;
 mod mlora;
+mod reference;
 mod schema;
 mod stages;
 mod support;

@@ -59,7 +59,7 @@ pub(super) fn read(
     Ok(rows)
 }
 
-/// Where the scan of a line is.
+/// State of the scan of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scan {
     FieldStart,
@@ -83,7 +83,7 @@ struct Field {
 /// Lines that look like rows by chance: a field may well have some.
 const LINES_LIKE_ROWS: u64 = 3;
 
-/// Refuses quotes that take in lines which were not meant: the parser, as Python's, ends a field that
+/// Refuses quotes that swallow lines unintentionally: the parser, as Python's, ends a field that
 /// none closes with the file, and goes on with a field after its closing quote. Warns of fields that
 /// seem to.
 fn check_quotes(

@@ -15,7 +15,7 @@ use crate::{
     row::{Location, Place, Row},
 };
 
-/// What the file's name promises.
+/// Kind of file, by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extension {
     /// One object a line.

@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>,
 }
 
 fn open(path: &Path) -> Result<File, DataError> {
-    // To open a pipe waits for whoever writes to it; files are read more than once, too.
+    // Opening a pipe blocks until a writer comes, and files are read more than once.
     let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
     if !metadata.is_file() {
         return Err(DataError::NotAFile {
