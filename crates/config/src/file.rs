@@ -74,13 +74,17 @@ pub(crate) struct PipelineFile {
     /// cuda:INDEX or remote:ID@HOST:PORT. By default one stage on `device`.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(crate) stages: Option<Vec<StageLocation>>,
-    /// Decoder layers of each stage, such as [11, 11]; default auto, by estimated cost.
+    /// Decoder layers of each stage. auto balances estimated cost; staggered gives groups of adapters
+    /// different layers on each stage, for many stages with few layers; a list such as [11, 11] sets
+    /// the layers; a list of such lists sets one partition per group, taken in turn.
+    #[schemars(extend("default" = "auto"))]
     pub(crate) balance: Option<BalanceChoice>,
-    /// In which order stages work for the groups of adapters; default lorapp.
+    /// Order in which stages process the groups of adapters.
+    #[schemars(extend("default" = "lorapp"))]
     pub(crate) schedule: Option<Schedule>,
-    /// Parts that each batch of a group is cut into, so that several stages work on it at a time;
-    /// default 1. `train.gradient_accumulation_steps` come on top.
-    #[schemars(range(min = 1))]
+    /// Micro-batches that each batch of a group is cut into, so that several stages work on it at the
+    /// same time. Multiplies with `train.gradient_accumulation_steps`.
+    #[schemars(range(min = 1), extend("default" = 1))]
     pub(crate) microbatches: Option<usize>,
     /// Extra micro-batches that each stage keeps in flight to hide the latency of slow links. Where a
     /// transfer takes about as long as a pass, 2 hides it. Needs more groups of adapters and more

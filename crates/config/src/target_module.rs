@@ -70,7 +70,7 @@ pub(crate) fn modules<'de, D: Deserializer<'de>>(
     let mut modules = Vec::with_capacity(names.len());
     for name in names {
         if name == ALL_LINEAR {
-            let problem = format!("`{ALL_LINEAR}` is every module and stands alone");
+            let problem = format!("`{ALL_LINEAR}` already includes every module");
             return Err(D::Error::custom(problem));
         }
         let module = TargetModule::ALL

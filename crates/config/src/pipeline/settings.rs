@@ -48,14 +48,14 @@ impl PipelineConfig {
     }
 }
 
-/// In which order stages work for several groups of adapters.
+/// Order in which stages process the groups of adapters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Schedule {
-    /// The groups' passes interleaved: no stage idles with as many groups as stages.
+    /// Interleaves the passes of all groups; no stage idles if there are as many groups as stages.
     #[default]
     #[serde(rename = "lorapp")]
     LoraPp,
-    /// One group after another, each by 1F1B; a baseline.
+    /// One group after another, each by 1F1B. A baseline.
     #[serde(rename = "one_f_one_b")]
     OneFOneB,
     /// One group after another, each with all forward passes before its backward passes. A baseline.

@@ -143,17 +143,12 @@ impl<'a> Reference<'a> {
         let (target, _, _) = self.target(property);
         let mut lines = String::new();
         for variant in variants(target) {
+            let keys = properties(variant).map(|(key, _)| format!("`{key}`"));
+            let keys = keys.collect::<Vec<_>>().join(", ");
             let name = match variant["const"].as_str() {
                 Some(name) => format!("`{name}`"),
-                None => {
-                    let keys = properties(variant).map(|(key, _)| format!("`{key}`"));
-                    let keys = keys.collect::<Vec<_>>().join(", ");
-                    if keys.is_empty() {
-                        self.kind(variant)
-                    } else {
-                        keys
-                    }
-                }
+                None if keys.is_empty() => self.kind(variant),
+                None => keys,
             };
             if variant["description"].is_string() {
                 let _ = writeln!(lines, "- {name}: {}", description(variant));

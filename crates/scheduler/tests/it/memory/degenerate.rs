@@ -243,5 +243,9 @@ fn far_above_what_was_measured_the_fit_bounds_nothing() {
         adapter_bytes: 0,
     };
     let within = memory.estimate(times(1.4)).bound_bytes - truth.fixed_bytes;
-    assert!((within as f64) < 1.4 * once as f64, "{within} {once}");
+    // The fit's own bound: a share of a smaller load, with its margin, would be above this.
+    assert!(
+        (within as f64) < 1.4 * 1.05 * once as f64,
+        "{within} {once}"
+    );
 }
