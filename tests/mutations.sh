@@ -77,7 +77,8 @@ mutation weight-by-micro-batch $trainer/step.rs 'step_targets: rows.step_target_
     'step_targets: samples.iter().map(|s| s.num_targets()).sum(),' parity::
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
-mutation no-lift $scheduler/policy/ledger.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' ledger
+mutation no-lift $scheduler/policy/fair.rs 'counter.max(self.ledger.level)' 'counter.max(0.0)' \
+    is_lifted a_tenant_that_returns
 mutation machine-for-container crates/pipeline/src/memory/host.rs \
     'limits.chain(kibibytes.checked_mul(1024)).min()' 'limits.chain(kibibytes.checked_mul(1024)).last()' host_memory
 
@@ -100,10 +101,11 @@ mutation pools-of-their-own $scheduler/memory/model.rs 'self.held.push((load, ex
 mutation least-loaded-is-first crates/simulator/src/rooms.rs 'if self.rule == Filling::LeastLoaded {' \
     'if false && self.rule == Filling::LeastLoaded {' rooms::
 mutation padding-is-free crates/simulator/src/rooms.rs 'if padding == Padding::None {' 'if padding == padding {' rooms::
-mutation steps-untold crates/simulator/src/engine.rs 'self.scheduler.progress(member.task, steps, tokens)?;' '' replay
+mutation steps-untold crates/simulator/src/engine.rs 'self.scheduler.progress(member.task, steps, tokens)?;' '' \
+    a_tenant_that_returns
 
 mutation lead-a-thousand-times $scheduler/policy/options.rs \
-    'Self::Fair { lead: 65_536 }' 'Self::Fair { lead: 65_536_000 }' tenants_take_turns
+    $'lead: 65_536,\n        lift: true' $'lead: 65_536_000,\n        lift: true' tenants_take_turns
 mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
