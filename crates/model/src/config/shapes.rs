@@ -1,7 +1,7 @@
 use super::{Architecture, LlamaConfig, RopeConfig, RopeScaling};
 use crate::checkpoint::TensorDtype;
 
-/// What distinguishes one published shape from another.
+/// The numbers by which published shapes differ.
 struct Shape {
     name: &'static str,
     vocab_size: usize,
@@ -99,7 +99,7 @@ impl LlamaConfig {
 
     /// A published shape, for models with random weights: the figures of the `config.json` of
     /// `TinyLlama/TinyLlama-1.1B-Chat-v1.0`, `meta-llama/Llama-3.2-3B`, `meta-llama/Llama-2-7b-hf`,
-    /// `meta-llama/Llama-3.1-8B` and `meta-llama/Llama-2-13b-hf`. `micro` is nobody's model: 25 M
+    /// `meta-llama/Llama-3.1-8B` and `meta-llama/Llama-2-13b-hf`. `micro` is no published model: 25 M
     /// parameters, for machines without a GPU. `None` for another name.
     pub fn named(name: &str) -> Option<Self> {
         SHAPES
