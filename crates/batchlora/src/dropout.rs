@@ -13,6 +13,15 @@ const LANES: usize = 16;
 /// Columns served by one block of counters: every counter gives four words.
 const BLOCK: usize = 4 * LANES;
 
+/// Seed and step of an adapter, for the dropout counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DropoutDraw {
+    /// Seed of the task.
+    pub seed: u64,
+    /// Optimizer step of the task.
+    pub step: u32,
+}
+
 /// Names one task's mask at one module and step; with a row and a column it names an element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DropoutKey {
