@@ -13,7 +13,7 @@ use loraloom_pipeline::PipelineError;
 
 use crate::timing::device_failure;
 
-/// What is timed: an adapted layer, forward and backward, in three ways, and the kernels of the last.
+/// The timed operations: an adapted layer, forward and backward, in three ways, and the kernels of the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// The products with the frozen weight alone, `x W` and `dH Wᵀ`: the lower bound.

@@ -47,7 +47,7 @@ const SMALL: Defaults = Defaults {
     adapters: [1, 8],
 };
 
-/// What `--json` prints. Values that cannot be measured are `null`.
+/// The output of `--json`. Values that cannot be measured are `null`.
 #[derive(Serialize)]
 struct Report {
     device: String,

@@ -36,7 +36,7 @@ impl Sum for Operations {
     }
 }
 
-/// What one adapter's rows ask of a decoder layer.
+/// The work of one adapter's rows in a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerWork {
     /// Rows that pass through it.

@@ -49,7 +49,7 @@ pub(super) struct Inbox {
     stage: usize,
     receiver: Receiver<Message>,
     arrived: HashMap<Tag, Transfer>,
-    /// Whether another thread may still send a message that is missing.
+    /// True if another thread may still send a missing message.
     waits: bool,
 }
 

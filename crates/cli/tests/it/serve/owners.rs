@@ -77,7 +77,7 @@ fn exit_codes_tell_if_anything_is_left_to_train() {
     let mut server = Server::start(&here, &[]);
     until("a run", || events(&here, "resume") > before);
     stopped(&mut server, 0);
-    // What waits for its file is, and SIGTERM is not the failure of a task.
+    // A task that waits for its file counts as failed when a drain ends, not after SIGTERM.
     ok(&here, &["resume", "run", "shout-r2"]);
     fs::remove_file(here.path("data/shout.jsonl")).unwrap();
     drained(1);

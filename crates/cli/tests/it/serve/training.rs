@@ -221,7 +221,7 @@ fn a_sweep_ends_with_a_leaderboard() {
             .iter()
             .any(|task| task["step"].as_u64() > Some(6))
     });
-    // What trials were compared by outlives the server.
+    // The results that trials were compared by outlive the server.
     server.kill();
     ok(&here, &["serve", "run", "--drain", "--no-progress"]);
     let status = ok(&here, &["status", "run", "--json"]).json();
