@@ -1,7 +1,5 @@
-use burn::{
-    backend::DispatchDevice,
-    tensor::{DType, Device, FloatDType, Tensor, TensorData},
-};
+use batchlora_kernels::product_failure;
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::{
     AdapterBank, AdapterState, BatchLoraError, DropoutDraw, LoraSpec, Segment, Segments,
@@ -216,27 +214,6 @@ fn operand(shape: [usize; 2], seed: u32, dtype: FloatDType, device: &Device) -> 
     let data = TensorData::new(values.collect::<Vec<f32>>(), shape);
     let dtype = DType::from(dtype);
     Tensor::from_data(data.convert_dtype(dtype), (device, dtype))
-}
-
-/// Takes the error of the first cuBLAS product that failed, on any device of this process. Its result is
-/// NaN where its memory can be reached, and CubeCL does not know of the error, so call this after reading results back.
-pub fn product_failure() -> Option<String> {
-    #[cfg(feature = "cuda")]
-    let failure = crate::kernels::take_failure();
-    #[cfg(not(feature = "cuda"))]
-    let failure = None;
-    failure
-}
-
-/// Names the library that multiplies matrices on a device: `cuBLAS 13.1`, or Burn's kernels and the
-/// reason why cuBLAS is not in use. Opens the device.
-pub fn products(device: &Device) -> String {
-    match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Flex(_) => "gemm".to_owned(),
-        #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(device) => crate::kernels::products(device),
-        other => format!("{other:?}"),
-    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,8 @@ mod error;
 #[cfg(feature = "cubecl")]
 mod kernels;
 mod linear;
-#[doc(hidden)]
-pub mod matrix;
 mod ops;
 mod optimizer;
-#[doc(hidden)]
 pub mod primitives;
 mod rank_tables;
 mod routing;
@@ -23,16 +20,16 @@ mod spec;
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::{AdapterBank, DropoutDraw};
-pub use check::{check_device, check_product, product_failure, products};
+#[cfg(feature = "persistence")]
+pub use batchlora_kernels::persist_kernels;
+#[cfg(feature = "cubecl")]
+pub use batchlora_kernels::{KernelProfile, KernelTime, LaunchCount};
+pub use batchlora_kernels::{product_failure, products};
+pub use check::{check_device, check_product};
 pub use dropout::DropoutKey;
 pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]
-#[doc(hidden)]
-pub use kernels::launch;
-#[cfg(feature = "persistence")]
-pub use kernels::persist_kernels;
-#[cfg(feature = "cubecl")]
-pub use kernels::{KernelProfile, KernelTime, LaunchCount};
+pub use kernels::has_tensor_cores;
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
 pub use optimizer::{AdamWStep, GradientNorms, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};

@@ -11,8 +11,9 @@ use std::{
 
 use batchlora::{
     AdamWStep, AdapterBank, AdapterState, DropoutDraw, GradientNorms, LaunchCount, LoraPair,
-    LoraSpec, Segment, Segments, SlotUpdate, launch, seed_gradient,
+    LoraSpec, Segment, Segments, SlotUpdate, seed_gradient,
 };
+use batchlora_kernels::launch;
 use burn::{
     backend::DispatchDevice,
     tensor::{DType, Device, Tensor},

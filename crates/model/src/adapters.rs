@@ -207,7 +207,7 @@ pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError
     let data = tensor
         .try_into_data()
         .map_err(|error| failed(causes(&format!("{error:?}"))))?;
-    if let Some(reason) = batchlora::product_failure() {
+    if let Some(reason) = batchlora_kernels::product_failure() {
         return Err(failed(reason));
     }
     data.convert::<f32>()

@@ -23,6 +23,7 @@ fn read(path: &str) -> String {
 fn short(name: &str) -> &str {
     match name {
         "loraloom" => "cli",
+        "batchlora-kernels" => "kernels",
         name => name.strip_prefix("loraloom-").unwrap_or(name),
     }
 }

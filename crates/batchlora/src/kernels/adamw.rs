@@ -3,11 +3,11 @@
 //! A cube takes 4 packed rows and up to [`UNIT_VECTORS`] · 32 vectors of columns. Whether a row is
 //! updated at all, and how much its gradient is clipped, a unit finds out from the row's slot.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, packed, record, vector_size, writable};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use super::launch::{by_rows, cube_dim, packed, record, vector_size, writable};
 use crate::optimizer::{CLIP_EPSILON, column};
 
 /// Units side by side along the columns.

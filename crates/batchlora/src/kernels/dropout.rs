@@ -5,14 +5,12 @@
 //! backward follows, `shrink` writes what it draws, one bit an element, `[rows, ceil(width / 32)]`
 //! words: 1/16 of a `bfloat16` input.
 
+use batchlora_kernels::launch;
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use super::{
-    count, launch,
-    tables::{KEEP, ROW_TILE, SEED_HIGH, SEED_LOW, STEP, THRESHOLD, Tables},
-};
+use super::tables::{KEEP, ROW_TILE, SEED_HIGH, SEED_LOW, STEP, THRESHOLD, Tables};
 use crate::{Routing, ops::Side};
 
 const MULTIPLIER_0: u32 = 0xD251_1F53;
@@ -44,7 +42,7 @@ impl Mask {
         if side == Side::Output || !routing.has_dropout() {
             return (Self::Absent, tables.unused.clone());
         }
-        count::drew();
+        launch::record_mask();
         match routing.kept_mask() {
             Some(kept) if kept.get().is_none() => {
                 let [rows, width] = wide.shape().dims();
@@ -65,7 +63,7 @@ impl Mask {
             launch::record(&[bits], &[]);
             return (Self::Read, bits.clone());
         }
-        count::drew();
+        launch::record_mask();
         (Self::Drawn, tables.unused.clone())
     }
 }

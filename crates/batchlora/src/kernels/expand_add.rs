@@ -5,13 +5,13 @@
 //! one vector in registers and walks along exactly the adapter's rank. The packed rows come from
 //! cache; the wide operand is read and written once.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, record, vector_size, writable};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
     dropout::{Dropout, Mask},
-    launch::{by_rows, cube_dim, record, vector_size, writable},
     shrink::RANK_CHUNK,
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
     tensor_cores,

@@ -5,11 +5,10 @@
 //! order of summation, depend on the adapter alone: its norm has the same bits whatever else is in
 //! the bank.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, packed, record, vector_size, writable};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use super::launch::{by_rows, cube_dim, empty, packed, record, vector_size, writable};
 
 /// Units of a cube; a power of two.
 const UNITS: usize = 128;

@@ -20,12 +20,12 @@
     reason = "a part of a kernel that works on its registers cannot be told from the rest"
 )]
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
-    launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK, shrink},
     tables::{BLOCK_WORDS, RANK, RANK_START, SCALE, SEGMENT_WORDS},
     tensor_cores,

@@ -7,13 +7,13 @@
 //! a quarter of every tile and add their sums up at the end. A unit holds 4 rows × 4 ranks of a
 //! chunk in registers.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
     dropout::{Dropout, Mask, drawn_elements, keep, read_wide},
-    launch::{by_rows, cube_dim, empty, record, vector_size},
     tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS},
     tensor_cores,
 };

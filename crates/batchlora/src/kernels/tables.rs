@@ -1,11 +1,11 @@
 //! Routings as small device buffers.
 
+use batchlora_kernels::launch::table;
 use burn::tensor::DType;
 use burn_cubecl::{
     CubeDevice, cubecl::client::Client, ops::numeric::empty_device_dtype, tensor::CubeTensor,
 };
 
-use super::launch::table;
 use crate::{RoutedSegment, Routing, ops::Side};
 
 /// Rows of a batch that one cube works on.

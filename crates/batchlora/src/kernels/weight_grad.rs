@@ -8,13 +8,13 @@
 //!
 //! [`ROW_BLOCK`]: super::tables::ROW_BLOCK
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::{
     dropout::{Dropout, Mask, read_wide},
-    launch::{by_rows, cube_dim, empty, record, vector_size},
     shrink::{MAX_CHUNKS, RANK_CHUNK},
     tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, SUM_WORDS},
     tensor_cores,

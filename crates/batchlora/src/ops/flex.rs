@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply};
 use burn::{
     backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor},
     tensor::{DType, Shape, Slice, TensorData},
@@ -12,10 +13,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::{BatchLoraOps, Side, reference};
-use crate::{
-    RoutedSegment, Routing,
-    matrix::{Matrix, MatrixMut, Output, multiply},
-};
+use crate::{RoutedSegment, Routing};
 
 /// Rows that one thread takes at a time.
 const BLOCK: usize = 128;

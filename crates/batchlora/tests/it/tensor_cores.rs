@@ -3,8 +3,7 @@
 //! Only `bfloat16` takes them.
 
 use batchlora::{
-    LoraSpec,
-    launch::has_tensor_cores,
+    LoraSpec, has_tensor_cores,
     primitives::{Side, expand_add, shrink, weight_grad},
 };
 use burn::tensor::{Device, FloatDType, Tensor};

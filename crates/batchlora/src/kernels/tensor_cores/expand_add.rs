@@ -5,6 +5,7 @@
 //! columns, along exactly the adapter's rank by 16. The products go through shared memory to where
 //! the wide operand is read and written by neighbouring units.
 
+use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
@@ -20,7 +21,6 @@ use crate::{
     Routing,
     kernels::{
         dropout::{Dropout, Mask},
-        launch::{cube_dim, record, vector_size},
         tables::{RANK, RANK_START, ROW_TILE, SCALE, SEGMENT_WORDS, TILE_WORDS, Tables},
     },
     ops::Side,

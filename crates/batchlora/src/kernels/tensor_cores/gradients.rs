@@ -1,5 +1,6 @@
 //! `dS`, `dA` and `dB` in four launches: dS, the partial sums of dA and of dB, and the sums of both.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
@@ -8,7 +9,6 @@ use super::partial_sums;
 use crate::{
     Routing,
     kernels::{
-        launch::{by_rows, cube_dim, empty, record, vector_size},
         shrink::shrink,
         weight_grad::{LANES, sum_row},
     },

@@ -4,6 +4,7 @@
 //! width by [`WIDTH_TILE`]. A plane has a quarter of every tile, so that it holds the sums of all
 //! rows and ranks over its part of the width; the four are added up at the end, plane after plane.
 
+use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
     cmma::{MatrixIdent, MatrixLayout},
@@ -18,7 +19,6 @@ use crate::{
     Routing,
     kernels::{
         dropout::{Dropout, Mask, drawn_elements, keep},
-        launch::{cube_dim, record, vector_size},
         shrink::{MAX_CHUNKS, factor},
         tables::{RANK, RANK_START, ROW_TILE, SEGMENT_WORDS, TILE_WORDS, Tables},
     },

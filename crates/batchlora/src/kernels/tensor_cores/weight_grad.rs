@@ -4,6 +4,7 @@
 //! A cube takes one block of rows, [`COLUMNS`] columns and up to 64 ranks, a plane a quarter of these
 //! columns, and walks along the rows by [`ROW_STEP`].
 
+use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
@@ -19,7 +20,6 @@ use crate::{
     Routing,
     kernels::{
         dropout::{Dropout, Mask},
-        launch::{cube_dim, record, vector_size},
         shrink::MAX_CHUNKS,
         tables::{BLOCK_WORDS, RANK, SEGMENT_WORDS, Tables},
     },

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use batchlora::matrix::{Matrix, MatrixMut, Output, multiply};
+use batchlora_kernels::matrix::{Matrix, MatrixMut, Output, multiply};
 use multiversion::multiversion;
 use rayon::prelude::*;
 

@@ -11,10 +11,13 @@
 
 use std::ops::Range;
 
+use batchlora_kernels::{
+    is_software,
+    launch::{by_rows, empty, zeros},
+    matmul, matmul_onto,
+};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{kernel::slice, tensor::CubeTensor};
-
-use batchlora::launch::{by_rows, empty, is_software, matmul, matmul_onto, zeros};
 
 use super::{
     chunks::{Chunk, Limits, Part, chunks},

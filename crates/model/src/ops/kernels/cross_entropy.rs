@@ -4,11 +4,10 @@
 //! maximum and sum together, once more, from cache where it fits, for the gradient, and writes that
 //! over the logits if nobody else holds them.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{by_rows, cube_dim, empty, record, vector_size};
 
 use super::rows::{LOWEST, RowLayout, element_max, element_sum, float32, row_max, row_sum};
 

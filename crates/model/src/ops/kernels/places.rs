@@ -3,11 +3,10 @@
 //! A unit takes one vector of one head at one place; neighbours in memory are neighbours on both
 //! sides. Every row is read and every place written once, zeros beyond a sequence's end.
 
+use batchlora_kernels::launch::{cube_dim, cubes, empty, record, record_elements, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{cube_dim, cubes, empty, record, record_elements, vector_size};
 
 use super::{
     rows::UNITS,

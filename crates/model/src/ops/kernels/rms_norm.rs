@@ -4,11 +4,10 @@
 //! is read from memory once; the second pass over it finds it in the cache of the multiprocessor
 //! that has just read it. The result is written once.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{by_rows, cube_dim, empty, record, vector_size};
 
 use super::rows::{RowLayout, element_sum, row_sum};
 

@@ -3,11 +3,10 @@
 //! A unit takes one vector of a head's first half and the one it is paired with in the second: x is
 //! read and the result written once; the tables, shared by all heads, come from cache.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 
 use super::rows::{UNITS, float32};
 use crate::ops::Rotation;

@@ -1,10 +1,9 @@
 //! Units side by side on rows, and sums over a row.
 
+use batchlora_kernels::launch::cubes;
 use burn::tensor::DType;
 use burn_cubecl::{cubecl, kernel::cast, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::cubes;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;

@@ -4,11 +4,10 @@
 //! cube where rows are short. Only the keys that the query sees are read, once from memory and once
 //! from cache; every place of the result is written once, zeros where nothing is seen.
 
+use batchlora_kernels::launch::{cube_dim, empty, record, record_elements, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{cube_dim, empty, record, record_elements, vector_size};
 
 use super::{
     chunks::SHORT,

@@ -2,11 +2,10 @@
 //!
 //! A unit takes one vector; every operand is read once and every result written once.
 
+use batchlora_kernels::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
-
-use batchlora::launch::{by_rows, cube_dim, cubes, empty, record, vector_size};
 
 use super::rows::UNITS;
 

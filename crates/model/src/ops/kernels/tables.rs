@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use batchlora_kernels::launch::table;
 use burn_cubecl::{CubeDevice, cubecl::client::Client, tensor::CubeTensor};
-
-use batchlora::launch::table;
 
 use crate::Sequences;
 

@@ -1,4 +1,4 @@
-//! The functions of cuBLAS and of the driver that products take, found by name.
+//! The functions of cuBLAS and of the driver that products call, found by name.
 
 use std::{
     env,
@@ -8,9 +8,9 @@ use std::{
 
 use libloading::Library;
 
-/// `on` or `off`, for comparisons.
+/// Environment variable: `on` (the default) or `off`, for comparisons.
 const SWITCH: &str = "BATCHLORA_CUBLAS";
-/// Names of the library, newest version first.
+/// File names, newest version first.
 const CUBLAS: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
 const DRIVER: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
@@ -75,7 +75,7 @@ functions! {
     cuMemsetD8Async(u64, u8, usize, Pointer);
 }
 
-/// A library that stays loaded.
+/// Loads the first of these libraries that exists; it stays loaded.
 fn open(names: &[&str]) -> Result<&'static Library, String> {
     let mut first = None;
     for name in names {
@@ -94,7 +94,7 @@ pub(super) struct Libraries {
     pub(super) driver: Driver,
 }
 
-/// Both, loaded on the first call; or why they are not to be had.
+/// Both libraries, loaded on the first call, or why they could not be.
 pub(super) fn libraries() -> Result<&'static Libraries, String> {
     static LIBRARIES: OnceLock<Result<Libraries, String>> = OnceLock::new();
     let libraries = LIBRARIES.get_or_init(|| {
@@ -105,7 +105,7 @@ pub(super) fn libraries() -> Result<&'static Libraries, String> {
         }
         let driver = Driver::load(&DRIVER)?;
         let mut version = 0;
-        // SAFETY: it writes one number.
+        // SAFETY: the function writes one integer.
         let status = unsafe { (driver.cuDriverGetVersion)(&raw mut version) };
         succeeds(status, "cuDriverGetVersion")?;
         let cublas = Cublas::load(&names(version))?;
@@ -114,7 +114,7 @@ pub(super) fn libraries() -> Result<&'static Libraries, String> {
     libraries.as_ref().map_err(Clone::clone)
 }
 
-/// Names of the library for a driver of this version: a newer one loads, and fails later.
+/// File names for a driver of this version: a newer cuBLAS would load and fail later.
 fn names(version: c_int) -> Vec<&'static str> {
     let newer = |name: &&str| name.ends_with(".13") && version < 13_000;
     CUBLAS.into_iter().filter(|name| !newer(name)).collect()
@@ -139,8 +139,8 @@ pub(super) fn succeeds(status: c_int, call: &str) -> Result<(), String> {
 /// Calls a function of a library; an error names it and its status.
 macro_rules! call {
     ($library:expr, $function:ident, $($argument:expr),*) => {
-        // SAFETY: pointers are to live memory of the type that the function takes, or made by it.
-        $crate::kernels::cublas::library::succeeds(unsafe { ($library.$function)($($argument),*) }, stringify!($function))
+        // SAFETY: pointers point to live memory of the type that the function takes, or were made by it.
+        $crate::product::cublas::library::succeeds(unsafe { ($library.$function)($($argument),*) }, stringify!($function))
     };
 }
 pub(super) use call;
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(names(13_000)[0], "libcublas.so.13");
     }
 
-    /// A run parks a task and goes on by these words.
+    /// The trainer finds out by these words that it has to park a task.
     #[test]
     fn memory_that_runs_out_is_named() {
         for (status, call) in [(3, "cublasGemmEx"), (2, "cuMemAlloc_v2")] {

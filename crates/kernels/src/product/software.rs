@@ -1,9 +1,13 @@
 //! Products on software implementations of a graphics API.
 //!
-//! There a barrier saves and restores every unit's registers, and every load is a loop over the
-//! lanes of a vector register. A unit therefore holds a large tile of the result in registers and
-//! reads both operands where they lie, whatever their strides: no shared memory, and one kernel
-//! for all layouts.
+//! There a barrier saves and restores every unit's registers, and every load is a loop over the lanes of a
+//! vector register. A unit therefore keeps a large tile of the result in registers and reads both operands
+//! in place, whatever their strides: no shared memory, and one kernel for all layouts.
+
+#![expect(
+    clippy::used_underscore_binding,
+    reason = "`#[define]` makes a kernel's type from an argument that its body never names"
+)]
 
 use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
@@ -12,14 +16,15 @@ use burn::{
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
-use super::launch::{cube_dim, empty};
+use crate::launch::{cube_dim, empty};
 
 /// Units of a cube, one below the other along the rows: the lanes of a vector register.
 const UNITS: usize = 8;
 /// Cubes that WebGPU launches along one axis.
 const MAX_CUBES: usize = 65_535;
 
-/// The product, if it is one of matrices or of equally long or broadcast batches of them.
+/// The product of two matrices, or of two batches of equal length or with one broadcast; `None` for other
+/// dimensions, or more cubes than a launch may have.
 pub(super) fn software_product(
     lhs: &CubeTensor,
     rhs: &CubeTensor,
@@ -67,8 +72,8 @@ pub(super) fn software_product(
     Some(out)
 }
 
-/// Rows or columns of a unit's tile. Larger ones are a little faster, and take many times as long to
-/// compile: 16 by 16 ten seconds, 8 by 8 less than one.
+/// Rows or columns of a unit's tile. Larger tiles are a little faster but take far longer to compile: 16 x 16
+/// ten seconds, 8 x 8 less than one.
 fn tile(extent: usize) -> usize {
     if extent > 4 { 8 } else { 4 }
 }
@@ -103,7 +108,7 @@ fn product_kernel<L: Float, R: Float, O: Float>(
         let mut lhs_rows = Array::<usize>::new(tile_rows);
         let mut rhs_columns = Array::<usize>::new(tile_columns);
         let mut sums = Array::<f32>::new(comptime!(tile_rows * tile_columns));
-        // Beyond the edge the last row and column are read again, and nothing is written.
+        // Beyond the edge the last row and column are read again and nothing is written.
         #[unroll]
         for i in 0..tile_rows {
             lhs_rows[i] = lhs_start + at_most(first_row + i, rows - 1) * lhs.stride(row_axis);

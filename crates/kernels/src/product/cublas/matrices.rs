@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_longlong};
 use burn::tensor::DType;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Matrices of a batch.
+/// Layout of the matrices of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Matrices {
-    /// Neighbours in memory are in one column.
+    /// Neighbours in memory belong to one column.
     pub(super) transposed: bool,
     /// Elements from one row, or column, to the next.
     pub(super) leading: c_int,
@@ -17,7 +17,7 @@ pub(super) struct Matrices {
 }
 
 impl Matrices {
-    /// `[rows, columns]` or `[batch, rows, columns]`, if cuBLAS can read it as it is.
+    /// Of a tensor `[rows, columns]` or `[batch, rows, columns]`; `None` if cuBLAS cannot read it in place.
     pub(super) fn of(tensor: &CubeTensor) -> Option<Self> {
         let dims = tensor.meta.num_dims();
         if !(2..=3).contains(&dims) || tensor.meta.is_tiled() {
@@ -57,13 +57,13 @@ pub(super) struct Product {
     pub(super) out: Matrices,
     /// Bytes before the first line of the result.
     pub(super) offset: u64,
-    /// Whether the result is added to what is there.
+    /// Adds the product to the output instead of replacing it.
     pub(super) add: bool,
-    /// `cudaDataType` of the factors, and of the result.
+    /// `cudaDataType` of the factors and of the result.
     pub(super) types: [c_int; 2],
 }
 
-/// `cudaDataType` of factors and result, where cuBLAS multiplies these with sums in `float32`.
+/// `cudaDataType` of factors and result; `None` if cuBLAS does not multiply them with `float32` sums.
 pub(super) fn types(factors: DType, result: DType) -> Option<[c_int; 2]> {
     let of = |dtype| match dtype {
         DType::F32 => Some(0),

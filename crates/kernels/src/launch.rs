@@ -1,5 +1,5 @@
-//! What every kernel launch on a CubeCL device shares: operands that can be read by rows, results,
-//! tables, and the count of bytes.
+//! Operands of a kernel launch on a CubeCL device: layouts, results, tables, and the record of what a
+//! launch reads and writes.
 
 use burn::{
     backend::TensorMetadata,
@@ -17,17 +17,15 @@ use burn_cubecl::{
     tensor::CubeTensor,
 };
 
-use super::count;
-pub use super::product::{is_software, matmul, matmul_onto};
-pub use super::tensor_cores::has_tensor_cores;
+use crate::count;
 
-/// Elements that a kernel loads at once where it can: one counter of the dropout generator. Where it
-/// cannot it loads one by one; sizes between would only be more kernels to compile.
+/// Elements that a kernel loads at once where it can: those of one counter of the dropout generator. Elsewhere
+/// it loads one by one; sizes between would only add kernels to compile.
 const VECTOR: usize = 4;
-/// Cubes along one dimension that every API allows.
+/// Cubes that every API allows along one dimension.
 const MOST_CUBES: usize = 65_535;
 
-/// The tensor with its last dimension contiguous; rows may lie apart. Copies only what is not so.
+/// The tensor with its last dimension contiguous; rows may lie apart. Copies any other layout.
 pub fn by_rows(tensor: CubeTensor) -> CubeTensor {
     let dims = tensor.meta.num_dims();
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
@@ -38,7 +36,7 @@ pub fn by_rows(tensor: CubeTensor) -> CubeTensor {
     into_contiguous_aligned(tensor)
 }
 
-/// The tensor without gaps.
+/// The tensor contiguous, copied if it is not.
 pub fn packed(tensor: CubeTensor) -> CubeTensor {
     if tensor.is_contiguous() && !tensor.meta.is_tiled() {
         return tensor;
@@ -46,7 +44,7 @@ pub fn packed(tensor: CubeTensor) -> CubeTensor {
     into_contiguous(tensor)
 }
 
-/// The tensor by rows and safe to write in place: itself if nobody else holds it, else a copy.
+/// The tensor by rows and safe to write in place: itself if it has no other owner, else a copy.
 pub fn writable(tensor: CubeTensor) -> CubeTensor {
     let tensor = by_rows(tensor);
     if tensor.can_mut() && tensor.is_nonoverlapping() {
@@ -77,7 +75,7 @@ pub fn zeros(like: &CubeTensor, shape: impl Into<Shape>, dtype: DType) -> CubeTe
     )
 }
 
-/// Words of the host as a one-dimensional tensor. Never empty, as a kernel cannot bind nothing.
+/// Uploads words as a one-dimensional tensor of at least one: a kernel cannot bind an empty buffer.
 pub fn table(client: &Client, device: &CubeDevice, words: &[u32]) -> CubeTensor {
     let words = if words.is_empty() { &[0] } else { words };
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -90,7 +88,7 @@ pub fn table(client: &Client, device: &CubeDevice, words: &[u32]) -> CubeTensor 
     )
 }
 
-/// Elements of the last dimension that all these tensors can be read by at once.
+/// The number of elements of the last dimension that a kernel can load at once from each of these tensors.
 pub fn vector_size(tensors: &[&CubeTensor]) -> VectorSize {
     let longest = |tensor: &&CubeTensor| {
         let sizes = tensor
@@ -103,23 +101,23 @@ pub fn vector_size(tensors: &[&CubeTensor]) -> VectorSize {
     tensors.iter().map(longest).min().unwrap_or(1)
 }
 
-/// A cube of `x` units that neighbour each other in memory times `y`.
+/// A cube of `x` by `y` units; units next to each other along `x` take neighbours in memory.
 pub fn cube_dim(x: usize, y: usize) -> CubeDim {
     CubeDim::new_2d(x as u32, y as u32)
 }
 
-/// At least so many cubes, in a rectangle: kernels count them by `CUBE_POS`.
+/// At least `count` cubes, in a rectangle: kernels number them by `CUBE_POS`.
 pub fn cubes(count: usize) -> CubeCount {
     let down = count.div_ceil(MOST_CUBES).max(1);
     CubeCount::Static(count.div_ceil(down) as u32, down as u32, 1)
 }
 
-/// Notes that the next launch reads and writes these tensors, each once; one that it updates in place
-/// is among both.
+/// Records that the next launch reads and writes these tensors once each; a tensor updated in place is in
+/// both lists.
 ///
 /// # Panics
-/// If kernels cannot do with them: they count elements in 32 bits, and are compiled as if what they
-/// write were not reached through another operand.
+/// If a tensor has more than 2^32 elements, which kernels cannot count, or a written tensor overlaps another
+/// operand: kernels are compiled as if it did not.
 pub fn record(read: &[&CubeTensor], written: &[&CubeTensor]) {
     for tensor in read.iter().chain(written) {
         let elements = tensor.shape().num_elements();
@@ -143,7 +141,7 @@ pub fn record(read: &[&CubeTensor], written: &[&CubeTensor]) {
     }
 }
 
-/// Whether two tensors share memory.
+/// True if two tensors share memory.
 fn overlap(one: &CubeTensor, other: &CubeTensor) -> bool {
     let [one, other] = [one, other].map(|tensor| &tensor.handle);
     let [of_one, of_other] = [one, other].map(|handle| {
@@ -155,11 +153,16 @@ fn overlap(one: &CubeTensor, other: &CubeTensor) -> bool {
         && of_other.start < of_one.end
 }
 
-/// Notes that the next launch reads or writes so many elements of this type.
+/// Records that the next launch reads or writes this number of elements.
 pub fn record_elements(dtype: DType, elements: usize) {
     if count::active() {
         count::moved((elements * dtype.size()) as u64);
     }
+}
+
+/// Records that the next launch draws a dropout mask.
+pub fn record_mask() {
+    count::drew();
 }
 
 fn bytes(tensor: &CubeTensor) -> u64 {

@@ -13,23 +13,23 @@ use burn_cubecl::cubecl::{
     profile::ProfileDuration,
 };
 
-use super::count;
+use crate::count;
 
 /// Launches of one name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelTime {
-    /// The kernel's name; of a product by cuBLAS its sizes.
+    /// The kernel's name, or the sizes of a product by cuBLAS.
     pub name: String,
     /// Number of launches.
     pub launches: usize,
-    /// Seconds on the device, of all of them.
+    /// Seconds on the device, of all launches.
     pub seconds: f64,
-    /// Bytes of operands and results of all of them; none of Burn's own kernels are counted.
+    /// Bytes of operands and results of all launches; 0 for Burn's own kernels.
     pub bytes: u64,
 }
 
-/// Times every launch of the process, from its making on. Launches take longer to issue, and run one
-/// after another as before.
+/// Times every launch of the process from [`start`](Self::start) on. Launches take longer to issue; their
+/// order does not change.
 pub struct KernelProfile {
     kept: Arc<Kept>,
     _observation: LaunchObservation,
@@ -52,13 +52,13 @@ impl LaunchObserver for Kept {
 }
 
 impl KernelProfile {
-    /// Begins to time.
+    /// Starts timing.
     pub fn start() -> Self {
         count::begin();
         // Drops bytes counted before the first timed launch.
         let _ = count::take_moved();
         #[cfg(feature = "cuda")]
-        super::cublas::time_products(true);
+        crate::product::cublas::time_products(true);
         let kept = Arc::new(Kept::default());
         Self {
             kept: kept.clone(),
@@ -66,7 +66,7 @@ impl KernelProfile {
         }
     }
 
-    /// Waits for the device, and has its launches by name, those that took longest first.
+    /// Waits for the device and returns its launches by name, the longest total time first.
     pub fn finish(self, device: &Device) -> Vec<KernelTime> {
         let mut by_name = BTreeMap::<String, KernelTime>::new();
         let mut add = |name: String, seconds: f64, bytes| {
@@ -98,7 +98,7 @@ impl KernelProfile {
 impl Drop for KernelProfile {
     fn drop(&mut self) {
         #[cfg(feature = "cuda")]
-        super::cublas::time_products(false);
+        crate::product::cublas::time_products(false);
         count::end();
     }
 }
@@ -113,7 +113,7 @@ impl fmt::Debug for KernelProfile {
 #[cfg(feature = "cuda")]
 fn products(device: &Device) -> Vec<(String, f64, u64)> {
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => super::cublas::take_times(&device.client()),
+        DispatchDevice::Cube(device) => crate::product::cublas::take_times(&device.client()),
         _ => Vec::new(),
     }
 }
@@ -123,7 +123,7 @@ fn products(_device: &Device) -> Vec<(String, f64, u64)> {
     Vec::new()
 }
 
-/// Without the path and the types.
+/// A kernel's name without its path and types.
 fn short(name: &str) -> String {
     let name = name.split('<').next().unwrap_or(name);
     name.rsplit("::").next().unwrap_or(name).to_owned()

@@ -1,6 +1,5 @@
 //! Products of strided `f32` matrices on the CPU, for backends whose tensors are slices.
-//!
-//! Not part of the public promise: shared with the crates that implement operators beside this one.
+
 #![expect(
     unsafe_code,
     reason = "gemm takes pointers; every view is checked against its slice"
@@ -33,7 +32,7 @@ fn assert_inside(length: usize, [rows, columns]: [usize; 2], [row, column]: [usi
 }
 
 impl<'a> Matrix<'a> {
-    /// Rows of `columns` elements that begin `row_stride` apart.
+    /// Rows of `columns` elements, `row_stride` elements apart.
     ///
     /// # Panics
     /// If they do not lie within `data`.
@@ -59,7 +58,7 @@ impl<'a> Matrix<'a> {
 }
 
 impl<'a> MatrixMut<'a> {
-    /// Rows of `columns` elements that begin `row_stride` apart.
+    /// Rows of `columns` elements, `row_stride` elements apart.
     ///
     /// # Panics
     /// If they do not lie within `data`, or overlap.
@@ -74,12 +73,12 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// What becomes of the output's old contents.
+/// How a product is written to its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Overwritten.
+    /// The old contents are replaced.
     Replace,
-    /// Added to.
+    /// The product is added to the old contents.
     Add,
 }
 

@@ -1,12 +1,12 @@
 //! Products by cuBLAS on CubeCL's buffers, in the order of CubeCL's queue.
 //!
-//! CubeCL's streams are private. A product is a task on the device's thread, between two launches: a
-//! stream of its own waits for all work that was given to the context, runs cuBLAS, and all later work
-//! of the context waits for it. The host waits for nothing.
+//! CubeCL's streams are private. A product is therefore a task on the device's thread, between two launches:
+//! a stream of its own waits for all earlier work of the context and runs cuBLAS, and all later work of the
+//! context waits for it. The host does not wait.
 //!
-//! Sums are `float32`, also where factors are `bfloat16` or `float16`; `float32` factors keep all their
-//! bits. The library is loaded while the program runs: where it, a function of it or of the driver is
-//! missing, Burn's kernels compute, and [`version`] says why.
+//! Sums are `float32`, also of `bfloat16` or `float16` factors; `float32` factors keep all their bits. The
+//! library is loaded at run time: where it, one of its functions or one of the driver's is missing, Burn's
+//! kernels multiply, and [`version`] says why.
 
 mod blas;
 mod library;
@@ -43,7 +43,7 @@ use blas::{Blas, with_blas};
 use library::libraries;
 use matrices::{Matrices, Product, types};
 
-use super::{
+use crate::{
     count,
     launch::{empty, record, record_elements},
 };
@@ -65,13 +65,13 @@ pub(super) fn version(client: &Client) -> Result<c_int, String> {
 
 static TIMED: AtomicBool = AtomicBool::new(false);
 
-/// Begins or ends to time products.
-pub(super) fn time_products(timed: bool) {
+/// Turns the timing of products on or off.
+pub(crate) fn time_products(timed: bool) {
     TIMED.store(timed, Ordering::Relaxed);
 }
 
-/// Names, seconds and bytes of the products that were timed on a device, which has to be at rest.
-pub(super) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
+/// Names, seconds and bytes of the products that were timed on a device, which must be idle.
+pub(crate) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
     if version(client).is_err() {
         return Vec::new();
     }
@@ -82,14 +82,13 @@ pub(super) fn take_times(client: &Client) -> Vec<(String, f64, u64)> {
 /// The error of the first product that failed. Its result is NaN where its memory can be reached.
 static FAILURE: Mutex<Option<String>> = Mutex::new(None);
 
-/// Takes the error.
-pub(crate) fn take_failure() -> Option<String> {
+pub(in crate::product) fn take_failure() -> Option<String> {
     let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     failure.take()
 }
 
-/// `lhs · rhs` over the last two dimensions, or nothing where cuBLAS is not in use or does not read
-/// these operands.
+/// `lhs · rhs` over the last two dimensions; `None` where cuBLAS is not in use or cannot read these
+/// operands.
 pub(super) fn product(lhs: &CubeTensor, rhs: &CubeTensor, dtype: DType) -> Option<CubeTensor> {
     let operands = operands(lhs, rhs, dtype)?;
     let dims = lhs.meta.num_dims();
@@ -102,7 +101,8 @@ pub(super) fn product(lhs: &CubeTensor, rhs: &CubeTensor, dtype: DType) -> Optio
     multiply(operands, [lhs, rhs, &out], 0, false).then_some(out)
 }
 
-/// `lhs · rhs` as lines `first..` of the matrices of `out`, or added to them, if cuBLAS can.
+/// Writes `lhs · rhs` to lines `first..` of the matrices of `out`, or adds it to them; false where cuBLAS
+/// cannot.
 pub(super) fn product_onto(
     lhs: &CubeTensor,
     rhs: &CubeTensor,
@@ -114,7 +114,7 @@ pub(super) fn product_onto(
         .is_some_and(|operands| multiply(operands, [lhs, rhs, out], first, add))
 }
 
-/// Types and factors, where cuBLAS is in use and reads these.
+/// Types and factors; `None` where cuBLAS is not in use or cannot read them.
 fn operands(
     lhs: &CubeTensor,
     rhs: &CubeTensor,
@@ -129,7 +129,7 @@ fn operands(
     (same && version(&lhs.client).is_ok()).then_some((types, factors))
 }
 
-/// Submits a product, if its sizes are cuBLAS's.
+/// Submits a product; false if its sizes do not fit cuBLAS's integers.
 fn multiply(
     (types, [left, right]): ([c_int; 2], [Matrices; 2]),
     [lhs, rhs, out]: [&CubeTensor; 3],
@@ -184,7 +184,7 @@ fn multiply(
     true
 }
 
-/// On the device's thread.
+/// Runs a product on the device's thread.
 fn run(
     server: &mut Server,
     bindings: [BufferBinding; 3],
@@ -192,7 +192,7 @@ fn run(
     timed: Option<(String, u64)>,
 ) -> Result<(), String> {
     let stream = StreamId::current();
-    // They hold their memory until the product is in order.
+    // The resources keep their memory until the product is in the queue.
     let [left, right, out] = bindings.map(|binding| {
         let resource = server.get_resource(binding, stream);
         resource.map_err(|error| error.to_string())

@@ -11,8 +11,8 @@ use super::{
     matrices::Product,
 };
 
-/// Bytes that cuBLAS may use beside operands: what it takes by itself on Hopper. Fixed, so that a
-/// product has the same bits every time.
+/// Bytes of cuBLAS's workspace: its own default on Hopper. Fixed, so that a product has the same bits every
+/// time.
 const WORKSPACE: usize = 32 << 20;
 
 /// A cuBLAS handle with its stream and events. Each device's thread has its own.
@@ -21,11 +21,11 @@ pub(super) struct Blas {
     handle: Pointer,
     context: Pointer,
     stream: Pointer,
-    /// All work that the context had before a product.
+    /// Event after the context's work before a product.
     before: Pointer,
-    /// The product.
+    /// Event after the product.
     after: Pointer,
-    /// Products that are timed: name, bytes, events before and after.
+    /// Timed products: name, bytes, events before and after.
     times: RefCell<Vec<(String, u64, [Pointer; 2])>>,
 }
 
@@ -37,7 +37,7 @@ impl Blas {
     fn new(libraries: &'static Libraries) -> Result<Self, String> {
         const NON_BLOCKING: c_uint = 1;
         const WITHOUT_TIMES: c_uint = 2;
-        // Splits of a long sum are added in `float32`, too.
+        // Parts of a split sum are added in `float32`.
         const NO_REDUCED_SUMS: c_int = 16;
         let Libraries { cublas, driver } = libraries;
         let mut made = Self {
@@ -80,7 +80,7 @@ impl Blas {
         Ok(version)
     }
 
-    /// Work on the stream, after all work that the context has and before all that it will get.
+    /// Runs work on the stream, after all earlier and before all later work of the context.
     pub(super) fn in_order(&self, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let driver = &self.libraries.driver;
         call!(driver, cuCtxRecordEvent, self.context, self.before)?;
@@ -112,7 +112,7 @@ impl Blas {
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
         let [a, b, c] = [product.left, product.right, product.out];
         let (cublas, handle) = (&self.libraries.cublas, self.handle);
-        // By rows, C = A B; by columns, which is how cuBLAS reads the same memory, Cᵀ = Bᵀ Aᵀ.
+        // cuBLAS reads columns where these are rows: it computes Cᵀ = Bᵀ Aᵀ.
         let [op_b, op_a] = [b, a].map(|matrix| c_int::from(matrix.transposed));
         if batch == 1 {
             return call!(
@@ -168,7 +168,7 @@ impl Blas {
         )
     }
 
-    /// Work between two events, which [`take_times`] reads.
+    /// Runs work between two events, which [`times`](Self::times) reads.
     pub(super) fn time(
         &self,
         name: String,
@@ -188,7 +188,7 @@ impl Blas {
         Ok(())
     }
 
-    /// The products that were timed, with their seconds and bytes. They have to be done.
+    /// Names, seconds and bytes of the timed products, which must have ended.
     pub(super) fn times(&self) -> Result<Vec<(String, f64, u64)>, String> {
         let driver = &self.libraries.driver;
         self.times
@@ -227,7 +227,7 @@ impl Blas {
     }
 }
 
-/// Does something on this thread, which is a device's.
+/// Runs work with the handle of this thread, which is a device's.
 pub(super) fn with_blas<T>(work: impl FnOnce(&Blas) -> Result<T, String>) -> Result<T, String> {
     BLAS.with_borrow_mut(|held| {
         let blas = match held.take() {

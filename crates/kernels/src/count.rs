@@ -14,16 +14,16 @@ static MOVED: AtomicU64 = AtomicU64::new(0);
 static PRODUCTS: AtomicU64 = AtomicU64::new(0);
 static DRAWS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether anybody counts.
-pub(super) fn active() -> bool {
+/// True while launches are counted or timed.
+pub(crate) fn active() -> bool {
     COUNTS.load(Ordering::Relaxed) > 0
 }
 
-pub(super) fn begin() {
+pub(crate) fn begin() {
     COUNTS.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(super) fn end() {
+pub(crate) fn end() {
     COUNTS.fetch_sub(1, Ordering::Relaxed);
 }
 
@@ -32,32 +32,32 @@ thread_local! {
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Notes that the next launch of this thread moves these bytes, too.
-pub(super) fn moved(bytes: u64) {
+/// Adds to the bytes that the next launch of this thread moves.
+pub(crate) fn moved(bytes: u64) {
     MOVED.fetch_add(bytes, Ordering::Relaxed);
     NEXT.set(NEXT.get() + bytes);
 }
 
-/// Takes the bytes that were noted for this launch.
-pub(super) fn take_moved() -> u64 {
+/// Takes the bytes noted for this launch.
+pub(crate) fn take_moved() -> u64 {
     NEXT.take()
 }
 
-/// Notes a product that CubeCL does not launch.
+/// Counts a product that CubeCL does not launch.
 #[cfg(feature = "cuda")]
-pub(super) fn launched() {
+pub(crate) fn launched() {
     PRODUCTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Notes that the next launch draws a dropout mask.
-pub(super) fn drew() {
+/// Counts a launch that draws a dropout mask.
+pub(crate) fn drew() {
     DRAWS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts kernel launches, and the bytes this crate's own launches move, from its making on.
+/// Counts the process's kernel launches, and the bytes that batchlora's and the decoder's move, from
+/// [`start`](Self::start) on.
 ///
-/// The counts are the process's: one at a time, with the device synchronised before reading, and
-/// after a first pass, which compiles and tunes.
+/// Use one at a time, after a first pass that compiles and tunes, and synchronise the device before reading.
 pub struct LaunchCount {
     launches: Arc<Launches>,
     moved: u64,
@@ -76,7 +76,7 @@ impl LaunchObserver for Launches {
 }
 
 impl LaunchCount {
-    /// Begins to count.
+    /// Starts counting.
     pub fn start() -> Self {
         begin();
         let launches = Arc::new(Launches::default());
@@ -89,7 +89,7 @@ impl LaunchCount {
         }
     }
 
-    /// Kernels launched so far, products by cuBLAS among them.
+    /// Kernels launched so far, including products by cuBLAS.
     pub fn launches(&self) -> u64 {
         let products = PRODUCTS.load(Ordering::Relaxed) - self.products;
         self.launches.0.load(Ordering::Relaxed) + products
@@ -100,9 +100,8 @@ impl LaunchCount {
         DRAWS.load(Ordering::Relaxed) - self.draws
     }
 
-    /// Bytes of device memory that the operands and results of this crate's launches, its matrix
-    /// products included, hold: what has to move at least, each operand read and each result
-    /// written once. Operands that are updated in place count twice.
+    /// Bytes of the operands and results of these launches and of their matrix products: the least that has
+    /// to move, each operand read and each result written once. Operands updated in place count twice.
     pub fn bytes_moved(&self) -> u64 {
         MOVED.load(Ordering::Relaxed) - self.moved
     }

@@ -2,11 +2,11 @@ use burn_cubecl::cubecl::config::{
     CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig, environment::EnvironmentConfig,
 };
 
-/// Keeps the kernels that this process tunes and compiles in `$XDG_CACHE_HOME/cubecl/NAME.db`, and takes
-/// from there what earlier processes left. Where that cannot be written, every process begins anew.
+/// Keeps tuned and compiled kernels in `$XDG_CACHE_HOME/cubecl/NAME.db` and reuses those of earlier
+/// processes. If the file cannot be written, every process tunes and compiles again.
 ///
-/// To be called before any device is opened. A `cubecl.toml` that names a place stands, as do CubeCL's
-/// environment variables.
+/// Call this before any device is opened. A path in `cubecl.toml` and CubeCL's environment variables take
+/// precedence.
 pub fn persist_kernels(name: &str) {
     let mut config = CubeClRuntimeConfig::from_current_dir();
     let EnvironmentConfig {

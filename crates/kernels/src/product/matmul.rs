@@ -1,4 +1,7 @@
-//! Products of matrices: by cuBLAS, by Burn's kernels, and on software adapters by our own.
+#![expect(
+    clippy::used_underscore_binding,
+    reason = "`#[define]` makes a kernel's type from an argument that its body never names"
+)]
 
 use std::sync::OnceLock;
 
@@ -24,20 +27,18 @@ use cubek::{
 
 #[cfg(feature = "cuda")]
 use super::cublas;
-use super::{
-    launch::{cube_dim, cubes, empty, record, record_elements, vector_size},
-    software_product::software_product,
-};
+use super::software::software_product;
+use crate::launch::{cube_dim, cubes, empty, record, record_elements, vector_size};
 
 /// Units of a cube.
 const UNITS: usize = 256;
 
 /// `lhs · rhs` over the last two dimensions, summed in `float32` and written as `dtype`.
 ///
-/// By cuBLAS on CUDA devices, where it is in use ([`products`](crate::products)). Else by Burn's
-/// kernels, tuned by measurement where Burn's `autotune` is on, except where tuning would give up
-/// precision, and on software adapters, where trying kernels takes minutes and Burn's are made for
-/// something else.
+/// cuBLAS multiplies on CUDA devices where it is in use ([`products`](crate::products)), Burn's kernels
+/// elsewhere; with Burn's feature `autotune` they are tuned by measurement. Two cases are not tuned:
+/// `float32` factors that tuning might round, and software devices, where tuning takes minutes and a kernel
+/// of our own is faster.
 ///
 /// # Panics
 /// If no kernel takes these operands.
@@ -67,8 +68,8 @@ pub fn matmul(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> CubeTensor {
     }
 }
 
-/// `lhs · rhs` as lines `first..` of each of the matrices of `out`, `[batch, lines, columns]`, or added
-/// to them. By cuBLAS in one launch; else a product and a launch more.
+/// Writes `lhs · rhs` to lines `first..` of each matrix of `out`, `[batch, lines, columns]`, or adds it
+/// to them. One launch with cuBLAS; elsewhere a product and one more launch.
 ///
 /// # Panics
 /// If no kernel takes these operands.
@@ -94,7 +95,7 @@ pub fn matmul_onto(lhs: CubeTensor, rhs: CubeTensor, out: &CubeTensor, first: us
     );
 }
 
-/// Lines of all matrices of a batch.
+/// The number of lines of all matrices of a batch.
 fn lines(tensor: &CubeTensor) -> usize {
     let shape = tensor.shape();
     shape[..shape.num_dims() - 1].iter().product()
@@ -125,24 +126,8 @@ fn put_kernel<F: Float, N: Size>(
     }
 }
 
-/// What multiplies matrices on a device, in words.
-pub(crate) fn products(device: &CubeDevice) -> String {
-    #[cfg(feature = "cuda")]
-    if let CubeDevice::Cuda(_) = device {
-        return match cublas::version(&device.client()) {
-            Ok(version) => format!("cuBLAS {}.{}", version / 10_000, version / 100 % 100),
-            Err(reason) => format!("Burn's kernels, without cuBLAS: {reason}"),
-        };
-    }
-    if is_software(device) {
-        "kernels for software devices".to_owned()
-    } else {
-        "Burn's kernels".to_owned()
-    }
-}
-
-/// Whether Burn may multiply these with fewer bits than they have: tensor cores take `float32` as
-/// TF32, with 10 bits of mantissa, and are tried first.
+/// True if Burn may round these factors: it tries tensor cores first, which take `float32` as TF32, with 10
+/// bits of mantissa.
 fn rounds_factors(factor: &CubeTensor) -> bool {
     let properties = factor.client.properties();
     factor.dtype == DType::F32 && properties.supports_type(ElemType::Float(FloatKind::TF32))
@@ -175,7 +160,7 @@ fn exact(lhs: CubeTensor, rhs: CubeTensor, dtype: DType) -> Result<CubeTensor, M
     Ok(out)
 }
 
-/// Whether the device is a software implementation of a graphics API.
+/// True for a software implementation of a graphics API.
 pub fn is_software(device: &CubeDevice) -> bool {
     static ONLY_SOFTWARE: OnceLock<bool> = OnceLock::new();
     let CubeDevice::Wgpu(device) = device else {
