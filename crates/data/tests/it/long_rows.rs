@@ -101,7 +101,9 @@ fn words() -> impl Strategy<Value = Vec<String>> {
         1 => Just("<|im_end|>".to_owned()),
         1 => ("[a \\n0é=]", 1..400_usize).prop_map(|(character, times)| character.repeat(times)),
     ];
-    prop::collection::vec(word, 1..60)
+    prop::collection::vec(word, 1..60).prop_filter("a row of white space alone is empty", |words| {
+        words.iter().any(|word| !word.trim().is_empty())
+    })
 }
 
 proptest! {
