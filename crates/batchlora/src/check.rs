@@ -8,15 +8,15 @@ use crate::{
 
 const ROWS: usize = 40;
 const SHAPE: [usize; 2] = [64, 48];
-/// Of the largest element. Devices may multiply `float32` in a shorter type, with 10 bits.
+/// Share of the largest element. Devices may multiply `float32` with 10 bits of mantissa.
 const TOLERANCE: f32 = 0.02;
 
 /// Terms of the sums that a row of a product is compared with.
 const MOST_TERMS: usize = 1 << 22;
 
-/// Sees the operator work on a device: forward and backward of a small batch of two adapters with
-/// activations of this type, compared with the CPU's. Returns the largest difference, as a share of
-/// the largest element.
+/// Runs the operator on a device, forward and backward of a small batch of two adapters with activations of
+/// this type, and compares it with the CPU. Returns the largest difference, as a share of the largest
+/// element.
 ///
 /// # Errors
 /// [`BatchLoraError::Unavailable`] if the device does not have the type,
@@ -52,7 +52,7 @@ pub fn check_device(device: &Device, dtype: FloatDType) -> Result<f32, BatchLora
         let pairs = found.iter().zip(expected);
         let error = pairs.fold(0f32, |error, (found, expected)| {
             let difference = (found - expected).abs();
-            // A number that is none is as far off as can be.
+            // NaN counts as infinitely far off.
             if difference.is_nan() {
                 f32::INFINITY
             } else {
@@ -123,9 +123,9 @@ fn uniform(shape: [usize; 2], seed: u32, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
 }
 
-/// Sees a product of this size right on a device, `[rows, d_in] × [d_in, d_out]` with the weight stored
-/// as `[d_out, d_in]`, and the one of its backward, `[rows, d_out] × [d_out, d_in]`. Three rows of each,
-/// or of large ones some columns of them, are compared with sums in double precision.
+/// Checks a product of this size on a device, `[rows, d_in] × [d_in, d_out]` with the weight stored as
+/// `[d_out, d_in]`, and that of its backward, `[rows, d_out] × [d_out, d_in]`: three rows of each, or some
+/// columns of them where they are large, are compared with sums in double precision.
 ///
 /// # Errors
 /// [`BatchLoraError::Launch`] if a product is off by more than rounding explains, or cannot be read.
@@ -134,7 +134,7 @@ pub fn check_product(
     dtype: FloatDType,
     [rows, d_in, d_out]: [usize; 3],
 ) -> Result<(), BatchLoraError> {
-    // Of a result, which is rounded once; its sum is `float32`.
+    // Of the result; the sum is `float32`.
     let rounding = match dtype {
         FloatDType::BF16 => 2f64.powi(-8),
         FloatDType::F16 => 2f64.powi(-11),
@@ -194,8 +194,8 @@ pub fn check_product(
     Ok(())
 }
 
-/// Whether a sum differs from `expected` by no more than rounding allows: its own, relative to the result,
-/// and that of a `float32` sum, relative to `size`, its terms' absolute values added up. A NaN fails.
+/// True if a sum differs from `expected` by no more than rounding: `rounding` of the result, and that of a
+/// `float32` sum, relative to `size`, the sum of its terms' absolute values. NaN fails.
 fn is_rounding(found: f64, expected: f64, size: f64, rounding: f64) -> bool {
     (found - expected).abs() <= rounding * expected.abs() + 1e-6 * size
 }

@@ -1,8 +1,7 @@
 //! Dropout masks from a counter.
 //!
-//! Whether an element is kept is a function of (task seed, step, module, row within the task's
-//! step, column) only. It is the same in forward, backward and recomputation, on every device,
-//! and it does not depend on what else is in the batch. The generator is Philox4x32-10 (Salmon et
+//! A mask is a function of (task seed, step, module, row within the task's step, column) alone. It is the
+//! same in forward, backward and recomputation, on every device, whatever else is in the batch. The generator is Philox4x32-10 (Salmon et
 //! al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

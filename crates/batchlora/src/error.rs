@@ -1,20 +1,20 @@
 use thiserror::Error;
 
-/// What can be wrong with a request to this crate.
+/// An error of a request to this crate.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum BatchLoraError {
-    /// A value that can never work, with the numbers that show it.
+    /// A value out of range, with the numbers that show it.
     #[error("invalid LoRA configuration: {0}")]
     InvalidConfig(String),
     /// The tensors or segments given do not fit each other.
     #[error("shapes do not fit: {0}")]
     Shape(String),
-    /// The device lacks what was asked of it.
+    /// The device lacks a feature.
     #[error("{device} cannot do this: {lacks}")]
     Unavailable {
         /// The device.
         device: String,
-        /// What it lacks.
+        /// The feature.
         lacks: String,
     },
     /// A kernel was refused or failed when it ran.
@@ -22,13 +22,13 @@ pub enum BatchLoraError {
     Launch {
         /// The device.
         device: String,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
     /// A slot that the bank does not have.
     #[error("slot {slot} does not exist, the bank has {slots}")]
     NoSuchSlot {
-        /// The slot asked for.
+        /// The slot.
         slot: usize,
         /// Slots in the bank.
         slots: usize,

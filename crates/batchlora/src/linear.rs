@@ -76,8 +76,8 @@ pub fn frozen_linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     ))
 }
 
-/// A scalar whose `backward()` gives `gradient` to `output`, exactly and without computing
-/// anything: how a gradient that was computed elsewhere enters a graph.
+/// A scalar whose `backward()` gives `gradient` to `output`, exactly and without computing anything, so that
+/// a gradient computed elsewhere enters a graph.
 ///
 /// # Shapes
 /// - output, gradient: `[rows, d_model]`

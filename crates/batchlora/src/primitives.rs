@@ -1,6 +1,5 @@
-//! The operator's primitives by themselves, for benchmarks and tests: without autodiff, and without
-//! the checks of [`lora_linear`](crate::lora_linear). Types, shapes and formulas are those of
-//! `BatchLoraOps`.
+//! The parts of [`lora_linear`](crate::lora_linear), for measurements and for operators of one's own: without
+//! autodiff, and without its checks.
 
 use burn::{backend::Dispatch, tensor::Tensor};
 
@@ -15,7 +14,7 @@ pub fn shrink(wide: Tensor<2>, weight: Tensor<2>, routing: &Routing, side: Side)
 }
 
 /// `H + s · S B` or `dX + D'(dS A)`: wide `[rows, width]`, narrow `[rows, rank_max]`, weight
-/// `[Σr, width]`; in place if nobody else holds the wide operand.
+/// `[Σr, width]`; in place if the wide operand has no other owner.
 pub fn expand_add(
     wide: Tensor<2>,
     narrow: Tensor<2>,

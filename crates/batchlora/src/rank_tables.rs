@@ -2,7 +2,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::LoraSpec;
 
-/// Which of a bank's packed rows are whose, on its device, in 32-bit integers.
+/// The slots of a bank's packed rows, on its device, in 32-bit integers.
 #[derive(Debug, Clone)]
 pub(crate) struct RankTables {
     /// The slot of every packed row, `[Σr]`.

@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::{DropoutKey, Segments, ops::Side};
 
-/// One segment's way through one bank.
+/// One segment's rows of a batch and of a bank, and their factors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutedSegment {
     /// Rows of the batch.
@@ -23,7 +23,7 @@ pub struct RoutedSegment {
 }
 
 impl RoutedSegment {
-    /// What the sum of products over the rows is multiplied by for the gradient of A or B.
+    /// Factor of the sum of products over the rows in the gradient of A or B.
     pub(crate) fn gradient_factor(&self, side: Side) -> f32 {
         match side {
             Side::Input => 1.0 / self.loss_scale,
@@ -32,7 +32,7 @@ impl RoutedSegment {
     }
 }
 
-/// Which rows of a batch go through which rows of one bank's packed weights: [`Segments`] seen by
+/// The rows of one bank's packed weights that each row of a batch is multiplied with: [`Segments`] seen by
 /// one [`AdapterBank`](crate::AdapterBank) at one step.
 ///
 /// Segments without rows, and those whose slot has no adapter at this module, are left out.
@@ -93,7 +93,7 @@ impl Routing {
         &self.inner.segments.dropout_rows()[rows]
     }
 
-    /// This routing for one forward that backward follows: where masks are kept, this one's is.
+    /// This routing for a forward pass that keeps a graph: backends that keep masks for backward keep its.
     pub(crate) fn keeping_mask(self) -> Self {
         Self {
             #[cfg(feature = "cubecl")]
@@ -102,7 +102,7 @@ impl Routing {
         }
     }
 
-    /// Where forward keeps the mask, if it does.
+    /// The place of the mask that forward keeps, if it does.
     #[cfg(feature = "cubecl")]
     pub(crate) fn kept_mask(&self) -> Option<&OnceLock<CubeTensor>> {
         self.kept_mask.as_deref()

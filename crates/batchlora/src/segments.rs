@@ -12,7 +12,7 @@ pub struct Segment {
     pub slot: usize,
 }
 
-/// Which rows of a batch belong to which adapter: made once per batch, shared by all layers.
+/// The adapters of a batch's rows: made once per batch, shared by all layers.
 ///
 /// Segments are in row order and do not overlap. A slot may have no rows; rows in no segment take
 /// the frozen weight alone.
@@ -69,9 +69,9 @@ impl Segments {
         Ok(Self(Arc::new(Inner::new(rows, segments))))
     }
 
-    /// Gives every row its own coordinate in the dropout counter: the row's place within the
-    /// task's step, independent of what else is in the batch. The default counts from the
-    /// beginning of the row's segment.
+    /// Gives every row a coordinate in the dropout counter: its place within its adapter's step, whatever
+    /// else is in the batch. By default rows count from the beginning of their segment; rows of one slot in
+    /// several segments, or in several batches of a step, need coordinates to get masks of their own.
     ///
     /// # Errors
     /// [`BatchLoraError::Shape`] if there is not one coordinate per row.
@@ -90,9 +90,9 @@ impl Segments {
         })))
     }
 
-    /// Says how many times too large each segment's gradient comes in, 1 by default: gradients of A
-    /// and B are divided by it, that of x keeps it. With powers of two nothing else changes but that
-    /// small gradients do not vanish in `float16`. Segments of one slot have one scale.
+    /// Sets the factor by which each segment's incoming gradient is too large, 1 by default: gradients of A
+    /// and B are divided by it, that of x is not. Powers of two keep small gradients from vanishing in
+    /// `float16` and change nothing else. Segments of one slot have one scale.
     ///
     /// # Errors
     /// [`BatchLoraError::Shape`] if there is not one scale per segment,
@@ -145,7 +145,7 @@ impl Segments {
         &self.0.dropout_rows
     }
 
-    /// For each segment, what gradients of A and B are divided by.
+    /// For each segment, the divisor of the gradients of A and B.
     pub fn loss_scales(&self) -> &[f32] {
         &self.0.loss_scales
     }
@@ -157,7 +157,7 @@ impl Segments {
         key: crate::kernels::TablesKey,
         make: impl FnOnce() -> crate::kernels::Tables,
     ) -> crate::kernels::Tables {
-        // Tables are only ever added whole: a panic elsewhere leaves nothing half made.
+        // Tables are added whole: a panic elsewhere leaves none half made.
         let mut tables = self
             .0
             .tables

@@ -88,7 +88,7 @@ impl LayerBanks {
     }
 }
 
-/// The adapters of one decoder layer in one forward pass; the default is the base alone.
+/// The adapters of one decoder layer in one forward pass; the default has none.
 #[derive(Debug, Clone, Default)]
 pub struct LayerLora([Option<BatchLora>; 7]);
 
@@ -103,12 +103,12 @@ impl LayerLora {
         Self(self.0.map(|part| part.map(BatchLora::without_autodiff)))
     }
 
-    /// Whether no row of the batch has an adapter at this layer.
+    /// True if no row of the batch has an adapter at this layer.
     pub fn is_base_only(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
 
-    /// Takes the gradients that backward left, by projection.
+    /// Takes the gradients of the adapter weights, by projection.
     pub fn take_gradients(&self, gradients: &mut Gradients) -> LayerGradients {
         let mut taken = LayerGradients::default();
         for (gradient, part) in taken.0.iter_mut().zip(&self.0) {
@@ -145,7 +145,7 @@ impl LoraWeights {
     /// The adapter on a device, with moments of zero.
     ///
     /// # Errors
-    /// If rank or dropout are impossible.
+    /// If rank or dropout is out of range.
     pub fn to_state(
         &self,
         use_rslora: bool,
@@ -171,7 +171,7 @@ impl LoraWeights {
     /// The adapter on the host, as PEFT stores it.
     ///
     /// # Errors
-    /// [`ModelError::Device`] if the device fails to hand it over.
+    /// [`ModelError::Device`] if a tensor cannot be read.
     pub fn from_state(state: &AdapterState) -> Result<Self, ModelError> {
         let (r, d_in) = (state.spec.r, state.weights.a.dims()[1]);
         let d_out = state.weights.b.dims()[1];
@@ -201,7 +201,7 @@ fn transposed(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 /// Reads a tensor back as `float32`.
 ///
 /// # Errors
-/// [`ModelError::Device`] if an operation that it depends on failed.
+/// [`ModelError::Device`] if an operation that the tensor depends on failed.
 pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError> {
     let failed = |reason: String| ModelError::Device { reason };
     let data = tensor

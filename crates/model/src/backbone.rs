@@ -7,7 +7,7 @@ use burn::{
 
 use crate::{Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, load::Loader};
 
-/// A contiguous part of the frozen model: the whole of it, or what one pipeline stage holds.
+/// A contiguous part of the frozen model: all of it, or the layers of one pipeline stage.
 #[derive(Module, Debug)]
 pub struct Backbone {
     embedding: Option<Param<Tensor<2>>>,
@@ -16,8 +16,8 @@ pub struct Backbone {
 }
 
 impl Backbone {
-    /// Reads decoder layers `layers` of a checkpoint onto a device, tensor by tensor; with the
-    /// embedding if they begin the model, with the head if they end it.
+    /// Reads decoder layers `layers` of a checkpoint onto a device, tensor by tensor, with the embedding if
+    /// they include the first layer and the head if they include the last.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape or type than the configuration says.
@@ -32,12 +32,11 @@ impl Backbone {
         Self::load_from(checkpoint, config, layers, dtype, device)
     }
 
-    /// Decoder layers `layers` of a model whose weights are drawn on the device, uniform with
-    /// deviation 0.02, and whose norms are ones: for measuring speed without a checkpoint. The draws
-    /// are the process's own generator's.
+    /// Decoder layers `layers` with random weights, uniform with deviation 0.02, and norms of ones: for
+    /// measuring speed without a checkpoint. Weights come from the device's generator.
     ///
     /// # Errors
-    /// As [`load`](Self::load), of which nothing can happen here.
+    /// The type is [`load`](Self::load)'s; nothing fails here.
     pub fn random(
         config: &LlamaConfig,
         layers: Range<usize>,

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::{LlamaConfig, RopeTable, Sequences, config::RopeScaling};
 
-/// Tables kept for different lengths, where scaling depends on them.
+/// Tables kept for different lengths where scaling depends on the length.
 const MOST_TABLES: usize = 8;
 
 /// The rotary tables of a model on a device, from which batches gather the rows of their tokens: a batch
@@ -35,7 +35,7 @@ impl Table {
 }
 
 impl RotaryTables {
-    /// Nothing is computed before the first batch.
+    /// Tables of this configuration; the first batch computes them.
     pub fn new(config: &LlamaConfig, device: &Device) -> Self {
         Self {
             config: config.clone(),
@@ -44,8 +44,8 @@ impl RotaryTables {
         }
     }
 
-    /// The length that frequencies are scaled for where the longest sequence has this one; 0 where they
-    /// do not depend on it.
+    /// The length that frequencies are scaled for if the longest sequence has this length; 0 if scaling does
+    /// not depend on it.
     fn scaled_for(&self, length: usize) -> usize {
         match self.config.rope.scaling {
             RopeScaling::Dynamic {
@@ -66,7 +66,7 @@ impl RotaryTables {
             }
             made.remove(index);
         }
-        // Lengths grow a little at a time: a table each time would be many.
+        // Lengths grow a little at a time: rounding up keeps the number of tables small.
         let rounded = length.next_power_of_two();
         let positions = if self.scaled_for(rounded) == scaled_for {
             rounded
@@ -93,7 +93,7 @@ impl RotaryTables {
 /// layers.
 #[derive(Debug, Clone)]
 pub struct SequenceBatch {
-    /// Where sequences begin and end.
+    /// First row and length of each sequence.
     pub sequences: Sequences,
     /// Cosine of every token's position, `[rows, head_dim / 2]`.
     pub cos: Tensor<2>,
@@ -102,9 +102,9 @@ pub struct SequenceBatch {
 }
 
 impl SequenceBatch {
-    /// Whole sequences, positions counted from their beginnings. `rope_lengths` has one entry per
-    /// sequence: the length that dynamic rope scaling is computed for, which is that of the longest
-    /// sequence it was batched with by its own task, so that other tasks cannot change it.
+    /// Whole sequences, positions counted from their beginnings. `rope_lengths` has one entry per sequence,
+    /// the length that dynamic rope scaling is computed for: that of the longest sequence of its own task's
+    /// batch, so that other tasks cannot change it.
     pub fn new(tables: &RotaryTables, sequences: Sequences, rope_lengths: &[usize]) -> Self {
         let starts = vec![0; sequences.len()];
         Self::at(tables, sequences, &starts, rope_lengths)
@@ -126,7 +126,7 @@ impl SequenceBatch {
         let needed = sequences.iter().zip(starts).zip(rope_lengths);
         let needed = needed.map(|((rows, &start), &length)| length.max(start + rows.len()));
         let needed: Vec<usize> = needed.collect();
-        // The longest length of each scaling, and where its table begins when they stand one after another.
+        // The longest length of each scaling, and the first row of its table when tables are concatenated.
         let mut longest = BTreeMap::new();
         for &length in &needed {
             let most = longest.entry(tables.scaled_for(length)).or_insert(0);

@@ -55,7 +55,7 @@ impl LayerCache {
         self.past.as_ref().map_or(0, |[k, _]| k.dims()[2])
     }
 
-    /// Whether nothing was cached yet.
+    /// True before the first tokens.
     pub fn is_empty(&self) -> bool {
         self.past.is_none()
     }

@@ -7,26 +7,26 @@ use crate::{
     to_host,
 };
 
-/// Longer than a part of attention, and shorter, with a length of every kind.
+/// Lengths above and below that of a part of attention.
 const LENGTHS: [usize; 5] = [300, 17, 64, 1, 257];
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 const VOCABULARY: usize = 4099;
 
-/// How far an operation on a device is from the CPU's.
+/// The difference of an operation's results on a device from the CPU's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deviation {
-    /// The operation, and which of its results.
+    /// The operation and the result.
     pub operation: String,
     /// The largest difference, as a share of the largest element of the CPU's result in `float32`.
     pub found: f32,
-    /// What rounding explains.
+    /// The largest difference that rounding explains.
     pub allowed: f32,
 }
 
 impl Deviation {
-    /// Whether the result is right; what is no number is not.
+    /// True if the result is right; NaN never is.
     pub fn is_small(&self) -> bool {
         self.found <= self.allowed
     }
@@ -157,7 +157,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
         .fold(0f32, |most, value| most.max(value.abs()));
     let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
     let most = differences.fold(0f32, |most, difference| {
-        // What is no number is as far off as can be.
+        // NaN counts as infinitely far off.
         if difference.is_nan() {
             f32::INFINITY
         } else {

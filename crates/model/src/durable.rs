@@ -9,14 +9,14 @@ use std::{
 /// Writes a new file; it is on the disk when this returns.
 ///
 /// # Errors
-/// If there is such a file, or the disk fails.
+/// If the file exists, or the disk fails.
 pub fn write_synced(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     file.write_all(contents)?;
     file.sync_all()
 }
 
-/// Makes the entries of a directory durable, where the system has a notion of that.
+/// Makes the entries of a directory durable on systems that can.
 ///
 /// # Errors
 /// If the disk fails.
@@ -47,8 +47,8 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     create_directory(path)
 }
 
-/// Makes a directory unless it is there; it is on the disk when this returns. The one above it must be
-/// there: what was taken away is not made again.
+/// Makes a directory unless it exists; it is on the disk when this returns. Its parent must exist: a removed
+/// parent is not made again.
 ///
 /// # Errors
 /// If it cannot be made, or the disk fails.
@@ -57,7 +57,7 @@ pub fn create_directory(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     match fs::create_dir(path) {
-        // Another process may have been faster.
+        // Another process may have made it meanwhile.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
         Ok(()) => path.parent().map_or(Ok(()), sync_directory),

@@ -5,33 +5,33 @@ use thiserror::Error;
 
 use crate::checkpoint::TensorDtype;
 
-/// What can be wrong with a model directory, an adapter directory or a request to this crate.
+/// An error in a model directory, an adapter directory or a request to this crate.
 ///
-/// Every message is complete in itself; what to do about it is in [`hint`](Self::hint).
+/// Every message is complete in itself; [`hint`](Self::hint) says how to fix the cause.
 #[derive(Debug, Error)]
 pub enum ModelError {
     // ---- device ----
-    /// A computation on a device failed; it is noticed when its result is read.
+    /// A computation on a device failed; reading its result shows it.
     #[error("the device failed: {reason}")]
     Device {
-        /// What the device said.
+        /// The device's message.
         reason: String,
     },
     // ---- files ----
     /// A file or directory could not be read.
     #[error("cannot read `{}`: {error}", path.display())]
     Read {
-        /// What was read.
+        /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// A file or directory could not be written, moved or removed.
     #[error("cannot write `{}`: {error}", path.display())]
     Write {
-        /// What was written.
+        /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The contents of a file are wrong; `error` says how.
@@ -39,7 +39,7 @@ pub enum ModelError {
     InFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error in it.
         error: Box<ModelError>,
     },
     /// Not JSON, or JSON of another shape than expected.
@@ -65,7 +65,7 @@ pub enum ModelError {
         /// The directory.
         directory: PathBuf,
     },
-    /// A directory has several safetensors files and nothing that says which belong together.
+    /// A directory has several safetensors files and no index of those that belong together.
     #[error("`{}` has {} safetensors files and no `model.safetensors.index.json`: {}",
         directory.display(), files.len(), files.join(", "))]
     AmbiguousWeights {
@@ -115,7 +115,7 @@ pub enum ModelError {
     InvalidValue {
         /// The key.
         key: String,
-        /// What is wrong with the value.
+        /// The reason.
         problem: String,
     },
 
@@ -248,7 +248,7 @@ pub enum ModelError {
         /// Shape of `lora_B`, likewise.
         b: Vec<usize>,
     },
-    /// The rank of a module's matrices is not what the configuration says.
+    /// The rank of a module's matrices is not that of the configuration.
     #[error("`{module}` has rank {found}, the adapter configuration says {expected}")]
     AdapterRank {
         /// The module.
@@ -258,7 +258,7 @@ pub enum ModelError {
         /// Rank of the matrices.
         found: usize,
     },
-    /// The scale of a module is not what its rank and `lora_alpha` give.
+    /// The scale of a module is not that of its rank and `lora_alpha`.
     #[error("`{module}` has scale {found}, its rank and `lora_alpha` give {expected}")]
     AdapterScale {
         /// The module.
@@ -320,7 +320,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// What the user can do about it, for a `hint:` line.
+    /// A way to fix the cause, for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::InFile { error, .. } => return error.hint(),
@@ -371,7 +371,7 @@ impl ModelError {
         Some(hint.to_owned())
     }
 
-    /// Says which file this is about.
+    /// Names the file that the error is about.
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
         Self::InFile {
             path: path.into(),
@@ -390,7 +390,7 @@ fn abbreviated(names: &[String]) -> String {
     }
 }
 
-/// The causes in what CubeCL says of a failure, without its account of all that they spoilt.
+/// The causes in CubeCL's message about a failure, without its list of everything that depended on them.
 pub fn causes(told: &str) -> String {
     const ACCOUNT: [&str; 8] = [
         "Caused by:",

@@ -1,10 +1,10 @@
-//! Reading small text files, with what goes wrong in model directories told apart.
+//! Reading small text files, with an error for each mistake that is common in model directories.
 
 use std::path::Path;
 
 use crate::error::ModelError;
 
-/// How every Git LFS pointer file begins.
+/// The first bytes of every Git LFS pointer file.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Whole text of `path`.

@@ -11,23 +11,23 @@ use crate::{
     ops::{cross_entropy, rms_norm_backward},
 };
 
-/// Bytes of logits that are held at a time on the host, where they are gone through in its caches.
+/// Bytes of logits that are held at a time on the CPU, so that they stay in its caches.
 const HOST_LOGITS: usize = 64 << 20;
-/// The same on other devices: 2,093 rows in `bfloat16` at a vocabulary of 128,256. A chunk reads all
-/// weights of the projection twice, and has to have work for all of a device.
+/// Bytes of logits on other devices: 2,093 rows in `bfloat16` at a vocabulary of 128,256. A chunk reads all
+/// weights of the projection twice, and should keep a whole device busy.
 const DEVICE_LOGITS: usize = 512 << 20;
-/// Chunks begin at multiples of so many rows: there a part of one number a row is a view, not a copy.
+/// Chunks begin at multiples of this many rows, where a slice of one number a row is a view, not a copy.
 const CHUNK_ROWS: usize = 128;
 
-/// What is predicted from which rows of a batch.
+/// The tokens to predict, and the rows of a batch that predict them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Targets {
     /// Row of the batch that predicts the token. A row predicts one token at most.
     pub rows: Vec<usize>,
     /// The token to be predicted.
     pub ids: Vec<u32>,
-    /// What the token's loss is multiplied by in the gradient: its task's loss scale over the target
-    /// tokens of the task's whole step.
+    /// Factor of the token's loss in the gradient: its task's loss scale over the target tokens of the
+    /// task's whole step.
     pub weights: Vec<f32>,
 }
 
@@ -49,7 +49,7 @@ impl LanguageModelHead {
     /// The cross-entropy of every target, `[targets]` in the order given, and the gradient of
     /// `Σ weight · loss` for the hidden states `[rows, d_model]`.
     ///
-    /// Only rows that predict a target are projected, a chunk at a time: never are all logits held.
+    /// Only rows that predict a target are projected, a chunk at a time: the logits are never held at once.
     pub fn loss(&self, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
         let (device, [rows, d_model]) = (hidden.device(), hidden.dims());
         if targets.rows.is_empty() {
@@ -67,8 +67,8 @@ impl LanguageModelHead {
             joined(gradients),
             self.norm.epsilon,
         );
-        // Rows are gathered from the targets, those that predict nothing from any: they are masked, as
-        // a product with zero would keep what is no number.
+        // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
+        // with zero would keep NaN.
         let mut target_of = vec![0; rows];
         let mut idle = vec![true; rows];
         for (target, &row) in targets.rows.iter().enumerate() {
@@ -124,12 +124,12 @@ impl LanguageModelHead {
     }
 }
 
-/// Bytes of logits that a chunk has at the most.
+/// Most bytes of a chunk's logits.
 fn logits_held(on_host: bool) -> usize {
     if on_host { HOST_LOGITS } else { DEVICE_LOGITS }
 }
 
-/// Rows of a chunk such that chunks are even, and have `most` rows or few more.
+/// Rows of a chunk: chunks are even and have `most` rows or few more.
 fn chunk_rows(count: usize, most: usize) -> usize {
     let chunks = count.div_ceil(most.max(1));
     count.div_ceil(chunks).next_multiple_of(CHUNK_ROWS)

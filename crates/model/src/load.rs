@@ -8,10 +8,10 @@ use burn::{
 
 use crate::{Checkpoint, HostTensor, LinearShape, ModelError, TensorDtype};
 
-/// Of the deviation 0.02, the Llama family's initialisation, which keeps activations finite.
+/// Bound of a uniform distribution with deviation 0.02, the Llama family's initialisation.
 const RANDOM: Distribution = Distribution::Uniform(-0.035, 0.035);
 
-/// Puts a tensor on a device in the type wanted there.
+/// Puts a tensor on a device, in this type.
 pub(crate) fn to_device<const D: usize>(
     host: &HostTensor<'_>,
     dtype: FloatDType,
@@ -35,10 +35,10 @@ fn frozen<const D: usize>(tensor: Tensor<D>) -> Param<Tensor<D>> {
     Param::initialized(ParamId::new(), tensor).set_require_grad(false)
 }
 
-/// Where a model's parameters come from and where they go.
+/// Source of a model's parameters, and the device they go to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Loader<'a> {
-    /// `None` makes parameters up: speed does not depend on their values.
+    /// `None` makes random parameters.
     pub(crate) checkpoint: Option<&'a Checkpoint>,
     pub(crate) dtype: FloatDType,
     pub(crate) device: &'a Device,

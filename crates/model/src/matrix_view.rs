@@ -21,7 +21,7 @@ impl View for MatrixView<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        // The format's order, whatever the machine's is.
+        // The format is little-endian.
         if cfg!(target_endian = "little") {
             return Cow::Borrowed(bytemuck::cast_slice(&self.values));
         }

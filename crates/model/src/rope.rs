@@ -38,8 +38,7 @@ impl RopeTable {
         let mut sin = Vec::with_capacity(length * half_dim);
         for position in 0..length {
             for frequency in &frequencies {
-                // The angle is rounded to f32 because transformers' is; its sine is not the place
-                // to lose more.
+                // The angle is rounded to f32, as in transformers; its sine is not rounded further.
                 let (s, c) = f64::from(position as f32 * frequency).sin_cos();
                 cos.push(c as f32 * scale);
                 sin.push(s as f32 * scale);

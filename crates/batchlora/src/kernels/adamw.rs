@@ -1,7 +1,7 @@
 //! torch's `AdamW` on one packed matrix, weight and moments in place, all adapters in one launch.
 //!
-//! A cube takes 4 packed rows and up to [`UNIT_VECTORS`] · 32 vectors of columns. Whether a row is
-//! updated at all, and how much its gradient is clipped, a unit finds out from the row's slot.
+//! A cube takes 4 packed rows and up to [`UNIT_VECTORS`] · 32 vectors of columns. A unit derives from the
+//! row's slot if the row is updated, and how far its gradient is clipped.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, packed, record, vector_size, writable};
 use burn::backend::TensorMetadata;
@@ -16,7 +16,7 @@ const LANES: usize = 32;
 const ROWS: usize = 4;
 /// Vectors that one unit updates at most.
 const UNIT_VECTORS: usize = 4;
-/// The exponent of numbers that are not finite.
+/// The exponent bits of a `float32` that is not finite.
 const NOT_FINITE: u32 = 0x7F80_0000;
 
 pub(super) fn adamw(

@@ -1,9 +1,9 @@
-//! The dropout mask of [`DropoutKey`](crate::DropoutKey): drawn where an adapter's input is first read,
-//! and kept as bits for backward.
+//! The dropout mask of [`DropoutKey`](crate::DropoutKey), drawn where an adapter's input is first read and
+//! kept as bits for backward.
 //!
-//! Drawing costs as much as the products of rank r: ten rounds for four elements. Of a forward that
-//! backward follows, `shrink` writes what it draws, one bit an element, `[rows, ceil(width / 32)]`
-//! words: 1/16 of a `bfloat16` input.
+//! Drawing costs as much as the products of rank r: ten rounds for four elements. In a forward pass that
+//! keeps a graph, `shrink` therefore writes the mask, one bit an element, `[rows, ceil(width / 32)]` words:
+//! 1/16 of a `bfloat16` input.
 
 use batchlora_kernels::launch;
 use burn::{backend::TensorMetadata, tensor::DType};
@@ -18,21 +18,21 @@ const MULTIPLIER_1: u32 = 0xCD9E_8D57;
 const WEYL_0: u32 = 0x9E37_79B9;
 const WEYL_1: u32 = 0xBB67_AE85;
 
-/// Where a kernel has the mask of its wide operand from.
+/// Source of the mask of a kernel's wide operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Mask {
-    /// There is none.
+    /// No mask.
     Absent,
-    /// It draws the mask.
+    /// The kernel draws it.
     Drawn,
-    /// It draws the mask and writes its bits.
+    /// The kernel draws it and writes its bits.
     Kept,
-    /// It reads bits that another kernel wrote.
+    /// The kernel reads the bits that another wrote.
     Read,
 }
 
 impl Mask {
-    /// The mask of `shrink`, and where its bits go.
+    /// The mask of `shrink`, and the buffer for its bits.
     pub(super) fn to_draw(
         wide: &CubeTensor,
         tables: &Tables,
@@ -54,7 +54,7 @@ impl Mask {
         }
     }
 
-    /// The mask of a kernel that comes after `shrink`, and its bits.
+    /// The mask of a kernel after `shrink`, and its bits.
     pub(super) fn to_read(tables: &Tables, routing: &Routing, side: Side) -> (Self, CubeTensor) {
         if side == Side::Output || !routing.has_dropout() {
             return (Self::Absent, tables.unused.clone());
@@ -68,8 +68,8 @@ impl Mask {
     }
 }
 
-/// Which of the elements `column..column + N` of a row are kept: a bit each, the first the lowest.
-/// `segment` is where the segment's words begin, `column` a multiple of N.
+/// One bit for each of the elements `column..column + N` of a row, the first the lowest: 1 if it is kept.
+/// The segment's words begin at `segment`; `column` is a multiple of N.
 #[cube]
 pub(super) fn draw<N: Size>(
     segments: &[u32],
@@ -132,8 +132,8 @@ pub(super) struct Dropout<'a> {
 
 #[cube]
 impl<'a> Dropout<'a> {
-    /// Of the segment whose words begin at `segment`. `rows` has the generator's counter of each row,
-    /// `kept` the bits of [`Mask::Read`].
+    /// The masks of the segment whose words begin at `segment`. `rows` has the generator's counter of each
+    /// row, `kept` the bits of [`Mask::Read`].
     pub(super) fn new(
         segments: &'a [u32],
         segment: usize,
@@ -152,7 +152,8 @@ impl<'a> Dropout<'a> {
         }
     }
 
-    /// The mask of vector `column` of a row of `width` vectors: the lowest N bits, whatever is above.
+    /// The mask of vector `column` of a row of `width` vectors, in the lowest N bits; higher bits are
+    /// unspecified.
     pub(super) fn bits<N: Size>(&self, row: usize, column: usize, width: usize) -> u32 {
         let size = N::value();
         let first = column * size;
@@ -166,7 +167,7 @@ impl<'a> Dropout<'a> {
         }
     }
 
-    /// A vector with its mask on: 0 for a dropped element, `1 / (1 - p)` times a kept one.
+    /// A masked vector: 0 for a dropped element, `1 / (1 - p)` times a kept one.
     pub(super) fn apply<N: Size>(&self, value: Vector<f32, N>, bits: u32) -> Vector<f32, N> {
         if comptime!(self.mask == Mask::Absent) {
             value

@@ -1,9 +1,8 @@
-//! `H += s · S B` and `dX += D'(dS A)`: the product of rank r, times the adapter's packed rows,
-//! onto the wide operand in place, all adapters in one launch.
+//! `H += s · S B` and `dX += D'(dS A)`: the product of rank r times the adapter's packed rows, added to the
+//! wide operand in place, all adapters in one launch.
 //!
 //! A cube takes [`ROW_TILE`] rows of one segment and 32 vectors of columns; a unit holds 8 rows of
-//! one vector in registers and walks along exactly the adapter's rank. The packed rows come from
-//! cache; the wide operand is read and written once.
+//! one vector in registers and runs over exactly the adapter's rank. The packed rows come from cache; the wide operand is read and written once.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, record, vector_size, writable};
 use burn::backend::TensorMetadata;

@@ -3,15 +3,15 @@
 //!
 //! A cube takes a block of [`ROW_BLOCK`] rows of one segment, up to 64 ranks, and a block of columns;
 //! a unit holds 2 ranks of each chunk of 16 and 2 or 4 vectors of columns: its share of dB stays in
-//! registers over all rows, its share of B in registers or cache. It walks over the rows by
-//! [`ROW_STEP`]; what its columns give to dS is added up within the cube, in shared memory, and
-//! written as one partial sum per block of columns. The second launch adds dB over row blocks and
+//! registers over all rows, its share of B in registers or cache. It runs over the rows by
+//! [`ROW_STEP`]; its columns' part of dS is summed within the cube, in shared memory, and written as
+//! one partial sum per block of columns. The second launch adds dB over row blocks and
 //! dS over column blocks, both in order: an adapter's bits do not depend on its neighbours.
 //!
-//! An element of dH is read once less, and pays `8 · r / columns` bytes for the partial sums of dS,
-//! written and read. A block is of 512 columns, or 256 in a layer below 4096, which would have too
-//! few cubes otherwise: 0.25 bytes for rank 16 and 1 for rank 64, or twice that. Above 64 ranks dH is
-//! read, and spared, once per 64.
+//! This reads dH once less, and writes and reads `8 · r / columns` bytes of partial sums of dS for each
+//! element of it. A block has 512 columns, or 256 in a layer narrower than 4096, which would have too few
+//! cubes otherwise: 0.25 bytes at rank 16 and 1 at rank 64, or twice that. Above 64 ranks dH is read, and
+//! a read of it saved, once per 64.
 //!
 //! [`ROW_BLOCK`]: super::tables::ROW_BLOCK
 
@@ -42,18 +42,18 @@ const UNITS: usize = LANES * RANK_LANES;
 const UNIT_RANKS: usize = RANK_CHUNK / RANK_LANES;
 /// Vectors of columns that one unit computes.
 const UNIT_VECTORS: usize = 4;
-/// The same in a layer of fewer than [`WIDE`] vectors.
+/// Vectors of columns of one unit in a layer of fewer than [`WIDE`] vectors.
 const NARROW_UNIT_VECTORS: usize = 2;
 const WIDE: usize = 1024;
 /// Rows between two sums over a cube.
 const ROW_STEP: usize = 4;
 /// Elements of dS in a step of one chunk.
 const STEP_SUMS: usize = ROW_STEP * RANK_CHUNK;
-/// Units that share the lanes of one of them.
+/// Units that share the lanes of one element.
 const SHARES: usize = UNITS / STEP_SUMS;
 /// Lanes of one element of dS, padded so that shares are read from different memory banks.
 const PITCH: usize = LANES + SHARES;
-/// Chunks of which a unit keeps its part of B in registers, beside as much of dB.
+/// Chunks whose part of B a unit keeps in registers, beside as much of dB.
 const HELD_CHUNKS: usize = 2;
 
 /// `(dS, dB)`.
@@ -252,7 +252,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
                     let sum = sum_lanes(&lanes);
                     let row = step_row + unit / RANK_CHUNK;
                     let j = chunk_rank + unit % RANK_CHUNK;
-                    // Rows and ranks beyond these have sums of nothing in particular.
+                    // Sums of rows and ranks beyond these are unspecified.
                     if unit < STEP_SUMS && row < rows && j < rank {
                         narrow_partial[first_element + row * rank + j] = sum;
                     }
@@ -303,7 +303,7 @@ fn load_row<F: Float, N: Size>(
     }
 }
 
-/// The sum over all lanes of the element of dS whose number is the unit's, below [`STEP_SUMS`].
+/// The sum over all lanes of one element of dS: that with the unit's number, below [`STEP_SUMS`].
 #[cube]
 fn sum_lanes(lanes: &Shared<[f32]>) -> f32 {
     let unit = UNIT_POS as usize;

@@ -2,9 +2,9 @@
 //! one launch.
 //!
 //! A cube takes [`ROW_TILE`] rows of one segment and up to 64 of its ranks, in chunks of
-//! [`RANK_CHUNK`]; chunks beyond the adapter's rank are not computed. It walks along the width by
+//! [`RANK_CHUNK`]; chunks beyond the adapter's rank are not computed. It runs along the width by
 //! [`WIDTH_TILE`], with both operands in shared memory as `float32`; four groups of units each take
-//! a quarter of every tile and add their sums up at the end. A unit holds 4 rows × 4 ranks of a
+//! a quarter of every tile and add up their sums at the end. A unit holds 4 rows × 4 ranks of a
 //! chunk in registers.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
@@ -21,7 +21,7 @@ use crate::{Routing, ops::Side};
 
 /// Ranks computed together.
 pub(super) const RANK_CHUNK: usize = 16;
-/// Chunks a cube computes at most; more ranks are more cubes.
+/// Chunks that a cube computes at most; more ranks take more cubes.
 pub(super) const MAX_CHUNKS: usize = 4;
 /// Elements of the width in shared memory.
 const WIDTH_TILE: usize = 64;
@@ -108,7 +108,7 @@ fn shrink_kernel<F: Float, N: Size>(
 
     let width = wide.shape(1) / size;
     let weight_stride = weight.stride(0) / size;
-    // No bits are read where they are drawn.
+    // A kernel that draws the mask reads no bits.
     let dropout = Dropout::new(segments, segment, dropout_rows, segments, module, mask);
 
     let mut x =
@@ -207,7 +207,7 @@ pub(super) fn factor(segments: &[u32], segment: usize, scaled: u32) -> f32 {
     factor
 }
 
-/// Where a chunk's results go.
+/// Place of a chunk's results in the output.
 #[derive(CubeType, Clone, Copy)]
 struct ChunkPlace {
     first_row: usize,
@@ -216,7 +216,7 @@ struct ChunkPlace {
     ranks: usize,
 }
 
-/// Adds up what the groups of units have of a chunk, group after group, and writes it.
+/// Adds up the groups' sums of a chunk, group after group, and writes the result.
 #[cube]
 fn store_chunk(
     acc: Array<f32>,
@@ -256,6 +256,6 @@ fn store_chunk(
             out[(place.first_row + row) * out_stride + place.first_rank + lane] = sums[at] * factor;
         }
     }
-    // The next chunk may get the same shared memory.
+    // The next chunk may use the same shared memory.
     sync_cube();
 }

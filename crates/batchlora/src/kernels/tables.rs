@@ -1,4 +1,4 @@
-//! Routings as small device buffers.
+//! A [`Routing`] as small device buffers.
 
 use batchlora_kernels::launch::table;
 use burn::tensor::DType;
@@ -18,8 +18,8 @@ pub(super) const TILE_WORDS: usize = 3;
 /// Words per row block: segment, first row, rows, first row among the partial sums, first element
 /// among all blocks' rows times their ranks.
 pub(super) const BLOCK_WORDS: usize = 5;
-/// Words per packed row: its first partial sum, number of them, rows between them, and what their sum
-/// is multiplied by, for A and for B.
+/// Words per packed row: its first partial sum, their number, the rows between them, and the factor of
+/// their sum, for A and for B.
 pub(super) const SUM_WORDS: usize = 5;
 
 /// Words per segment.
@@ -34,8 +34,8 @@ pub(super) const STEP: usize = 5;
 pub(super) const THRESHOLD: usize = 6;
 pub(super) const KEEP: usize = 7;
 
-/// A routing on a device. What differs between the banks of a model, the number of the module, is
-/// not in it, so that all of them share the tables of a batch.
+/// A routing on a device, without the number of the module, so that all banks of a model share the tables
+/// of a batch.
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub(super) tiles: CubeTensor,
@@ -49,11 +49,11 @@ pub(crate) struct Tables {
     pub(super) partial_rows: usize,
     pub(super) segments: CubeTensor,
     pub(super) dropout_rows: CubeTensor,
-    /// A word for kernels that want a buffer they do not touch.
+    /// One word, for kernels with a buffer that they do not touch.
     pub(super) unused: CubeTensor,
 }
 
-/// What tables are made from, to find them again.
+/// The values that tables are made from, to find them again.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TablesKey {
     device: CubeDevice,
@@ -138,7 +138,7 @@ impl Host {
             }
         }
 
-        // Blocks of one adapter follow each other, in row order: its gradient is their sum.
+        // Blocks of one adapter follow each other in row order: its gradient is their sum.
         let mut order: Vec<usize> = (0..segments.len()).collect();
         order.sort_by_key(|&index| segments[index].ranks.start);
         let (mut blocks, mut partial_rows, mut block_elements) = (Vec::new(), 0, 0);
@@ -187,7 +187,7 @@ impl Routing {
         })
     }
 
-    /// Whether any adapter of the batch has dropout.
+    /// True if any adapter of the batch has dropout.
     pub(super) fn has_dropout(&self) -> bool {
         self.segments()
             .iter()

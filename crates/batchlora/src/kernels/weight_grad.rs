@@ -49,7 +49,7 @@ pub(super) fn weight_grad(
         tensor_cores::partial_sums(wide, narrow, &partial, &tables, routing, side);
     } else if tables.block_count > 0 {
         let chunks = routing.rank_max().div_ceil(RANK_CHUNK);
-        // Blocks stand along x, of which a CUDA grid may have more than 65,535.
+        // Blocks are along x, where a CUDA grid may have more than 65,535 cubes.
         let cubes = CubeCount::Static(
             tables.block_count as u32,
             cubes_along,
@@ -189,7 +189,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
     }
 }
 
-/// Adds the partial sums of every packed row, in order; rows of adapters without any get zeros.
+/// Adds the partial sums of every packed row, in order; a row without any becomes zero.
 #[cube(launch)]
 fn sum_kernel<N: Size>(
     partial: &Tensor<Vector<f32, N>>,

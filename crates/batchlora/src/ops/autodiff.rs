@@ -42,7 +42,7 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
             b,
             routing,
         } = ops.state;
-        // Retrieved exactly as often as it was checkpointed, whether or not it is needed.
+        // A checkpoint must be retrieved as often as it was made, even if nothing needs it.
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
         let dh = grads.consume::<B>(&ops.node);
 

@@ -1,5 +1,5 @@
-//! The primitives on the CPU: products straight into place, segments and blocks of rows in
-//! parallel, dropout masks drawn a block at a time. No block spans two segments, so that a
+//! The primitives on the CPU: products written in place, segments and blocks of rows in parallel,
+//! dropout masks drawn a block at a time. No block spans two segments, so that a
 //! segment's numbers do not depend on its neighbours.
 
 use std::ops::Range;
@@ -20,8 +20,8 @@ const BLOCK: usize = 128;
 /// Blocks of one adapter whose products are held at a time.
 const WAVE: usize = 16;
 
-/// Products of no more elements than this, and of a single row, go another way through `gemm`
-/// (0.19, `gemm-common/src/gemm.rs`), which adds up in another order.
+/// `gemm` (0.19, `gemm-common/src/gemm.rs`) sums products of at most this many elements, and of a single row,
+/// in another order.
 const SMALL_PRODUCT: usize = 256;
 
 impl BatchLoraOps for Flex {
@@ -142,7 +142,7 @@ impl BatchLoraOps for Flex {
                     .iter()
                     .flat_map(|segment| row_blocks(&segment.rows).map(move |rows| (segment, rows)))
                     .collect();
-                // In waves, so that few products are held, and added in order: always the same sum.
+                // Waves limit the products held; they are added in order, so that the sum is always the same.
                 for wave in blocks.chunks(WAVE) {
                     let products: Vec<_> = wave
                         .par_iter()
@@ -174,7 +174,7 @@ fn tensor(data: Vec<f32>, shape: [usize; 2]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(data, shape))
 }
 
-/// The tensor as one that its storage holds and nothing else.
+/// The tensor as the only contents of its storage.
 pub(crate) fn whole(tensor: FlexTensor) -> FlexTensor {
     let contiguous = tensor.to_contiguous();
     let elements = contiguous.shape().num_elements();

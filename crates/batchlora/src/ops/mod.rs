@@ -1,4 +1,4 @@
-//! The operator's three primitives and its one autodiff node.
+//! The operator's primitives and its autodiff node.
 //!
 //! For the rows x_i of adapter i, with packed A and B (each adapter's rows of rank first, as PEFT
 //! stores A; B is stored transposed, so that both are `[Σr, width]`):
@@ -13,10 +13,9 @@
 //! dX  = dH Wᵀ + D'(dS A_i)               expand_add(dH Wᵀ, dS, A, Input)
 //! ```
 //!
-//! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps
-//! anyway, and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient.
-//! Backward computes the dropout mask D again from its counter on the CPU; on GPUs forward keeps its
-//! bits.
+//! These are mLoRA's equations with *graph pruning*: the node keeps x, which its neighbour keeps anyway,
+//! and the compact S `[rows, rank_max]` (a row belongs to one adapter); W gets no gradient. On the CPU
+//! backward computes the dropout mask D again from its counter; on GPUs forward keeps its bits.
 
 mod autodiff;
 pub(crate) mod flex;
@@ -26,7 +25,7 @@ use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 
 use crate::Routing;
 
-/// Which of the two adapter matrices a primitive works with.
+/// The adapter matrix of a primitive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// A, beside the operator's input: the wide operand is masked by dropout and never scaled.
@@ -79,8 +78,8 @@ pub(crate) trait BatchLoraOps: Backend {
         reference::weight_grad::<Self>(wide, narrow, &routing, side)
     }
 
-    /// `(dS, dB)` of a gradient `[rows, width]`, S `[rows, rank_max]` and B `[Σr, width]`: what
-    /// `lora_shrink` and `lora_weight_grad` make of them at the output's side.
+    /// `(dS, dB)` of a gradient `[rows, width]`, S `[rows, rank_max]` and B `[Σr, width]`: the results of
+    /// `lora_shrink` and `lora_weight_grad` at the output's side.
     #[fusion(meta = |gradient, _, weight, routing| {
         let mut narrow = weight.clone();
         narrow.shape = burn::tensor::Shape::new([gradient.shape[0], routing.rank_max()]);
@@ -111,8 +110,8 @@ pub(crate) trait BatchLoraOps: Backend {
         (ds, da, db)
     }
 
-    /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where it can be had,
-    /// a row's result does not depend on how many rows there are.
+    /// x `[rows, d_in]` times a weight `[d_in, d_out]` that gets no gradient. Where the backend can, a
+    /// row's result does not depend on the number of rows.
     #[fusion(dtype = x, shape = burn::tensor::Shape::new([x[0], weight[1]]))]
     fn frozen_matmul(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(x, weight)
@@ -146,8 +145,8 @@ pub(crate) trait BatchLoraOps: Backend {
         Self::lora_forward(x, weight, a, b, routing).0
     }
 
-    /// A scalar root whose backward gives `gradient` to `output`: how a gradient computed
-    /// elsewhere enters a graph.
+    /// A scalar root whose backward gives `gradient` to `output`, so that a gradient computed elsewhere
+    /// enters a graph.
     #[fusion(dtype = output, shape = burn::tensor::Shape::new([1]))]
     fn seed_gradient(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 }

@@ -1,5 +1,5 @@
-//! The primitives in plain tensor operations, computed in `float32`: the oracle everywhere, and the
-//! implementation where nothing faster exists.
+//! The primitives in plain tensor operations, computed in `float32`: the oracle of the others, and the
+//! implementation of backends without one.
 
 use burn::{
     backend::{Backend, TensorMetadata, tensor::FloatTensor},
@@ -139,8 +139,7 @@ pub(crate) fn scalar_root<B: Backend>(like: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_zeros(Shape::new([1]), &like.device(), like.dtype().into())
 }
 
-/// The tests of the operator see the backend's own primitives; these tie the reference, which other
-/// backends run, to them.
+/// The tests of the operator run the backend's own primitives; these compare the reference with them.
 #[cfg(test)]
 mod tests {
     use burn::backend::Flex;

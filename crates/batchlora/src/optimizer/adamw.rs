@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{AdapterBank, LoraPair, bank::Packed};
 
-/// One `AdamW` step of all slots, with torch's arithmetic: what every bank's update shares.
+/// One `AdamW` step of all slots, with torch's arithmetic, to be applied to every bank.
 #[derive(Debug)]
 pub struct AdamWStep {
     /// `[slots, column::COUNT]`.
@@ -44,7 +44,7 @@ impl AdamWStep {
     }
 
     /// Updates one bank's weights and moments with its gradient, `[Σr, d_in]` and `[Σr, d_out]`, in
-    /// place unless somebody else holds them. Does nothing to a bank without adapters.
+    /// place if they have no other owner. Does nothing to a bank without adapters.
     ///
     /// # Panics
     /// If the bank has another number of slots than the step, or the gradient is not `float32` of

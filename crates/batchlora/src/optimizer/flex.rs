@@ -8,7 +8,7 @@ use rayon::{prelude::*, slice::ChunksExactMut};
 use super::slot_update::{CLIP_EPSILON, column};
 use crate::ops::flex::whole;
 
-/// Sums that are added up side by side, so that the compiler may use vector registers.
+/// Partial sums side by side, so that the compiler can use vector registers.
 const LANES: usize = 16;
 
 /// Adds the squares to every slot's first share, rows in order.

@@ -6,16 +6,15 @@ use burn::{
 use super::OptimizerOps;
 use crate::{AdapterBank, LoraPair};
 
-/// Parts that an adapter's sum of squares is added up in. A constant: the order of summation, and
-/// with it the bits of a norm, must depend on the adapter alone.
+/// Partial sums of an adapter's squares. A constant: the order of summation, and with it the bits of a
+/// norm, must depend on the adapter alone.
 pub(super) const SHARES: usize = 32;
 
 /// The squared norms of all slots' gradients, added up bank by bank on one device.
 ///
-/// A slot's sum has the same bits whatever else is in the banks. Where the banks are spread over
-/// devices, the sums go along from one to the next: banks added in the same order give the same
-/// bits wherever they are. The end of it are the global norms that
-/// [`AdamWStep`](crate::AdamWStep) takes.
+/// A slot's sum has the same bits whatever else is in the banks. With banks on several
+/// devices, move the sums from one device to the next: banks added in the same order give the same bits
+/// wherever they are. [`AdamWStep`](crate::AdamWStep) takes the result.
 #[derive(Debug)]
 pub struct GradientNorms {
     /// `[slots, SHARES]`.
@@ -31,7 +30,7 @@ impl GradientNorms {
         }
     }
 
-    /// The sums of another device, which [`into_sums`](Self::into_sums) gave, moved here.
+    /// From the result of [`into_sums`](Self::into_sums) on another device, moved to this one.
     ///
     /// # Panics
     /// If they are not of the shape `[slots, SHARES]`.
@@ -49,8 +48,8 @@ impl GradientNorms {
         self.sums
     }
 
-    /// With the squares of one bank's gradient, `[Σr, d_in]` and `[Σr, d_out]`, added. A bank
-    /// without adapters adds nothing.
+    /// Adds the squares of one bank's gradient, `[Σr, d_in]` and `[Σr, d_out]`. A bank without adapters adds
+    /// nothing.
     ///
     /// # Panics
     /// If the bank has another number of slots, or the gradient is not `float32` of its shape.

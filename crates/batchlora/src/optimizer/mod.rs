@@ -1,5 +1,5 @@
 //! Gradient norms, clipping and `AdamW` for all adapters at once: every hyper-parameter is a vector
-//! over slots, and nothing is read back between the gradient and the update.
+//! over slots, and the host reads nothing back between the gradient and the update.
 
 mod adamw;
 mod flex;

@@ -7,7 +7,7 @@ use super::{flex, reference};
 
 /// The optimizer on a backend, in `float32`. The default bodies are the plain-tensor reference.
 ///
-/// Autodiff is left out: none of these tensors is in a graph.
+/// Not for Autodiff: none of these tensors is in a graph.
 #[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait OptimizerOps: Backend {
     /// Sums `[slots, shares]` with the squares of packed gradients a `[Σr, d_in]` and b

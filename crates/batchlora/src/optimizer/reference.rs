@@ -1,5 +1,5 @@
-//! The optimizer in plain tensor operations: the oracle of the others, and the implementation where
-//! nothing faster exists.
+//! The optimizer in plain tensor operations: the oracle of the others, and the implementation of
+//! backends without one.
 
 use burn::{
     backend::{
@@ -88,8 +88,7 @@ pub(super) fn adamw<B: Backend>(
     ]
 }
 
-/// The tests of the optimizer see the backend's own; these tie the reference, which other backends
-/// run, to it.
+/// The tests of the optimizer run the backend's own; these compare the reference with it.
 #[cfg(test)]
 mod tests {
     use burn::{
@@ -170,7 +169,7 @@ mod tests {
             max_grad_norm: [0.0, 1.0, 0.5, 1e-3, 100.0][slot],
             step: 1 + slot as u64,
         };
-        // One slot waits, and one has a norm that is not finite.
+        // One slot has no update, and one a norm that is not finite.
         for (idle, bad) in [(4, f32::NAN), (3, f32::INFINITY)] {
             let mut updates: Vec<_> = (0..RANKS.len()).map(|slot| Some(update(slot))).collect();
             updates[idle] = None;

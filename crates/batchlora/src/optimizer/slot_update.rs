@@ -12,7 +12,7 @@ pub struct SlotUpdate {
     pub epsilon: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
-    /// Global norm the gradient is scaled down to; 0 never scales.
+    /// Largest global norm of the gradient, which is scaled down to it; 0 never scales.
     pub max_grad_norm: f64,
     /// Number of this update, counted from 1, for bias correction.
     pub step: u64,
@@ -37,7 +37,7 @@ pub(crate) mod column {
 pub(crate) const CLIP_EPSILON: f32 = 1e-6;
 
 /// Above the root of every finite `float32`, and finite after division by [`CLIP_EPSILON`]:
-/// shaders may take infinities for impossible.
+/// shaders may assume that there are no infinities.
 const NO_LIMIT: f64 = 1e25;
 
 impl SlotUpdate {

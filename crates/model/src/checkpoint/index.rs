@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{error::ModelError, files::read_text};
 
-/// Which file of a sharded checkpoint has which tensor: tensor name to file name.
+/// Tensor names of a sharded checkpoint to the names of their files.
 pub(super) type WeightMap = BTreeMap<String, String>;
 
 #[derive(Deserialize)]

@@ -23,7 +23,7 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 pub struct Checkpoint {
     directory: PathBuf,
     shards: Vec<Shard>,
-    /// Which of `shards` has a tensor.
+    /// Index into `shards` of each tensor's file.
     places: BTreeMap<String, usize>,
 }
 
@@ -75,7 +75,7 @@ impl Checkpoint {
             }
             places.insert(tensor.clone(), shard);
         }
-        // transformers loads what the files have, whether or not the index mentions it.
+        // As transformers does, load tensors that the index does not mention.
         for (shard, file) in shards.iter().enumerate() {
             for tensor in file.names() {
                 if weight_map.contains_key(&tensor) {
@@ -99,7 +99,7 @@ impl Checkpoint {
         })
     }
 
-    /// The directory opened.
+    /// The model directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -136,8 +136,7 @@ impl Checkpoint {
         shard.tensor(name, info)
     }
 
-    /// The type of most elements, if any is a [`TensorDtype`]: what the checkpoint is, whatever
-    /// `config.json` says.
+    /// The type of most elements, whatever `config.json` says; `None` if no tensor has a [`TensorDtype`].
     pub fn dtype(&self) -> Option<TensorDtype> {
         let mut bytes = [
             (TensorDtype::Float32, 0),

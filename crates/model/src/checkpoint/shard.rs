@@ -38,7 +38,7 @@ impl Shard {
         };
         let file = File::open(path).map_err(read_error)?;
         if file.metadata().map_err(read_error)?.len() == 0 {
-            // Not every platform can map nothing.
+            // Some platforms cannot map an empty file.
             return Err(invalid(SafeTensorError::HeaderTooSmall));
         }
         let map = map_file(&file).map_err(read_error)?;
@@ -96,8 +96,8 @@ impl Shard {
     reason = "mapping a file is unsafe because others may change it meanwhile"
 )]
 fn map_file(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the map is read-only and its bytes are only ever read as numbers, for which every
-    // bit pattern is valid. That nobody truncates a model's files while it is being loaded is
-    // assumed, as every reader of safetensors does; the alternative is a copy of the weights.
+    // SAFETY: the map is read-only and its bytes are only read as numbers, for which every bit pattern is
+    // valid. As every reader of safetensors does, this assumes that no process truncates the file meanwhile;
+    // the alternative is a copy of the weights.
     unsafe { Mmap::map(file) }
 }

@@ -11,7 +11,7 @@ impl Checkpoint {
     /// readable type, and that nothing else is except what is known to be redundant.
     ///
     /// # Errors
-    /// Naming what is missing, unexpected or of another shape or type.
+    /// Names the tensors that are missing, unexpected or of another shape or type.
     pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
         let parameters = parameter_shapes(config);
         let missing: Vec<String> = parameters
@@ -39,9 +39,9 @@ impl Checkpoint {
         })
     }
 
-    /// Tensors that a model of `config` has no place for, sorted; a biased projection read as an
-    /// unbiased one would show here. Left out is what is known to be redundant: the rotary tables
-    /// old checkpoints store, and `lm_head.weight` where it is tied to the embedding.
+    /// Tensors that a model of `config` does not use, sorted; a biased projection read as an unbiased one
+    /// would show here. Known redundant tensors are left out: rotary tables of old checkpoints, and
+    /// `lm_head.weight` where it is tied to the embedding.
     pub fn unexpected(&self, config: &LlamaConfig) -> Vec<&str> {
         let parameters = parameter_shapes(config);
         let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();

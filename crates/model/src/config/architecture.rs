@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::error::ModelError;
 
-/// The decoders that are supported; all are one module with options.
+/// The supported decoders; all are one module with options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
     /// Llama 1, 2, 3, 3.x, `TinyLlama` and everything that reuses the class.

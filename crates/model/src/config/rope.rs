@@ -4,16 +4,16 @@ use crate::error::ModelError;
 /// The base period where a configuration names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Rotary position embedding: its base period and how it is stretched.
+/// Rotary position embedding: base period and scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base period.
     pub theta: f64,
-    /// How the frequencies are changed for contexts longer than those of pretraining.
+    /// Scaling of the frequencies for contexts longer than those of pretraining.
     pub scaling: RopeScaling,
 }
 
-/// How rotary frequencies are changed for long contexts, in transformers' words.
+/// Scaling of rotary frequencies for long contexts, in transformers' words.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Unchanged.
@@ -25,7 +25,7 @@ pub enum RopeScaling {
     },
     /// NTK-aware: the base grows with the sequence once that is longer than in pretraining.
     Dynamic {
-        /// How fast the base grows.
+        /// Growth of the base.
         factor: f64,
         /// Longest sequence of pretraining, in tokens (`max_position_embeddings`).
         original_max_position_embeddings: usize,

@@ -1,7 +1,7 @@
 use super::{Architecture, LlamaConfig, RopeConfig, RopeScaling};
 use crate::checkpoint::TensorDtype;
 
-/// The figures in which these Llama models differ.
+/// The numbers by which published shapes differ.
 struct Shape {
     name: &'static str,
     vocab_size: usize,

@@ -1,7 +1,7 @@
 use super::{architecture::Architecture, raw::RawConfig};
 use crate::error::ModelError;
 
-/// What transformers takes where the key is absent.
+/// transformers' default where the key is absent.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
 

@@ -72,7 +72,7 @@ pub fn self_attention(
     ))
 }
 
-/// Causal attention of the last tokens of sequences, all of the same number, over everything so far.
+/// Causal attention of the last tokens of sequences, equally many of each, over all tokens so far.
 ///
 /// # Shapes
 /// q `[sequences · tokens, heads · head_dim]`, k and v `[sequences · kv_heads, total, head_dim]`,

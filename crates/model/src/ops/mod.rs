@@ -1,10 +1,9 @@
 //! The decoder's operations as single autodiff nodes.
 //!
-//! Each keeps only its inputs for the backward pass and recomputes the rest: composed from Burn's
-//! elementwise operations they would keep every intermediate and pass over memory many times.
-//! The default bodies, in plain tensor operations, are the reference and serve every backend; Flex
-//! has its own, and CubeCL devices have kernels. Reductions, norms, softmax and losses are computed in `float32` whatever the type
-//! of the operands.
+//! Each keeps only its inputs for the backward pass and recomputes the rest: composed of Burn's elementwise
+//! operations they would keep every intermediate and pass over memory many times. The default bodies, in
+//! plain tensor operations, are the reference and serve every backend; Flex has its own, and CubeCL devices
+//! have kernels. Reductions, norms, softmax and losses are `float32` whatever the operands' type.
 //!
 //! Rows are tokens: sequences of a batch follow each other without padding, so that what a token
 //! computes does not depend on the lengths of its neighbours.
@@ -109,10 +108,10 @@ pub(crate) trait DecoderOps: Backend {
         padded_attention::self_attention_backward::<Self>(q, k, v, gradient, &shape)
     }
 
-    /// Causal attention of the last tokens of sequences, all of the same number, over the keys and
-    /// values of everything so far: q `[sequences · tokens, heads · head_dim]`, k and v
-    /// `[sequences · kv_heads, total, head_dim]`, output as q. For generation: where it has a
-    /// gradient at all, that is the composition's.
+    /// Causal attention of the last tokens of sequences, equally many of each, over the keys and
+    /// values of all tokens so far: q `[sequences · tokens, heads · head_dim]`, k and v
+    /// `[sequences · kv_heads, total, head_dim]`, output as q. For generation: its
+    /// gradient, where it has one, is that of the composed operations.
     #[fusion(dtype = q, shape = q)]
     fn cached_attention(
         q: FloatTensor<Self>,

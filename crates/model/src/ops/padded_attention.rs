@@ -23,8 +23,8 @@ impl Padded<'_> {
         self.shape.sequences.longest()
     }
 
-    /// The row of every padded place. Places beyond a sequence's end hold some other token of the
-    /// batch: they are finite, no real token sees them, and they are left out on the way back.
+    /// The row of every padded place. Places beyond a sequence's end hold another token of the batch: they
+    /// are finite, no real token sees them, and the way back leaves them out.
     fn rows_of_places(&self) -> Vec<i32> {
         let longest = self.longest();
         let last = self.shape.sequences.rows() - 1;
@@ -98,7 +98,7 @@ fn causal_softmax<B: Backend>(scores: FloatTensor<B>, shape: &AttentionShape) ->
     B::float_div(exponentials.clone(), B::float_sum_dim(exponentials, 4))
 }
 
-/// Which keys a query does not see, `[1, 1, 1, queries, keys]`.
+/// True for keys that a query does not see, `[1, 1, 1, queries, keys]`.
 fn hidden<B: Backend>(
     shape: &AttentionShape,
     queries: usize,

@@ -1,5 +1,5 @@
-//! The operations in plain tensor operations: the oracle everywhere, and the implementation where
-//! nothing faster exists. Attention is in [`padded_attention`](super::padded_attention).
+//! The operations in plain tensor operations: the oracle of the others, and the implementation of backends
+//! without one. Attention is in [`padded_attention`](super::padded_attention).
 
 use burn::{
     backend::{
@@ -171,8 +171,7 @@ pub(super) fn cross_entropy<B: Backend>(
     )
 }
 
-/// The tests of the operations see the backend's own; these tie the reference, which other backends
-/// run, to them.
+/// The tests of the operations run the backend's own; these compare the reference with them.
 #[cfg(test)]
 mod tests {
     use burn::{backend::Flex, tensor::TensorData};

@@ -1,7 +1,7 @@
 use std::{ops::Range, sync::Arc};
 
-/// Where the sequences of a batch begin and end: sequences follow each other without padding, each
-/// token is one row. Cheap to clone.
+/// The rows of a batch's sequences, which follow each other without padding, one row per token. Cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Sequences(Arc<Inner>);
 
@@ -45,7 +45,7 @@ impl Sequences {
         self.0.boundaries.len() - 1
     }
 
-    /// Whether there is no sequence.
+    /// True without any sequence.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -67,7 +67,7 @@ impl Sequences {
         client: &burn_cubecl::cubecl::client::Client,
         device: &burn_cubecl::CubeDevice,
     ) -> super::kernels::SequenceTable {
-        // Tables are only ever added whole: a panic elsewhere leaves nothing half made.
+        // Tables are added whole: a panic elsewhere leaves none half made.
         let mut tables = self
             .0
             .tables
@@ -82,7 +82,7 @@ impl Sequences {
     }
 }
 
-/// What an attention works on.
+/// Sequences, heads and window of an attention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttentionShape {
     /// The sequences; a token sees its own sequence only.

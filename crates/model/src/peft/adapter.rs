@@ -6,7 +6,7 @@ use crate::{config::LlamaConfig, error::ModelError};
 /// An adapter as PEFT stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeftAdapter {
-    /// What is in `adapter_config.json`.
+    /// Contents of `adapter_config.json`.
     pub config: PeftLoraConfig,
     /// Weights by module path, such as `model.layers.0.self_attn.q_proj`.
     pub modules: BTreeMap<String, LoraWeights>,
@@ -22,8 +22,7 @@ impl PeftAdapter {
         load::load(directory)
     }
 
-    /// Checks that there is an adapter in `directory`, both of its files as long as they say; reads no
-    /// weight.
+    /// Checks that `directory` has both files of an adapter with their full lengths; reads no weight.
     ///
     /// # Errors
     /// If a file is missing or cut off.
@@ -38,7 +37,7 @@ impl PeftAdapter {
     /// with `rank_pattern` and `alpha_pattern` that name them by their full path.
     ///
     /// The files are written and synced in `<directory>.tmp-<pid>` beside it, which then takes its
-    /// place; nobody ever sees half an adapter. Other files that were in an existing directory are
+    /// place: a reader never finds half an adapter. Other files that were in an existing directory are
     /// kept. After a crash a directory of that name, or `<directory>.old-<pid>` with the previous
     /// adapter, may be left.
     ///
@@ -49,10 +48,10 @@ impl PeftAdapter {
     }
 
     /// Checks that this adapter fits a base model: every module with weights is one of its linear
-    /// layers and of its size, and every layer that is targeted has weights.
+    /// layers and of its size, and every targeted layer has weights.
     ///
     /// # Errors
-    /// Naming the first module that does not fit, or those without weights.
+    /// Names the first module that does not fit, or those without weights.
     pub fn verify(&self, base: &LlamaConfig) -> Result<(), ModelError> {
         let rules = ModuleRules::new(&self.config)?;
         let mut sizes = BTreeMap::new();

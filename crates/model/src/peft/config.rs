@@ -1,10 +1,10 @@
 use super::{raw::RawPeftConfig, written};
 use crate::error::ModelError;
 
-/// PEFT's `LoraConfig`: what of it determines the computation, and what it was made for.
+/// PEFT's `LoraConfig`: the keys that determine the computation, and the base model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeftLoraConfig {
-    /// Where the base model came from; not resolved.
+    /// Path or name of the base model; not resolved.
     pub base_model_name_or_path: Option<String>,
     /// Rank of every module that `rank_pattern` does not match.
     pub r: usize,
@@ -14,9 +14,9 @@ pub struct PeftLoraConfig {
     pub lora_dropout: f64,
     /// Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`.
     pub use_rslora: bool,
-    /// Which linear layers are adapted.
+    /// The linear layers to adapt.
     pub target_modules: TargetModules,
-    /// Which of them are not after all.
+    /// Exceptions among them.
     pub exclude_modules: Option<TargetModules>,
     /// With [`TargetModules::Names`], adapt these layers only; empty is all.
     pub layers_to_transform: Vec<usize>,
@@ -28,7 +28,7 @@ pub struct PeftLoraConfig {
     pub alpha_pattern: Vec<(String, f64)>,
 }
 
-/// Which modules an adapter adapts.
+/// The modules that an adapter adapts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetModules {
     /// Modules whose path is one of these or ends in `.` and one of these.
@@ -61,8 +61,8 @@ impl PeftLoraConfig {
     /// Resolves the text of an `adapter_config.json`.
     ///
     /// # Errors
-    /// If it is not that of a plain `LoRA` adapter of a causal language model, or a value is missing
-    /// or impossible.
+    /// If it does not describe a plain `LoRA` adapter of a causal language model, or a value is missing or
+    /// out of range.
     pub fn from_json(text: &str) -> Result<Self, ModelError> {
         let raw = RawPeftConfig::parse(text)?;
         let target_modules = raw.target_modules.ok_or(ModelError::MissingKey {
@@ -96,7 +96,7 @@ impl PeftLoraConfig {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What `lora_alpha` and a rank give: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
+    /// The scale of a rank and `lora_alpha`: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
     pub fn scale(&self, r: usize, lora_alpha: f64) -> f64 {
         let r = r as f64;
         lora_alpha / if self.use_rslora { r.sqrt() } else { r }

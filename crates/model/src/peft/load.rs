@@ -21,7 +21,7 @@ pub(super) fn load(directory: &Path) -> Result<PeftAdapter, ModelError> {
     Ok(PeftAdapter { config, modules })
 }
 
-/// Opens both files, without a look at the weights.
+/// Opens both files without reading weights.
 pub(super) fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
     if let Some(kept) = interrupted_save(directory) {
         return Err(ModelError::InterruptedSave {
@@ -41,7 +41,7 @@ pub(super) fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelErr
     Ok((config, Shard::open(&path)?))
 }
 
-/// What a save that was cut off left of the adapter that `directory` had.
+/// The previous adapter of `directory`, left by a save that was cut off.
 fn interrupted_save(directory: &Path) -> Option<PathBuf> {
     if directory.exists() {
         return None;
@@ -60,7 +60,7 @@ fn interrupted_save(directory: &Path) -> Option<PathBuf> {
     kept.pop()
 }
 
-/// The tensors of one module, as they are found.
+/// The tensors of one module found so far.
 #[derive(Default)]
 struct Factors<'a> {
     a: Option<HostTensor<'a>>,
@@ -163,7 +163,7 @@ fn shapes_error(module: &str, a: &HostTensor<'_>, b: &HostTensor<'_>) -> ModelEr
     }
 }
 
-/// A tensor's name, taken apart.
+/// The parts of a tensor's name.
 struct Key<'a> {
     module: &'a str,
     is_a: bool,

@@ -17,5 +17,5 @@ pub use weights::LoraWeights;
 
 const CONFIG_FILE: &str = "adapter_config.json";
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
-/// What PEFT puts before the path of a module: its own two wrappers.
+/// PEFT's prefix of a module's path: its own two wrappers.
 const KEY_PREFIX: &str = "base_model.model.";

@@ -1,4 +1,4 @@
-//! PEFT's rules for which modules an adapter touches and with what rank and `lora_alpha`.
+//! PEFT's rules for the modules of an adapter, their rank and `lora_alpha`.
 
 use regex::Regex;
 
@@ -39,7 +39,7 @@ impl<'a> ModuleRules<'a> {
         })
     }
 
-    /// Whether the adapter adapts `module`.
+    /// True if the adapter adapts `module`.
     pub(super) fn targets(&self, module: &str) -> bool {
         self.target.matches(module)
             && !self

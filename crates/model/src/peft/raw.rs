@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::config::TargetModules;
 use crate::error::ModelError;
 
-/// Options that make an adapter something else than `W + scale · B·A` on linear layers of a plain
-/// base. Keys that are not listed are tolerated: every PEFT version adds some.
+/// Options with which an adapter is not `W + scale · B·A` on linear layers of a plain base. Other keys are
+/// tolerated: every PEFT version adds some.
 const REFUSED: [&str; 14] = [
     "use_dora",
     "modules_to_save",
@@ -52,7 +52,7 @@ pub(super) struct RawPeftConfig {
 }
 
 impl RawPeftConfig {
-    /// Parses the file and refuses what would be computed wrongly.
+    /// Parses the file and refuses options that would be computed wrongly.
     pub(super) fn parse(text: &str) -> Result<Self, ModelError> {
         let keys: Map<String, Value> = serde_json::from_str(text).map_err(ModelError::Json)?;
         refuse_unsupported(&keys)?;
@@ -96,7 +96,7 @@ fn refuse_unsupported(keys: &Map<String, Value>) -> Result<(), ModelError> {
     }
 }
 
-/// Whether Python would take the value for true.
+/// True if Python takes the value for true.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

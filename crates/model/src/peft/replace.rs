@@ -16,7 +16,7 @@ pub(super) fn replace_directory(
     directory: &Path,
     files: &[(&str, &[u8])],
 ) -> Result<(), ModelError> {
-    // What a link points to is replaced, not the link.
+    // A link's target is replaced, not the link.
     let directory = &fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let (parent, name) = match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), name),
@@ -34,7 +34,7 @@ pub(super) fn replace_directory(
         return Err(write_error(directory, ErrorKind::NotADirectory.into()));
     }
     on(parent, create_directory(parent))?;
-    // Left by a process of the same number that ended in the middle.
+    // Left by a process with the same id that ended early.
     remove_directory(&staged)?;
     on(&staged, fs::create_dir(&staged))?;
     for (name, contents) in files {
@@ -50,7 +50,7 @@ pub(super) fn replace_directory(
         swap(&staged, directory, &old)?;
         keep_others(&old, directory)?;
         on(directory, sync_directory(directory))?;
-        // A reader may keep it from going, on NFS. The next save removes it, or the next `--resume`.
+        // On NFS a reader may prevent this. The next save or the next `--resume` removes it.
         let _ = remove_directory(&old);
     } else {
         on(directory, fs::rename(&staged, directory))?;
@@ -68,8 +68,8 @@ fn swap(staged: &Path, directory: &Path, old: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Moves what `old`, the directory that a save was to replace, has and `directory` has not: files that
-/// others put beside an adapter.
+/// Moves files that `old`, the directory that a save replaces, has and `directory` has not: files that were
+/// put beside an adapter.
 ///
 /// # Errors
 /// If a file cannot be moved.

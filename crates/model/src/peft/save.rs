@@ -15,8 +15,8 @@ pub(super) fn save(adapter: &PeftAdapter, directory: &Path) -> Result<(), ModelE
     )
 }
 
-/// The configuration to write: as it is if it gives every module's rank and `lora_alpha`, with
-/// patterns that name the modules where it does not.
+/// The configuration to write: unchanged if it gives every module's rank and `lora_alpha`, else with
+/// patterns that name the modules.
 fn consistent_config(
     adapter: &PeftAdapter,
     directory: &Path,

@@ -7,7 +7,7 @@ pub struct LoraWeights {
     pub r: usize,
     /// Numerator of the scale.
     pub lora_alpha: f64,
-    /// What the product is multiplied by: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
+    /// Factor of the product: `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rsLoRA.
     pub scale: f64,
     /// `lora_A`, row-major `[r, d_in]`.
     pub a: Vec<f32>,

@@ -62,8 +62,8 @@ fn some_unless_empty<T>(items: &[T]) -> Option<&[T]> {
     (!items.is_empty()).then_some(items)
 }
 
-/// Written without a fraction where it has none: PEFT declares `lora_alpha` an integer, and stricter
-/// readers hold it to that.
+/// Writes a whole number without a fraction: PEFT declares `lora_alpha` an integer, and strict readers
+/// require one.
 struct Number(f64);
 
 impl Serialize for Number {

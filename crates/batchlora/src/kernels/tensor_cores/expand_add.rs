@@ -2,8 +2,8 @@
 //! cores.
 //!
 //! A cube takes [`ROW_TILE`] rows of one segment and [`COLUMNS`] columns, a plane a quarter of these
-//! columns, along exactly the adapter's rank by 16. The products go through shared memory to where
-//! the wide operand is read and written by neighbouring units.
+//! columns, over exactly the adapter's rank by 16. The products go through shared memory, so that
+//! neighbouring units read and write neighbours of the wide operand.
 
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
@@ -28,11 +28,11 @@ use crate::{
 
 /// Columns of a cube.
 const COLUMNS: usize = 128;
-/// Fragments below each other, and beside each other in a plane's part of the columns.
+/// Fragments along the rows, and along a plane's part of the columns.
 const ROW_FRAGMENTS: usize = ROW_TILE / EDGE;
 const COLUMN_FRAGMENTS: usize = COLUMNS / PLANES / EDGE;
 
-/// Operands by rows, the wide one writable; the batch has tiles and ranks.
+/// Takes operands by rows, the wide one writable, and a batch with tiles and ranks.
 pub(in crate::kernels) fn expand_add(
     wide: CubeTensor,
     narrow: CubeTensor,

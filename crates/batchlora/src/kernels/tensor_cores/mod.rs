@@ -1,8 +1,8 @@
 //! Products of rank r on tensor cores, for `bfloat16` activations on devices that have them.
 //!
-//! Operands are rounded to `bfloat16`, packed rows and the product of rank r among them; sums are
-//! `float32`. An adapter's ranks are padded to 16, and no further, whatever its neighbours have, so
-//! that its results do not depend on them.
+//! All operands are rounded to `bfloat16`, also packed rows and the product of rank r; sums are `float32`.
+//! An adapter's ranks are padded to a multiple of 16 whatever its neighbours have, so that its results do
+//! not depend on them.
 
 mod expand_add;
 mod gradients;
@@ -31,14 +31,14 @@ const PLANE: usize = 32;
 /// Planes of a cube.
 const PLANES: usize = 4;
 const UNITS: usize = PLANE * PLANES;
-/// Elements between rows in shared memory that nobody reads: rows that are read together are in
-/// different memory banks, and every fragment still begins at a multiple of 32 bytes.
+/// Unused elements between rows in shared memory: rows that are read together are in different memory
+/// banks, and every fragment still begins at a multiple of 32 bytes.
 const PADDING: usize = 8;
 
-/// Where a fragment may begin in shared memory.
+/// A fragment begins at a multiple of this in shared memory.
 const FRAGMENT_BYTES: usize = 32;
 
-/// Whether a device has tensor cores of the shape that the kernels want. This opens it.
+/// True if a device has tensor cores that the kernels can use with `bfloat16` activations. Opens the device.
 pub fn has_tensor_cores(device: &Device) -> bool {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => suit(device.client().properties()),
@@ -46,7 +46,7 @@ pub fn has_tensor_cores(device: &Device) -> bool {
     }
 }
 
-/// Whether a product with this wide operand is taken on tensor cores.
+/// True if products with this wide operand are computed on tensor cores.
 pub(super) fn takes(wide: &CubeTensor) -> bool {
     wide.dtype == DType::BF16 && suit(wide.client.properties())
 }

@@ -1,8 +1,8 @@
 //! `S = D(X) Aᵀ` and `dS = s · dH Bᵀ`; see the kernel of the same name without tensor cores.
 //!
-//! A cube takes [`ROW_TILE`] rows of one segment and up to 64 of its ranks, and walks along the
-//! width by [`WIDTH_TILE`]. A plane has a quarter of every tile, so that it holds the sums of all
-//! rows and ranks over its part of the width; the four are added up at the end, plane after plane.
+//! A cube takes [`ROW_TILE`] rows of one segment and up to 64 of its ranks, and runs along the width by
+//! [`WIDTH_TILE`]. A plane takes a quarter of every tile and holds the sums of all rows and ranks over its
+//! part of the width; the four are added up at the end, plane after plane.
 
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
@@ -27,10 +27,10 @@ use crate::{
 
 /// Elements of the width in shared memory.
 const WIDTH_TILE: usize = EDGE * PLANES;
-/// Fragments below each other in a tile of rows.
+/// Fragments along the rows of a tile.
 const ROW_FRAGMENTS: usize = ROW_TILE / EDGE;
 
-/// Operands by rows; the batch has tiles and ranks.
+/// Takes operands by rows, and a batch with tiles and ranks.
 pub(in crate::kernels) fn shrink(
     wide: CubeTensor,
     weight: CubeTensor,
@@ -99,7 +99,7 @@ fn shrink_kernel<F: Float, N: Size>(
     let unit = UNIT_POS as usize;
     let plane = unit / PLANE;
     let width = wide.shape(1) / size;
-    // No bits are read where they are drawn.
+    // A kernel that draws the mask reads no bits.
     let dropout = Dropout::new(segments, segment, dropout_rows, segments, module, mask);
 
     let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
@@ -188,7 +188,7 @@ fn shrink_kernel<F: Float, N: Size>(
     }
 }
 
-/// Adds up what the planes have of a chunk, plane after plane, and writes it.
+/// Adds up the planes' sums of a chunk, plane after plane, and writes the result.
 #[cube]
 fn store_chunk(partial: &Shared<[f32]>, place: Part, factor: f32, out: &mut Tensor<f32>) {
     let stride = out.stride(0);

@@ -9,8 +9,8 @@ use cubecl::{
 use super::{EDGE, PADDING, UNITS};
 use crate::kernels::dropout::{Dropout, Mask, read_wide};
 
-/// What a tile holds of an operand: so many rows and columns from these on, as far as it has room;
-/// zeros where there are none. Columns are counted in the operand's vectors.
+/// The part of an operand that a tile holds; the rest of the tile is zero. Columns are counted in the
+/// operand's vectors.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Part {
     pub(super) first_row: usize,
@@ -19,8 +19,7 @@ pub(super) struct Part {
     pub(super) columns: usize,
 }
 
-/// Loads `rows` × `columns` elements of the wide operand, masked; a mask that is to be kept goes to
-/// `drawn`.
+/// Loads `rows` × `columns` elements of the wide operand, masked, and writes a mask to be kept to `drawn`.
 #[cube]
 pub(super) fn load_wide<F: Float, N: Size>(
     tile: &mut Shared<[Vector<F, N>]>,
@@ -121,7 +120,7 @@ pub(super) fn fragment<C: CubePrimitive>(
     )
 }
 
-/// Writes one of the sums to shared memory, from this element on, with so many elements from row to row.
+/// Writes one of the sums to shared memory, from element `at` on, with `stride` elements from row to row.
 #[cube]
 pub(super) fn put<C: CubePrimitive>(
     tile: &mut Shared<[C]>,
@@ -136,7 +135,7 @@ pub(super) fn put<C: CubePrimitive>(
     cmma::store(to, &sums[index], stride, MatrixLayout::RowMajor);
 }
 
-/// So many sums of fragments' products, nothing yet.
+/// `count` sums of fragments' products, all zero.
 #[cube]
 pub(super) fn no_sums(#[comptime] count: usize) -> Sequence<Matrix<f32>> {
     let mut sums = Sequence::new();

@@ -2,7 +2,7 @@
 //! tensor cores.
 //!
 //! A cube takes one block of rows, [`COLUMNS`] columns and up to 64 ranks, a plane a quarter of these
-//! columns, and walks along the rows by [`ROW_STEP`].
+//! columns, and runs over the rows by [`ROW_STEP`].
 
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
@@ -28,14 +28,14 @@ use crate::{
 
 /// Columns of a cube.
 const COLUMNS: usize = 128;
-/// Fragments beside each other in a plane's part of the columns.
+/// Fragments along a plane's part of the columns.
 const COLUMN_FRAGMENTS: usize = COLUMNS / PLANES / EDGE;
 /// Rows of the batch in shared memory.
 const ROW_STEP: usize = 32;
-/// Fragments below each other in them.
+/// Fragments along these rows.
 const ROW_FRAGMENTS: usize = ROW_STEP / EDGE;
 
-/// Operands by rows; the batch has blocks.
+/// Takes operands by rows, and a batch with blocks.
 pub(in crate::kernels) fn partial_sums(
     wide: CubeTensor,
     narrow: CubeTensor,

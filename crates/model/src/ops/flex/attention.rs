@@ -9,8 +9,8 @@ use super::{
     numerics::{exp, largest, sum},
 };
 
-/// Queries that are worked on at a time: their scores stay in cache, and keys after the last of
-/// them are never computed.
+/// Queries computed at a time: their scores stay in cache, and scores of keys after the last of them are
+/// never computed.
 const QUERIES: usize = 64;
 
 /// One key-value head of one sequence, with the query heads that share it.

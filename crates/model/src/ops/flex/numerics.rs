@@ -65,7 +65,7 @@ pub(super) fn sum(length: usize, f: impl Fn(usize) -> f32) -> f32 {
     lanes[0]
 }
 
-/// The largest element; NaN is passed over, it shows elsewhere.
+/// The largest element; NaN is skipped, and shows in the result.
 #[inline(always)]
 pub(super) fn largest(x: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];

@@ -5,9 +5,9 @@
 //! attend in parts of 256, each to the keys up to its end: five eighths of all scores at 1,024 tokens
 //! where half is seen. Scores exist for one part at a time, and are computed again in backward.
 //!
-//! Launches are 3 and 3 a part forward, 4 and 7 a part backward, whatever the number of sequences and
-//! heads (besides the copies that a product may need, and a launch for each of a part's results where
-//! products cannot write into place).
+//! Forward takes 3 launches and 3 a part, backward 4 and 7 a part, whatever the number of sequences and
+//! heads; copies for a product, and a launch for each result that a product cannot write in place, come on
+//! top.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ use super::{
 use crate::AttentionShape;
 
 /// A part's scores are at most 512 MiB in `bfloat16`: those of 32,768 tokens and 32 heads. A software
-/// adapter, which is there for tests, has so few that moderate sequences are split.
+/// device, which serves tests, gets few, so that moderate sequences are split.
 fn limits(tensor: &CubeTensor) -> Limits {
     if is_software(&tensor.device) {
         return Limits {
@@ -47,7 +47,7 @@ fn transposed(mut tensor: CubeTensor) -> CubeTensor {
     tensor
 }
 
-/// One attention: what its parts share.
+/// State that the parts of one attention share.
 struct Attention<'a> {
     shape: &'a AttentionShape,
     table: SequenceTable,
@@ -88,7 +88,7 @@ impl<'a> Attention<'a> {
         }
     }
 
-    /// Lines of a batch that a part's queries are.
+    /// The lines of a batch that have a part's queries.
     fn lines(&self, part: &Part) -> Range<usize> {
         let group = self.query_heads().group;
         group * part.queries.start..group * part.queries.end
@@ -169,7 +169,7 @@ pub(super) fn self_attention_backward(
         let mut chunk_dq = Whole::side_by_side(block.shape(query_heads), q.dtype);
         let [mut chunk_dk, mut chunk_dv] =
             [(); 2].map(|()| Whole::sums(block.shape(key_heads), &chunk, q.dtype));
-        // The last part is the one that sees all keys, if there is no window.
+        // Without a window the last part sees all keys.
         for part in chunk.parts.iter().rev() {
             let (lines, seen) = (attention.lines(part), part.keys.clone());
             let part_q = lines_of(&queries, lines.clone());
@@ -214,7 +214,7 @@ fn scores_type(dtype: DType) -> DType {
 struct Whole {
     shape: [usize; 3],
     dtype: DType,
-    /// Whether products are added where they overlap, or stand side by side.
+    /// Products are added where they overlap; otherwise they are side by side.
     sums: bool,
     made: Option<CubeTensor>,
 }

@@ -1,4 +1,4 @@
-//! Which sequences attend side by side, and which queries at a time.
+//! The sequences that attend side by side, and the queries that attend at a time.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use crate::AttentionShape;
 
 /// Places are a multiple of this: whole tiles of products, and few different shapes.
 const PLACES: usize = 64;
-/// Sequences up to this length go with longer ones, whatever the padding: a launch costs more.
+/// Sequences up to this length join longer ones whatever the padding: a launch costs more.
 pub(super) const SHORT: usize = 256;
 
-/// How much is computed at a time.
+/// Limits of the work at a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Queries of a part, a multiple of [`PLACES`]. Keys end with the part's last query, so that small
@@ -22,9 +22,9 @@ pub(super) struct Limits {
 /// Sequences that attend side by side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Of the sequences, longest first.
+    /// Indices of the sequences, longest first.
     pub(super) sequences: Range<usize>,
-    /// Places that each of them has.
+    /// Places of each sequence.
     pub(super) places: usize,
     /// Queries of each part but the last, which may have fewer.
     pub(super) queries: usize,
@@ -39,7 +39,7 @@ pub(super) struct Part {
     pub(super) keys: Range<usize>,
 }
 
-/// Chunks of sequences of these lengths, longest first, within the limits, or of one sequence and
+/// Chunks of sequences of these lengths, longest first, within the limits; at least one sequence and
 /// [`PLACES`] queries a part.
 ///
 /// Sequences go into one chunk as long as the padding is below half of the work. Parts begin at the same

@@ -1,8 +1,8 @@
 //! Losses and the gradient of the logits.
 //!
-//! A cube takes one row, or several where the vocabulary is small. It reads the row once for
-//! maximum and sum together, once more, from cache where it fits, for the gradient, and writes that
-//! over the logits if nobody else holds them.
+//! A cube takes one row, or several where the vocabulary is small. It reads the row once for maximum and
+//! sum together and once more, from cache where it fits, for the gradient, which it writes over the logits
+//! if they have no other owner.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};

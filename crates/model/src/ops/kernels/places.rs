@@ -150,9 +150,9 @@ impl Block<'_> {
 /// Where one vector of one head is.
 #[derive(CubeType, Clone, Copy)]
 struct Place {
-    /// Whether there is one.
+    /// Within the batch.
     inside: bool,
-    /// Whether its place is in a sequence, and not padding.
+    /// In a sequence, not in its padding.
     seen: bool,
     batch: usize,
     /// Line of the batch.

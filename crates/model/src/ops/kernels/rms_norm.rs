@@ -1,8 +1,7 @@
 //! `y = w · x / rms(x)` and its gradient.
 //!
-//! Units of a cube stand side by side on a row, several rows to a cube where rows are short. A row
-//! is read from memory once; the second pass over it finds it in the cache of the multiprocessor
-//! that has just read it. The result is written once.
+//! Units of a cube share a row; a cube takes several short rows. A row is read from memory once: the second
+//! pass finds it in the multiprocessor's cache. The result is written once.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, empty, record, vector_size};
 use burn::backend::TensorMetadata;

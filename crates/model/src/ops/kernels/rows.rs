@@ -1,4 +1,4 @@
-//! Units side by side on rows, and sums over a row.
+//! The units of a cube over rows, and reductions over a row.
 
 use batchlora_kernels::launch::cubes;
 use burn::tensor::DType;
@@ -9,10 +9,10 @@ use cubecl::prelude::*;
 pub(super) const UNITS: usize = 256;
 /// Vectors of a row that one unit takes before a row gets more units.
 const VECTORS_PER_UNIT: usize = 4;
-/// Below every score and logit: where the search for a maximum begins.
+/// Below every score and logit: the initial value of a maximum.
 pub(super) const LOWEST: f32 = -3.0e38;
 
-/// How the units of a cube share rows.
+/// The units of a cube over rows.
 pub(super) struct RowLayout {
     /// Units on one row, a power of two.
     pub(super) lanes: usize,
@@ -30,7 +30,7 @@ impl RowLayout {
         }
     }
 
-    /// Cubes for so many rows.
+    /// Cubes for this number of rows.
     pub(super) fn cubes(&self, rows: usize) -> CubeCount {
         cubes(rows.div_ceil(self.rows))
     }
@@ -43,7 +43,7 @@ pub(super) fn float32(tensor: CubeTensor) -> CubeTensor {
     cast(tensor, DType::F32)
 }
 
-/// The sum over the lanes of a row, handed to all of them. Every unit of the cube takes part.
+/// The sum over the lanes of a row, returned to each of them. Every unit of the cube must call this.
 #[cube]
 pub(super) fn row_sum(value: f32, #[comptime] lanes: usize) -> f32 {
     let unit = UNIT_POS as usize;
@@ -61,12 +61,12 @@ pub(super) fn row_sum(value: f32, #[comptime] lanes: usize) -> f32 {
         sync_cube();
     }
     let total = sums[unit - lane];
-    // What comes next may get the same shared memory.
+    // Later code may use the same shared memory.
     sync_cube();
     total
 }
 
-/// The largest over the lanes of a row, handed to all of them. Every unit of the cube takes part.
+/// The maximum over the lanes of a row, returned to each of them. Every unit of the cube must call this.
 #[cube]
 pub(super) fn row_max(value: f32, #[comptime] lanes: usize) -> f32 {
     let unit = UNIT_POS as usize;
@@ -86,7 +86,7 @@ pub(super) fn row_max(value: f32, #[comptime] lanes: usize) -> f32 {
         sync_cube();
     }
     let found = largest[unit - lane];
-    // What comes next may get the same shared memory.
+    // Later code may use the same shared memory.
     sync_cube();
     found
 }
@@ -103,7 +103,7 @@ pub(super) fn element_sum<N: Size>(value: Vector<f32, N>) -> f32 {
     sum
 }
 
-/// The largest of a vector's elements.
+/// The maximum of a vector's elements.
 #[cube]
 pub(super) fn element_max<N: Size>(value: Vector<f32, N>) -> f32 {
     let size = N::value();

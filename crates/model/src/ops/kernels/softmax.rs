@@ -1,8 +1,8 @@
 //! Probabilities of causal attention from its scores, and their gradient.
 //!
-//! A score row belongs to one query of one head. Units stand side by side on it, several rows to a
-//! cube where rows are short. Only the keys that the query sees are read, once from memory and once
-//! from cache; every place of the result is written once, zeros where nothing is seen.
+//! A row of scores belongs to one query of one head. Units share a row; a cube takes several short rows.
+//! Only the keys that the query sees are read, once from memory and once from cache; every place of the
+//! result is written once, zeros for keys that are not seen.
 
 use batchlora_kernels::launch::{cube_dim, empty, record, record_elements, vector_size};
 use burn::{backend::TensorMetadata, tensor::DType};
@@ -14,7 +14,7 @@ use super::{
     rows::{LOWEST, RowLayout, element_max, element_sum, row_max, row_sum},
 };
 
-/// Where the queries and keys of a block of scores stand in their sequences.
+/// Positions of the queries and keys of a block of scores in their sequences.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     /// Position of the first query.
@@ -28,7 +28,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Positions are below 2^31: no query is so far that a window of as many hides anything.
+    /// Positions are below 2^31, so that a window of that size hides nothing.
     fn window(self) -> u32 {
         self.window.map_or(u32::MAX / 2, |window| window as u32)
     }
@@ -43,8 +43,8 @@ impl Places {
     }
 }
 
-/// Scores `[batch, heads · queries, keys]` to probabilities of type `dtype`, in place if that is
-/// theirs.
+/// Scores `[batch, heads · queries, keys]` to probabilities of type `dtype`, in place if the scores have
+/// it.
 pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DType) -> CubeTensor {
     let [batch, rows, keys] = scores.shape().dims();
     let in_place = dtype == scores.dtype;
@@ -129,8 +129,8 @@ pub(super) fn softmax_backward(
     out
 }
 
-/// As many units on all rows that may lie in one block with shorter ones: what a block is padded to
-/// changes no sum's order.
+/// The same number of units for all rows that may share a block with shorter ones, so that padding does not
+/// change the order of a sum.
 pub(super) fn row_layout(keys: usize, size: usize) -> RowLayout {
     RowLayout::new(keys.max(SHORT) / size)
 }
