@@ -317,6 +317,15 @@ mutation graph-stays crates/pipeline/src/stage/local.rs 'free_dropped_graphs(&se
     'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
 mutation peak-stays crates/pipeline/src/stage/local.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
     more_adapters_than_fit
+mutation layer-forgets-its-bias crates/batchlora/src/layer.rs 'h = h + bias.val().unsqueeze();' \
+    'let _ = bias;' slow_reference_with_a_bias
+mutation snapshot-drops crates/batchlora/src/layer.rs 'self.bank.requires_grad().then_some' 'true.then_some' \
+    a_snapshot_has_neither
+mutation norm-of-one-layer crates/batchlora/src/optimizer/batch_adamw.rs \
+    'norms = norms.add(layer.bank(), &gradient);' \
+    'norms = GradientNorms::new(updates.len(), &device).add(layer.bank(), &gradient);' burns_adamw
+mutation waiting-slot-counts crates/batchlora/src/optimizer/batch_adamw.rs 'if updates[slot].is_some() {' \
+    'if updates[slot].is_some() || true {' burns_adamw
 mutation loss-scale-stays crates/batchlora/src/routing.rs 'Side::Input => 1.0 / self.loss_scale,' \
     'Side::Input => 1.0,' divided_by_the_loss_scale
 mutation targets-weigh-little crates/trainer/src/assemble.rs \

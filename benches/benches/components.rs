@@ -172,7 +172,7 @@ fn optimizer(model: &LlamaConfig) -> anyhow::Result<f64> {
     };
     milliseconds(|| {
         for bank in &mut banks {
-            let Some(gradient) = bank.weights().cloned() else {
+            let Some(gradient) = bank.weights() else {
                 continue;
             };
             let norms = GradientNorms::new(ADAPTERS, &device)

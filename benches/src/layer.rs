@@ -152,7 +152,7 @@ impl Layer {
             gradient: random([rows, d_out], dtype),
             parts,
             lora: bank.attach(&segments, Some(&draws))?.ok_or_else(nothing)?,
-            packed: bank.weights().cloned().ok_or_else(nothing)?,
+            packed: bank.weights().ok_or_else(nothing)?,
             narrow: random([rows, routing.rank_max()], FloatDType::F32),
             routing,
             expanded: RefCell::new(Some(random([rows, d_out], dtype))),

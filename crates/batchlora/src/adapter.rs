@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 
 use crate::{BatchLoraError, LoraSpec, dropout::philox};
 
@@ -28,6 +28,13 @@ impl LoraPair {
             a: join(self.a, other.a),
             b: join(self.b, other.b),
         }
+    }
+
+    /// Takes the gradients of A and B, if both are leaves that backward reached.
+    pub(crate) fn take_gradient(&self, gradients: &mut Gradients) -> Option<Self> {
+        let a = self.a.grad_remove(gradients);
+        let b = self.b.grad_remove(gradients);
+        a.zip(b).map(|(a, b)| Self { a, b })
     }
 
     pub(crate) fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {

@@ -42,8 +42,6 @@ impl BatchLora {
 
     /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if backward reached them.
     pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
-        let a = self.weights.a.grad_remove(gradients);
-        let b = self.weights.b.grad_remove(gradients);
-        a.zip(b).map(|(a, b)| LoraPair { a, b })
+        self.weights.take_gradient(gradients)
     }
 }

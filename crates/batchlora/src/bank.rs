@@ -1,28 +1,28 @@
 use std::sync::OnceLock;
 
-use burn::tensor::{DType, Device, Tensor};
-
-use crate::{
-    AdapterState, BatchLora, BatchLoraError, DropoutKey, LoraPair, LoraSpec, RoutedSegment,
-    Routing, Segments, rank_tables::RankTables,
+use burn::{
+    module::{
+        Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+        Param, ParamId,
+    },
+    tensor::{DType, Device, GradientCheckpointingStrategy, Gradients, Tensor},
 };
 
-/// Where a task stands, for the dropout counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct DropoutDraw {
-    /// Seed of the task.
-    pub seed: u64,
-    /// Optimizer step of the task.
-    pub step: u32,
-}
+use crate::{
+    AdapterState, BatchLora, BatchLoraError, DropoutDraw, DropoutKey, LoraPair, LoraSpec,
+    RoutedSegment, Routing, Segments, rank_tables::RankTables,
+};
 
 /// All adapters of one linear layer, packed: A as row blocks `[Σr, d_in]`, B as row blocks
 /// `[Σr, d_out]`, the moments alike.
 ///
-/// Slots are numbered in order of arrival; a slot may be empty (a task that does not adapt this
-/// layer). All banks of a model are pushed to and removed from together, so that a slot is the same
-/// task in each of them. Repacking copies megabytes and happens between steps.
+/// Slots are numbered in order of arrival; a slot may be empty (an adapter that does not adapt this layer).
+/// All banks of a model are pushed to and removed from together, so that a slot is the same adapter in each
+/// of them. Repacking copies megabytes and happens between steps.
+///
+/// A bank is a [`Module`] with two parameters, `a` and `b`. Its record has the weights; moments, ranks and
+/// scales leave and enter it as [`AdapterState`]s. A new bank is outside of any graph; [`Module::train`]
+/// makes A and B leaves.
 #[derive(Debug, Clone)]
 pub struct AdapterBank {
     d_in: usize,
@@ -35,30 +35,68 @@ pub struct AdapterBank {
     tables: OnceLock<RankTables>,
 }
 
+/// The rows of all adapters, slot after slot; moments are outside of any graph.
 #[derive(Debug, Clone)]
-pub(crate) struct Packed {
-    pub(crate) weights: LoraPair,
-    pub(crate) first_moment: LoraPair,
-    pub(crate) second_moment: LoraPair,
+struct Packed {
+    a: Param<Tensor<2>>,
+    b: Param<Tensor<2>>,
+    first_moment: LoraPair,
+    second_moment: LoraPair,
 }
 
 impl Packed {
-    fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
+    fn new([weights, first_moment, second_moment]: [LoraPair; 3]) -> Self {
+        let leaf =
+            |value: Tensor<2>| Param::initialized(ParamId::new(), value).set_require_grad(true);
         Self {
-            weights: self.weights.map(&f),
-            first_moment: self.first_moment.map(&f),
-            second_moment: self.second_moment.map(&f),
+            a: leaf(weights.a),
+            b: leaf(weights.b),
+            first_moment,
+            second_moment,
         }
     }
 
-    fn append(self, other: Self) -> Self {
-        let join = |top, bottom| Tensor::cat(vec![top, bottom], 0);
-        Self {
-            weights: self.weights.zip_with(other.weights, join),
-            first_moment: self.first_moment.zip_with(other.first_moment, join),
-            second_moment: self.second_moment.zip_with(other.second_moment, join),
+    fn weights(&self) -> LoraPair {
+        LoraPair {
+            a: self.a.val(),
+            b: self.b.val(),
         }
     }
+
+    /// Maps weights, first and second moments, all outside of any graph and without another owner. A and B
+    /// stay the parameters that they are.
+    fn map(self, f: impl FnOnce([LoraPair; 3]) -> [LoraPair; 3]) -> Self {
+        let (a, restore_a) = detached(self.a);
+        let (b, restore_b) = detached(self.b);
+        let [weights, first_moment, second_moment] =
+            f([LoraPair { a, b }, self.first_moment, self.second_moment]);
+        Self {
+            a: restore_a(weights.a),
+            b: restore_b(weights.b),
+            first_moment,
+            second_moment,
+        }
+    }
+}
+
+/// A parameter's value outside of any graph, and a function that gives it another value.
+fn detached(param: Param<Tensor<2>>) -> (Tensor<2>, impl FnOnce(Tensor<2>) -> Param<Tensor<2>>) {
+    let (id, value, mapper) = param.consume();
+    let (strategy, tracked) = (
+        value.gradient_checkpointing_strategy(),
+        value.is_require_grad(),
+    );
+    let restore = move |next: Tensor<2>| {
+        let next = match strategy {
+            Some(strategy) => next
+                .autodiff()
+                .with_gradient_checkpointing_strategy(strategy)
+                .set_require_grad(tracked),
+            None => next,
+        };
+        Param::from_mapped_value(id, next, mapper)
+    };
+    (value.without_autodiff(), restore)
 }
 
 impl AdapterBank {
@@ -82,7 +120,7 @@ impl AdapterBank {
     /// # Errors
     /// [`BatchLoraError::Shape`] if the adapter is not for a layer of this shape.
     pub fn push(&mut self, adapter: Option<AdapterState>) -> Result<usize, BatchLoraError> {
-        if let Some(state) = adapter {
+        if let Some(state) = &adapter {
             let (d_in, d_out) = (state.weights.a.dims()[1], state.weights.b.dims()[1]);
             if (d_in, d_out) != (self.d_in, self.d_out) {
                 return Err(BatchLoraError::Shape(format!(
@@ -90,19 +128,20 @@ impl AdapterBank {
                     self.d_in, self.d_out
                 )));
             }
-            self.slots.push(Some(state.spec));
-            let packed = Packed {
-                weights: state.weights,
-                first_moment: state.first_moment,
-                second_moment: state.second_moment,
-            }
-            .map(|t| t.without_autodiff().to_device(&self.device));
+        }
+        self.slots.push(adapter.as_ref().map(|state| state.spec));
+        if let Some(state) = adapter {
+            let added = [state.weights, state.first_moment, state.second_moment]
+                .map(|pair| pair.map(|t| t.without_autodiff().to_device(&self.device)));
+            let join = |top, bottom| Tensor::cat(vec![top, bottom], 0);
             self.packed = Some(match self.packed.take() {
-                Some(before) => before.append(packed),
-                None => packed,
+                Some(packed) => packed.map(|[weights, first, second]| {
+                    let [w, f, s] = added;
+                    [(weights, w), (first, f), (second, s)]
+                        .map(|(top, bottom)| top.zip_with(bottom, join))
+                }),
+                None => Packed::new(added),
             });
-        } else {
-            self.slots.push(None);
         }
         self.tables = OnceLock::new();
         Ok(self.slots.len() - 1)
@@ -117,53 +156,49 @@ impl AdapterBank {
         if removed.is_some() {
             let ranks = self.ranks(slot);
             let (total, packed) = (self.rank_sum(), self.packed.take());
-            self.packed = packed.filter(|_| ranks.len() < total).map(|packed| {
-                packed.map(|t| {
-                    let width = t.dims()[1];
-                    let parts = [0..ranks.start, ranks.end..total].into_iter();
-                    let parts = parts.filter(|part| !part.is_empty());
-                    Tensor::cat(
-                        parts
-                            .map(|part| t.clone().slice([part, 0..width]))
-                            .collect(),
-                        0,
-                    )
-                })
-            });
+            let rest = |t: Tensor<2>| {
+                let width = t.dims()[1];
+                let parts = [0..ranks.start, ranks.end..total].into_iter();
+                let parts = parts.filter(|part| !part.is_empty());
+                let parts = parts.map(|part| t.clone().slice([part, 0..width]));
+                Tensor::cat(parts.collect(), 0)
+            };
+            self.packed = packed
+                .filter(|_| ranks.len() < total)
+                .map(|packed| packed.map(|pairs| pairs.map(|pair| pair.map(rest))));
         }
         self.slots.remove(slot);
         self.tables = OnceLock::new();
         Ok(removed)
     }
 
-    /// A copy of a slot's adapter and moments; `None` if the slot is empty.
+    /// A copy of a slot's adapter and moments, outside of any graph; `None` if the slot is empty.
     ///
     /// # Errors
     /// [`BatchLoraError::NoSuchSlot`].
     pub fn extract(&self, slot: usize) -> Result<Option<AdapterState>, BatchLoraError> {
         let Some(spec) = self.slots.get(slot) else {
-            return Err(BatchLoraError::NoSuchSlot {
-                slot,
-                slots: self.slots.len(),
-            });
+            return Err(self.no_such_slot(slot));
         };
         let ranks = self.ranks(slot);
         Ok(self.packed.as_ref().zip(*spec).map(|(packed, spec)| {
-            let part = packed.map(|t| {
-                let width = t.dims()[1];
-                t.slice([ranks.clone(), 0..width])
-            });
+            let rows = |pair: &LoraPair| {
+                pair.map(|t| {
+                    let width = t.dims()[1];
+                    t.without_autodiff().slice([ranks.clone(), 0..width])
+                })
+            };
             AdapterState {
                 spec,
-                weights: part.weights,
-                first_moment: part.first_moment,
-                second_moment: part.second_moment,
+                weights: rows(&packed.weights()),
+                first_moment: rows(&packed.first_moment),
+                second_moment: rows(&packed.second_moment),
             }
         }))
     }
 
-    /// How a batch goes through this bank. `draws` has one entry per slot and turns dropout on;
-    /// `None` is evaluation.
+    /// The rows of the packed weights that each row of a batch is multiplied with. `draws` has one entry per
+    /// slot and turns dropout on; `None` is evaluation.
     ///
     /// # Errors
     /// [`BatchLoraError`] if a segment names a slot that does not exist, or `draws` is not one per
@@ -186,10 +221,7 @@ impl AdapterBank {
         for (segment, &loss_scale) in segments.iter().zip(segments.loss_scales()) {
             let slot = segment.slot;
             let Some(spec) = self.slots.get(slot) else {
-                return Err(BatchLoraError::NoSuchSlot {
-                    slot,
-                    slots: self.slots.len(),
-                });
+                return Err(self.no_such_slot(slot));
             };
             if let Some(spec) = spec.filter(|_| !segment.rows.is_empty()) {
                 let dropout = draws
@@ -212,8 +244,8 @@ impl AdapterBank {
         Ok(Routing::new(segments.clone(), routed, self.rank_sum()))
     }
 
-    /// The bank's adapters as they take part in one forward pass over this batch; `None` if no row
-    /// of it has an adapter here. Arguments and errors are those of [`Self::route`].
+    /// The bank's adapters for one forward pass over this batch; `None` if no row of it has an adapter here.
+    /// Arguments and errors are those of [`Self::route`].
     ///
     /// # Errors
     /// See [`Self::route`].
@@ -224,12 +256,18 @@ impl AdapterBank {
     ) -> Result<Option<BatchLora>, BatchLoraError> {
         let routing = self.route(segments, draws)?;
         let weights = self.weights().filter(|_| routing.rank_max() > 0);
-        Ok(weights.map(|weights| BatchLora::new(weights.clone(), routing)))
+        Ok(weights.map(|weights| BatchLora::new(weights, routing)))
     }
 
     /// The packed weights, `[Σr, d_in]` and `[Σr, d_out]`; `None` while no slot has an adapter.
-    pub fn weights(&self) -> Option<&LoraPair> {
-        self.packed.as_ref().map(|packed| &packed.weights)
+    pub fn weights(&self) -> Option<LoraPair> {
+        self.packed.as_ref().map(Packed::weights)
+    }
+
+    /// Takes the gradients of A and B, `[Σr, d_in]` and `[Σr, d_out]`, if they are leaves and backward
+    /// reached them.
+    pub fn take_gradient(&self, gradients: &mut Gradients) -> Option<LoraPair> {
+        self.weights()?.take_gradient(gradients)
     }
 
     /// Width of the layer's input and output.
@@ -247,12 +285,30 @@ impl AdapterBank {
         self.slots.iter().flatten().map(|spec| spec.r).sum()
     }
 
-    /// Bytes of weights and moments.
-    pub fn bytes(&self) -> usize {
-        self.rank_sum() * (self.d_in + self.d_out) * 3 * size_of::<f32>()
+    /// Makes A and B leaves of graphs with this strategy, which is that of the tensors they meet.
+    pub(crate) fn track(&mut self, strategy: GradientCheckpointingStrategy) {
+        let track = |value: Tensor<2>| {
+            let value = value.autodiff();
+            value.with_gradient_checkpointing_strategy(strategy)
+        };
+        self.packed = self.packed.take().map(|packed| Packed {
+            a: packed.a.map(track).train(),
+            b: packed.b.map(track).train(),
+            ..packed
+        });
     }
 
-    /// Which packed rows are whose; `None` while no slot has an adapter.
+    /// True while A and B are trained.
+    pub(crate) fn requires_grad(&self) -> bool {
+        let packed = self.packed.as_ref();
+        packed.is_some_and(|packed| packed.a.is_require_grad() || packed.b.is_require_grad())
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The slots of the packed rows; `None` while no slot has an adapter.
     pub(crate) fn rank_tables(&self) -> Option<&RankTables> {
         self.packed.as_ref()?;
         let make = || RankTables::new(&self.slots, &self.device);
@@ -278,15 +334,15 @@ impl AdapterBank {
         gradient.map(Tensor::without_autodiff)
     }
 
-    /// Hands weights and moments over to be updated: nothing of the bank holds them meanwhile.
-    pub(crate) fn replace_packed(&mut self, update: impl FnOnce(Packed) -> Packed) {
-        self.packed = self.packed.take().map(update);
+    /// Updates weights, first and second moments; the bank holds none of them meanwhile.
+    pub(crate) fn update(&mut self, update: impl FnOnce([LoraPair; 3]) -> [LoraPair; 3]) {
+        self.packed = self.packed.take().map(|packed| packed.map(update));
     }
 
-    /// A gradient of the packed weights with the rows of the slots that are `kept` and zero
-    /// elsewhere: what is left of it once the other slots have taken their optimizer step.
+    /// A gradient of the packed weights with zeros in the rows of all slots but the `kept` ones: the rest of
+    /// it once the other slots have taken their optimizer step.
     ///
-    /// The rows are copied, never multiplied: what is not finite in one slot stays there.
+    /// The rows are copied, never multiplied: values that are not finite stay in their slot.
     pub fn keep_slots(&self, gradient: LoraPair, kept: impl Fn(usize) -> bool) -> LoraPair {
         gradient.map(|rows| {
             let width = rows.dims()[1];
@@ -304,4 +360,102 @@ impl AdapterBank {
         let start = self.slots[..slot].iter().flatten().map(|spec| spec.r).sum();
         start..start + self.slots[slot].map_or(0, |spec| spec.r)
     }
+
+    fn no_such_slot(&self, slot: usize) -> BatchLoraError {
+        BatchLoraError::NoSuchSlot {
+            slot,
+            slots: self.slots.len(),
+        }
+    }
+
+    /// The bank with its parameters mapped.
+    fn map_params(self, mut f: impl FnMut(&str, Param<Tensor<2>>) -> Param<Tensor<2>>) -> Self {
+        let packed = self.packed.map(|packed| Packed {
+            a: f("a", packed.a),
+            b: f("b", packed.b),
+            ..packed
+        });
+        Self { packed, ..self }
+    }
+
+    fn on(self, device: &Device, params: impl Fn(Param<Tensor<2>>) -> Param<Tensor<2>>) -> Self {
+        let moved = device.clone().without_autodiff();
+        let moments = |pair: &LoraPair| pair.map(|t| t.to_device(&moved));
+        let packed = self.packed.map(|packed| Packed {
+            a: params(packed.a),
+            b: params(packed.b),
+            first_moment: moments(&packed.first_moment),
+            second_moment: moments(&packed.second_moment),
+        });
+        Self {
+            packed,
+            tables: OnceLock::new(),
+            device: moved,
+            ..self
+        }
+    }
 }
+
+/// By hand: moments move with the weights but are no parameters.
+impl Module for AdapterBank {
+    fn collect_devices(&self, mut devices: Devices) -> Devices {
+        if !devices.contains(&self.device) {
+            devices.push(self.device.clone());
+        }
+        devices
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.on(device, |param| param.fork(device))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        self.on(device, |param| param.to_device(device))
+    }
+
+    fn train(self) -> Self {
+        self.map_params(|_, param| param.train())
+    }
+
+    fn valid(&self) -> Self {
+        self.clone().map_params(|_, param| param.valid())
+    }
+
+    fn materialize(self) -> Self {
+        self
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        for (name, param) in self.packed.iter().flat_map(|p| [("a", &p.a), ("b", &p.b)]) {
+            visitor.enter_module(name, "AdapterBank");
+            param.visit(visitor);
+            visitor.exit_module(name, "AdapterBank");
+        }
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        self.map_params(|name, param| {
+            mapper.enter_module(name, "AdapterBank");
+            let param = Module::map(param, mapper);
+            mapper.exit_module(name, "AdapterBank");
+            param
+        })
+    }
+}
+
+impl ModuleDisplayDefault for AdapterBank {
+    fn content(&self, content: Content) -> Option<Content> {
+        let ranks: Vec<_> = self
+            .slots
+            .iter()
+            .map(|slot| slot.map_or(0, |spec| spec.r))
+            .collect();
+        content.add_debug_attribute("ranks", &ranks).optional()
+    }
+
+    fn num_params(&self) -> usize {
+        Module::num_params(self)
+    }
+}
+
+impl ModuleDisplay for AdapterBank {}

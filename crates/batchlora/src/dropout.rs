@@ -1,8 +1,10 @@
 //! Dropout masks from a counter.
 //!
 //! A mask is a function of (task seed, step, module, row within the task's step, column) alone. It is the
-//! same in forward, backward and recomputation, on every device, whatever else is in the batch. The generator is Philox4x32-10 (Salmon et
-//! al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+//! same in forward, backward and recomputation, on every device, whatever else is in the batch. The generator is
+//! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+
+use serde::{Deserialize, Serialize};
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -12,6 +14,15 @@ const ROUNDS: usize = 10;
 const LANES: usize = 16;
 /// Columns served by one block of counters: every counter gives four words.
 const BLOCK: usize = 4 * LANES;
+
+/// Seed and step of an adapter, for the dropout counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropoutDraw {
+    /// Seed of the task.
+    pub seed: u64,
+    /// Optimizer step of the task.
+    pub step: u32,
+}
 
 /// Names one task's mask at one module and step; with a row and a column it names an element.
 #[derive(Debug, Clone, Copy, PartialEq)]

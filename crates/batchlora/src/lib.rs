@@ -8,6 +8,7 @@ mod dropout;
 mod error;
 #[cfg(feature = "cubecl")]
 mod kernels;
+mod layer;
 mod linear;
 mod ops;
 mod optimizer;
@@ -19,19 +20,20 @@ mod spec;
 
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
-pub use bank::{AdapterBank, DropoutDraw};
+pub use bank::AdapterBank;
 #[cfg(feature = "persistence")]
 pub use batchlora_kernels::persist_kernels;
 #[cfg(feature = "cubecl")]
 pub use batchlora_kernels::{KernelProfile, KernelTime, LaunchCount};
 pub use batchlora_kernels::{product_failure, products};
 pub use check::{check_device, check_product};
-pub use dropout::DropoutKey;
+pub use dropout::{DropoutDraw, DropoutKey};
 pub use error::BatchLoraError;
 #[cfg(feature = "cubecl")]
 pub use kernels::has_tensor_cores;
+pub use layer::{BatchLoraLinear, BatchLoraLinearConfig};
 pub use linear::{frozen_linear, lora_linear, seed_gradient};
-pub use optimizer::{AdamWStep, GradientNorms, SlotUpdate};
+pub use optimizer::{AdamWStep, BatchAdamW, GradientNorms, SlotUpdate};
 pub use routing::{RoutedSegment, Routing};
 pub use segments::{Segment, Segments};
 pub use spec::LoraSpec;

@@ -1,10 +1,11 @@
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use crate::BatchLoraError;
 
 /// Contiguous rows of a batch that belong to one adapter slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Rows of the batch.
     pub rows: Range<usize>,

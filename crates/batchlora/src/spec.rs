@@ -1,42 +1,34 @@
+#![expect(
+    clippy::expl_impl_clone_on_copy,
+    reason = "Burn's `Config` implements `Clone` itself"
+)]
+
+use burn::config::Config;
+
 use crate::BatchLoraError;
 
-/// Shape of one adapter at one linear layer, in PEFT's words.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+/// Shape of one adapter at one linear layer, in PEFT's words; the default is that of PEFT's `LoraConfig`.
+#[derive(Config, Debug, Copy, PartialEq)]
 pub struct LoraSpec {
     /// Rank.
     pub r: usize,
     /// Numerator of the scale.
     pub lora_alpha: f64,
     /// Scale by `lora_alpha / sqrt(r)` (rsLoRA) instead of `lora_alpha / r`.
+    #[config(default = false)]
     pub use_rslora: bool,
     /// Probability in `[0, 1)` of dropping an element of the adapter's input.
+    #[config(default = 0.0)]
     pub lora_dropout: f64,
 }
 
+impl Default for LoraSpec {
+    fn default() -> Self {
+        Self::new(8, 8.0)
+    }
+}
+
 impl LoraSpec {
-    /// An adapter of rank `r` and the given `lora_alpha`, without dropout, scaled by `alpha / r`.
-    pub fn new(r: usize, lora_alpha: f64) -> Self {
-        Self {
-            r,
-            lora_alpha,
-            use_rslora: false,
-            lora_dropout: 0.0,
-        }
-    }
-
-    /// Sets the dropout probability.
-    pub fn with_lora_dropout(mut self, lora_dropout: f64) -> Self {
-        self.lora_dropout = lora_dropout;
-        self
-    }
-
-    /// Chooses between `alpha / sqrt(r)` and `alpha / r`.
-    pub fn with_use_rslora(mut self, use_rslora: bool) -> Self {
-        self.use_rslora = use_rslora;
-        self
-    }
-
     /// The factor s of `s · x A B`.
     pub fn scale(&self) -> f64 {
         let r = self.r as f64;

@@ -7,9 +7,47 @@ use super::{
     OptimizerOps, SlotUpdate,
     slot_update::{column, table},
 };
-use crate::{AdapterBank, LoraPair, bank::Packed};
+use crate::{AdapterBank, LoraPair};
 
 /// One `AdamW` step of all slots, with torch's arithmetic, to be applied to every bank.
+///
+/// ```
+/// use batchlora::{
+///     AdamWStep, AdapterBank, AdapterState, GradientNorms, LoraSpec, Segment, Segments, SlotUpdate,
+/// };
+/// use burn::tensor::{Device, Distribution, Tensor};
+///
+/// # fn main() -> Result<(), batchlora::BatchLoraError> {
+/// let device = Device::flex();
+/// let weight = Tensor::<2>::random([64, 32], Distribution::Default, &device); // [d_in, d_out]
+/// let mut bank = AdapterBank::new(64, 32, 0, &device);
+/// for (r, seed) in [(4, 1), (16, 2)] {
+///     let adapter = AdapterState::init(LoraSpec::new(r, 32.0), [64, 32], seed, 0, &device)?;
+///     bank.push(Some(adapter))?;
+/// }
+/// let segment = |rows, slot| Segment { rows, slot };
+/// let segments = Segments::new(8, vec![segment(0..3, 0), segment(3..8, 1)])?;
+/// let lora = bank.attach(&segments, None)?.expect("rows with adapters").require_grad();
+/// let x = Tensor::<2>::random([8, 64], Distribution::Default, &device).autodiff();
+/// let mut gradients = lora.forward(x, weight)?.square().sum().backward();
+/// let gradient = lora.take_gradient(&mut gradients).expect("A and B are leaves");
+///
+/// let update = |learning_rate, weight_decay| {
+///     Some(SlotUpdate {
+///         learning_rate,
+///         beta1: 0.9,
+///         beta2: 0.999,
+///         epsilon: 1e-8,
+///         weight_decay,
+///         max_grad_norm: 1.0,
+///         step: 1,
+///     })
+/// };
+/// let norms = GradientNorms::new(bank.num_slots(), &device).add(&bank, &gradient).finish();
+/// AdamWStep::new(&[update(1e-3, 0.0), update(3e-4, 0.1)], norms).apply(&mut bank, gradient);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AdamWStep {
     /// `[slots, column::COUNT]`.
@@ -60,23 +98,10 @@ impl AdamWStep {
         };
         let slots = tables.slots.clone();
         let LoraPair { a, b } = bank.checked_gradient(gradient);
-        bank.replace_packed(|packed| {
-            let Packed {
-                weights,
-                first_moment,
-                second_moment,
-            } = packed;
-            let of_a = [weights.a, first_moment.a, second_moment.a];
-            let of_b = [weights.b, first_moment.b, second_moment.b];
-            let [a0, a1, a2] = self.updated(of_a, a, slots.clone());
-            let [b0, b1, b2] = self.updated(of_b, b, slots);
-            let [weights, first_moment, second_moment] =
-                [(a0, b0), (a1, b1), (a2, b2)].map(|(a, b)| LoraPair { a, b });
-            Packed {
-                weights,
-                first_moment,
-                second_moment,
-            }
+        bank.update(|[weights, first, second]| {
+            let [a0, a1, a2] = self.updated([weights.a, first.a, second.a], a, slots.clone());
+            let [b0, b1, b2] = self.updated([weights.b, first.b, second.b], b, slots);
+            [(a0, b0), (a1, b1), (a2, b2)].map(|(a, b)| LoraPair { a, b })
         });
     }
 

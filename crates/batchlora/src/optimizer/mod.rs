@@ -2,6 +2,7 @@
 //! over slots, and the host reads nothing back between the gradient and the update.
 
 mod adamw;
+mod batch_adamw;
 mod flex;
 mod gradient_norms;
 mod ops;
@@ -9,6 +10,7 @@ mod reference;
 mod slot_update;
 
 pub use adamw::AdamWStep;
+pub use batch_adamw::BatchAdamW;
 pub use gradient_norms::GradientNorms;
 pub use slot_update::SlotUpdate;
 

@@ -1,6 +1,7 @@
+use serde::{Deserialize, Serialize};
+
 /// One slot's hyper-parameters for one update.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlotUpdate {
     /// Learning rate of this step.
     pub learning_rate: f64,

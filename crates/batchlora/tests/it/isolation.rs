@@ -83,7 +83,7 @@ fn run(tasks: &[&Task], weight: &Tensor<2>, gap: usize, device: &Device) -> Vec<
     let draws: Vec<_> = tasks.iter().map(draw).collect();
     let routing = bank.route(&segments, Some(&draws)).expect("slots exist");
 
-    let weights = bank.weights().expect("adapters").clone();
+    let weights = bank.weights().expect("adapters");
     let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
     let x = tensor(x, [rows, D_IN], device).require_grad();
     let h = lora_linear(x.clone(), weight.clone(), a.clone(), b.clone(), &routing)
@@ -235,7 +235,7 @@ fn banks_over_one_batch_keep_their_own_sums() {
         let mut random = Random::new(7 + number as u64);
         let bank = random.bank(slots, [D_IN, D_OUT], 3, &plain);
         let routing = bank.route(&segments, None).expect("slots exist");
-        let weights = bank.weights().expect("adapters").clone();
+        let weights = bank.weights().expect("adapters");
         let [a, b] = [weights.a, weights.b].map(|t| t.autodiff().require_grad());
         let x = tensor(random.values(40 * D_IN), [40, D_IN], &device);
         let weight = tensor(random.values(D_IN * D_OUT), [D_IN, D_OUT], &device);

@@ -7,6 +7,7 @@ mod adamw_of_torch;
 mod bank;
 mod case;
 mod isolation;
+mod layer;
 mod operator;
 mod oracle;
 mod primitives;
