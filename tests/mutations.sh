@@ -58,22 +58,22 @@ trainer=crates/trainer/src
 scheduler=crates/scheduler/src
 
 printf '| mutation | verdict | first tests that fail |\n|---|---|---|\n'
-mutation dropout-off $trainer/step.rs \
+mutation dropout-off $trainer/batch/step.rs \
     'assemble(&parts, Some(draws.clone()))?' 'assemble(&parts, Some(draws.clone()).filter(|_| false))?' parity::
-mutation same-mask-every-step $trainer/step.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
+mutation same-mask-every-step $trainer/batch/step.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
 mutation seed-ignored $trainer/adapter.rs \
     'AdapterState::init(spec, shape, config.seed, module, device)?' \
     'AdapterState::init(spec, shape, 0, module, device)?' liveness::
-mutation beta1-ignored $trainer/step.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
-mutation beta2-ignored $trainer/step.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
-mutation epsilon-ignored $trainer/step.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
-mutation cache-one-short $trainer/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
-mutation validation-per-row $trainer/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
-mutation liveness-off $trainer/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
-mutation rope-by-row $trainer/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
-mutation dropout-by-micro-batch $trainer/assemble.rs \
+mutation beta1-ignored $trainer/batch/step.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
+mutation beta2-ignored $trainer/batch/step.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
+mutation epsilon-ignored $trainer/batch/step.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
+mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
+mutation validation-per-row $trainer/batch/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
+mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
+mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
+mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
-mutation weight-by-micro-batch $trainer/step.rs 'step_targets: rows.step_target_tokens,' \
+mutation weight-by-micro-batch $trainer/batch/step.rs 'step_targets: rows.step_target_tokens,' \
     'step_targets: samples.iter().map(|s| s.num_targets()).sum(),' parity::
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
@@ -83,16 +83,16 @@ mutation machine-for-container crates/pipeline/src/memory/host.rs \
     'limits.chain(kibibytes.checked_mul(1024)).min()' 'limits.chain(kibibytes.checked_mul(1024)).last()' host_memory
 
 mutation hangup-handled crates/cli/src/interrupt.rs 'if !is_ignored(SIGHUP)' 'if SIGHUP > 0' under_nohup
-mutation save-not-heard $trainer/intake.rs \
+mutation save-not-heard $trainer/run/signals.rs \
     'self.save.load(Ordering::Relaxed) && self.save' 'false && self.save' when_it_is_asked
-mutation halvings-forgotten $trainer/task.rs 'self.halvings = record.halvings;' '' half_the_rows
+mutation halvings-forgotten $trainer/tasks/task.rs 'self.halvings = record.halvings;' '' half_the_rows
 mutation memory-not-observed $scheduler/grouping/grouped_room.rs \
     'memory.observe(iteration.load, *measured);' 'let _ = (memory, measured);' what_iterations_take
 mutation step-times-unused $scheduler/grouping/grouped_room.rs \
     'fit.mean_error <= USABLE_ERROR' 'fit.mean_error < 0.0' what_iterations_take
 mutation step-times-forgotten $scheduler/grouping/grouped_room.rs \
     '= learnt.step_time_model {' '= learnt.step_time_model.filter(|_| false) {' what_iterations_take
-mutation devices-forgotten $trainer/run.rs 'scheduler.room_mut().remember(learnt);' 'let _ = learnt;' what_iterations_take
+mutation devices-forgotten $trainer/run/run.rs 'scheduler.room_mut().remember(learnt);' 'let _ = learnt;' what_iterations_take
 mutation no-margin $scheduler/memory/model.rs 'RESIDUALS: f64 = 2.5' 'RESIDUALS: f64 = 0.0' memory::
 mutation fit-beyond-reach $scheduler/memory/model.rs 'REACH: f64 = 1.5' 'REACH: f64 = 1e9' memory::
 mutation one-length-tells-all $scheduler/memory/model.rs '.len() == 3;' '.len() > 0;' memory::
@@ -106,10 +106,10 @@ mutation steps-untold crates/simulator/src/engine.rs 'self.scheduler.progress(me
 
 mutation lead-a-thousand-times $scheduler/policy/options.rs \
     $'lead: 65_536,\n        lift: true' $'lead: 65_536_000,\n        lift: true' tenants_take_turns
-mutation read-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
+mutation read-in-a-step $trainer/batch/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
-mutation sync-in-a-step $trainer/step.rs 'let draws: Vec<DropoutDraw>' \
+mutation sync-in-a-step $trainer/batch/step.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = burn::tensor::Device::flex().sync();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
 mutation no-step-ahead crates/pipeline/src/executor/run.rs \
@@ -127,26 +127,26 @@ mutation base-trained crates/pipeline/src/stage/passes.rs \
         }
         self.backbone = burn::module::Module::map(self.backbone.clone(), &mut Decay);
         let norms = GradientNorms::from_sums(squares).finish();' frozen::
-mutation trials-forgotten $trainer/snapshot.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
-mutation trials-not-entered-again $trainer/begin.rs 'session.enter_trials(&tasks)?;' \
-    'if saved.is_none() { session.enter_trials(&tasks)?; }' a_sweep_that_is
-mutation ended-trials-forgotten $trainer/prepare.rs 'tasks.trials.insert(id, task.record.trial.clone());
-                tasks.ended' 'tasks.ended' a_sweep_that_is
-mutation last-not-taken-back $trainer/saving.rs 'Before::Last(step) => task.saved_steps = *step' 'Before::Last(_) => {}' a_checkpoint_knows
-mutation last-said-to-be-saved $trainer/writer.rs \
+mutation trials-forgotten $trainer/save/moment.rs 'trial: self.trials.results(id),' 'trial: Vec::new(),' a_sweep_that_is
+mutation trials-not-entered-again $trainer/run/session.rs 'session.enter_trials(&prepared)?;' \
+    'if saved.is_none() { session.enter_trials(&prepared)?; }' a_sweep_that_is
+mutation ended-trials-forgotten $trainer/tasks/prepare.rs 'prepared.trials.insert(id, task.record.trial.clone());
+                prepared.ended' 'prepared.ended' a_sweep_that_is
+mutation last-not-taken-back $trainer/save/saver.rs 'Before::Last(step) => task.saved_steps = *step' 'Before::Last(_) => {}' a_checkpoint_knows
+mutation last-said-to-be-saved $trainer/save/writer.rs \
     'Before::Last(step) => task.saved_steps = step' 'Before::Last(_) => {}' a_checkpoint_knows
-mutation best-not-taken-back $trainer/saving.rs 'Before::Best(best) => task.best = *best' 'Before::Best(_) => {}' the_best_is
-mutation save-waits-for-the-window $trainer/intake.rs '[self.stop, self.news, self.save]' \
+mutation best-not-taken-back $trainer/save/saver.rs 'Before::Best(best) => task.best = *best' 'Before::Best(_) => {}' the_best_is
+mutation save-waits-for-the-window $trainer/run/signals.rs '[self.stop, self.news, self.save]' \
     '[self.stop, self.news]' every_signal
-mutation shape-forgotten $trainer/snapshot.rs 'shape.map(PeftLoraConfig::to_json).transpose()?,' \
+mutation shape-forgotten $trainer/tasks/task.rs 'shape.map(PeftLoraConfig::to_json).transpose()?,' \
     'shape.map(PeftLoraConfig::to_json).transpose()?.filter(|_| false),' keeps_the_shape
-mutation failures-never-forgotten $trainer/saving.rs 'self.saving.failures = 0;' '' saves_fail_for_a_while
-mutation copies-beside-the-limit $trainer/saving.rs \
+mutation failures-never-forgotten $trainer/save/saver.rs 'self.failures = 0;' '' saves_fail_for_a_while
+mutation copies-beside-the-limit $trainer/save/saver.rs \
     'limit.saturating_sub(expected.unwrap_or(0))' 'limit + expected.unwrap_or(0)' copies_have_what
 mutation undone-checkpoints-kept $trainer/checkpoint/staged.rs \
     'generation.number > number)' 'generation.number > number + 1000)' the_newest_are_kept
-mutation others-files-lost $trainer/run_directory/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
-mutation save-in-the-way $trainer/writer.rs \
+mutation others-files-lost $trainer/checkpoint/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
+mutation save-in-the-way $trainer/save/writer.rs \
     'self.parts.sender = None;' 'self.parts.sender = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
 mutation file-not-synced crates/model/src/durable.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
 mutation new-directory-not-synced crates/model/src/durable.rs \
@@ -166,12 +166,12 @@ mutation configuration-not-synced $trainer/run_directory/directory.rs \
 mutation task-not-synced crates/server/src/queue/file.rs \
     '"synchronous", "FULL"' '"synchronous", "NORMAL"' what_a_server_accepts
 
-mutation server-keeps-one $trainer/serving.rs \
-    'self.session.saving.keep = self.session.saving.keep.max(keep);' 'let _ = keep;' a_server_keeps_as_many
-mutation judged-one-by-one $trainer/session.rs 'stepped.insert(id, early.or(diverged));' \
+mutation server-keeps-one $trainer/run/serving.rs \
+    'saver.keep = saver.keep.max(task.config.save.keep);' 'let _ = saver;' a_server_keeps_as_many
+mutation judged-one-by-one $trainer/run/follow_up.rs 'stepped.insert(id, early.or(diverged));' \
     'let one = self.trials.judge().pop().map(|(_, reason)| reason);
         stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
-mutation ranked-by-another-metric $trainer/leaderboard.rs \
+mutation ranked-by-another-metric $trainer/report/leaderboard.rs \
     'Self::rank(&sweep.name, metric,' 'Self::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
     every_command_on_a_run
@@ -180,9 +180,9 @@ mutation folder-of-nobody crates/config/src/paths.rs \
     'let is_anchored = matches!(location, Location::Unknown)' a_configuration_means_the_same
 mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if digest == expected {' \
     'if digest != " " {' another_model_in_the_place
-mutation absent-data-fails $trainer/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
-mutation failed-not-kept $trainer/snapshot.rs 'for id in self.carried.keys() {' \
-    'for id in self.carried.keys().take(0) {' goes_on_once_its_data
+mutation absent-data-fails $trainer/run/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
+mutation failed-not-kept $trainer/save/moment.rs 'for id in tasks.carried.keys() {' \
+    'for id in tasks.carried.keys().take(0) {' goes_on_once_its_data
 mutation failed-not-kept-by-the-next-server crates/server/src/queue_bridge.rs 'if task.state == TaskState::Failed {' \
     'if false {' goes_on_once_its_data
 mutation drained-with-success crates/cli/src/commands/serve.rs 'failed = true;' '' waits_for_data_that_is_away
@@ -205,10 +205,10 @@ mutation defaults-without-effect crates/config/src/load.rs \
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if asked.swap(true, Ordering::SeqCst) {' \
     'if asked.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends
-mutation validation-with-short-rope $trainer/evaluate.rs \
+mutation validation-with-short-rope $trainer/batch/evaluate.rs \
     'map(Sample::len).max().unwrap_or(0)' 'map(Sample::len).min().unwrap_or(0)' goes_by_the_longest_row
-mutation first-values-forgotten $trainer/snapshot.rs 'let initial = self.initial.get(&task).cloned();' \
-    'let initial = self.initial.get(&task).filter(|_| false).cloned();' reaches_fails_after_a_restart
+mutation first-values-forgotten $trainer/save/moment.rs 'let initial = task.initial.clone();' \
+    'let initial = task.initial.clone().filter(|_| false);' reaches_fails_after_a_restart
 mutation users-trained crates/data/src/message.rs \
     'self.train.unwrap_or_else(|| self.is_assistant())' 'self.train.unwrap_or(true)' parity::llama_gqa
 mutation end-of-turn-not-trained crates/data/src/turns.rs \
@@ -226,13 +226,13 @@ mutation format-by-values-alone crates/data/src/format.rs '.all(|(_, column)| ro
 mutation roles-unknown crates/data/src/oddities.rs '!ROLES.contains(&message.role())' 'false' chats_without_an_assistant
 mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false {' nulls_in_templates
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
-mutation check-alone-warns crates/trainer/src/prepare.rs 'data.warnings.iter().chain(&odd)' \
+mutation check-alone-warns crates/trainer/src/tasks/prepare.rs 'data.warnings.iter().chain(&odd)' \
     'data.warnings.iter()' check_and_train_warn
-mutation pauses-counted crates/trainer/src/pace.rs 'self.at = None;' '' time_between_steps
+mutation pauses-counted crates/trainer/src/report/pace.rs 'self.at = None;' '' time_between_steps
 mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
-mutation base-asked-by-all crates/trainer/src/answers.rs 'slot: None, ..ask' '..ask' what_was_said_before
-mutation all-adapters-answer crates/trainer/src/run.rs 'adapters: Self::ANSWERING' 'adapters: 256' adapters_answer_as
-mutation texts-run-together crates/trainer/src/answers.rs 'texts.join("\n")' 'texts.join("")' what_was_said_before
+mutation base-asked-by-all crates/trainer/src/generate/answers.rs 'slot: None, ..ask' '..ask' what_was_said_before
+mutation all-adapters-answer crates/trainer/src/run/run.rs 'adapters: Self::ANSWERING' 'adapters: 256' adapters_answer_as
+mutation texts-run-together crates/trainer/src/generate/answers.rs 'texts.join("\n")' 'texts.join("")' what_was_said_before
 mutation cursor-at-the-end crates/cli/src/screen.rs 'self.0.write_str("\r")?;' '' terminal::bars
 mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)' '' owners_pause_resume
 mutation entries-not-replaced crates/config/src/overrides.rs 'Some(index) => items[index] = value,' \
@@ -241,9 +241,9 @@ mutation parser-jargon crates/config/src/tree/words.rs 'problem.contains(part)' 
 mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
     values_out_of_range
 mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
-mutation epsilon-not-blamed $trainer/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
-mutation decay-not-blamed $trainer/diagnosis.rs 'if decay * learning_rate >= 1.0 {' 'if false {' settings_that_keep
-mutation memory-for-whole-rows $trainer/task.rs '.min(self.config.train.max_seq_len)' '' \
+mutation epsilon-not-blamed $trainer/tasks/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
+mutation decay-not-blamed $trainer/tasks/diagnosis.rs 'if decay * learning_rate >= 1.0 {' 'if false {' settings_that_keep
+mutation memory-for-whole-rows $trainer/tasks/task.rs '.min(self.config.train.max_seq_len)' '' \
     rows_that_are_cut
 mutation unread-check-passes crates/cli/src/failure.rs 'Err(error) if is_broken_pipe(&error) => Ok(false),' '' \
     a_check_that_fails_fails_unread
@@ -257,7 +257,7 @@ mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() 
 mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
     'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
-mutation copy-is-back $trainer/serving.rs ' && now == self.seen' '' waits_for_data_that_is_away
+mutation copy-is-back $trainer/run/serving.rs ' && now == self.seen' '' waits_for_data_that_is_away
 mutation full-is-usage crates/cli/src/failure.rs \
     'TrainerError::Write { source, .. } if is_full(source)' 'TrainerError::Write { source, .. } if !is_full(source)' \
     could_not_begin
@@ -265,11 +265,11 @@ mutation nothing-begun-is-a-run $trainer/run_directory/directory.rs \
     'entries.map_or_else(is_there, |mut entries| entries.next().is_some())' \
     'entries.map_or_else(is_there, |_| true)' could_not_begin
 mutation stop-waits crates/cli/src/interrupt.rs 'Duration::from_secs(5)' 'Duration::from_secs(60)' a_signal_inside
-mutation standby-is-empty $trainer/standby.rs 'self.state().kept = Some(kept);' 'drop(kept);' a_stop_inside_a_step
-mutation training-goes-on $trainer/standby.rs 'mem::forget(state);' 'drop(state);' a_stop_inside_a_step
-mutation standby-of-now $trainer/snapshot.rs '=> (snapshot.iteration, snapshot.tokens)' \
-    '=> (self.ledger.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
-mutation old-copy-serves $trainer/rewind.rs '&& !self.is_old()' '' old_copies
+mutation standby-is-empty $trainer/save/standby.rs 'self.state().kept = Some(kept);' 'drop(kept);' a_stop_inside_a_step
+mutation training-goes-on $trainer/save/standby.rs 'mem::forget(state);' 'drop(state);' a_stop_inside_a_step
+mutation standby-of-now $trainer/save/moment.rs '=> (snapshot.iteration, snapshot.tokens)' \
+    '=> (self.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
+mutation old-copy-serves $trainer/tasks/snapshot.rs '&& Instant::now() < self.oldest()' '' old_copies
 mutation own-file-unexplained crates/cli/src/commands/train.rs \
     'named.config.is_dir() && named.overrides.is_empty()' 'false' a_run_whose_own_configuration
 mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().is_some_and(is_full)' 'false' stdout_on
@@ -281,24 +281,24 @@ mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_ada
     an_adapter_that_is_gone
 mutation events-go-nowhere $trainer/run_directory/directory.rs \
     'self.list.is_at(&path) || !self.is_there()' 'true' events_that_are_removed
-mutation old-copy-beats-checkpoint $trainer/standby.rs '(state.kept, state.writing) = (None, writing);' \
+mutation old-copy-beats-checkpoint $trainer/save/standby.rs '(state.kept, state.writing) = (None, writing);' \
     'state.writing = writing;' a_stop_inside_a_step_saves
-mutation write-cut-off $trainer/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
-mutation taken-while-saving $trainer/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
+mutation write-cut-off $trainer/save/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
+mutation taken-while-saving $trainer/save/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
 mutation serve-waits crates/cli/src/commands/serve.rs 'standby: Some(&stop.standby),' 'standby: None,' a_signal_inside
-mutation lost-is-new $trainer/snapshot.rs 'as_before(writer, room, before.as_ref(), queued_task(task))?' \
-    'queued_task(task)' an_error_keeps
-mutation parked-is-lost $trainer/saving.rs 'let parked = |task: &TrainingTask| task.steps > 0;' \
-    'let parked = |task: &TrainingTask| task.steps > usize::MAX - 1;' an_error_keeps
-mutation paused-is-lost $trainer/saving.rs $'self.saving.ask();\n        self.start_writing(Running::There)?;' \
-    'self.start_writing(Running::There)?;' saves_paused_tasks
-mutation last-save-is-fine $trainer/saving.rs 'Some(problem) => Err(TrainerError::SavesFailed { times, problem }),' \
+mutation lost-is-new $trainer/save/moment.rs 'as_before(writer, room, before, task.record_without_steps())?' \
+    'task.record_without_steps()' an_error_keeps
+mutation parked-is-lost $trainer/save/saver.rs '.any(|task| task.steps > 0)' \
+    '.any(|task| task.steps > usize::MAX - 1)' an_error_keeps
+mutation paused-is-lost $trainer/save/saver.rs $'self.ask();\n        self.start_writing(moment, Running::There)?;' \
+    'self.start_writing(moment, Running::There)?;' saves_paused_tasks
+mutation last-save-is-fine $trainer/save/saver.rs 'Some(problem) => Err(TrainerError::SavesFailed { times, problem }),' \
     'Some(_) => Ok(()),' whose_last_save_fails
 mutation cut-short-is-fine crates/cli/src/interrupt.rs 'return failure::report(printer, &error.into());' \
     'printer.warning(&failure::message(&error));' a_copy_that_could_not
-mutation copy-unsaved-is-fine $trainer/standby.rs 'checkpoint.transpose().map(drop)' 'drop(checkpoint); Ok(())' \
+mutation copy-unsaved-is-fine $trainer/save/standby.rs 'checkpoint.transpose().map(drop)' 'drop(checkpoint); Ok(())' \
     says_when_it_cannot_save
-mutation two-of-a-name $trainer/serving.rs 'id == task.id || *name != task.adapter.name' \
+mutation two-of-a-name $trainer/run/serving.rs 'id == task.id || *name != task.adapter.name' \
     'id == task.id || !name.is_empty()' with_the_name_of_one_that_failed
 mutation unread-run-passes crates/cli/src/commands/train.rs \
     'failure::unless_unread(print_all(report, arguments, some, printer))?;' \
@@ -328,7 +328,7 @@ mutation waiting-slot-counts crates/batchlora/src/optimizer/batch_adamw.rs 'if u
     'if updates[slot].is_some() || true {' burns_adamw
 mutation loss-scale-stays crates/batchlora/src/routing.rs 'Side::Input => 1.0 / self.loss_scale,' \
     'Side::Input => 1.0,' divided_by_the_loss_scale
-mutation targets-weigh-little crates/trainer/src/assemble.rs \
+mutation targets-weigh-little crates/trainer/src/batch/assemble.rs \
     'task.step_targets.next_power_of_two() as f64' '1.0' targets_weigh_between
 mutation masks-take-nothing crates/trainer/src/plan/compose.rs 'dropout_masks: keeps_masks(config),' \
     'dropout_masks: keeps_masks(config) && false,' gpus_keep_dropout

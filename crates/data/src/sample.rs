@@ -28,6 +28,12 @@ impl Sample {
     pub fn num_targets(&self) -> usize {
         self.is_target.iter().filter(|target| **target).count()
     }
+
+    /// Tokens up to the one that predicts the last target: nothing that is predicted depends on the others.
+    pub fn predicting_len(&self) -> usize {
+        let last = self.is_target.iter().rposition(|&target| target);
+        last.unwrap_or(0)
+    }
 }
 
 /// The samples of a dataset, in the order of its rows, and the report on them.

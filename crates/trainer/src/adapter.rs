@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use loraloom_config::{AdapterConfig, LoraSettings, RunConfig, TargetModule};
 use loraloom_model::{
     LayerAdapter, LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, Projection,
-    cost::{STORED_BYTES, adapter_parameters},
+    cost::{AdapterRanks, STORED_BYTES, TRAINED_BYTES, adapter_parameters},
     to_host,
 };
 
@@ -102,6 +102,17 @@ pub(crate) fn bytes_of(adapter: &[LayerAdapter]) -> u64 {
     (adapter_parameters(adapter) * STORED_BYTES) as u64
 }
 
+/// Bytes of an adapter while it trains, at all layers.
+pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
+    (adapter_parameters(adapter) * TRAINED_BYTES) as u64
+}
+
+/// As [`adapter_bytes`], for an adapter that has yet to be made.
+pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
+    let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
+    (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
+}
+
 /// The projections that an adapter targets.
 pub fn targets(lora: &LoraSettings) -> Vec<Projection> {
     let projection = |module: &TargetModule| match module {
@@ -152,4 +163,29 @@ pub(crate) fn to_peft(
         }
     }
     Ok(PeftAdapter { config, modules })
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+    use loraloom_config::{LoadOptions, RunConfig};
+    use loraloom_model::LlamaConfig;
+    use std::path::Path;
+
+    use super::{adapter_bytes, fresh, fresh_bytes};
+
+    #[test]
+    fn an_adapter_takes_what_was_said_before_it_was_made() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&model).expect("a model");
+        let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
+                    - {name: a, lora: {r: 3, target_modules: [k_proj, down_proj]}}\n  \
+                    - {name: b, lora: {r: 16, target_modules: all-linear}}\n";
+        let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
+        for adapter in loaded.expect("a configuration").config.adapters {
+            let made = fresh(&adapter, &model, &Device::flex()).expect("an adapter");
+            assert_eq!(fresh_bytes(&adapter.lora, &model), adapter_bytes(&made));
+            assert!(adapter_bytes(&made) > 0);
+        }
+    }
 }

@@ -1,4 +1,5 @@
 use std::{
+    error::Error,
     io,
     path::{Path, PathBuf},
 };
@@ -13,7 +14,8 @@ use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
-use crate::SourceError;
+/// An error of a [`TaskSource`](crate::TaskSource).
+pub type SourceError = Box<dyn Error + Send + Sync>;
 
 /// What to do about a task that no device has room for.
 pub(crate) const NEVER_FITS_HINT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, \

@@ -4,73 +4,46 @@
 //! keeps the run directory; [`Generator`] asks the result. At every iteration the scheduler says
 //! which tasks train, each takes the rows of its own next step, and a group's tasks go through the
 //! stages in one batch.
+//!
+//! A module uses only those of the rows above its own; a test compares:
+//!
+//! | modules | |
+//! |---|---|
+//! | `error` | what can end a run |
+//! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, what a run came to, its files, memory and scheduler, layers on devices |
+//! | `checkpoint`, `events`, `plan` | what `--resume` reads, lines of `events.jsonl` and the observer, a run before it starts |
+//! | `tasks` | an adapter in training, its rows, its state and its place |
+//! | `batch`, `generate`, `save` | rows as micro-batches, decoding, what a run writes beside the training |
+//! | `run` | the loop |
 
 mod adapter;
-mod announce;
-mod answers;
-mod assemble;
-mod balance;
-mod begin;
-mod beginning;
+mod batch;
 mod checkpoint;
-mod decision;
-mod decode;
-mod diagnosis;
-mod dtype;
-mod ending;
 mod error;
-mod evaluate;
-mod event;
-mod generator;
-mod inspect;
-mod intake;
-mod iterations;
-mod leaderboard;
-mod ledger;
-mod pace;
-mod parts;
-mod pending;
-mod place;
+mod events;
+mod generate;
 mod plan;
-mod prepare;
-mod reader;
 mod report;
-mod rewind;
-mod rows;
 mod run;
 mod run_directory;
-mod sampling;
-mod saving;
+mod save;
 mod scheduling;
-mod serving;
-mod session;
-mod snapshot;
-mod stage_loader;
-mod standby;
-mod step;
-mod task;
-mod trials;
-mod waiting;
-mod window;
-mod writer;
+mod stages;
+mod tasks;
 
 pub use adapter::targets;
-pub use beginning::{odd_beginning, odd_rank};
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
-pub use dtype::resolve_dtype;
-pub use error::TrainerError;
-pub use event::{EVENT_VERSION, Event, Versions};
-pub use generator::Generator;
-pub use inspect::{Inspected, inspect};
-pub use intake::{NewTask, Order, Signals, SourceError, TaskSource};
-pub use leaderboard::{SweepEntry, SweepReport, SweepStanding};
-pub use pace::Pace;
+pub use error::{SourceError, TrainerError};
+pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
+pub use generate::{GenerateOptions, Generator};
 pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
-pub use prepare::odd_settings;
-pub use report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};
-pub use run::{DatasetSummary, Run};
+pub use report::{
+    AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport, SweepEntry, SweepReport,
+    SweepStanding,
+};
+pub use run::{Run, Signals};
 pub use run_directory::{Identity, holds_run, refuse_in_use};
-pub use sampling::GenerateOptions;
+pub use save::Standby;
 pub use scheduling::DeviceRoom;
-pub use stage_loader::OpenedStage;
-pub use standby::Standby;
+pub use stages::{OpenedStage, resolve_dtype};
+pub use tasks::{DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings};

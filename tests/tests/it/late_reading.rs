@@ -316,7 +316,7 @@ fn tensors_are_read_back_at_known_places() {
         // Parked and saved adapters, and whether an adapter has moved.
         ("trainer/src/adapter.rs", 1),
         ("trainer/src/checkpoint/tensors.rs", 1),
-        ("trainer/src/diagnosis.rs", 1),
+        ("trainer/src/tasks/diagnosis.rs", 1),
     ];
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut found = BTreeMap::new();

@@ -22,6 +22,7 @@ mod record;
 mod saved_run;
 mod staged;
 mod tensors;
+mod tidy;
 
 pub(crate) use compare::config_value;
 pub(crate) use digest::{data_digest, model_digest};
@@ -31,10 +32,7 @@ pub(crate) use record::{
     BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
 };
 pub use saved_run::{SavedRun, SavedTask, check_model, trained_over};
-pub(crate) use staged::remove_stale;
 
-/// Name of the directory in a run directory.
-pub(crate) const DIRECTORY: &str = "checkpoints";
 const MANIFEST: &str = "manifest.json";
 /// The run and its tasks.
 const RECORD: &str = "run.json";

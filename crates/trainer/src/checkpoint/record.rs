@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Exact;
-use crate::{AnswerSample, Best, Outcome};
+use crate::{AdapterReport, AnswerSample, Best, Outcome};
 
 /// Version of the files of a checkpoint.
 pub(crate) const FORMAT: u32 = 1;
@@ -91,6 +91,46 @@ pub(crate) struct TaskRecord {
     pub(crate) trial: Vec<TrialResult>,
     /// Adapted modules by their path; none before it has begun and after it has ended.
     pub(crate) modules: Modules,
+}
+
+impl TaskRecord {
+    /// A task that has taken no step.
+    pub(crate) fn queued(name: &str, total_steps: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            standing: Standing::Queued,
+            step: 0,
+            total_steps,
+            waited: 0.0,
+            data: String::new(),
+            first_loss: None,
+            last_loss: None,
+            best: None,
+            evaluations_without_best: 0,
+            saved_steps: None,
+            samples: Vec::new(),
+            has_moved: false,
+            halvings: 0,
+            peft_config: None,
+            number: None,
+            trial: Vec::new(),
+            modules: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn ended(report: &AdapterReport) -> Self {
+        Self {
+            standing: Standing::Ended(report.outcome.clone()),
+            step: report.steps,
+            first_loss: report.first_loss.map(Exact),
+            last_loss: report.last_loss.map(Exact),
+            best: report.best.map(BestRecord::from),
+            saved_steps: report.directory.as_ref().map(|_| report.steps),
+            samples: report.samples.clone(),
+            has_moved: true,
+            ..Self::queued(&report.name, report.total_steps)
+        }
+    }
 }
 
 /// Adapted modules by their path.

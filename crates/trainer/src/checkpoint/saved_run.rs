@@ -8,7 +8,7 @@ use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, PeftAdapter, PeftLor
 use loraloom_scheduler::Learnt;
 
 use super::{
-    DIRECTORY, LEARNT, RECORD,
+    LEARNT, RECORD,
     compare::{Difference, config_value, difference},
     digest::model_digest,
     generation::{Generation, Manifest, generations},
@@ -16,10 +16,11 @@ use super::{
     staged::remove,
     tensors::decode,
     tensors_file,
+    tidy::tidy,
 };
 use crate::{
     AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
-    run_directory::{self, Claim},
+    run_directory::{self, CHECKPOINTS, Claim},
 };
 
 /// The newest whole checkpoint of a run.
@@ -107,7 +108,7 @@ impl SavedRun {
         saved.claim = claim;
         let lost = saved.lost_adapters();
         saved.warnings.extend(lost);
-        run_directory::tidy(directory)?;
+        tidy(directory)?;
         for generation in listed(directory)? {
             if generation.path == saved.path {
                 break;
@@ -301,14 +302,14 @@ impl SavedRun {
 
 /// The checkpoints of the run in `directory`, the newest first.
 fn listed(directory: &Path) -> Result<Vec<Generation>, TrainerError> {
-    let path = directory.join(DIRECTORY);
+    let path = directory.join(CHECKPOINTS);
     generations(&path).map_err(|source| TrainerError::Unlisted { path, source })
 }
 
 /// Digest of the model that the run in `directory` trains over, if it has written that down; tensors
 /// of checkpoints are not read.
 pub fn trained_over(directory: &Path) -> Option<String> {
-    let generations = generations(&directory.join(DIRECTORY)).ok();
+    let generations = generations(&directory.join(CHECKPOINTS)).ok();
     generations.into_iter().flatten().find_map(|generation| {
         let record = fs::read(generation.path.join(RECORD)).ok()?;
         let record: RunRecord = serde_json::from_slice(&record).ok()?;

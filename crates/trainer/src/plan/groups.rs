@@ -16,7 +16,7 @@ use super::{
     admission::{Admitted, admitted},
     gather::{Gathered, TaskPlan},
 };
-use crate::balance::{balanced, estimated};
+use crate::stages::{balanced, estimated};
 
 /// The tasks that train at first, in their groups, and those that wait.
 pub(super) struct Groups<'a> {

@@ -1,8 +1,6 @@
 use loraloom_data::Sample;
 use loraloom_model::cost::attention_pairs;
 
-use crate::assemble::predicting_length;
-
 /// What a task computes in a step, averaged over its data.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Workload {
@@ -22,7 +20,7 @@ impl Workload {
     /// The work of `accumulation` batches a step.
     pub(super) fn of(batch_size: usize, accumulation: usize, samples: &[Sample]) -> Self {
         let rows = batch_size * accumulation;
-        let mut lengths: Vec<usize> = samples.iter().map(predicting_length).collect();
+        let mut lengths: Vec<usize> = samples.iter().map(Sample::predicting_len).collect();
         lengths.sort_unstable_by(|left, right| right.cmp(left));
         Self {
             targets: samples.iter().map(Sample::num_targets).sum(),

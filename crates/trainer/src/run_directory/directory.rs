@@ -7,8 +7,8 @@ use std::{
 use loraloom_model::{create_directories, create_directory, sync_directory};
 use serde::Serialize;
 
-use super::{ADAPTERS, Claim, Identity};
-use crate::{Event, TrainerError, checkpoint, event::EVENT_VERSION};
+use super::{ADAPTERS, CHECKPOINTS, Claim, Identity};
+use crate::TrainerError;
 
 const EVENTS: &str = "events.jsonl";
 const CONFIG: &str = "config.resolved.yaml";
@@ -26,17 +26,10 @@ pub(crate) struct RunDirectory {
     _claim: Claim,
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    v: u32,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
 /// Whether there is, or was to be, a run in a directory.
 pub(crate) fn is_run(directory: &Path) -> bool {
     let holds = |name: &&str| directory.join(name).exists();
-    [EVENTS, CONFIG, checkpoint::DIRECTORY].iter().any(holds)
+    [EVENTS, CONFIG, CHECKPOINTS].iter().any(holds)
 }
 
 /// Whether a run has left anything in a directory: steps, adapters or checkpoints. What cannot be read
@@ -50,7 +43,7 @@ pub fn holds_run(directory: &Path) -> bool {
         let entries = fs::read_dir(directory.join(name));
         entries.map_or_else(is_there, |mut entries| entries.next().is_some())
     };
-    stepped || holds(ADAPTERS) || holds(checkpoint::DIRECTORY)
+    stepped || holds(ADAPTERS) || holds(CHECKPOINTS)
 }
 
 /// Where an adapter is kept: `which` is `last` or `best`.
@@ -92,7 +85,7 @@ impl RunDirectory {
             _ => TrainerError::write(&events_path, error),
         })?;
         on(&adapters, fs::create_dir(&adapters))?;
-        let checkpoints = path.join(checkpoint::DIRECTORY);
+        let checkpoints = path.join(CHECKPOINTS);
         on(&checkpoints, create_directory(&checkpoints))?;
         keep_config(path, config)?;
         Ok(Self {
@@ -125,7 +118,7 @@ impl RunDirectory {
         if fs::read_to_string(path.join(CONFIG)).ok().as_deref() != Some(config) {
             keep_config(path, config)?;
         }
-        for part in [ADAPTERS, checkpoint::DIRECTORY] {
+        for part in [ADAPTERS, CHECKPOINTS] {
             let part = path.join(part);
             on(&part, create_directory(&part))?;
         }
@@ -151,7 +144,7 @@ impl RunDirectory {
 
     /// Where checkpoints are.
     pub(crate) fn checkpoints(&self) -> PathBuf {
-        self.path.join(checkpoint::DIRECTORY)
+        self.path.join(CHECKPOINTS)
     }
 
     /// Where an adapter is kept: `which` is `last` or `best`.
@@ -167,8 +160,8 @@ impl RunDirectory {
             .to_string()
     }
 
-    /// Begins a new list of events if the one it had was removed or replaced; whether that was so.
-    pub(crate) fn replace_list(&mut self) -> io::Result<bool> {
+    /// Creates `events.jsonl` anew if it was removed or replaced. Returns whether it was.
+    pub(crate) fn replace_events(&mut self) -> io::Result<bool> {
         let path = self.path.join(EVENTS);
         if self.list.is_at(&path) || !self.is_there() {
             return Ok(false);
@@ -179,12 +172,9 @@ impl RunDirectory {
         Ok(true)
     }
 
-    /// Appends one event. Where that fails no part of it is left.
-    pub(crate) fn append(&mut self, event: &Event) -> io::Result<()> {
-        let mut line = serde_json::to_string(&Line {
-            v: EVENT_VERSION,
-            event,
-        })?;
+    /// Appends a line to `events.jsonl`, or nothing of it.
+    pub(crate) fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_string(line)?;
         line.push('\n');
         if let Err(error) = self.events.write_all(line.as_bytes()) {
             self.events.set_len(self.length)?;

@@ -3,14 +3,14 @@
 mod claim;
 mod directory;
 mod identity;
-mod tidy;
 
 pub(crate) use claim::Claim;
 pub use claim::refuse_in_use;
 pub use directory::holds_run;
 pub(crate) use directory::{RunDirectory, adapter, is_run};
 pub use identity::Identity;
-pub(crate) use tidy::tidy;
 
 /// Adapters of a run, one directory each.
-const ADAPTERS: &str = "adapters";
+pub(crate) const ADAPTERS: &str = "adapters";
+/// Checkpoints of a run, one directory each.
+pub(crate) const CHECKPOINTS: &str = "checkpoints";

@@ -2,12 +2,10 @@
 
 mod budget;
 mod device_room;
-mod load;
 mod scheduler;
 
 pub(crate) use budget::{
     HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, devices, limit_warnings, measured, memories, rooms,
 };
 pub use device_room::DeviceRoom;
-pub(crate) use load::{adapter_bytes, described, fresh_bytes};
 pub(crate) use scheduler::scheduler;

@@ -1,0 +1,125 @@
+//! Samples of several tasks to one batch: tasks in slot order, each a contiguous segment, its
+//! sequences one after another without padding.
+
+use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
+use loraloom_data::Sample;
+use loraloom_model::{Sequences, Targets};
+use loraloom_pipeline::Microbatch;
+
+/// One task's part of a batch.
+#[derive(Debug)]
+pub(crate) struct TaskRows<'a> {
+    /// Adapter slot within the group.
+    pub(crate) slot: usize,
+    /// The samples.
+    pub(crate) samples: Vec<&'a Sample>,
+    /// Place of the first sample within the task's step.
+    pub(crate) first_sample: usize,
+    /// No sample of the task is longer.
+    pub(crate) max_seq_len: usize,
+    /// Tokens of the longest row of the batch that the samples are of, which dynamic rope goes by: a
+    /// batch that is cut into micro-batches computes what it would whole.
+    pub(crate) longest: usize,
+    /// Target tokens of the task's whole step: its loss is their mean.
+    pub(crate) step_targets: usize,
+}
+
+/// A batch as the stages take it.
+#[derive(Debug)]
+pub(crate) struct AssembledBatch {
+    pub(crate) microbatch: Microbatch,
+    /// Number of targets of each task, in the order of the tasks: targets are in task order.
+    pub(crate) targets_per_task: Vec<usize>,
+}
+
+/// Lays the tasks' samples out, without the tokens after their last prediction.
+pub(crate) fn assemble(
+    tasks: &[TaskRows<'_>],
+    draws: Option<Vec<DropoutDraw>>,
+) -> Result<AssembledBatch, BatchLoraError> {
+    let (mut ids, mut dropout_rows) = (Vec::new(), Vec::new());
+    let (mut lengths, mut rope_lengths) = (Vec::new(), Vec::new());
+    let (mut segments, mut loss_scales) = (Vec::new(), Vec::new());
+    let mut targets_per_task = Vec::new();
+    let mut targets = Targets::default();
+    for task in tasks {
+        let (first_row, first_target) = (ids.len(), targets.ids.len());
+        // A target's weight is between 1 and 2: gradients far below that vanish in float16.
+        let loss_scale = task.step_targets.next_power_of_two() as f64;
+        let weight = (loss_scale / task.step_targets as f64) as f32;
+        for (index, sample) in task.samples.iter().enumerate() {
+            let row = ids.len();
+            let length = sample.predicting_len();
+            for position in 1..=length {
+                if sample.is_target[position] {
+                    targets.rows.push(row + position - 1);
+                    targets.ids.push(sample.ids[position]);
+                    targets.weights.push(weight);
+                }
+            }
+            let counter = (task.first_sample + index) * task.max_seq_len;
+            dropout_rows.extend((counter..counter + length).map(|row| row as u32));
+            ids.extend_from_slice(&sample.ids[..length]);
+            lengths.push(length);
+            rope_lengths.push(task.longest);
+        }
+        segments.push(Segment {
+            rows: first_row..ids.len(),
+            slot: task.slot,
+        });
+        loss_scales.push(loss_scale as f32);
+        targets_per_task.push(targets.ids.len() - first_target);
+    }
+    Ok(AssembledBatch {
+        microbatch: Microbatch {
+            sequences: Sequences::from_lengths(lengths),
+            past: 0,
+            rope_lengths,
+            segments: Segments::new(ids.len(), segments)?
+                .with_dropout_rows(dropout_rows)?
+                .with_loss_scales(loss_scales)?,
+            draws,
+            targets,
+            ids,
+        },
+        targets_per_task,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As large as `float16` can take them through the layers, and together one over the targets.
+    #[test]
+    fn targets_weigh_between_one_and_two_and_loss_scales_make_up_for_it() {
+        let sample = Sample {
+            ids: vec![1, 2, 3, 4],
+            is_target: vec![false, false, true, true],
+        };
+        for step_targets in [2, 3, 1000, 4096, 12_345] {
+            let task = TaskRows {
+                slot: 0,
+                samples: vec![&sample],
+                first_sample: 0,
+                max_seq_len: 8,
+                longest: 4,
+                step_targets,
+            };
+            let batch = assemble(&[task], None).expect("in order").microbatch;
+            let [scale] = *batch.segments.loss_scales() else {
+                panic!("one segment");
+            };
+            assert_eq!(
+                scale.log2().fract().to_bits(),
+                0,
+                "{scale} is a power of two"
+            );
+            for &weight in &batch.targets.weights {
+                assert!((1.0..2.0).contains(&weight), "{weight}");
+                let expected = (1.0 / step_targets as f64) as f32;
+                assert_eq!((weight / scale).to_bits(), expected.to_bits());
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The next step of every running task, or a part of it, laid out for the stages.
+
+use batchlora::{DropoutDraw, SlotUpdate};
+use loraloom_pipeline::{
+    Microbatch,
+    executor::{GroupPlan, StepPlan},
+};
+use loraloom_scheduler::{Load, Work};
+
+use super::{
+    assemble::{TaskRows, assemble},
+    submitted::{SubmittedGroup, SubmittedStep, TargetRange},
+};
+use crate::{
+    TrainerError,
+    tasks::{StepRows, Task, Tasks},
+};
+
+/// The next iteration of all running tasks, group by group, and what is to be known of it when its
+/// results come. Batches are cut into `split` micro-batches.
+pub(crate) fn plan_step(
+    tasks: &Tasks,
+    split: usize,
+) -> Result<(StepPlan, Vec<SubmittedGroup>), TrainerError> {
+    let (mut plan, mut submitted) = (StepPlan::default(), Vec::new());
+    for group in 0..tasks.groups().len() {
+        let members: Vec<&Task> = tasks.members(group).collect();
+        let rows: Vec<StepRows<'_>> = members.iter().map(|task| task.next_rows(split)).collect();
+        let (microbatches, ranges) = microbatches(&members, &rows)?;
+        plan.groups.push(GroupPlan {
+            microbatches,
+            updates: members.iter().zip(&rows).map(update).collect(),
+        });
+        submitted.push(SubmittedGroup {
+            steps: members.iter().zip(&rows).map(described).collect(),
+            ranges,
+            work: work(&members, &rows),
+            load: load(&rows),
+        });
+    }
+    Ok((plan, submitted))
+}
+
+/// What the group's iteration has to do.
+fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
+    let counts = rows.iter().map(|rows| rows.microbatches.len());
+    let mut work = Work {
+        passes: counts.clone().max().unwrap_or(0) as f64,
+        segments: counts.sum::<usize>() as f64,
+        ..Work::default()
+    };
+    for (task, rows) in members.iter().zip(rows) {
+        work.tokens += rows.tokens as f64;
+        work.rank_tokens += (task.config.lora.r * rows.tokens) as f64;
+    }
+    work
+}
+
+/// What the largest micro-batch asks of memory, adapters apart.
+fn load(rows: &[StepRows<'_>]) -> Load {
+    let count = rows.iter().map(|rows| rows.microbatches.len()).max();
+    let at = |index: usize| {
+        let parts = rows.iter().filter_map(|rows| rows.microbatches.get(index));
+        parts
+            .flatten()
+            .map(|sample| sample.len() as u64)
+            .fold(Load::default(), |sum, length| Load {
+                tokens: sum.tokens + length,
+                squared_tokens: sum.squared_tokens + length * length,
+                adapter_bytes: 0,
+            })
+    };
+    let loads = (0..count.unwrap_or(0)).map(at);
+    loads.fold(Load::default(), |largest, load| Load {
+        tokens: largest.tokens.max(load.tokens),
+        squared_tokens: largest.squared_tokens.max(load.squared_tokens),
+        adapter_bytes: 0,
+    })
+}
+
+fn described((task, rows): (&&Task, &StepRows<'_>)) -> SubmittedStep {
+    SubmittedStep {
+        task: task.id,
+        name: task.config.name.clone(),
+        step: task.submitted.steps() + 1,
+        part: rows.part.clone(),
+        learning_rate: task.learning_rate(),
+        tokens: rows.tokens,
+        step_target_tokens: rows.step_target_tokens,
+        step_tokens: rows.step_tokens,
+    }
+}
+
+/// The micro-batches of a group's iteration: the first of every task together, then the second of those
+/// that have one, and so on; and whose targets each of them has.
+fn microbatches(
+    members: &[&Task],
+    rows: &[StepRows<'_>],
+) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>), TrainerError> {
+    let draw = |task: &&Task| DropoutDraw {
+        seed: task.config.seed,
+        step: task.submitted.steps() as u32,
+    };
+    let draws: Vec<DropoutDraw> = members.iter().map(draw).collect();
+    let counts = rows.iter().map(|rows| rows.microbatches.len());
+    let count = counts.max().unwrap_or(0);
+    let mut first_samples: Vec<usize> = rows.iter().map(|rows| rows.first_sample).collect();
+    let (mut batches, mut all_ranges) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for index in 0..count {
+        let mut parts: Vec<TaskRows<'_>> = Vec::new();
+        for (slot, (rows, task)) in rows.iter().zip(members).enumerate() {
+            let Some(samples) = rows.microbatches.get(index) else {
+                continue;
+            };
+            parts.push(TaskRows {
+                slot,
+                samples: samples.clone(),
+                first_sample: first_samples[slot],
+                max_seq_len: task.config.train.max_seq_len,
+                longest: rows.longest[index],
+                step_targets: rows.step_target_tokens,
+            });
+            first_samples[slot] += samples.len();
+        }
+        let batch = assemble(&parts, Some(draws.clone()))?;
+        let targets = parts.iter().zip(&batch.targets_per_task);
+        let range = |(part, &count): (&TaskRows<'_>, &usize)| TargetRange {
+            slot: part.slot,
+            count,
+        };
+        all_ranges.push(targets.map(range).collect());
+        batches.push(batch.microbatch);
+    }
+    Ok((batches, all_ranges))
+}
+
+/// The optimizer's numbers for a task's next step, if these rows are the last of it.
+fn update((task, rows): (&&Task, &StepRows<'_>)) -> Option<SlotUpdate> {
+    let train = &task.config.train;
+    rows.part.ends_step().then(|| SlotUpdate {
+        learning_rate: task.learning_rate(),
+        beta1: train.adam_beta1,
+        beta2: train.adam_beta2,
+        epsilon: train.adam_epsilon,
+        weight_decay: train.weight_decay,
+        max_grad_norm: train.max_grad_norm,
+        step: task.submitted.steps() as u64 + 1,
+    })
+}

@@ -1,0 +1,132 @@
+//! Iterations that the stages were given and whose results nobody has seen yet.
+
+use std::time::Instant;
+
+use loraloom_pipeline::executor::GroupOutcome;
+use loraloom_scheduler::{Load, TaskId, Work};
+
+use crate::tasks::Part;
+
+/// One task's step, or a part of it, in an iteration: what is known of it when it is submitted.
+#[derive(Debug, Clone)]
+pub(crate) struct SubmittedStep {
+    pub(crate) task: TaskId,
+    /// The task's name.
+    pub(crate) name: String,
+    /// Step of the task, counted from 1.
+    pub(crate) step: usize,
+    /// Which part of it.
+    pub(crate) part: Part,
+    pub(crate) learning_rate: f64,
+    /// Tokens of the part.
+    pub(crate) tokens: usize,
+    /// Target tokens of the whole step.
+    pub(crate) step_target_tokens: usize,
+    /// Tokens of the whole step.
+    pub(crate) step_tokens: usize,
+}
+
+/// What one task's step came to, up to the end of this part of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepResult {
+    /// Sum of the token cross-entropies.
+    pub(crate) loss_sum: f64,
+    /// Global norm of the gradient before clipping.
+    pub(crate) grad_norm: f64,
+}
+
+/// The targets of one task in one micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TargetRange {
+    /// The task's slot.
+    pub(crate) slot: usize,
+    /// Targets, which follow those of the range before.
+    pub(crate) count: usize,
+}
+
+/// A group's part of a submitted iteration.
+#[derive(Debug)]
+pub(crate) struct SubmittedGroup {
+    /// The steps, by slot.
+    pub(crate) steps: Vec<SubmittedStep>,
+    /// Whose targets a micro-batch has, by micro-batch.
+    pub(crate) ranges: Vec<Vec<TargetRange>>,
+    pub(crate) work: Work,
+    /// What the group's largest micro-batch asks of memory, without adapters.
+    pub(crate) load: Load,
+}
+
+/// A submitted iteration.
+#[derive(Debug)]
+pub(crate) struct SubmittedIteration {
+    /// Iteration of the run, counted from 1.
+    pub(crate) number: u64,
+    /// When its first work was prepared.
+    pub(crate) begun: Instant,
+    pub(crate) groups: Vec<SubmittedGroup>,
+}
+
+impl SubmittedGroup {
+    /// What every step came to, by slot, on top of the sums of its parts before this one: adding goes
+    /// on where it was, so that parts change no bit.
+    pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<f64>) -> Vec<StepResult> {
+        let mut sums = before;
+        for (ranges, losses) in self.ranges.iter().zip(&outcome.losses) {
+            let mut losses = losses.iter();
+            for range in ranges {
+                let part = losses.by_ref().take(range.count);
+                sums[range.slot] += part.map(|&loss| f64::from(loss)).sum::<f64>();
+            }
+        }
+        let norms = outcome.squared_norms.iter();
+        sums.into_iter()
+            .zip(norms)
+            .map(|(loss_sum, squared)| StepResult {
+                loss_sum,
+                grad_norm: f64::from(squared.sqrt()),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_pipeline::executor::GroupOutcome;
+    use loraloom_scheduler::{Load, TaskId, Work};
+
+    use super::{StepResult, SubmittedGroup, SubmittedStep, TargetRange};
+    use crate::tasks::Cursor;
+
+    #[test]
+    fn losses_go_to_their_slots_over_all_micro_batches() {
+        let step = |step_target_tokens| SubmittedStep {
+            task: TaskId(0),
+            name: String::new(),
+            step: 1,
+            learning_rate: 0.0,
+            part: Cursor::default().next(2, 1),
+            tokens: 0,
+            step_target_tokens,
+            step_tokens: 0,
+        };
+        let range = |slot, count| TargetRange { slot, count };
+        let group = SubmittedGroup {
+            steps: vec![step(2), step(4)],
+            ranges: vec![vec![range(0, 2), range(1, 1)], vec![range(1, 3)]],
+            work: Work::default(),
+            load: Load::default(),
+        };
+        let outcome = GroupOutcome {
+            losses: vec![vec![1.0, 3.0, 5.0], vec![7.0, 9.0, 11.0]],
+            squared_norms: vec![4.0, 9.0],
+        };
+        let result = |loss_sum, grad_norm| StepResult {
+            loss_sum,
+            grad_norm,
+        };
+        assert_eq!(
+            group.results(&outcome, vec![0.0, 0.5]),
+            [result(4.0, 2.0), result(32.5, 3.0)]
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! What a run tells: lines of `events.jsonl`, and calls of its observer, which may also give it orders.
+
+mod event;
+mod log;
+mod source;
+
+pub use event::{EVENT_VERSION, Event, Versions};
+pub(crate) use log::EventLog;
+pub use source::{NewTask, Order, TaskSource};

@@ -1,0 +1,273 @@
+//! What adapters answer to prompts of their own datasets, before and after training.
+
+use std::collections::{BTreeMap, HashMap};
+
+use loraloom_data::{DataError, Sample, Tokenizer};
+use loraloom_pipeline::Pipeline;
+use loraloom_scheduler::TaskId;
+
+use super::{decode::decode, sampling::Sampler};
+use crate::{
+    AnswerSample, Event, TrainerError,
+    events::EventLog,
+    tasks::{Place, Placement, Task, Tasks},
+};
+
+/// An answer is decoded to the reference's length and at most this many tokens more.
+const SLACK: usize = 8;
+/// Longer references are not shown: decoding them would take longer than training steps.
+const LONGEST_REFERENCE: usize = 64;
+/// Tokens of prompts that are decoded side by side at the most, unless a single one has more.
+const SIDE_BY_SIDE: usize = 2048;
+
+/// A prompt, and the tokens of its answer at the most.
+type Key = (Vec<u32>, usize);
+
+/// Asks adapters, and keeps what the base model answers.
+#[derive(Debug)]
+pub(crate) struct Answers<'a> {
+    asked: Asked,
+    tokenizer: &'a Tokenizer,
+    base: HashMap<Key, String>,
+}
+
+/// How many prompts are answered by how many adapters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Rows of each adapter.
+    pub(crate) rows: usize,
+    /// The first so many adapters.
+    pub(crate) adapters: usize,
+}
+
+/// A prompt, and what its row answers.
+#[derive(Debug, Clone, Copy)]
+struct Question<'a> {
+    prompt: &'a [u32],
+    reference: &'a [u32],
+}
+
+/// A prompt to be answered by an adapter, or by the base model where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Ask {
+    group: usize,
+    prompt: Vec<u32>,
+    length: usize,
+    slot: Option<usize>,
+}
+
+impl<'a> Answers<'a> {
+    pub(crate) fn new(asked: Asked, tokenizer: &'a Tokenizer) -> Self {
+        Self {
+            asked,
+            tokenizer,
+            base: HashMap::new(),
+        }
+    }
+
+    /// Keeps what running tasks that begin with an adapter answer before their first step. What the
+    /// others begin with answers like the base model, which can be asked at any time.
+    pub(crate) fn ask_before(
+        &self,
+        placed: &mut Placement,
+        ids: &[TaskId],
+    ) -> Result<(), TrainerError> {
+        let mut asks = Vec::new();
+        let mut samples = Vec::new();
+        for (task, place) in self.asked(&placed.tasks, ids) {
+            if task.steps > 0 || task.config.init_from.is_none() {
+                continue;
+            }
+            for question in self.questions(task) {
+                asks.push(ask(question, &placed.pipeline, place));
+                samples.push((task.id, sample(self.tokenizer, question)?));
+            }
+        }
+        let answers = self.answer(&placed.pipeline, &asks)?;
+        for ((id, sample), before) in samples.into_iter().zip(answers) {
+            if let Some(task) = placed.tasks.get_mut(id) {
+                task.samples.push(AnswerSample { before, ..sample });
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the samples of running tasks that are at their end. All are answered side by side, and
+    /// the base model answers a prompt once, whoever has it.
+    pub(crate) fn ask_after(
+        &mut self,
+        placed: &mut Placement,
+        log: &mut EventLog<'_>,
+        ids: &[TaskId],
+    ) -> Result<(), TrainerError> {
+        let mut asks = Vec::new();
+        let mut of_base = Vec::new();
+        let mut samples: Vec<(TaskId, AnswerSample, Option<Key>)> = Vec::new();
+        for (task, place) in self.asked(&placed.tasks, ids) {
+            for (number, question) in self.questions(task).enumerate() {
+                let ask = ask(question, &placed.pipeline, place);
+                let key = (ask.prompt.clone(), ask.length);
+                let mut sample = sample(self.tokenizer, question)?;
+                let base = if task.config.init_from.is_none() {
+                    if !self.base.contains_key(&key) && !of_base.contains(&key) {
+                        of_base.push(key.clone());
+                    }
+                    Some(key)
+                } else {
+                    match task.samples.get(number) {
+                        Some(before) => sample.before.clone_from(&before.before),
+                        // It began when fewer were asked for.
+                        None => break,
+                    }
+                    None
+                };
+                asks.push(ask);
+                samples.push((task.id, sample, base));
+            }
+        }
+        for &id in ids {
+            if let Some(task) = placed.tasks.get_mut(id) {
+                task.samples.clear();
+            }
+        }
+        if asks.is_empty() {
+            return Ok(());
+        }
+        let names = ids.iter().filter_map(|&id| placed.tasks.name_of(id));
+        let adapters = names.collect();
+        log.emit(Event::Answers { adapters });
+        // The base model is asked beside an adapter with the same prompt.
+        let beside = of_base.iter().filter_map(|(prompt, length)| {
+            let same = |ask: &&Ask| ask.prompt == *prompt && ask.length == *length;
+            let ask = asks.iter().find(same)?.clone();
+            Some(Ask { slot: None, ..ask })
+        });
+        let beside: Vec<Ask> = beside.collect();
+        asks.extend(beside);
+        let mut answers = self.answer(&placed.pipeline, &asks)?;
+        let base = answers.split_off(samples.len());
+        self.base.extend(of_base.into_iter().zip(base));
+        for ((id, mut sample, base), after) in samples.into_iter().zip(answers) {
+            if let Some(before) = base.and_then(|key| self.base.get(&key)) {
+                sample.before.clone_from(before);
+            }
+            if let Some(task) = placed.tasks.get_mut(id) {
+                task.samples.push(AnswerSample { after, ..sample });
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of the tasks that run and are to be asked.
+    fn asked<'t>(
+        &self,
+        tasks: &'t Tasks,
+        ids: &[TaskId],
+    ) -> impl Iterator<Item = (&'t Task, Place)> {
+        let adapters = self.asked.adapters as u64;
+        let asked = ids.iter().filter(move |id| id.0 < adapters);
+        asked.filter_map(|&id| tasks.placed(id))
+    }
+
+    fn questions<'t>(&self, task: &'t Task) -> impl Iterator<Item = Question<'t>> + use<'t> {
+        let questions = task.sample_rows().iter().map(Question::of);
+        let short = questions.filter(|question| question.reference.len() <= LONGEST_REFERENCE);
+        short.take(self.asked.rows)
+    }
+
+    /// The answers, in the order of what was asked.
+    fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>, TrainerError> {
+        let mut together: BTreeMap<(usize, &[u32], usize), Vec<usize>> = BTreeMap::new();
+        for (index, ask) in asks.iter().enumerate() {
+            let key = (ask.group, ask.prompt.as_slice(), ask.length);
+            together.entry(key).or_default().push(index);
+        }
+        let mut texts = vec![String::new(); asks.len()];
+        for ((group, prompt, length), indices) in together {
+            let at_once = (SIDE_BY_SIDE / prompt.len().max(1)).max(1);
+            for indices in indices.chunks(at_once) {
+                let slots: Vec<Option<usize>> =
+                    indices.iter().map(|&index| asks[index].slot).collect();
+                let answers = decode(
+                    pipeline,
+                    prompt,
+                    (group, &slots),
+                    self.tokenizer.eos_ids(),
+                    length,
+                    &mut vec![Sampler::greedy(); slots.len()],
+                )?;
+                for (&index, answer) in indices.iter().zip(answers) {
+                    texts[index] = self.tokenizer.decode(&answer, true)?;
+                }
+            }
+        }
+        Ok(texts)
+    }
+}
+
+fn ask(question: Question<'_>, pipeline: &Pipeline, place: Place) -> Ask {
+    let context = pipeline.config().max_position_embeddings;
+    let room = context.saturating_sub(question.prompt.len());
+    Ask {
+        group: place.group,
+        slot: Some(place.slot),
+        prompt: question.prompt.to_vec(),
+        length: (question.reference.len() + SLACK).min(room),
+    }
+}
+
+impl<'a> Question<'a> {
+    /// A sample up to its first target, and its targets from there on.
+    fn of(sample: &'a Sample) -> Self {
+        let targets = &sample.is_target;
+        let start = targets
+            .iter()
+            .skip(1)
+            .position(|&target| target)
+            .map_or(sample.len(), |at| at + 1);
+        let length = targets[start..]
+            .iter()
+            .take_while(|&&target| target)
+            .count();
+        Self {
+            prompt: &sample.ids[..start],
+            reference: &sample.ids[start..start + length],
+        }
+    }
+}
+
+/// A question as text, without answers.
+fn sample(tokenizer: &Tokenizer, question: Question<'_>) -> Result<AnswerSample, TrainerError> {
+    Ok(AnswerSample {
+        prompt: readable(tokenizer, question.prompt)?,
+        reference: tokenizer.decode(question.reference, true)?,
+        before: String::new(),
+        after: String::new(),
+    })
+}
+
+/// The text of tokens. Special ones are left out; what they separate stands on lines of its own.
+fn readable(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, DataError> {
+    let is_special = |id: u32| {
+        let text = |skip| tokenizer.decode(&[id], skip);
+        Ok::<bool, DataError>(text(true)?.is_empty() && !text(false)?.is_empty())
+    };
+    let mut parts = vec![Vec::new()];
+    for &id in ids {
+        if is_special(id)? {
+            parts.push(Vec::new());
+        } else if let Some(part) = parts.last_mut() {
+            part.push(id);
+        }
+    }
+    let mut texts = Vec::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        let text = tokenizer.decode(part, true)?;
+        // Templates have line ends beside special tokens, too.
+        let text = text.trim_matches('\n');
+        if !text.is_empty() {
+            texts.push(text.to_owned());
+        }
+    }
+    Ok(texts.join("\n"))
+}

@@ -1,0 +1,123 @@
+use std::path::{Path, PathBuf};
+
+use batchlora::{Segment, Segments};
+use burn::tensor::Device;
+use loraloom_config::DtypeChoice;
+use loraloom_data::{Message, Tokenizer};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Sequences, Targets};
+use loraloom_pipeline::{Microbatch, Pipeline, Stage};
+
+use super::{
+    decode::decode,
+    sampling::{GenerateOptions, Sampler},
+};
+use crate::{TrainerError, adapter, stages::resolve_dtype};
+
+/// A base model with adapters beside it, for asking it things.
+#[derive(Debug)]
+pub struct Generator {
+    /// One stage; the adapters are its group 0.
+    pipeline: Pipeline,
+    tokenizer: Tokenizer,
+}
+
+impl Generator {
+    /// Reads a model directory and PEFT directories onto a device.
+    ///
+    /// # Errors
+    /// If a file is missing, damaged, or an adapter does not fit the model.
+    pub fn load(
+        model: &Path,
+        dtype: DtypeChoice,
+        adapters: &[PathBuf],
+        device: &Device,
+    ) -> Result<Self, TrainerError> {
+        let config = LlamaConfig::from_directory(model)?;
+        let checkpoint = Checkpoint::open(model)?;
+        checkpoint.verify(&config)?;
+        let tokenizer = Tokenizer::load(model)?;
+        let dtype = resolve_dtype(dtype, device, checkpoint.dtype())?;
+        let layers = 0..config.num_hidden_layers;
+        let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
+        let mut pipeline = Pipeline::new(vec![stage])?;
+        for directory in adapters {
+            let peft = PeftAdapter::load(directory)?;
+            pipeline.push(0, adapter::from_peft(&peft, 0.0, &config, device)?)?;
+        }
+        Ok(Self {
+            pipeline,
+            tokenizer,
+        })
+    }
+
+    /// Logits of every token, `[tokens, vocabulary]` row by row, with an adapter given to
+    /// [`load`](Self::load) by its index or the base model alone.
+    ///
+    /// # Errors
+    /// If there are no tokens, or the device fails.
+    pub fn logits(&self, ids: &[u32], who: Option<usize>) -> Result<Vec<f32>, TrainerError> {
+        if ids.is_empty() {
+            return Err(TrainerError::EmptyPrompt);
+        }
+        let rows = 0..ids.len();
+        let segments = who.map(|slot| Segment { rows, slot }).into_iter().collect();
+        let microbatch = Microbatch {
+            ids: ids.to_vec(),
+            sequences: Sequences::from_lengths([ids.len()]),
+            past: 0,
+            rope_lengths: vec![ids.len()],
+            segments: Segments::new(ids.len(), segments)?,
+            draws: None,
+            targets: Targets::default(),
+        };
+        Ok(self.pipeline.logits(0, &microbatch)?)
+    }
+
+    /// Tokens that the model's context leaves for a continuation of the prompt.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), but for the prompt's length.
+    pub fn room(&self, prompt: &str, options: &GenerateOptions) -> Result<usize, TrainerError> {
+        let context = self.pipeline.config().max_position_embeddings;
+        Ok(context.saturating_sub(self.ids(prompt, options.chat)?.len()))
+    }
+
+    /// Continues the prompt once for each entry of `who`, an index into the adapters given to
+    /// [`load`](Self::load) or `None` for the base model, all in one batch.
+    ///
+    /// # Errors
+    /// If the prompt is empty or too long, or there is no chat template to put it in.
+    pub fn generate(
+        &self,
+        prompt: &str,
+        who: &[Option<usize>],
+        options: &GenerateOptions,
+    ) -> Result<Vec<String>, TrainerError> {
+        let ids = self.ids(prompt, options.chat)?;
+        let mut samplers = vec![Sampler::new(options); who.len()];
+        let answers = decode(
+            &self.pipeline,
+            &ids,
+            (0, who),
+            self.tokenizer.eos_ids(),
+            options.max_new_tokens,
+            &mut samplers,
+        )?;
+        answers
+            .iter()
+            .map(|ids| Ok(self.tokenizer.decode(ids, true)?))
+            .collect()
+    }
+
+    fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TrainerError> {
+        if !chat {
+            return Ok(self.tokenizer.encode_prompt(prompt)?);
+        }
+        let none = || TrainerError::NoChatTemplate {
+            path: self.tokenizer.directory().to_owned(),
+        };
+        let template = self.tokenizer.chat_template().ok_or_else(none)?;
+        let text = template.render(&[Message::new("user", prompt)], true)?;
+        Ok(self.tokenizer.encode_prompt(&text)?)
+    }
+}

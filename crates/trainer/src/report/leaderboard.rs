@@ -1,0 +1,158 @@
+use loraloom_config::{RunConfig, StoppingMetric};
+use serde::Serialize;
+
+use super::AdapterReport;
+
+/// A sweep's adapters, the best first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepReport {
+    /// Its name.
+    pub name: String,
+    /// What its adapters are ranked by: the lowest `eval_loss`, or the `train_loss` of the last step.
+    pub metric: StoppingMetric,
+    /// Its adapters.
+    pub standings: Vec<SweepStanding>,
+}
+
+/// A line of a leaderboard.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepStanding {
+    /// From 1; equal ones share one. `None` without a metric.
+    pub rank: Option<usize>,
+    /// The adapter's name.
+    pub name: String,
+    /// What it is ranked by.
+    pub metric: Option<f64>,
+    /// Optimizer steps taken.
+    pub steps: u64,
+    /// How it stands, in a word.
+    pub state: String,
+}
+
+/// An adapter of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepEntry {
+    /// Its name.
+    pub name: String,
+    /// Its lowest validation loss.
+    pub eval_loss: Option<f64>,
+    /// The loss of its last step.
+    pub train_loss: Option<f64>,
+    /// Optimizer steps taken.
+    pub steps: u64,
+    /// How it stands, in a word.
+    pub state: String,
+}
+
+impl SweepReport {
+    /// Ranks the adapters of a sweep by the metric that stops them early, or else by `eval_loss` if any
+    /// has one; of equal ones the first entry is first.
+    pub fn rank(name: &str, metric: Option<StoppingMetric>, entries: &[SweepEntry]) -> Self {
+        let evaluated = entries.iter().any(|entry| entry.eval_loss.is_some());
+        let metric = metric.unwrap_or(if evaluated {
+            StoppingMetric::EvalLoss
+        } else {
+            StoppingMetric::TrainLoss
+        });
+        let value = |entry: &SweepEntry| {
+            let value = match metric {
+                StoppingMetric::EvalLoss => entry.eval_loss,
+                StoppingMetric::TrainLoss => entry.train_loss,
+            };
+            value.filter(|value| value.is_finite())
+        };
+        let mut sorted: Vec<&SweepEntry> = entries.iter().collect();
+        let last = f64::INFINITY;
+        sorted.sort_by(|a, b| {
+            value(a)
+                .unwrap_or(last)
+                .total_cmp(&value(b).unwrap_or(last))
+        });
+        let standings = sorted.iter().map(|&entry| {
+            let own = value(entry);
+            let is_better =
+                |other: &&&SweepEntry| value(other).is_some_and(|other| Some(other) < own);
+            SweepStanding {
+                rank: own.map(|_| sorted.iter().filter(is_better).count() + 1),
+                name: entry.name.clone(),
+                metric: own,
+                steps: entry.steps,
+                state: entry.state.clone(),
+            }
+        });
+        Self {
+            name: name.to_owned(),
+            metric,
+            standings: standings.collect(),
+        }
+    }
+
+    /// The sweeps of a configuration, as its run left them.
+    pub(crate) fn of_run(config: &RunConfig, adapters: &[AdapterReport]) -> Vec<Self> {
+        let sweeps = config.sweep.iter().map(|sweep| {
+            let entries = sweep.adapters.iter().filter_map(|name| {
+                let report = adapters.iter().find(|report| report.name == *name)?;
+                Some(SweepEntry {
+                    name: name.clone(),
+                    eval_loss: report.best.map(|best| best.loss),
+                    train_loss: report.last_loss,
+                    steps: report.steps as u64,
+                    state: report.state().to_owned(),
+                })
+            });
+            let stopping = sweep.early_stopping.as_ref();
+            let metric = stopping.map(|stopping| stopping.metric);
+            Self::rank(&sweep.name, metric, &entries.collect::<Vec<_>>())
+        });
+        sweeps.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{StoppingMetric, SweepEntry, SweepReport};
+
+    fn entry(name: &str, eval_loss: Option<f64>, train_loss: f64) -> SweepEntry {
+        SweepEntry {
+            name: name.to_owned(),
+            eval_loss,
+            train_loss: Some(train_loss),
+            steps: 3,
+            state: "done".to_owned(),
+        }
+    }
+
+    fn order(report: &SweepReport) -> Vec<(Option<usize>, &str)> {
+        report
+            .standings
+            .iter()
+            .map(|line| (line.rank, line.name.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn the_metric_that_was_chosen_ranks() {
+        let entries = [
+            entry("a", None, 0.1),
+            entry("b", Some(2.0), 0.3),
+            entry("c", Some(1.0), 0.2),
+            entry("d", Some(1.0), f64::NAN),
+        ];
+        let by_eval = [(Some(1), "c"), (Some(1), "d"), (Some(3), "b"), (None, "a")];
+        let by_train = [(Some(1), "a"), (Some(2), "c"), (Some(3), "b"), (None, "d")];
+        for metric in [None, Some(StoppingMetric::EvalLoss)] {
+            let report = SweepReport::rank("lr", metric, &entries);
+            assert_eq!(report.metric, StoppingMetric::EvalLoss);
+            assert_eq!(order(&report), by_eval);
+        }
+        let report = SweepReport::rank("lr", Some(StoppingMetric::TrainLoss), &entries);
+        assert_eq!(order(&report), by_train);
+        let without = entries.map(|entry| SweepEntry {
+            eval_loss: None,
+            ..entry
+        });
+        let report = SweepReport::rank("lr", None, &without);
+        assert_eq!(report.metric, StoppingMetric::TrainLoss);
+        assert_eq!(order(&report), by_train);
+    }
+}

@@ -1,0 +1,9 @@
+//! What a run and its adapters came to.
+
+mod leaderboard;
+mod pace;
+mod run_report;
+
+pub use leaderboard::{SweepEntry, SweepReport, SweepStanding};
+pub use pace::Pace;
+pub use run_report::{AdapterReport, AnswerSample, Best, Outcome, RunReport};

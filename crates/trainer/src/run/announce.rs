@@ -1,0 +1,97 @@
+//! The first events of a run, or of a part of it.
+
+use loraloom_config::{BalanceChoice, RunConfig};
+
+use crate::{
+    Event, Outcome, SavedRun, Versions, events::EventLog, plan::NOT_STAGGERED, tasks::Placement,
+};
+
+/// Announces that the run begins, or goes on, and what is odd about that.
+pub(super) fn announce(
+    log: &mut EventLog<'_>,
+    config: &RunConfig,
+    placed: &Placement,
+    saved: Option<&SavedRun>,
+) {
+    let Placement {
+        pipeline, tasks, ..
+    } = placed;
+    let names = config.adapters.iter();
+    let adapters = names.map(|adapter| adapter.name.clone()).collect();
+    let stages: Vec<String> = pipeline.names().collect();
+    let layers = pipeline.layers();
+    let layers = layers.map(|layers| [layers.start, layers.end]).collect();
+    let partitions = pipeline.partitions();
+    let partitions = partitions.are_staggered().then(|| partitions.counts());
+    let products: Vec<String> = pipeline.products().collect();
+    let mut warnings: Vec<String> = stages
+        .iter()
+        .zip(&products)
+        // Whoever turned it off knows.
+        .filter(|(_, by)| by.contains("without cuBLAS") && !by.ends_with(" is off"))
+        .map(|(stage, by)| format!("products on {stage} are by {by}"))
+        .collect();
+    let (time, versions) = (now(), Versions::default());
+    let asked = config.pipeline.balance == BalanceChoice::Staggered;
+    if asked && partitions.is_none() {
+        warnings.push(NOT_STAGGERED.to_owned());
+    }
+    let Some(saved) = saved else {
+        log.emit(Event::RunStart {
+            time,
+            adapters,
+            stages,
+            layers,
+            partitions,
+            weight_bytes: pipeline.weight_bytes().collect(),
+            products,
+            versions,
+        });
+        for message in warnings {
+            log.warn(message);
+        }
+        return;
+    };
+    let written_by = saved.record().loraloom.clone();
+    if written_by != versions.loraloom {
+        let message = format!("the run was saved by loraloom {written_by}");
+        log.warn(message);
+    }
+    let parts = config.pipeline.microbatches;
+    let before = &saved.record().config["pipeline"]["microbatches"];
+    if *before != parts {
+        let message = format!(
+            "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
+             order, and last digits differ from those of an undisturbed run"
+        );
+        log.warn(message);
+    }
+    log.emit(Event::Resume {
+        time,
+        iteration: saved.iteration(),
+        path: saved.relative_path(),
+        adapters,
+        stages,
+        layers,
+        partitions,
+        products,
+        versions,
+    });
+    for message in warnings.into_iter().chain(saved.warnings().iter().cloned()) {
+        log.warn(message);
+    }
+    // They have failed just now, when their rows were looked at.
+    for report in tasks.held.iter().filter_map(|id| tasks.ended.get(id)) {
+        if let Outcome::Failed { reason } = &report.outcome {
+            log.emit(Event::AdapterFailed {
+                adapter: report.name.clone(),
+                step: report.steps + 1,
+                reason: reason.clone(),
+            });
+        }
+    }
+}
+/// The time, in RFC 3339.
+pub(super) fn now() -> String {
+    jiff::Timestamp::now().to_string()
+}

@@ -1,0 +1,202 @@
+//! What follows from a step of a task: checks, evaluation, saves, and its end.
+
+use std::collections::BTreeMap;
+
+use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+
+use super::session::Session;
+use crate::{
+    Best, Event, Outcome, TrainerError,
+    batch::evaluate,
+    tasks::{Task, unmoved},
+};
+
+impl Session<'_> {
+    /// Checks and evaluates a task, if it took a step: then it is in `stepped`, with the reason if it
+    /// ends early.
+    pub(super) fn look_at_step(
+        &mut self,
+        id: TaskId,
+        stepped: &mut BTreeMap<TaskId, Option<String>>,
+    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+        if !self.placed.tasks.get_mut(id).is_some_and(Task::settle) {
+            return Ok(None);
+        }
+        if let Some(reason) = self.unmoved(id)? {
+            let (task, _) = self.placed.running(id)?;
+            let step = task.steps;
+            return self.fail(id, step, reason).map(Some);
+        }
+        let (task, _) = self.placed.running(id)?;
+        let (step, loss) = (task.steps, task.last_loss);
+        let early = if task.evaluates_after(step) {
+            self.evaluate(id)?
+        } else {
+            None
+        };
+        let diverged = loss.and_then(|loss| self.trials.trained(id, step, loss));
+        stepped.insert(id, early.or(diverged));
+        Ok(None)
+    }
+
+    /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
+    fn unmoved(&mut self, id: TaskId) -> Result<Option<String>, TrainerError> {
+        let (task, place) = self.placed.running(id)?;
+        let Some(before) = task
+            .initial
+            .as_ref()
+            .filter(|_| task.must_have_moved_after(task.steps))
+        else {
+            return Ok(None);
+        };
+        let now = self.placed.pipeline.extract(place.group, place.slot)?;
+        let reason = unmoved(task, before, &now)?;
+        if let Some(task) = self.placed.tasks.get_mut(id) {
+            task.initial = None;
+        }
+        Ok(reason)
+    }
+
+    /// Evaluates a task that has validation rows; why it ends early, if it does.
+    fn evaluate(&mut self, id: TaskId) -> Result<Option<String>, TrainerError> {
+        let (task, place) = self.placed.running(id)?;
+        let Some(rows) = task.validation_rows() else {
+            return Ok(None);
+        };
+        let train = &task.config.train;
+        let sizes = (train.batch_size, train.max_seq_len);
+        let loss = evaluate(&self.placed.pipeline, rows, place, sizes)?;
+        // A loss that is not finite is never the best.
+        let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
+        let step = task.steps;
+        self.log.emit(Event::Eval {
+            adapter: task.config.name.clone(),
+            step,
+            loss: loss.is_finite().then_some(loss),
+            best,
+        });
+        self.trials.evaluated(id, step, loss);
+        if best {
+            let (saver, mut moment) = self.saver();
+            saver.save_best(&mut moment, id, Best { step, loss })?;
+        }
+        Ok(self
+            .placed
+            .tasks
+            .get_mut(id)
+            .and_then(|task| task.evaluated(best)))
+    }
+
+    /// Saves a task that took a step, if it is time for that: it is if the task ends, and then this returns
+    /// whether it could be saved.
+    pub(super) fn save(&mut self, id: TaskId, early: bool) -> Result<Option<bool>, TrainerError> {
+        let (task, _) = self.placed.running(id)?;
+        let (ends, saves) = (task.ends_after(task.steps), task.saves_after(task.steps));
+        let (saver, mut moment) = self.saver();
+        if early || ends {
+            return saver.save_now(&mut moment, id).map(Some);
+        }
+        if saves {
+            saver.save_last(&mut moment, id)?;
+        }
+        Ok(None)
+    }
+
+    /// Ends a task whose steps since the last checkpoint are taken again when the run is resumed.
+    pub(super) fn fail_unsaved(
+        &mut self,
+        id: TaskId,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        let (task, _) = self.placed.running(id)?;
+        let step = task.steps;
+        self.placed.tasks.held.insert(id);
+        self.fail(id, step, "what it has learnt could not be saved".to_owned())
+    }
+
+    /// Ends a task that was saved, after its last step or early for a reason.
+    pub(super) fn finish(
+        &mut self,
+        id: TaskId,
+        early: Option<String>,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        let (task, _) = self.placed.running(id)?;
+        let last = task.ends_after(task.steps);
+        let (outcome, reason) = match early.filter(|_| !last) {
+            Some(reason) => {
+                let outcome = Outcome::Stopped {
+                    reason: reason.clone(),
+                };
+                (outcome, reason)
+            }
+            None => (Outcome::Done, "took all its steps".to_owned()),
+        };
+        if let Some((adapter, step)) = self.end_task(id, outcome)? {
+            self.log.emit(Event::AdapterDone {
+                adapter,
+                step,
+                reason,
+            });
+        }
+        Ok((id, TaskOutcome::Done))
+    }
+
+    /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is.
+    pub(super) fn fail(
+        &mut self,
+        id: TaskId,
+        step: usize,
+        reason: String,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        let outcome = Outcome::Failed {
+            reason: reason.clone(),
+        };
+        if let Some((adapter, _)) = self.end_task(id, outcome)? {
+            self.log.emit(Event::AdapterFailed {
+                adapter,
+                step,
+                reason,
+            });
+        }
+        Ok((id, TaskOutcome::Failed))
+    }
+
+    /// Ends a task for its owner, with or without a place. Returns whether there was such a task.
+    pub(super) fn cancel(&mut self, id: TaskId) -> Result<bool, TrainerError> {
+        let Some((adapter, step)) = self.end_task(id, Outcome::Cancelled)? else {
+            return Ok(false);
+        };
+        self.log.emit(Event::AdapterCancelled { adapter, step });
+        Ok(true)
+    }
+
+    /// Takes a task out and keeps its report. Returns its name and steps.
+    pub(super) fn end_task(
+        &mut self,
+        id: TaskId,
+        outcome: Outcome,
+    ) -> Result<Option<(String, usize)>, TrainerError> {
+        let Some(task) = self.placed.remove(id)? else {
+            return Ok(None);
+        };
+        let ended = (task.config.name.clone(), task.steps);
+        self.conclude(task, outcome);
+        Ok(Some(ended))
+    }
+
+    /// Keeps the report of a task that was taken out.
+    pub(super) fn conclude(&mut self, mut task: Task, outcome: Outcome) {
+        // What is being written may be of this task.
+        self.saver.wait_for(&mut task, &mut self.log);
+        self.saver.ask();
+        let (id, name) = (task.id, &task.config.name);
+        if self.numbered && matches!(outcome, Outcome::Failed { .. }) {
+            self.placed.tasks.carried.insert(id, name.clone());
+        }
+        let last = || self.log.directory.adapter(name, "last");
+        let directory = task.saved_steps.map(|_| last());
+        self.placed
+            .tasks
+            .ended
+            .insert(id, task.report(outcome, directory));
+    }
+}

@@ -1,0 +1,216 @@
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
+
+use burn::tensor::Device;
+use loraloom_pipeline::{MemoryGauge, Pipeline, executor::StepOutcome};
+use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
+
+use crate::{
+    Event,
+    batch::{StepResult, SubmittedIteration, SubmittedStep},
+    events::EventLog,
+    scheduling::{devices, measured as measure},
+    tasks::{Tasks, not_finite},
+};
+
+/// The iterations of a run: those under way, and what came of the others.
+#[derive(Debug)]
+pub(super) struct Iterations {
+    /// The devices of this process that stages are on.
+    devices: Vec<Device>,
+    /// Memory of the stages' devices, each once.
+    memory: Vec<MemoryGauge>,
+    /// Iterations submitted.
+    pub(super) submitted: u64,
+    /// Tokens trained on.
+    pub(super) tokens: u64,
+    /// Iterations under way, the first of them first.
+    pub(super) pending: VecDeque<SubmittedIteration>,
+    /// Tasks that cannot go on, and why.
+    pub(super) failures: Vec<(TaskId, String)>,
+    /// When the results of the last booked iteration were there.
+    arrived: Option<Instant>,
+    /// Iterations that the scheduler has not heard of.
+    pub(super) measured: Vec<MeasuredIteration>,
+    /// Bytes that the scheduler expects the running tasks to take at the most.
+    pub(super) bytes_predicted: Option<u64>,
+}
+
+impl Iterations {
+    /// After so many iterations with so many tokens.
+    pub(super) fn after(submitted: u64, tokens: u64, pipeline: &Pipeline) -> Self {
+        let devices = devices(pipeline).into_iter();
+        Self {
+            devices: devices.map(|(device, _)| device).collect(),
+            memory: pipeline.memory_gauges(),
+            submitted,
+            tokens,
+            pending: VecDeque::new(),
+            failures: Vec::new(),
+            arrived: None,
+            measured: Vec::new(),
+            bytes_predicted: None,
+        }
+    }
+
+    /// Forgets what is under way and what the scheduler has not heard of.
+    pub(super) fn abandon(&mut self) {
+        self.pending.clear();
+        self.failures.clear();
+        self.measured.clear();
+        self.arrived = None;
+    }
+
+    /// Writes the results of the first iteration under way down.
+    pub(super) fn book(
+        &mut self,
+        outcome: &StepOutcome,
+        tasks: &mut Tasks,
+        log: &mut EventLog<'_>,
+    ) {
+        let Some(submitted) = self.pending.pop_front() else {
+            return;
+        };
+        let iteration = submitted.number;
+        let begun = submitted.begun;
+        let since = self.arrived.map_or(begun, |before| before.max(begun));
+        self.arrived = Some(outcome.at);
+        let seconds = outcome.at.saturating_duration_since(since).as_secs_f64();
+        let steps = submitted.groups.iter().flat_map(|group| &group.steps);
+        let tokens = steps.map(|step| step.tokens).sum();
+        self.tokens += tokens as u64;
+        let bubble_ratio = bubble_ratio(&outcome.busy, seconds);
+        let devices = self.devices.iter();
+        let mut measured = MeasuredIteration {
+            tasks: Vec::new(),
+            work: Work::default(),
+            seconds: seconds * (1.0 - bubble_ratio.unwrap_or(0.0)),
+            load: submitted.groups.iter().map(|group| group.load).sum(),
+            memory: devices
+                .map(|device| measure(device, outcome.host_peak_bytes))
+                .collect(),
+        };
+        let mut names = Vec::with_capacity(submitted.groups.len());
+        let mut parts = BTreeMap::new();
+        for (index, group) in submitted.groups.into_iter().enumerate() {
+            let steps = group.steps.iter();
+            names.push(steps.map(|step| step.name.clone()).collect());
+            measured.work += group.work;
+            let loss_sum = |id| tasks.get(id).map_or(0.0, |task| task.loss_sum);
+            let before = group.steps.iter().map(|step| loss_sum(step.task));
+            let results = group.results(&outcome.groups[index], before.collect());
+            for (step, result) in group.steps.into_iter().zip(results) {
+                measured.tasks.push(MeasuredTask {
+                    task: step.task,
+                    steps: usize::from(step.part.ends_step()),
+                    tokens: step.tokens as u64,
+                });
+                if step.part.of > 1 {
+                    parts.insert(step.name.clone(), [step.part.number, step.part.of]);
+                }
+                if let Some(event) = self.record(iteration, index, step, result, tasks) {
+                    log.emit(event);
+                }
+            }
+        }
+        self.measured.push(measured);
+        let reserved: Option<u64> = self.memory.iter().map(MemoryGauge::reserved_bytes).sum();
+        log.emit(Event::Iteration {
+            iteration,
+            seconds,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            bubble_ratio,
+            transfer_seconds: outcome.transfers.map(|transfers| transfers.seconds),
+            transfer_overlap: outcome.transfers.and_then(|transfers| transfers.overlap()),
+            bytes_reserved: reserved.or(outcome.host_peak_bytes),
+            bytes_predicted: self.bytes_predicted,
+            groups: names,
+            parts,
+        });
+    }
+
+    /// Books a task's step, or a part of it. A task that failed a step earlier is as good as gone: this
+    /// step of it never counts.
+    fn record(
+        &mut self,
+        iteration: u64,
+        group: usize,
+        submitted: SubmittedStep,
+        result: StepResult,
+        tasks: &mut Tasks,
+    ) -> Option<Event> {
+        let StepResult {
+            loss_sum,
+            grad_norm,
+        } = result;
+        let SubmittedStep {
+            task: id,
+            name,
+            step,
+            part,
+            learning_rate,
+            tokens: _,
+            step_target_tokens: target_tokens,
+            step_tokens: tokens,
+        } = submitted;
+        if self.failures.iter().any(|(failed, _)| *failed == id) {
+            return None;
+        }
+        let task = tasks.get_mut(id)?;
+        // The norm of a part of a gradient says nothing of the whole.
+        if !part.ends_step() && loss_sum.is_finite() {
+            task.loss_sum = loss_sum;
+            return None;
+        }
+        let loss = loss_sum / target_tokens as f64;
+        if !loss.is_finite() || !grad_norm.is_finite() {
+            let reason = not_finite(task, loss, grad_norm, learning_rate);
+            self.failures.push((id, reason));
+            return None;
+        }
+        task.steps = step;
+        task.loss_sum = 0.0;
+        task.first_loss.get_or_insert(loss);
+        task.last_loss = Some(loss);
+        Some(Event::Step {
+            iteration,
+            adapter: name,
+            step,
+            total_steps: task.total_steps,
+            loss,
+            target_tokens,
+            tokens,
+            grad_norm,
+            learning_rate,
+            group,
+        })
+    }
+}
+
+/// Mean share of an iteration that stages did not work, from the seconds that each spent on it. One
+/// stage never waits for another; of a device that works on its own nothing is known.
+fn bubble_ratio(busy: &[Option<f64>], seconds: f64) -> Option<f64> {
+    if busy.len() == 1 {
+        return Some(0.0);
+    }
+    let busy: f64 = busy.iter().copied().sum::<Option<f64>>()? / busy.len() as f64;
+    Some((1.0 - busy / seconds).clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bubble_ratio;
+
+    #[test]
+    fn stages_that_wait_leave_a_bubble() {
+        let found = bubble_ratio(&[Some(1.0), Some(3.0)], 4.0);
+        assert!(found.is_some_and(|ratio| (ratio - 0.5).abs() < 1e-12));
+        assert_eq!(bubble_ratio(&[None], 1.0), Some(0.0));
+        assert_eq!(bubble_ratio(&[Some(1.0), None], 1.0), None);
+        // Steps overlap: work of one iteration may have been done in the time of another.
+        assert_eq!(bubble_ratio(&[Some(3.0), Some(3.0)], 2.0), Some(0.0));
+    }
+}

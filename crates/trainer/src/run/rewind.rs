@@ -1,0 +1,148 @@
+//! Going on after memory ran out.
+
+use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Room, Scheduler, TaskId, TaskState};
+
+use super::session::Session;
+use crate::{
+    Event, TrainerError,
+    tasks::{Snapshot, Task},
+};
+
+impl Session<'_> {
+    /// Keeps a copy of the running tasks, unless a recent one is there.
+    pub(super) fn keep_snapshot(&mut self) -> Result<(), TrainerError> {
+        let (iteration, tokens) = (self.iterations.submitted, self.iterations.tokens);
+        let kept = self.rewind.snapshot.as_ref();
+        let groups = self.placed.tasks.groups();
+        if !kept.is_some_and(|snapshot| snapshot.serves(groups, iteration)) {
+            let snapshot = self.placed.snapshot(iteration, tokens)?;
+            let (saver, moment) = self.saver();
+            saver.stand_by(&moment, &snapshot)?;
+            self.rewind.snapshot = Some(snapshot);
+        }
+        self.rewind.arrivals.clear();
+        Ok(())
+    }
+
+    /// Goes on after memory ran out: the steps since the last snapshot are taken again, without the
+    /// task that the scheduler sends away, or with smaller micro-batches if there is only one.
+    ///
+    /// # Errors
+    /// `error` itself, if nothing can be done about it: a stage on another machine ran out.
+    pub(super) fn go_on_with_less<R: Room>(
+        &mut self,
+        error: TrainerError,
+        scheduler: &mut Scheduler<R>,
+    ) -> Result<(), TrainerError> {
+        if !self.placed.pipeline.abandon() {
+            return Err(error);
+        }
+        let less = scheduler.out_of_memory(self.now());
+        if less == OutOfMemory::NobodyRuns {
+            return Err(error);
+        }
+        self.go_back(|task| scheduler.state(task))?;
+        let (iteration, reason) = (self.iterations.submitted, error.to_string());
+        match less {
+            OutOfMemory::Parked(parking) => {
+                let parked = self.placed.tasks.get(parking.task);
+                let (adapter, step) = parked.map_or_else(Default::default, |task| {
+                    (task.config.name.clone(), task.steps)
+                });
+                self.log.emit(Event::OutOfMemory {
+                    iteration,
+                    reason,
+                    parked: Some(adapter.clone()),
+                    microbatch_rows: None,
+                });
+                self.log.emit(Event::Park {
+                    adapter,
+                    step,
+                    reason: parking.reason,
+                    by: None,
+                });
+                Ok(())
+            }
+            OutOfMemory::OnlyOne(task) => self.halve(task, scheduler, iteration, reason),
+            OutOfMemory::NobodyRuns => Err(error),
+        }
+    }
+
+    /// Goes back to the last snapshot, which is kept: the next one may not come about, either.
+    fn go_back(&mut self, state: impl Fn(TaskId) -> Option<TaskState>) -> Result<(), TrainerError> {
+        self.iterations.abandon();
+        if let Some(snapshot) = &self.rewind.snapshot {
+            let goes_on = |(_, task): (usize, &Task)| state(task.id) == Some(TaskState::Running);
+            if snapshot.tasks().any(goes_on) {
+                self.iterations.submitted = snapshot.iteration;
+                self.iterations.tokens = snapshot.tokens;
+            }
+        }
+        self.placed.restore(&self.rewind, state)
+    }
+
+    /// Ends tasks that do not fit though nothing else runs.
+    pub(super) fn give_up_waiting<R: Room>(
+        &mut self,
+        scheduler: &mut Scheduler<R>,
+    ) -> Result<(), TrainerError> {
+        let waits = |task: &&Task| scheduler.state(task.id).is_some_and(TaskState::is_waiting);
+        let waiting = self.placed.tasks.waiting().filter(waits);
+        for id in waiting.map(|task| task.id).collect::<Vec<_>>() {
+            let Some(reason) = scheduler.why(id) else {
+                continue;
+            };
+            let (id, outcome) = self.fail_next(id, reason)?;
+            scheduler.finish(id, outcome, self.now())?;
+        }
+        Ok(())
+    }
+
+    /// Halves the micro-batches of the only task that runs.
+    fn halve<R: Room>(
+        &mut self,
+        id: TaskId,
+        scheduler: &mut Scheduler<R>,
+        iteration: u64,
+        reason: String,
+    ) -> Result<(), TrainerError> {
+        let split = self.config.pipeline.microbatches;
+        let Some(task) = self.placed.tasks.get_mut(id) else {
+            return Ok(());
+        };
+        if task.microbatch_rows(split) == 1 {
+            let (id, outcome) = self.fail_next(id, reason)?;
+            return Ok(scheduler.finish(id, outcome, self.now())?);
+        }
+        task.halvings += 1;
+        let (rows, halvings) = (task.microbatch_rows(split), task.halvings);
+        // Also where it may be taken from again.
+        let kept = self
+            .rewind
+            .snapshot
+            .iter_mut()
+            .flat_map(Snapshot::tasks_mut);
+        for kept in kept.chain(self.rewind.arrivals.values_mut()) {
+            if kept.id == id {
+                kept.halvings = halvings;
+            }
+        }
+        self.log.emit(Event::OutOfMemory {
+            iteration,
+            reason,
+            parked: None,
+            microbatch_rows: Some(rows),
+        });
+        Ok(())
+    }
+
+    /// Ends a task that cannot take its next step.
+    pub(super) fn fail_next(
+        &mut self,
+        id: TaskId,
+        reason: String,
+    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+        let step = self.placed.tasks.get(id).map_or(0, |task| task.steps) + 1;
+        self.fail(id, step, reason)
+    }
+}

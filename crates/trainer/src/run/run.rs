@@ -1,0 +1,298 @@
+use std::{collections::BTreeMap, thread, time::Instant};
+
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_data::Tokenizer;
+use loraloom_model::{Checkpoint, LlamaConfig};
+use loraloom_pipeline::Pipeline;
+use loraloom_scheduler::{DeviceMemory, GroupedRoom, Ledger, Room, Scheduler};
+
+use super::{
+    Signals,
+    serving::Serving,
+    session::{RunContext, Session, SessionOptions},
+};
+use crate::{
+    DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
+    checkpoint::model_digest,
+    generate::Asked,
+    run_directory::Claim,
+    scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
+    stages::{OpenedStage, ReachedStage, StageLoader, spread},
+    tasks::{Prepared, Reader, RowCache, TaskFactory},
+};
+
+/// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
+#[derive(Debug)]
+pub struct Run {
+    context: RunContext,
+    pipeline: Pipeline,
+    prepared: Prepared,
+    asked: Asked,
+}
+
+impl Run {
+    /// The first so many adapters answer prompts if nobody says how many are to.
+    pub const ANSWERING: usize = 4;
+
+    /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
+    /// nothing here; workers read their layers. `stages` are the locations of the stages, instead of
+    /// those in the configuration.
+    ///
+    /// # Errors
+    /// If anything is missing, damaged or does not fit.
+    pub fn prepare<P: Into<OpenedStage> + Clone>(
+        config: RunConfig,
+        stages: &[P],
+    ) -> Result<Self, TrainerError> {
+        let stages = stages.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, stages, None)
+    }
+
+    /// As [`prepare`](Self::prepare), to go on with a run in the directory that it was saved in:
+    /// adapters, optimizers, schedules and the order of the data go on where they were. On the CPU
+    /// every adapter ends with the bits of a run that was never interrupted. A task whose rows have
+    /// changed since fails, and the others go on.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare), and [`TrainerError::ConfigChanged`] if the configuration, or
+    /// the model, is not that of the run.
+    pub fn resume<P: Into<OpenedStage> + Clone>(
+        config: RunConfig,
+        stages: &[P],
+        saved: SavedRun,
+    ) -> Result<Self, TrainerError> {
+        saved.check(&config)?;
+        let stages = stages.iter().cloned().map(Into::into).collect();
+        Self::prepare_on(config, stages, Some(saved))
+    }
+
+    fn prepare_on(
+        config: RunConfig,
+        stages: Vec<OpenedStage>,
+        saved: Option<SavedRun>,
+    ) -> Result<Self, TrainerError> {
+        let device = match stages.first().ok_or(TrainerError::NoStage)? {
+            OpenedStage::Device(device) => device.clone(),
+            OpenedStage::Remote(_) => Device::flex(),
+        };
+        let model = LlamaConfig::from_directory(&config.model)?;
+        let checkpoint = Checkpoint::open(&config.model)?;
+        checkpoint.verify(&model)?;
+        let digest = model_digest(&checkpoint, &model, &config.model)?;
+        if let Some(saved) = &saved {
+            saved.check_model(&digest, &config.model)?;
+        }
+        let tokenizer = Tokenizer::load(&config.model)?;
+        let factory = TaskFactory {
+            model: &model,
+            directory: &config.model,
+            tokenizer: &tokenizer,
+            device: &device,
+        };
+        let mut prepared = factory.tasks(&config, saved.as_ref())?;
+
+        let loader = StageLoader {
+            config: &config,
+            model: &model,
+            checkpoint: &checkpoint,
+        };
+        let reached = loader.reach(&stages)?;
+        let dtype = loader.dtype(&reached)?;
+        let measure_on = match &reached[0] {
+            ReachedStage::Device(device) => Some((device, dtype)),
+            #[cfg(feature = "remote")]
+            ReachedStage::Worker(_) => None,
+        };
+        let typical = prepared.typical_microbatch(&config);
+        let partitions = spread(&config, &model, reached.len(), typical, measure_on)?;
+        let pipeline = Pipeline::new(loader.load(reached, &partitions, dtype)?)?;
+        let limit = config.scheduler.memory_limit;
+        let warnings = limit_warnings(&pipeline, limit);
+        prepared.warnings.extend(warnings);
+        let context = RunContext {
+            config,
+            tokenizer,
+            device,
+            model: digest,
+            saved,
+        };
+        Ok(Self {
+            context,
+            pipeline,
+            prepared,
+            asked: Asked {
+                rows: 2,
+                adapters: Self::ANSWERING,
+            },
+        })
+    }
+
+    /// What was read for each adapter, in the order of the configuration.
+    pub fn datasets(&self) -> &[DatasetSummary] {
+        &self.prepared.datasets
+    }
+
+    /// Has every adapter answer prompts of so many rows of its dataset, for the report: before and
+    /// after training. Left out, the [first few](Self::ANSWERING) answer two.
+    pub fn answer(&mut self, rows: usize) {
+        let adapters = usize::MAX;
+        self.asked = Asked { rows, adapters };
+    }
+
+    /// The steps that each adapter which is still to be trained has taken, and those it will.
+    pub fn steps(&self) -> Vec<(usize, usize)> {
+        let tasks = self.prepared.tasks.iter();
+        tasks.map(|task| (task.steps, task.total_steps)).collect()
+    }
+
+    /// Trains until every adapter has come to its end or a signal to stop is set (a flag alone is
+    /// one), which saves all adapters after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
+    ///
+    /// # Errors
+    /// If the run directory cannot be written or holds a run already, or the device fails. An
+    /// adapter that cannot go on is no error but an [`Outcome`](crate::Outcome) in the report.
+    pub fn train<'s>(
+        self,
+        signals: impl Into<Signals<'s>>,
+        observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, TrainerError> {
+        let scheduler = self.scheduler()?;
+        self.train_with(scheduler, signals, observer)
+    }
+
+    /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
+    /// not ended here, in the order of the configuration. The run ends when it names no group: tasks
+    /// that it still keeps waiting then are reported as interrupted.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
+    /// out.
+    pub fn train_with<'s, R: Room>(
+        mut self,
+        mut scheduler: Scheduler<R>,
+        signals: impl Into<Signals<'s>>,
+        mut observer: &mut dyn FnMut(&Event),
+    ) -> Result<RunReport, TrainerError> {
+        let signals: Signals<'_> = signals.into();
+        let options = SessionOptions {
+            asked: self.asked,
+            ..self.options(signals)
+        };
+        let Self {
+            context,
+            pipeline,
+            prepared,
+            ..
+        } = self;
+        let split = context.config.pipeline.microbatches;
+        for task in &prepared.tasks {
+            task.submit_to(&mut scheduler, pipeline.config(), split, 0.0)?;
+        }
+        let mut session = Session::open(&context, options, pipeline, prepared, &mut observer)?;
+        let trained = session.train_all(&mut scheduler, signals);
+        session.saved_if_it_failed(trained)?;
+        session.end(&scheduler.forecasts())
+    }
+
+    /// Trains the tasks of `source` until it ends the run or a signal to stop is set, which saves all
+    /// adapters after the current iteration. The configuration's adapters are not trained.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train), and [`TrainerError::Source`].
+    pub fn serve(
+        mut self,
+        source: &mut dyn TaskSource,
+        signals: Signals<'_>,
+    ) -> Result<RunReport, TrainerError> {
+        let options = SessionOptions {
+            numbered: true,
+            ..self.options(signals)
+        };
+        let mut scheduler = self.scheduler()?;
+        let mut rooms = self.rooms();
+        rooms.retain(DeviceRoom::is_limited);
+        source.rooms(&rooms).map_err(TrainerError::Source)?;
+        let Self {
+            context,
+            pipeline,
+            prepared,
+            ..
+        } = self;
+        let model = pipeline.config().clone();
+        let factory = TaskFactory {
+            model: &model,
+            directory: &context.config.model,
+            tokenizer: &context.tokenizer,
+            device: &context.device,
+        };
+        let mut session = Session::open(&context, options, pipeline, prepared, source)?;
+        let rows = RowCache::new(&context.tokenizer, model.vocab_size);
+        let served = thread::scope(|scope| {
+            let mut serving = Serving {
+                session: &mut session,
+                scheduler: &mut scheduler,
+                factory,
+                saved: context.saved.as_ref(),
+                reader: Reader::start(scope, rows, signals.news),
+                reading: BTreeMap::new(),
+                absent: BTreeMap::new(),
+                looked: Instant::now(),
+            };
+            serving.serve(signals)
+        });
+        session.saved_if_it_failed(served)?;
+        session.end(&scheduler.forecasts())
+    }
+
+    /// Has stages in this process's memory keep to its limit, and takes the claim on a run directory.
+    fn options(&mut self, signals: Signals<'_>) -> SessionOptions {
+        let claim: Option<Claim> = self.context.saved.as_mut().and_then(SavedRun::take_claim);
+        SessionOptions {
+            claim,
+            limit: self.limit_memory(),
+            standby: signals.standby.cloned(),
+            ..SessionOptions::default()
+        }
+    }
+
+    /// What the pipeline's devices have room for.
+    fn rooms(&self) -> Vec<DeviceRoom> {
+        let config = &self.context.config;
+        let limit = config.scheduler.memory_limit;
+        rooms(&self.pipeline, limit, config.gradient_checkpointing)
+    }
+
+    /// Has stages in this process's memory keep to its limit, if they have one; the limit.
+    fn limit_memory(&mut self) -> Option<u64> {
+        let devices = devices(&self.pipeline);
+        let rooms = self.rooms();
+        let host = devices
+            .iter()
+            .zip(&rooms)
+            .find(|((device, _), room)| *device == Device::flex() && room.is_limited());
+        let limit = host.map(|(_, room)| room.limit_bytes);
+        self.pipeline.limit_memory(limit);
+        limit
+    }
+
+    /// The scheduler of the configuration, for the pipeline's devices.
+    fn scheduler(&self) -> Result<Scheduler<GroupedRoom<DeviceMemory>>, TrainerError> {
+        let config = &self.context.config;
+        let devices = memories(&self.pipeline, &self.rooms())?;
+        let mut scheduler = scheduler(&config.scheduler, config.pipeline.groups(), devices)?;
+        if let Some(saved) = &self.context.saved {
+            for record in &saved.record().fair_shares {
+                let ledger = Ledger {
+                    level: record.level,
+                    counters: record.counters.clone(),
+                };
+                scheduler.set_ledger(record.priority, ledger);
+            }
+            if let Some(learnt) = saved.learnt() {
+                scheduler.room_mut().remember(learnt);
+            }
+        }
+        Ok(scheduler)
+    }
+}

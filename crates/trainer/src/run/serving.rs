@@ -1,0 +1,426 @@
+//! A run whose tasks come and go.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs::{self, File},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use loraloom_config::Validation;
+use loraloom_scheduler::{
+    DeviceMemory, GroupedRoom, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId,
+    TaskState,
+};
+
+use super::{Signals, session::Session};
+use crate::{
+    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, TrainerError,
+    checkpoint::{Standing, TaskRecord},
+    tasks::{Prepared, ReadTask, Reader, RowCache, Task, TaskData, TaskFactory, short},
+};
+
+/// Files that cannot be read are looked for this often.
+const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
+
+/// A session and where its tasks come from.
+pub(super) struct Serving<'s, 'a> {
+    pub(super) session: &'s mut Session<'a>,
+    pub(super) scheduler: &'s mut Scheduler<GroupedRoom<DeviceMemory>>,
+    pub(super) factory: TaskFactory<'s>,
+    /// Where tasks from before a restart go on from.
+    pub(super) saved: Option<&'s SavedRun>,
+    pub(super) reader: Reader,
+    /// Tasks whose rows are being read.
+    pub(super) reading: BTreeMap<TaskId, Reading>,
+    /// Tasks that wait for a file to be back.
+    pub(super) absent: BTreeMap<TaskId, Absent>,
+    /// When files were last looked for.
+    pub(super) looked: Instant,
+}
+
+/// A task that waits for a file to be back.
+#[derive(Debug)]
+pub(super) struct Absent {
+    task: Box<NewTask>,
+    /// Whether its owner holds it.
+    held: bool,
+    /// Which file cannot be read, and why.
+    reason: String,
+    /// Its files when they were last looked at.
+    seen: Vec<Option<Seen>>,
+}
+
+/// Length of a file with something in it, and when it was last written.
+type Seen = (u64, SystemTime);
+
+impl Absent {
+    /// Looks at its files; whether all of them are there and nobody has written to them since the last
+    /// look.
+    fn is_back(&mut self) -> bool {
+        let look = |path: &PathBuf| {
+            let found = fs::metadata(path).ok()?;
+            let readable = found.is_file() && found.len() > 0 && File::open(path).is_ok();
+            readable.then_some((found.len(), found.modified().ok()?))
+        };
+        let now: Vec<_> = files(&self.task).map(look).collect();
+        let is_back = now.iter().all(Option::is_some) && now == self.seen;
+        self.seen = now;
+        is_back
+    }
+}
+
+/// A task whose rows are being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    adapter: String,
+    /// Whether its owner holds it.
+    held: bool,
+}
+
+impl Serving<'_, '_> {
+    /// Carries out orders and trains, until the source or a signal ends the run.
+    pub(super) fn serve(&mut self, signals: Signals<'_>) -> Result<(), TrainerError> {
+        let mut idle = true;
+        loop {
+            if signals.stop() {
+                return self.end();
+            }
+            let orders = match self.session.log.source.orders(idle) {
+                Ok(Some(orders)) => orders,
+                Ok(None) => return self.end(),
+                Err(error) => {
+                    self.end()?;
+                    return Err(TrainerError::Source(error));
+                }
+            };
+            // Tasks that come together share what is read.
+            let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
+            let news = !orders.is_empty();
+            for order in orders {
+                self.follow(order, &mut cache)?;
+            }
+            if news {
+                self.explain()?;
+            }
+            self.look_for_files();
+            let read: Vec<ReadTask> = self.reader.read().collect();
+            for ReadTask { task, rows } in read {
+                if let Some(reading) = self.reading.remove(&task.id) {
+                    self.begin(task, reading.held, rows)?;
+                }
+            }
+            self.session.history = self.scheduler.history(self.session.now());
+            let (saver, mut moment) = self.session.saver();
+            saver.settle(&mut moment)?;
+            idle = !self.session.train_some(self.scheduler, signals)?;
+            if idle {
+                self.session.give_up_waiting(self.scheduler)?;
+                let (saver, mut moment) = self.session.saver();
+                saver.settle_now(&mut moment)?;
+            }
+            self.explain()?;
+        }
+    }
+
+    /// Saves everything, and reports tasks that wait for a file.
+    fn end(&mut self) -> Result<(), TrainerError> {
+        for (id, Absent { task, reason, .. }) in std::mem::take(&mut self.absent) {
+            let report = untrained(task.adapter.name, 0, reason);
+            self.session.placed.tasks.ended.insert(id, report);
+        }
+        self.session.interrupt()
+    }
+
+    /// Has the rows of tasks read whose files are back.
+    fn look_for_files(&mut self) {
+        if self.looked.elapsed() < LOOK_FOR_FILES {
+            return;
+        }
+        self.looked = Instant::now();
+        let back = self.absent.extract_if(.., |_, absent| absent.is_back());
+        for (id, Absent { task, held, .. }) in back {
+            let adapter = task.adapter.name.clone();
+            self.reading.insert(id, Reading { adapter, held });
+            self.reader.ask(task);
+        }
+    }
+
+    /// Tells the source why each task trains or waits.
+    fn explain(&mut self) -> Result<(), TrainerError> {
+        let tasks = &self.session.placed.tasks;
+        let why = |task: &Task| Some((task.id, self.scheduler.why(task.id)?));
+        let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
+        let reading = self.reading.keys().map(read);
+        let absent = self
+            .absent
+            .iter()
+            .map(|(&id, absent)| (id, absent.reason.clone()));
+        let running = tasks.running().map(|task| {
+            let why = match task.parts {
+                1 => "trains".to_owned(),
+                parts => format!(
+                    "trains; its step is spread over {parts} iterations, since it slows shorter steps \
+                     of its group down by more than scheduler.max_slowdown otherwise"
+                ),
+            };
+            (task.id, why)
+        });
+        let reasons: Vec<_> = tasks
+            .waiting()
+            .filter_map(why)
+            .chain(reading)
+            .chain(absent)
+            .chain(running)
+            .collect();
+        let source = &mut self.session.log.source;
+        source.decided(&reasons).map_err(TrainerError::Source)
+    }
+
+    fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<(), TrainerError> {
+        if let Order::Train(task) = &order {
+            // A checkpoint has one task of a name.
+            let carried = &mut self.session.placed.tasks.carried;
+            carried.retain(|&id, name| id == task.id || *name != task.adapter.name);
+        }
+        match order {
+            // A checkpoint without what a task had done would lose that: it is there before the next.
+            Order::Train(task) if self.has_begun(&task) => {
+                let rows = cache.read(&task.adapter, &task.dataset, task.seed);
+                self.begin(task.clone(), task.paused, rows)
+            }
+            Order::Train(task) => {
+                let reading = Reading {
+                    adapter: task.adapter.name.clone(),
+                    held: task.paused,
+                };
+                self.reading.insert(task.id, reading);
+                self.reader.ask(task);
+                Ok(())
+            }
+            Order::Pause(id) => {
+                if let Some(reading) = self.reading.get_mut(&id) {
+                    reading.held = true;
+                } else if let Some(absent) = self.absent.get_mut(&id) {
+                    absent.held = true;
+                } else if self
+                    .scheduler
+                    .state(id)
+                    .is_some_and(|state| !state.is_final())
+                {
+                    self.session.park(Parking {
+                        task: id,
+                        by: None,
+                        reason: "its owner holds it".into(),
+                    })?;
+                    self.scheduler.pause(id, self.session.now())?;
+                }
+                Ok(())
+            }
+            Order::Resume(id) => {
+                if let Some(reading) = self.reading.get_mut(&id) {
+                    reading.held = false;
+                } else if let Some(absent) = self.absent.get_mut(&id) {
+                    absent.held = false;
+                } else if self.scheduler.state(id) == Some(TaskState::Paused) {
+                    self.scheduler.resume(id, self.session.now())?;
+                }
+                Ok(())
+            }
+            Order::Cancel(id) => {
+                self.session.placed.tasks.carried.remove(&id);
+                if let Some(adapter) = self.not_begun(id) {
+                    let step = 0;
+                    let event = Event::AdapterCancelled { adapter, step };
+                    self.session.log.emit(event);
+                } else if self.session.cancel(id)? {
+                    self.scheduler
+                        .finish(id, TaskOutcome::Cancelled, self.session.now())?;
+                }
+                Ok(())
+            }
+            Order::Fail(id, reason) => self.fail(id, reason),
+            Order::Keep(id, name) => {
+                self.session.placed.tasks.carried.insert(id, name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets a task whose rows are not there yet; its name.
+    fn not_begun(&mut self, id: TaskId) -> Option<String> {
+        let reading = self.reading.remove(&id).map(|reading| reading.adapter);
+        reading.or_else(|| Some(self.absent.remove(&id)?.task.adapter.name))
+    }
+
+    fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
+        if self.session.placed.tasks.get(id).is_none() {
+            if let Some(adapter) = self.not_begun(id) {
+                self.refuse(id, adapter, 0, reason);
+            }
+            return Ok(());
+        }
+        let (id, outcome) = self.session.fail_next(id, reason)?;
+        Ok(self.scheduler.finish(id, outcome, self.session.now())?)
+    }
+
+    /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's; a file that
+    /// cannot be read is waited for.
+    fn begin(
+        &mut self,
+        new: Box<NewTask>,
+        held: bool,
+        rows: Result<Arc<TaskData>, TrainerError>,
+    ) -> Result<(), TrainerError> {
+        let id = new.id;
+        let name = new.adapter.name.clone();
+        let mut prepared = Prepared::default();
+        if let Err(error) = rows.and_then(|rows| self.make(&new, rows, &mut prepared)) {
+            if error.is_out_of_memory() {
+                return Err(error);
+            }
+            if error.is_of_an_absent_file() {
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                let cause = cause.unwrap_or_default();
+                let reason = format!("{error}{cause}; it goes on when that can be read again");
+                self.session.log.warn(format!("`{name}` waits: {reason}"));
+                self.session.placed.tasks.carried.insert(id, name);
+                let absent = Absent {
+                    task: new,
+                    held,
+                    reason,
+                    seen: Vec::new(),
+                };
+                self.absent.insert(id, absent);
+            } else {
+                self.refuse(id, name, 0, error.to_string());
+            }
+            return Ok(());
+        }
+        if let Some(report) = prepared.ended.remove(&id) {
+            let reason = match report.outcome {
+                Outcome::Failed { reason } => reason,
+                _ => "it had ended before".to_owned(),
+            };
+            self.refuse(id, name, report.steps, reason);
+            return Ok(());
+        }
+        let tasks = &mut self.session.placed.tasks;
+        tasks.carried.remove(&id);
+        tasks.ended.remove(&id);
+        if let Some((sweep, stopping)) = &new.sweep
+            && let Some(trial) = prepared.trial(id)
+        {
+            self.session.trials.enter(sweep, stopping, trial)?;
+        }
+        for message in self.session.take(prepared) {
+            self.session.log.warn(message);
+        }
+        let Some(task) = self.session.placed.tasks.get(id) else {
+            return Ok(());
+        };
+        let saver = &mut self.session.saver;
+        saver.keep = saver.keep.max(task.config.save.keep);
+        let split = self.session.config.pipeline.microbatches;
+        let now = self.session.now();
+        match task.submit_to(self.scheduler, self.factory.model, split, now) {
+            Err(error @ SchedulerError::NeverFits { .. }) => {
+                self.session.fail_next(id, error.to_string())?;
+                return Ok(());
+            }
+            submitted => submitted?,
+        }
+        if held {
+            self.scheduler.pause(id, self.session.now())?;
+        }
+        Ok(())
+    }
+
+    /// Whether a task is in the checkpoint that the run goes on from, with steps of it.
+    fn has_begun(&self, new: &NewTask) -> bool {
+        let saved = self.saved.iter().flat_map(|saved| &saved.record().tasks);
+        let mut same = saved.filter(|record| is_of(record, new));
+        same.any(|record| record.standing == Standing::Begun)
+    }
+
+    /// The task at its beginning or where it was saved.
+    fn make(
+        &mut self,
+        new: &NewTask,
+        rows: Arc<TaskData>,
+        prepared: &mut Prepared,
+    ) -> Result<(), TrainerError> {
+        let digest = rows.digest.clone();
+        let newest;
+        let run = if self.session.placed.tasks.carried.contains_key(&new.id) {
+            // What this process has saved of it is newer.
+            let (saver, mut moment) = self.session.saver();
+            saver.wait_for_writer(&mut moment);
+            newest = SavedRun::newest(self.session.log.directory.path()).ok();
+            newest.as_ref()
+        } else {
+            self.saved
+        };
+        let saved = match run {
+            Some(run) => run.task(&new.adapter.name)?.map(|task| (run, task)),
+            None => None,
+        };
+        let saved = saved.filter(|(_, task)| is_of(&task.record, new));
+        self.factory
+            .add(prepared, new.id, &new.adapter, rows, saved)?;
+        if digest != new.digest && prepared.ended.is_empty() {
+            return Err(TrainerError::DatasetChanged {
+                dataset: new.adapter.dataset.clone(),
+                before: short(&new.digest),
+                now: short(&digest),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends a task that was never taken up, and that has taken so many steps before.
+    fn refuse(&mut self, id: TaskId, adapter: String, steps: usize, reason: String) {
+        let tasks = &mut self.session.placed.tasks;
+        tasks.carried.insert(id, adapter.clone());
+        let report = untrained(adapter.clone(), steps, reason.clone());
+        tasks.ended.insert(id, report);
+        let step = steps + 1;
+        let event = Event::AdapterFailed {
+            adapter,
+            step,
+            reason,
+        };
+        self.session.log.emit(event);
+    }
+}
+
+/// The end of a task that was not taken up.
+fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
+    AdapterReport {
+        name,
+        outcome: Outcome::Failed { reason },
+        steps,
+        total_steps: 0,
+        first_loss: None,
+        last_loss: None,
+        best: None,
+        directory: None,
+        samples: Vec::new(),
+    }
+}
+
+/// What a task's rows are from.
+fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
+    let validation = match &task.dataset.validation {
+        Validation::File(path) => Some(path),
+        Validation::Fraction(_) => None,
+    };
+    task.dataset.path.iter().chain(validation)
+}
+
+/// Whether a record is of this task, and not of one that had its name before.
+fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
+    record.name == new.adapter.name && record.number == Some(new.id.0)
+}

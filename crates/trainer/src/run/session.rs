@@ -1,0 +1,378 @@
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+
+use burn::tensor::Device;
+use loraloom_config::RunConfig;
+use loraloom_data::Tokenizer;
+use loraloom_pipeline::Pipeline;
+use loraloom_scheduler::{
+    Admission, Decision, Forecasts, History, Parking, Room, Scheduler, TaskId,
+};
+
+use super::{
+    Signals,
+    announce::{announce, now},
+    iterations::Iterations,
+};
+use crate::{
+    AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, SweepReport, TaskSource,
+    TrainerError,
+    events::EventLog,
+    generate::{Answers, Asked},
+    run_directory::{Claim, RunDirectory, is_run},
+    save::{Moment, Saver},
+    tasks::{Placement, Prepared, Rewind, Trials},
+};
+
+/// What a run has read and checked, but for its stages and tasks.
+#[derive(Debug)]
+pub(super) struct RunContext {
+    pub(super) config: RunConfig,
+    pub(super) tokenizer: Tokenizer,
+    /// Where adapters begin.
+    pub(super) device: Device,
+    /// Digest of the model's files.
+    pub(super) model: String,
+    /// What the run goes on from.
+    pub(super) saved: Option<SavedRun>,
+}
+
+/// How a run is to be trained.
+#[derive(Debug, Default)]
+pub(super) struct SessionOptions {
+    /// The claim on the run directory, if it was taken before.
+    pub(super) claim: Option<Claim>,
+    /// Prompts that adapters answer.
+    pub(super) asked: Asked,
+    /// Bytes that this process may have, if a stage is in its memory and there is a limit.
+    pub(super) limit: Option<u64>,
+    /// Saves the run if it is to stop inside a step.
+    pub(super) standby: Option<Arc<Standby>>,
+    /// Whether tasks come from a queue, which numbers them.
+    pub(super) numbered: bool,
+}
+
+/// A run in progress: the stages, the tasks over them and everything they share.
+pub(super) struct Session<'a> {
+    pub(super) config: &'a RunConfig,
+    pub(super) placed: Placement,
+    pub(super) iterations: Iterations,
+    pub(super) log: EventLog<'a>,
+    pub(super) saver: Saver<'a>,
+    pub(super) trials: Trials,
+    pub(super) answers: Answers<'a>,
+    pub(super) rewind: Rewind,
+    /// What the scheduler remembers, as of its last decision.
+    pub(super) history: History,
+    /// When the scheduler's clock began.
+    begun: Instant,
+    /// Whether tasks come from a queue, which numbers them.
+    pub(super) numbered: bool,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the run directory, announces that the run begins or goes on, and writes a checkpoint to go on
+    /// from before the first step.
+    pub(super) fn open(
+        context: &'a RunContext,
+        options: SessionOptions,
+        pipeline: Pipeline,
+        prepared: Prepared,
+        source: &'a mut dyn TaskSource,
+    ) -> Result<Self, TrainerError> {
+        let config = &context.config;
+        let saved = context.saved.as_ref();
+        let before = saved.map(SavedRun::record);
+        let (iteration, tokens, seconds) = before.map_or((0, 0, 0.0), |before| {
+            (before.iteration, before.tokens, before.seconds)
+        });
+        let directory = directory(config, saved, options.claim, options.numbered)?;
+        let mut saver = Saver::new(config, &context.model, seconds)?;
+        saver.limit = options.limit;
+        saver.standby = options.standby;
+        let mut session = Self {
+            config,
+            iterations: Iterations::after(iteration, tokens, &pipeline),
+            placed: Placement::new(pipeline, context.device.clone()),
+            log: EventLog::new(directory, source),
+            saver,
+            trials: Trials::default(),
+            answers: Answers::new(options.asked, &context.tokenizer),
+            rewind: Rewind::default(),
+            history: History::default(),
+            begun: Instant::now(),
+            numbered: options.numbered,
+        };
+        session.enter_trials(&prepared)?;
+        let warnings = session.take(prepared);
+        announce(&mut session.log, config, &session.placed, saved);
+        for message in warnings {
+            session.log.warn(message);
+        }
+        if saved.is_none() {
+            let (saver, mut moment) = session.saver();
+            saver.ask();
+            saver.settle_now(&mut moment)?;
+        }
+        Ok(session)
+    }
+
+    /// Takes tasks up, without a place. Returns warnings.
+    pub(super) fn take(&mut self, prepared: Prepared) -> Vec<String> {
+        let tasks = &mut self.placed.tasks;
+        prepared
+            .tasks
+            .into_iter()
+            .for_each(|task| tasks.insert(task));
+        tasks.ended.extend(prepared.ended);
+        tasks.held.extend(prepared.held);
+        prepared.warnings
+    }
+
+    /// Has the sweeps of the configuration compare their adapters.
+    fn enter_trials(&mut self, prepared: &Prepared) -> Result<(), TrainerError> {
+        for sweep in &self.config.sweep {
+            let Some(stopping) = &sweep.early_stopping else {
+                continue;
+            };
+            for (index, adapter) in self.config.adapters.iter().enumerate() {
+                if !sweep.adapters.contains(&adapter.name) {
+                    continue;
+                }
+                if let Some(trial) = prepared.trial(TaskId(index as u64)) {
+                    self.trials.enter(&sweep.name, stopping, trial)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Seconds on the scheduler's clock.
+    pub(super) fn now(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    /// What saves the run, and what there is to save.
+    pub(super) fn saver(&mut self) -> (&mut Saver<'a>, Moment<'_, 'a>) {
+        let moment = Moment {
+            placed: &mut self.placed,
+            log: &mut self.log,
+            trials: &self.trials,
+            history: &self.history,
+            iteration: self.iterations.submitted,
+            tokens: self.iterations.tokens,
+            bytes_predicted: self.iterations.bytes_predicted,
+            numbered: self.numbered,
+        };
+        (&mut self.saver, moment)
+    }
+
+    /// Trains until every task has come to its end or a stop is asked for.
+    pub(super) fn train_all<R: Room>(
+        &mut self,
+        scheduler: &mut Scheduler<R>,
+        signals: Signals<'_>,
+    ) -> Result<(), TrainerError> {
+        self.history = scheduler.history(self.now());
+        loop {
+            if !self.train_some(scheduler, signals)? {
+                self.give_up_waiting(scheduler)?;
+                let (saver, mut moment) = self.saver();
+                return saver.settle_now(&mut moment);
+            }
+            if signals.stop() {
+                return self.interrupt();
+            }
+        }
+    }
+
+    /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows
+    /// from one. Returns whether any task has a place.
+    pub(super) fn train_some<R: Room>(
+        &mut self,
+        scheduler: &mut Scheduler<R>,
+        signals: Signals<'_>,
+    ) -> Result<bool, TrainerError> {
+        if signals.take_save() {
+            let (saver, mut moment) = self.saver();
+            saver.save_begun(&mut moment)?;
+            saver.ask();
+            saver.settle(&mut moment)?;
+        }
+        let decision = scheduler.decide(self.now());
+        let most = decision.max_steps;
+        let standby = self.saver.standby.clone();
+        if let Some(standby) = &standby {
+            standby.compute();
+        }
+        let trained = self.carry_out(decision).and_then(|()| {
+            let any = self.placed.tasks.running().next().is_some();
+            any.then(|| self.train(signals, most)).transpose()
+        });
+        if let Some(standby) = &standby {
+            standby.wait();
+        }
+        let ended = match trained {
+            Ok(None) => return Ok(false),
+            Ok(Some(ended)) => ended,
+            Err(error) if error.is_out_of_memory() => {
+                self.go_on_with_less(error, scheduler)?;
+                return Ok(true);
+            }
+            Err(error) => return Err(error),
+        };
+        for iteration in std::mem::take(&mut self.iterations.measured) {
+            scheduler.measured(&iteration)?;
+        }
+        for (task, outcome) in ended {
+            scheduler.finish(task, outcome, self.now())?;
+        }
+        self.history = scheduler.history(self.now());
+        let (saver, mut moment) = self.saver();
+        saver.settle(&mut moment)?;
+        Ok(true)
+    }
+
+    /// Parks, lets in and groups tasks as decided. No iteration may be under way.
+    ///
+    /// # Errors
+    /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs, of which
+    /// nothing is done.
+    fn carry_out(&mut self, decision: Decision) -> Result<(), TrainerError> {
+        let groups = self.placed.groups_of(&decision)?;
+        self.iterations.bytes_predicted = decision.expected_bytes;
+        for parking in decision.parked {
+            self.park(parking)?;
+        }
+        let mut coming = BTreeMap::new();
+        for &Admission { task: id, .. } in &decision.admitted {
+            if let Some(task) = self.placed.tasks.get(id) {
+                self.rewind.arrivals.insert(id, task.clone());
+            }
+            coming.extend(self.placed.adapter(id)?.map(|adapter| (id, adapter)));
+        }
+        self.placed.form(&groups, coming)?;
+        let tasks = &mut self.placed.tasks;
+        for member in decision.groups.iter().flatten() {
+            if let Some(task) = tasks.get_mut(member.task) {
+                task.parts = member.parts;
+            }
+        }
+        let admitted: Vec<TaskId> = decision.admitted.iter().map(|begun| begun.task).collect();
+        self.answers.ask_before(&mut self.placed, &admitted)?;
+        for Admission { task, reason, .. } in decision.admitted {
+            if let Some(task) = self.placed.tasks.get(task) {
+                self.log.emit(Event::Admit {
+                    adapter: task.config.name.clone(),
+                    step: task.steps,
+                    total_steps: task.total_steps,
+                    reason,
+                });
+            }
+        }
+        if let Some(reason) = decision.regrouped {
+            let groups = self.placed.tasks.group_names();
+            self.log.emit(Event::Regroup { groups, reason });
+        }
+        Ok(())
+    }
+
+    /// Takes a task out of the stages, with everything that it is.
+    pub(super) fn park(&mut self, parking: Parking) -> Result<(), TrainerError> {
+        let by = parking.by.and_then(|by| self.placed.tasks.name_of(by));
+        if let Some(task) = self.placed.park(parking.task)? {
+            self.log.emit(Event::Park {
+                adapter: task.config.name.clone(),
+                step: task.steps,
+                reason: parking.reason,
+                by,
+            });
+        }
+        Ok(())
+    }
+
+    /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
+    pub(super) fn interrupt(&mut self) -> Result<(), TrainerError> {
+        let (saver, mut moment) = self.saver();
+        saver.save_all(&mut moment)?;
+        for task in self.placed.tasks.take_running() {
+            self.conclude(task, Outcome::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// What ended the training, with what is left saved if that was an error.
+    pub(super) fn saved_if_it_failed(
+        &mut self,
+        trained: Result<(), TrainerError>,
+    ) -> Result<(), TrainerError> {
+        trained.map_err(|error| {
+            // A read that failed does not know why.
+            let failure = self.placed.pipeline.failure();
+            let (saver, mut moment) = self.saver();
+            saver.rescue(&mut moment);
+            failure.map_or(error, TrainerError::from)
+        })
+    }
+
+    /// Announces how the run ended, and how good predictions of memory were.
+    ///
+    /// # Errors
+    /// [`TrainerError::DirectoryGone`] if what it says was saved is not there.
+    pub(super) fn end(&mut self, forecasts: &Forecasts) -> Result<RunReport, TrainerError> {
+        let (_, moment) = self.saver();
+        moment.check_directory()?;
+        let interrupted = self.placed.tasks.any_interrupted();
+        for task in self.placed.tasks.take_waiting() {
+            self.conclude(task, Outcome::Interrupted);
+        }
+        let adapters: Vec<AdapterReport> = self.placed.tasks.ended.values().cloned().collect();
+        let count = |wanted: fn(&Outcome) -> bool| {
+            adapters
+                .iter()
+                .filter(|adapter| wanted(&adapter.outcome))
+                .count()
+        };
+        let (seconds, tokens) = (self.saver.seconds(), self.iterations.tokens);
+        self.log.emit(Event::RunEnd {
+            time: now(),
+            seconds,
+            tokens,
+            done: count(|outcome| matches!(outcome, Outcome::Done | Outcome::Stopped { .. })),
+            failed: count(|outcome| matches!(outcome, Outcome::Failed { .. })),
+            interrupted,
+            memory_error_percent: forecasts.mean_absolute_percentage_error(),
+            memory_predictions: forecasts.fitted(),
+            memory_unfitted_error_percent: forecasts.unfitted_percentage_error(),
+        });
+        Ok(RunReport {
+            sweeps: SweepReport::of_run(self.config, &adapters),
+            adapters,
+            interrupted,
+            seconds,
+            tokens,
+        })
+    }
+}
+
+/// The run's directory, made or gone on with.
+fn directory(
+    config: &RunConfig,
+    saved: Option<&SavedRun>,
+    claim: Option<Claim>,
+    numbered: bool,
+) -> Result<RunDirectory, TrainerError> {
+    let text = config.to_yaml()?;
+    if let Some(saved) = saved {
+        let claim = match claim {
+            Some(claim) => claim,
+            None => Claim::take(saved.directory())?,
+        };
+        return RunDirectory::resume(saved.directory(), &text, claim);
+    }
+    let path: &Path = &config.output_dir;
+    // A server that was killed before its first checkpoint begins anew: its queue has the tasks.
+    if numbered && is_run(path) {
+        return RunDirectory::resume(path, &text, Claim::take(path)?);
+    }
+    RunDirectory::create(path, &text)
+}

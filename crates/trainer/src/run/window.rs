@@ -1,0 +1,169 @@
+use std::{collections::BTreeMap, time::Instant};
+
+use loraloom_pipeline::{
+    executor::{Driver, Passes, StepOutcome, StepPlan, Steps},
+    schedule::PipelineShape,
+};
+use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+
+use super::{Signals, iterations::Iterations, session::Session};
+use crate::{
+    TrainerError,
+    batch::{SubmittedIteration, plan_step},
+    events::EventLog,
+    save::Saver,
+    tasks::{Snapshot, Task, Tasks},
+};
+
+/// Iterations that are run without a pause at most.
+const LONGEST_WINDOW: usize = 256;
+
+/// Iterations of a run between two moments at which something follows from a step: steps are planned
+/// ahead and booked as they end.
+struct Window<'s, 'a> {
+    tasks: &'s mut Tasks,
+    iterations: &'s mut Iterations,
+    log: &'s mut EventLog<'a>,
+    saver: &'s mut Saver<'a>,
+    signals: Signals<'s>,
+    /// Micro-batches that a batch is cut into.
+    split: usize,
+    /// When the copy of the running tasks is to be made again.
+    renew: Option<Instant>,
+}
+
+impl Steps for Window<'_, '_> {
+    type Error = TrainerError;
+
+    /// The first step is always taken: otherwise a run would not get on beside a busy source.
+    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
+        let begun = Instant::now();
+        let renews = self.renew.is_some_and(|renew| begun >= renew);
+        if step > 0 && (renews || self.signals.any() || !self.log.directory.is_there()) {
+            return Ok(None);
+        }
+        let (plan, groups) = plan_step(self.tasks, self.split)?;
+        for task in self.tasks.running_mut() {
+            task.submit(self.split);
+        }
+        self.iterations.submitted += 1;
+        self.iterations.pending.push_back(SubmittedIteration {
+            number: self.iterations.submitted,
+            begun,
+            groups,
+        });
+        Ok(Some(plan))
+    }
+
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
+        self.iterations.book(&outcome, self.tasks, self.log);
+        self.saver.poll(self.log);
+        Ok(self.iterations.failures.is_empty())
+    }
+}
+
+impl Session<'_> {
+    /// Trains all running tasks until something follows from a step of one of them, `most` steps are
+    /// taken, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
+    pub(super) fn train(
+        &mut self,
+        signals: Signals<'_>,
+        most: Option<usize>,
+    ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+        self.placed.restart_lost_steps();
+        self.keep_snapshot()?;
+        let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));
+        let pipeline = &self.config.pipeline;
+        let split = pipeline.microbatches;
+        let tasks = &self.placed.tasks;
+        let microbatches = tasks
+            .running()
+            .map(|task| task.microbatches_per_iteration(split));
+        let passes = Passes {
+            schedule: pipeline.schedule,
+            shape: PipelineShape::new(
+                self.placed.pipeline.layers().len(),
+                tasks.groups().len(),
+                microbatches.max().unwrap_or(0),
+                self.steps_until_something_follows(most),
+            )
+            .with_extra_warmup(pipeline.extra_warmup),
+            driver: Driver::default(),
+        };
+        let mut window = Window {
+            tasks: &mut self.placed.tasks,
+            iterations: &mut self.iterations,
+            log: &mut self.log,
+            saver: &mut self.saver,
+            signals,
+            split,
+            renew: self.rewind.snapshot.as_ref().map(Snapshot::oldest),
+        };
+        self.placed.pipeline.run(&passes, &mut window)?;
+        // What is no number may be the fault of a worker's device, and not the task's.
+        if !self.iterations.failures.is_empty()
+            && let Some(failure) = self.placed.pipeline.failure()
+        {
+            return Err(failure.into());
+        }
+
+        let mut ended = Vec::new();
+        for (id, reason) in std::mem::take(&mut self.iterations.failures) {
+            if let Some(step) = self.placed.tasks.get(id).map(|task| task.steps + 1) {
+                ended.push(self.fail(id, step, reason)?);
+            }
+        }
+        let mut stepped = BTreeMap::new();
+        for id in self.placed.tasks.running_ids() {
+            ended.extend(self.look_at_step(id, &mut stepped)?);
+        }
+        for (trial, reason) in self.trials.judge() {
+            if let Some(early) = stepped.get_mut(&trial) {
+                early.get_or_insert(reason);
+            }
+        }
+        let mut ending = Vec::new();
+        for id in self.placed.tasks.running_ids() {
+            if let Some(early) = stepped.remove(&id) {
+                match self.save(id, early.is_some())? {
+                    Some(false) => ended.push(self.fail_unsaved(id)?),
+                    Some(true) => ending.push((id, early)),
+                    None => {}
+                }
+            }
+        }
+        let ids: Vec<TaskId> = ending.iter().map(|(id, _)| *id).collect();
+        // They are saved: a device that fails while they answer must not undo their end.
+        let asked = self
+            .answers
+            .ask_after(&mut self.placed, &mut self.log, &ids);
+        for (id, early) in ending {
+            ended.push(self.finish(id, early)?);
+        }
+        asked?;
+        Ok(ended)
+    }
+
+    /// Iterations to the next that ends, evaluates, saves or checks a task, up to `most`.
+    fn steps_until_something_follows(&self, most: usize) -> usize {
+        let follows = |task: &Task, step| {
+            let checked = task.initial.is_some() && task.must_have_moved_after(step);
+            let compared = self.trials.compares_after(task.id, step);
+            let follows = task.evaluates_after(step) || task.saves_after(step);
+            checked || compared || follows || task.ends_after(step)
+        };
+        let split = self.config.pipeline.microbatches;
+        let running = self.placed.tasks.running();
+        let mut ahead: Vec<_> = running.map(|task| (task, task.submitted)).collect();
+        let some = |_: &usize| {
+            let mut any = false;
+            for (task, cursor) in &mut ahead {
+                let count = task.microbatches_of(cursor.steps(), split);
+                let ends = cursor.advance(count, task.parts).ends_step();
+                any |= ends && follows(task, cursor.steps());
+            }
+            any
+        };
+        (1..most).find(some).unwrap_or(most)
+    }
+}

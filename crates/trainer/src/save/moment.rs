@@ -1,0 +1,206 @@
+use std::collections::BTreeMap;
+
+use loraloom_scheduler::{History, TaskId};
+use serde_json::Value;
+
+use super::writer::{Part, Parts};
+use crate::{
+    TrainerError,
+    adapter::{ModelAdapter, on_host},
+    checkpoint::{FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors},
+    events::EventLog,
+    tasks::{Placement, Snapshot, State, Task, Trials},
+};
+
+/// A run between two iterations, as it is saved.
+pub(crate) struct Moment<'s, 'a> {
+    pub(crate) placed: &'s mut Placement,
+    pub(crate) log: &'s mut EventLog<'a>,
+    pub(crate) trials: &'s Trials,
+    /// What the scheduler remembers, as of its last decision.
+    pub(crate) history: &'s History,
+    /// Iterations of the run so far.
+    pub(crate) iteration: u64,
+    /// Tokens trained on so far.
+    pub(crate) tokens: u64,
+    /// Bytes that the scheduler expects the running tasks to take at the most.
+    pub(crate) bytes_predicted: Option<u64>,
+    /// Whether tasks come from a queue, which numbers them.
+    pub(crate) numbered: bool,
+}
+
+/// Where running tasks' adapters are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Running<'a> {
+    /// In the stages.
+    There,
+    /// Here, as they were; nothing is written before all is sent.
+    Kept(&'a Snapshot),
+    /// Nowhere: a stage is lost.
+    Lost,
+}
+
+/// What a checkpoint has of the run itself.
+#[derive(Debug)]
+pub(super) struct RunFacts<'s> {
+    /// Digest of the model's files.
+    pub(super) model: &'s str,
+    /// The resolved configuration.
+    pub(super) config: &'s Value,
+    /// Wall time so far.
+    pub(super) seconds: f64,
+}
+
+impl Moment<'_, '_> {
+    /// Nothing is written into a directory that has taken the place of the run's.
+    ///
+    /// # Errors
+    /// [`TrainerError::DirectoryGone`] if the run directory is not where it was.
+    pub(crate) fn check_directory(&self) -> Result<(), TrainerError> {
+        let directory = &self.log.directory;
+        if directory.is_there() {
+            return Ok(());
+        }
+        let tasks = &self.placed.tasks;
+        let begun = tasks.running().chain(tasks.waiting());
+        let begun = begun.filter(|task| task.steps > 0);
+        let lost = begun.map(|task| format!("{} at step {}", task.config.name, task.steps));
+        Err(TrainerError::DirectoryGone {
+            path: directory.path().to_owned(),
+            lost: lost.collect(),
+        })
+    }
+
+    /// Sends a checkpoint of the run to a writer, which may hold so many bytes.
+    pub(super) fn send_checkpoint(
+        &self,
+        writer: &mut Parts,
+        room: Option<u64>,
+        running: Running<'_>,
+        facts: &RunFacts<'_>,
+    ) -> Result<(), TrainerError> {
+        let tasks = &self.placed.tasks;
+        let old = !tasks.held.is_empty() || !tasks.carried.is_empty();
+        let before = if matches!(running, Running::Lost) || old {
+            SavedRun::newest(self.log.directory.path()).ok()
+        } else {
+            None
+        };
+        let before = before.as_ref();
+        let mut records: BTreeMap<TaskId, TaskRecord> = BTreeMap::new();
+        // Of tasks that came from a queue it knows itself which have ended.
+        let reports = tasks.ended.iter().filter(|_| !self.numbered);
+        for (id, report) in reports {
+            let record = if tasks.held.contains(id) {
+                let queued = TaskRecord::queued(&report.name, report.total_steps);
+                as_before(writer, room, before, queued)?
+            } else {
+                TaskRecord::ended(report)
+            };
+            records.insert(*id, record);
+        }
+        for id in tasks.carried.keys() {
+            let saved = before.iter().flat_map(|before| &before.record().tasks);
+            let mut begun = saved.filter(|record| record.standing == Standing::Begun);
+            if let Some(record) = begun.find(|record| record.number == Some(id.0)) {
+                let record = as_before(writer, room, before, record.clone())?;
+                records.insert(*id, record);
+            }
+        }
+        let running_tasks: Vec<&Task> = match running {
+            Running::Kept(snapshot) => snapshot.tasks().map(|(_, task)| task).collect(),
+            Running::There | Running::Lost => tasks.running().collect(),
+        };
+        for task in running_tasks.into_iter().chain(tasks.waiting()) {
+            let record = if task.is_running() && matches!(running, Running::Lost) {
+                as_before(writer, room, before, task.record_without_steps())?
+            } else {
+                self.send_tensors(writer, room, task)?;
+                task.record()?
+            };
+            records.insert(task.id, record);
+        }
+        let (iteration, tokens) = match running {
+            Running::Kept(snapshot) => (snapshot.iteration, snapshot.tokens),
+            Running::There | Running::Lost => (self.iteration, self.tokens),
+        };
+        let records = records.into_iter().map(|(id, record)| TaskRecord {
+            number: self.numbered.then_some(id.0),
+            trial: self.trials.results(id),
+            waited: self.history.waited.get(&id).copied().unwrap_or(0.0),
+            ..record
+        });
+        let record = RunRecord {
+            format: FORMAT,
+            loraloom: env!("CARGO_PKG_VERSION").to_owned(),
+            iteration,
+            tokens,
+            seconds: facts.seconds,
+            model: facts.model.to_owned(),
+            layers: self.placed.pipeline.config().num_hidden_layers,
+            config: facts.config.clone(),
+            fair_shares: self.fair_shares(),
+            tasks: records.collect(),
+        };
+        let learnt = self.history.learnt.clone();
+        writer.send(Part::Checkpoint(Box::new(record), learnt), None);
+        Ok(())
+    }
+
+    fn fair_shares(&self) -> Vec<LedgerRecord> {
+        let ledgers = self.history.ledgers.iter();
+        let record = |(&priority, ledger): (&i64, &loraloom_scheduler::Ledger)| LedgerRecord {
+            priority,
+            level: ledger.level,
+            counters: ledger.counters.clone(),
+        };
+        ledgers.map(record).collect()
+    }
+
+    /// Sends what a task has learnt, unless that was sent with its `last`.
+    fn send_tensors(
+        &self,
+        writer: &mut Parts,
+        room: Option<u64>,
+        task: &Task,
+    ) -> Result<(), TrainerError> {
+        if writer.has_drafted(task.id, task.steps) {
+            return Ok(());
+        }
+        let states = match &task.state {
+            State::Waiting => return Ok(()),
+            State::Parked(states) => states.clone(),
+            State::Running => self.placed.copy(task.id)?,
+        };
+        let name = task.config.name.clone();
+        writer.draft((task.id, task.steps), name, tensors(task, states)?, room);
+        Ok(())
+    }
+}
+
+/// A task's tensors for the checkpoint; `states` is in the host's memory.
+pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors, TrainerError> {
+    let initial = task.initial.clone();
+    Ok(Tensors::Adapter(states, initial.map(on_host).transpose()?))
+}
+
+/// A task as the checkpoint before has it, with its tensors, or else without a step.
+fn as_before(
+    writer: &mut Parts,
+    room: Option<u64>,
+    before: Option<&SavedRun>,
+    queued: TaskRecord,
+) -> Result<TaskRecord, TrainerError> {
+    let found = before.and_then(|before| {
+        let mut tasks = before.record().tasks.iter();
+        Some((before, tasks.find(|task| task.name == queued.name)?))
+    });
+    let Some((before, record)) = found else {
+        return Ok(queued);
+    };
+    if let Some(file) = before.tensors_of(record)? {
+        let part = Part::Tensors(record.name.clone(), Tensors::File(file));
+        writer.send(part, room);
+    }
+    Ok(record.clone())
+}

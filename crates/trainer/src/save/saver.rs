@@ -1,0 +1,466 @@
+use std::{sync::Arc, time::Instant};
+
+use loraloom_config::RunConfig;
+use loraloom_scheduler::TaskId;
+use serde_json::Value;
+
+use super::{
+    Moment, Running, Standby,
+    moment::{RunFacts, tensors},
+    standby::Kept,
+    writer::{AdapterFiles, Before, Part, Parts, Writer},
+};
+use crate::{
+    Best, Event, TrainerError,
+    adapter::{ModelAdapter, peft_config},
+    checkpoint::config_value,
+    events::EventLog,
+    tasks::{Snapshot, State, Task, Tasks},
+};
+
+/// A run ends when saves have failed at so many moments in a row.
+const MOST_FAILURES: usize = 3;
+
+/// Saves a run.
+#[derive(Debug)]
+pub(crate) struct Saver<'a> {
+    run: &'a RunConfig,
+    /// Digest of the model's files.
+    model: &'a str,
+    /// The configuration as checkpoints have it.
+    config: Value,
+    /// Wall time of the parts of the run before this one.
+    seconds_before: f64,
+    /// When this part began.
+    started: Instant,
+    /// Checkpoints that are kept.
+    pub(crate) keep: usize,
+    /// Something has changed that a checkpoint should have.
+    due: bool,
+    /// Writes what was saved at this moment or the one before.
+    writer: Option<Writer>,
+    /// Bytes that this process may have, if a stage is in its memory and there is a limit.
+    pub(crate) limit: Option<u64>,
+    /// Saves the run if it is to stop inside a step.
+    pub(crate) standby: Option<Arc<Standby>>,
+    /// The iteration after which the last checkpoint was begun here.
+    written_at: Option<u64>,
+    /// Tasks of which `last` or `best` could not be written, and what is there.
+    unsaved: Vec<(TaskId, Before)>,
+    /// Something was saved since the last moment.
+    saved: bool,
+    /// What could not be saved since then, and why.
+    problems: Vec<String>,
+    /// What cannot be saved on any disk.
+    fatal: Option<TrainerError>,
+    /// Moments in a row at which something could not be saved.
+    failures: usize,
+}
+
+impl<'a> Saver<'a> {
+    /// Saves a run over the model of this digest, which took `seconds_before` in earlier parts.
+    pub(crate) fn new(
+        run: &'a RunConfig,
+        model: &'a str,
+        seconds_before: f64,
+    ) -> Result<Self, TrainerError> {
+        let keep = run.adapters.iter().map(|adapter| adapter.save.keep);
+        Ok(Self {
+            run,
+            model,
+            config: config_value(run)?,
+            seconds_before,
+            started: Instant::now(),
+            keep: keep.max().unwrap_or(1),
+            due: false,
+            writer: None,
+            limit: None,
+            standby: None,
+            written_at: None,
+            unsaved: Vec::new(),
+            saved: false,
+            problems: Vec::new(),
+            fatal: None,
+            failures: 0,
+        })
+    }
+
+    /// Wall time of the run.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.seconds_before + self.started.elapsed().as_secs_f64()
+    }
+
+    /// Asks for a checkpoint at the end of this moment.
+    pub(crate) fn ask(&mut self) {
+        self.due = true;
+    }
+
+    /// Tells what was written, if the writer has come to its end.
+    pub(crate) fn poll(&mut self, log: &mut EventLog<'_>) {
+        if self.writer.as_ref().is_some_and(Writer::is_finished) {
+            self.wait(log);
+        }
+    }
+
+    /// Tells what was written, once the writer has come to its end.
+    pub(crate) fn wait(&mut self, log: &mut EventLog<'_>) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        let written = writer.join();
+        for (files, result) in written.adapters {
+            if self.attempt(result).is_some() {
+                log.emit(Event::Checkpoint {
+                    adapter: files.name,
+                    step: files.step,
+                    path: log.directory.relative(&files.path),
+                });
+            } else {
+                self.unsaved.push((files.task, files.before));
+            }
+        }
+        let Some(checkpoint) = written.checkpoint else {
+            return;
+        };
+        if let Some(path) = self.attempt(checkpoint.path) {
+            log.emit(Event::RunCheckpoint {
+                iteration: checkpoint.iteration,
+                path: log.directory.relative(&path),
+                steps: checkpoint.steps.into_iter().collect(),
+            });
+        }
+    }
+
+    /// As [`wait`](Self::wait), for a task that may have ended since: it knows again what its `last` and
+    /// `best` are, if they could not be replaced.
+    pub(crate) fn wait_for(&mut self, task: &mut Task, log: &mut EventLog<'_>) {
+        self.wait(log);
+        self.take_back(task);
+    }
+
+    fn take_back(&self, task: &mut Task) {
+        for (_, before) in self.unsaved.iter().filter(|(id, _)| *id == task.id) {
+            match before {
+                Before::Last(step) => task.saved_steps = *step,
+                Before::Best(best) => task.best = *best,
+            }
+        }
+    }
+
+    fn take_all_back(&mut self, tasks: &mut Tasks) {
+        for task in tasks.live_mut() {
+            self.take_back(task);
+        }
+        self.unsaved.clear();
+    }
+
+    /// What was saved, if it was. The run goes on without it if it is the disk's fault.
+    fn attempt<T>(&mut self, saved: Result<T, TrainerError>) -> Option<T> {
+        match saved {
+            Ok(saved) => {
+                self.saved = true;
+                return Some(saved);
+            }
+            Err(error) if error.is_of_storage() => self.problems.push(error.to_string()),
+            Err(error) => self.fatal = Some(error),
+        }
+        None
+    }
+
+    /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
+    pub(crate) fn save_last(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        id: TaskId,
+    ) -> Result<(), TrainerError> {
+        let states = self.copy_and_write_last(moment, id)?;
+        let (task, _) = moment.placed.running(id)?;
+        let (step, name) = (task.steps, task.config.name.clone());
+        let tensors = tensors(task, states)?;
+        let room = room(self.limit, moment.bytes_predicted);
+        self.writer(moment).draft((id, step), name, tensors, room);
+        Ok(())
+    }
+
+    /// Has a running adapter written as `best`, now that an evaluation is.
+    pub(crate) fn save_best(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        id: TaskId,
+        best: Best,
+    ) -> Result<(), TrainerError> {
+        // Knows first what became of the one before.
+        self.writer(moment);
+        let task = moment.placed.tasks.get_mut(id);
+        let before = task.and_then(|task| task.best.replace(best));
+        self.copy_and_write(moment, id, Before::Best(before))
+            .map(drop)
+    }
+
+    /// Writes a running adapter as `last` at once. Returns whether the disk took it.
+    pub(crate) fn save_now(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        id: TaskId,
+    ) -> Result<bool, TrainerError> {
+        self.copy_and_write_last(moment, id)?;
+        self.wait_for_writer(moment);
+        self.check()?;
+        let (task, _) = moment.placed.running(id)?;
+        Ok(task.saved_steps == Some(task.steps))
+    }
+
+    fn copy_and_write_last(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        id: TaskId,
+    ) -> Result<ModelAdapter, TrainerError> {
+        self.writer(moment);
+        let task = moment.placed.tasks.get_mut(id);
+        let before = task.and_then(|task| task.saved_steps.replace(task.steps));
+        self.ask();
+        self.copy_and_write(moment, id, Before::Last(before))
+    }
+
+    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
+    fn copy_and_write(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        id: TaskId,
+        before: Before,
+    ) -> Result<ModelAdapter, TrainerError> {
+        moment.check_directory()?;
+        let states = moment.placed.copy(id)?;
+        let (task, _) = moment.placed.running(id)?;
+        let part = self.files(moment.log, task, states.clone(), before);
+        let room = room(self.limit, moment.bytes_predicted);
+        self.writer(moment).send(part, room);
+        Ok(states)
+    }
+
+    /// An adapter as it is to be written.
+    fn files(&self, log: &EventLog<'_>, task: &Task, states: ModelAdapter, before: Before) -> Part {
+        let which = match before {
+            Before::Last(_) => "last",
+            Before::Best(_) => "best",
+        };
+        let files = AdapterFiles {
+            task: task.id,
+            name: task.config.name.clone(),
+            step: task.steps,
+            path: log.directory.adapter(&task.config.name, which),
+            before,
+        };
+        let config = peft_config(self.run, &task.config, task.shape.as_ref());
+        Part::Adapter(files, Box::new(config), states)
+    }
+
+    /// Has every adapter written that has moved on since it was last written.
+    pub(crate) fn save_begun(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
+        self.writer(moment);
+        let is_unsaved = |task: &Task| task.saved_steps != Some(task.steps);
+        let running = moment
+            .placed
+            .tasks
+            .running()
+            .filter(|task| is_unsaved(task));
+        for id in running.map(|task| task.id).collect::<Vec<_>>() {
+            self.save_last(moment, id)?;
+        }
+        let parked = moment.placed.tasks.waiting();
+        let parked = parked.filter(|task| task.steps > 0 && is_unsaved(task));
+        for id in parked.map(|task| task.id).collect::<Vec<_>>() {
+            let Some(task) = moment.placed.tasks.get_mut(id) else {
+                continue;
+            };
+            let State::Parked(states) = &task.state else {
+                continue;
+            };
+            let (states, before) = (states.clone(), task.saved_steps.replace(task.steps));
+            let part = self.files(moment.log, task, states, Before::Last(before));
+            let room = room(self.limit, moment.bytes_predicted);
+            self.writer(moment).send(part, room);
+        }
+        Ok(())
+    }
+
+    /// Tells what could not be saved, and begins to write what is to be written at this moment.
+    ///
+    /// # Errors
+    /// [`TrainerError::SavesFailed`] if that has happened too often.
+    pub(crate) fn settle(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
+        moment.check_directory()?;
+        self.poll(moment.log);
+        self.take_all_back(&mut moment.placed.tasks);
+        self.check()?;
+        let saved = std::mem::take(&mut self.saved);
+        if let Some(problem) = self.report_problems(moment.log) {
+            self.failures += 1;
+            let times = self.failures;
+            if times >= MOST_FAILURES {
+                return Err(TrainerError::SavesFailed { times, problem });
+            }
+        } else if saved {
+            self.failures = 0;
+        }
+        self.start_writing(moment, Running::There)
+    }
+
+    /// As [`settle`](Self::settle), when everything is written.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub(crate) fn settle_now(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
+        self.settle(moment)?;
+        self.wait_for_writer(moment);
+        self.settle(moment)
+    }
+
+    /// Saves all that has begun, and a checkpoint, at the end of a run. Earlier failures are only
+    /// reported: everything is saved again.
+    ///
+    /// # Errors
+    /// [`TrainerError::SavesFailed`] if anything could not be saved.
+    pub(crate) fn save_all(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
+        self.wait_for_writer(moment);
+        self.report_problems(moment.log);
+        self.save_begun(moment)?;
+        self.ask();
+        self.start_writing(moment, Running::There)?;
+        self.wait_for_writer(moment);
+        self.check()?;
+        let times = self.failures + 1;
+        match self.report_problems(moment.log) {
+            Some(problem) => Err(TrainerError::SavesFailed { times, problem }),
+            None => Ok(()),
+        }
+    }
+
+    /// What writes at this moment. What was saved before is written first, and what became of it known.
+    fn writer(&mut self, moment: &mut Moment<'_, '_>) -> &mut Parts {
+        if self.writer.as_ref().is_some_and(Writer::is_closed) {
+            self.wait(moment.log);
+        }
+        self.take_all_back(&mut moment.placed.tasks);
+        let (iteration, keep) = (moment.iteration, self.keep);
+        let start = || Writer::start(moment.log.directory.checkpoints(), iteration, keep);
+        self.writer.get_or_insert_with(start).parts()
+    }
+
+    /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
+    /// then.
+    fn start_writing(
+        &mut self,
+        moment: &mut Moment<'_, '_>,
+        running: Running<'_>,
+    ) -> Result<(), TrainerError> {
+        moment.check_directory()?;
+        if std::mem::take(&mut self.due) {
+            self.writer(moment);
+            if let Some(mut writer) = self.writer.take() {
+                let room = room(self.limit, moment.bytes_predicted);
+                let sent = moment.send_checkpoint(writer.parts(), room, running, &self.facts());
+                let writing = writer.writing();
+                self.writer = Some(writer);
+                sent?;
+                self.written_at = Some(moment.iteration);
+                if let Some(standby) = &self.standby {
+                    standby.has_begun(writing);
+                }
+            }
+        }
+        if let Some(writer) = &mut self.writer {
+            writer.close();
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> RunFacts<'_> {
+        RunFacts {
+            model: self.model,
+            config: &self.config,
+            seconds: self.seconds(),
+        }
+    }
+
+    /// Has a stop inside a step write this snapshot, unless the newest checkpoint is as new.
+    pub(crate) fn stand_by(
+        &self,
+        moment: &Moment<'_, '_>,
+        snapshot: &Snapshot,
+    ) -> Result<(), TrainerError> {
+        let Some(standby) = &self.standby else {
+            return Ok(());
+        };
+        if self.written_at == Some(snapshot.iteration) {
+            return Ok(());
+        }
+        let (mut sender, parts) = Parts::new();
+        moment.send_checkpoint(&mut sender, None, Running::Kept(snapshot), &self.facts())?;
+        standby.keep(Kept {
+            parent: moment.log.directory.checkpoints(),
+            iteration: snapshot.iteration,
+            keep: self.keep,
+            parts,
+        });
+        Ok(())
+    }
+
+    /// Waits for what is being written.
+    pub(crate) fn wait_for_writer(&mut self, moment: &mut Moment<'_, '_>) {
+        self.wait(moment.log);
+        self.take_all_back(&mut moment.placed.tasks);
+    }
+
+    fn check(&mut self) -> Result<(), TrainerError> {
+        self.fatal.take().map_or(Ok(()), Err)
+    }
+
+    /// Tells what could not be saved. Returns the last of it.
+    fn report_problems(&mut self, log: &mut EventLog<'_>) -> Option<String> {
+        let mut problems = std::mem::take(&mut self.problems);
+        for problem in &problems {
+            log.warn(format!("not saved: {problem}"));
+        }
+        problems.pop()
+    }
+
+    /// Writes a checkpoint with what is left of a run that lost a stage: running tasks as the last
+    /// checkpoint has them, parked ones as they are. Nothing is written if nothing is parked.
+    pub(crate) fn rescue(&mut self, moment: &mut Moment<'_, '_>) {
+        self.wait_for_writer(moment);
+        if moment.placed.tasks.waiting().any(|task| task.steps > 0) {
+            self.ask();
+            if let Err(error) = self.start_writing(moment, Running::Lost) {
+                self.problems.push(error.to_string());
+            }
+            self.wait_for_writer(moment);
+        }
+        self.report_problems(moment.log);
+    }
+}
+
+impl Drop for Saver<'_> {
+    /// A process that ends would cut off what is being written.
+    fn drop(&mut self) {
+        self.writer.take().map(Writer::join);
+    }
+}
+
+/// Bytes below `limit` that the running tasks are not expected to need.
+fn room(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
+    limit.map(|limit| limit.saturating_sub(expected.unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room;
+
+    #[test]
+    fn copies_have_what_the_running_tasks_leave() {
+        assert_eq!(room(Some(10), Some(4)), Some(6));
+        assert_eq!(room(Some(3), Some(4)), Some(0));
+        assert_eq!(room(Some(3), None), Some(3));
+        assert_eq!(room(None, Some(4)), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! Stopping inside a step that takes long.
+
+use std::{
+    mem,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc::Receiver},
+};
+
+use super::writer::{Pending, write_pending};
+use crate::TrainerError;
+
+/// Lets another thread save a run that is asked to stop and is inside a long step.
+///
+/// Stages compute a step to its end, which can take minutes. Meanwhile the run's newest copy of its
+/// tasks (at most a minute or one step old) is here: [`take_over`](Self::take_over) writes it as a
+/// checkpoint. Its caller ends the process then; the steps after the copy are taken again on resume.
+#[derive(Debug, Default)]
+pub struct Standby(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the run computes. Otherwise it saves, or is about to see that it is to stop.
+    computes: bool,
+    /// What is newer than the last checkpoint that was begun.
+    kept: Option<Kept>,
+    /// Ends when that is written.
+    writing: Option<Receiver<()>>,
+}
+
+/// A checkpoint that is not written yet.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The directory of all checkpoints.
+    pub(crate) parent: PathBuf,
+    pub(crate) iteration: u64,
+    /// Checkpoints that stay.
+    pub(crate) keep: usize,
+    pub(crate) parts: Pending,
+}
+
+impl Standby {
+    /// Writes the copy, unless the newest checkpoint is as new, and stops the thread that trains
+    /// where it is. `None` if the run does not compute: it looks for a stop by itself.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be written.
+    pub fn take_over(&self) -> Option<Result<(), TrainerError>> {
+        let mut state = self.state();
+        if !state.computes {
+            return None;
+        }
+        if let Some(writing) = state.writing.take() {
+            // Nothing is sent: this ends when the other end is dropped.
+            let _ = writing.recv();
+        }
+        let saved = state.kept.take().map_or(Ok(()), Kept::write);
+        // Never unlocked: the thread that trains waits in `wait` for the end of the process.
+        mem::forget(state);
+        Some(saved)
+    }
+
+    /// The run computes from now on.
+    pub(crate) fn compute(&self) {
+        self.state().computes = true;
+    }
+
+    /// The run no longer computes. Does not return once another thread has taken over.
+    pub(crate) fn wait(&self) {
+        self.state().computes = false;
+    }
+
+    /// Has this written on a take-over.
+    pub(crate) fn keep(&self, kept: Kept) {
+        self.state().kept = Some(kept);
+    }
+
+    /// Nothing kept is newer than the checkpoint that is being written until `writing` ends.
+    pub(crate) fn has_begun(&self, writing: Option<Receiver<()>>) {
+        let mut state = self.state();
+        (state.kept, state.writing) = (None, writing);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn write(self) -> Result<(), TrainerError> {
+        let written = write_pending(&self.parent, self.iteration, self.keep, &self.parts);
+        let checkpoint = written.checkpoint.map(|checkpoint| checkpoint.path);
+        checkpoint.transpose().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use super::Standby;
+
+    #[test]
+    fn nobody_takes_over_while_the_run_saves() {
+        let standby = Standby::default();
+        assert!(standby.take_over().is_none());
+        standby.compute();
+        standby.wait();
+        assert!(standby.take_over().is_none());
+        standby.compute();
+        assert!(standby.take_over().is_some());
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_being_written_is_waited_for() {
+        let standby = Arc::new(Standby::default());
+        let (writes, writing) = mpsc::channel();
+        standby.has_begun(Some(writing));
+        standby.compute();
+        let taking = Arc::clone(&standby);
+        let taking = thread::spawn(move || taking.take_over().is_some());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!taking.is_finished());
+        drop(writes);
+        assert!(taking.join().expect("no panic"));
+    }
+}

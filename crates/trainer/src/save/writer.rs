@@ -1,0 +1,283 @@
+//! Writes what a run saves, beside the training.
+
+use std::{
+    collections::BTreeMap,
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    sync::mpsc::{self, Receiver, Sender},
+    thread::{self, JoinHandle},
+};
+
+use loraloom_model::PeftLoraConfig;
+use loraloom_scheduler::{Learnt, TaskId};
+
+use crate::{
+    Best, TrainerError,
+    adapter::{ModelAdapter, bytes_of, to_peft},
+    checkpoint::{BestRecord, Draft, RunRecord, Tensors},
+};
+
+/// A part of what is saved; nothing in it is on a device or changes any more.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// An adapter for PEFT: its configuration there, and its state in the host's memory.
+    Adapter(AdapterFiles, Box<PeftLoraConfig>, ModelAdapter),
+    /// What the task of this name has learnt, for the checkpoint.
+    Tensors(String, Tensors),
+    /// The rest of the checkpoint.
+    Checkpoint(Box<RunRecord>, Option<Learnt>),
+}
+
+/// Which adapter is to be written as PEFT stores it, and where.
+#[derive(Debug)]
+pub(crate) struct AdapterFiles {
+    pub(crate) task: TaskId,
+    /// The adapter's name.
+    pub(crate) name: String,
+    /// Its optimizer steps.
+    pub(crate) step: usize,
+    /// The directory to be written.
+    pub(crate) path: PathBuf,
+    /// The version that this one replaces.
+    pub(crate) before: Before,
+}
+
+/// Which version of an adapter is on the disk before a save.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Before {
+    /// `last`, after this step.
+    Last(Option<usize>),
+    /// `best`, of this evaluation.
+    Best(Option<Best>),
+}
+
+/// What was tried to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) adapters: Vec<(AdapterFiles, Result<(), TrainerError>)>,
+    pub(crate) checkpoint: Option<WrittenCheckpoint>,
+}
+
+/// A checkpoint that was tried to be written.
+#[derive(Debug)]
+pub(crate) struct WrittenCheckpoint {
+    pub(crate) iteration: u64,
+    /// Names of the tasks in it that train, with their steps.
+    pub(crate) steps: Vec<(String, usize)>,
+    /// Where it is.
+    pub(crate) path: Result<PathBuf, TrainerError>,
+}
+
+/// Parts that were sent, with their bytes, and where to say of how many bytes are done with.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    parts: Receiver<(Part, u64)>,
+    done: Sender<u64>,
+}
+
+/// Where parts go that are to be written.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// `None` once all parts were sent.
+    sender: Option<Sender<(Part, u64)>>,
+    /// Bytes of the parts that are done with.
+    done: Receiver<u64>,
+    /// Bytes of the parts that may not be.
+    held: u64,
+    /// Tasks whose tensors were sent for the checkpoint, at these steps.
+    drafted: BTreeMap<TaskId, usize>,
+}
+
+/// A thread that writes the parts it is sent.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    parts: Parts,
+    writing: Option<Receiver<()>>,
+    thread: JoinHandle<Written>,
+}
+
+impl Writer {
+    /// Starts to write what is saved after `iteration`; the newest `keep` checkpoints in `parent` stay.
+    pub(crate) fn start(parent: PathBuf, iteration: u64, keep: usize) -> Self {
+        let (parts, pending) = Parts::new();
+        let (writes, writing) = mpsc::channel();
+        Self {
+            parts,
+            writing: Some(writing),
+            thread: thread::spawn(move || {
+                let _writes: Sender<()> = writes;
+                write_pending(&parent, iteration, keep, &pending)
+            }),
+        }
+    }
+
+    /// What ends when all is written; given out once.
+    pub(crate) fn writing(&mut self) -> Option<Receiver<()>> {
+        self.writing.take()
+    }
+
+    /// Where its parts go.
+    pub(crate) fn parts(&mut self) -> &mut Parts {
+        &mut self.parts
+    }
+
+    /// Says that there are no more parts.
+    pub(crate) fn close(&mut self) {
+        self.parts.sender = None;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parts.sender.is_none()
+    }
+
+    /// Whether all parts were sent and written.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_closed() && self.thread.is_finished()
+    }
+
+    /// Waits until all is written.
+    pub(crate) fn join(mut self) -> Written {
+        self.close();
+        let written = self.thread.join();
+        written.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Parts {
+    /// A way for parts, and its end.
+    pub(crate) fn new() -> (Self, Pending) {
+        let (parts, to_write) = mpsc::channel();
+        let (written, done) = mpsc::channel();
+        let sender = Self {
+            sender: Some(parts),
+            done,
+            held: 0,
+            drafted: BTreeMap::new(),
+        };
+        let pending = Pending {
+            parts: to_write,
+            done: written,
+        };
+        (sender, pending)
+    }
+
+    /// Has a part written. Waits until the parts that are held leave it a place in `room` bytes, or it is
+    /// the only one.
+    pub(crate) fn send(&mut self, part: Part, room: Option<u64>) {
+        let bytes = part.bytes();
+        while self.held > 0 && room.is_some_and(|room| self.held + bytes > room) {
+            let Ok(done) = self.done.recv() else {
+                break;
+            };
+            self.held -= done;
+        }
+        self.held += bytes;
+        if let Some(sender) = &self.sender {
+            // A writer that panicked says so when it is joined.
+            let _ = sender.send((part, bytes));
+        }
+    }
+
+    /// Has a task's tensors written for the checkpoint, as they are after `step` of its steps; as
+    /// [`send`](Self::send).
+    pub(crate) fn draft(
+        &mut self,
+        (task, step): (TaskId, usize),
+        name: String,
+        tensors: Tensors,
+        room: Option<u64>,
+    ) {
+        self.drafted.insert(task, step);
+        self.send(Part::Tensors(name, tensors), room);
+    }
+
+    /// Whether [`draft`](Self::draft) was called for this task at this step.
+    pub(crate) fn has_drafted(&self, task: TaskId, step: usize) -> bool {
+        self.drafted.get(&task) == Some(&step)
+    }
+}
+
+impl Part {
+    /// Bytes that it takes until it is written.
+    fn bytes(&self) -> u64 {
+        match self {
+            // Itself, and twice its weights, a third of it: as PEFT stores them, and as a file.
+            Self::Adapter(_, _, states) => bytes_of(states) / 3 * 5,
+            Self::Tensors(_, tensors) => tensors.bytes(),
+            Self::Checkpoint(..) => 0,
+        }
+    }
+}
+
+/// Writes parts as they come, of what is saved after `iteration`; the newest `keep` checkpoints in
+/// `parent` stay. The checkpoint, which comes last, names as saved only what was.
+pub(crate) fn write_pending(
+    parent: &Path,
+    iteration: u64,
+    keep: usize,
+    pending: &Pending,
+) -> Written {
+    let create = || Draft::create(parent, iteration);
+    let mut written = Written::default();
+    let mut draft = None;
+    for (part, bytes) in &pending.parts {
+        match part {
+            Part::Adapter(files, config, states) => {
+                let saved = to_peft(*config, &states).and_then(|peft| peft.save(&files.path));
+                written
+                    .adapters
+                    .push((files, saved.map_err(TrainerError::from)));
+            }
+            Part::Tensors(name, tensors) => {
+                let begun = draft.take().unwrap_or_else(create);
+                draft = Some(begun.and_then(|draft: Draft| draft.add(name, tensors)));
+            }
+            Part::Checkpoint(mut record, learnt) => {
+                for (files, saved) in &written.adapters {
+                    let mut tasks = record.tasks.iter_mut();
+                    if saved.is_err()
+                        && let Some(task) = tasks.find(|task| task.name == files.name)
+                    {
+                        match files.before {
+                            Before::Last(step) => task.saved_steps = step,
+                            Before::Best(best) => task.best = best.map(BestRecord::from),
+                        }
+                    }
+                }
+                let begun = draft.take().unwrap_or_else(create);
+                written.checkpoint = Some(WrittenCheckpoint {
+                    iteration: record.iteration,
+                    steps: record.begun().collect(),
+                    path: begun.and_then(|draft| draft.commit(*record, learnt.as_ref(), keep)),
+                });
+            }
+        }
+        // Nobody may be waiting any more.
+        let _ = pending.done.send(bytes);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Tensors, Writer};
+
+    #[test]
+    fn parts_wait_for_room() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let held = |room| {
+            let mut writer = Writer::start(directory.path().to_owned(), 1, 1);
+            let parts = writer.parts();
+            let names = ["a", "b", "c"];
+            names.map(|name| {
+                let tensors = Tensors::File(vec![0; 8]);
+                parts.send(Part::Tensors(name.to_owned(), tensors), room);
+                parts.held
+            })
+        };
+        assert_eq!(held(None), [8, 16, 24]);
+        assert_eq!(held(Some(16)), [8, 16, 16]);
+        // One part is always sent.
+        assert_eq!(held(Some(3)), [8, 8, 8]);
+    }
+}

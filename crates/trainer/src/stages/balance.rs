@@ -1,0 +1,103 @@
+//! Which decoder layers each stage holds, and runs for whom.
+
+use burn::tensor::{Device, FloatDType};
+use loraloom_config::{BalanceChoice, RunConfig};
+use loraloom_model::{
+    LlamaConfig,
+    cost::{
+        LayerWork, Operations, attention_pairs, embedding_operations, head_operations,
+        layer_operations,
+    },
+};
+use loraloom_pipeline::{
+    Balance, PartCosts, PartSeconds, PartitionError, Partitions, PipelineError,
+    simulate::PassCosts, stagger,
+};
+
+use crate::TrainerError;
+
+/// About what a micro-batch of a run is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TypicalMicrobatch {
+    /// Its tokens, and those of a sequence.
+    pub(crate) sizes: [usize; 2],
+    /// Share of its tokens that predict another.
+    pub(crate) predicting: f64,
+}
+
+/// Spreads the layers over `stages`. `auto` and `staggered` go by the time that a layer and the head take
+/// on a device with micro-batches such as `typical`, or by an estimate of their work where there is no
+/// device to measure on, or nothing to choose.
+pub(crate) fn spread(
+    config: &RunConfig,
+    model: &LlamaConfig,
+    stages: usize,
+    typical: TypicalMicrobatch,
+    measure_on: Option<(&Device, FloatDType)>,
+) -> Result<Partitions, TrainerError> {
+    let mut costs = estimated(config, model);
+    let layers = model.num_hidden_layers;
+    let asked = match config.pipeline.balance {
+        BalanceChoice::Auto | BalanceChoice::Staggered => true,
+        BalanceChoice::Layers(_) | BalanceChoice::Partitions(_) => false,
+    };
+    let choice = asked && stages > 1 && stages < layers;
+    if choice && let Some((device, dtype)) = measure_on {
+        let TypicalMicrobatch { sizes, predicting } = typical;
+        if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
+            costs = PartCosts::measured(layers, seconds);
+        }
+    }
+    Ok(balanced(config, &costs, stages).map_err(PipelineError::from)?)
+}
+
+/// Spreads layers of these costs as the configuration wants it.
+pub(crate) fn balanced(
+    config: &RunConfig,
+    costs: &PartCosts,
+    stages: usize,
+) -> Result<Partitions, PartitionError> {
+    let balance = match &config.pipeline.balance {
+        BalanceChoice::Staggered => return stagger(costs, stages),
+        BalanceChoice::Partitions(counts) => {
+            return Partitions::of_counts(counts, stages, costs.layers.len());
+        }
+        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
+        BalanceChoice::Auto => Balance::Auto,
+    };
+    Ok(costs.partition(stages, &balance)?.into())
+}
+
+/// Operations of one sequence that is as long as any adapter allows, in which every token is a target.
+pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
+    let longest = config
+        .adapters
+        .iter()
+        .map(|adapter| adapter.train.max_seq_len)
+        .max()
+        .unwrap_or(0);
+    let tokens = longest as f64;
+    let layer = |layer| {
+        let work = LayerWork {
+            tokens,
+            attention_pairs: attention_pairs(longest, model.sliding_window[layer]) as f64,
+            adapter_parameters: 0,
+        };
+        layer_operations(model, work, config.gradient_checkpointing)
+    };
+    PartCosts {
+        layers: (0..model.num_hidden_layers)
+            .map(|index| passes(layer(index)))
+            .collect(),
+        embedding: passes(embedding_operations(model, tokens)),
+        head: passes(head_operations(model, tokens)),
+    }
+}
+
+fn passes(operations: Operations) -> PassCosts {
+    PassCosts {
+        forward: operations.forward,
+        backward: operations.backward,
+        step: 0.0,
+    }
+}

@@ -1,0 +1,10 @@
+//! Layers of the model on devices and workers.
+
+mod balance;
+mod dtype;
+mod loader;
+
+pub(crate) use balance::{TypicalMicrobatch, balanced, estimated, spread};
+pub use dtype::resolve_dtype;
+pub use loader::OpenedStage;
+pub(crate) use loader::{ReachedStage, StageLoader};

@@ -1,0 +1,160 @@
+//! Why an adapter cannot go on: what its weights, losses and settings say of it.
+
+use burn::tensor::Tensor;
+use loraloom_config::AdapterConfig;
+use loraloom_model::{LayerAdapter, Projection, to_host};
+
+use super::Task;
+use crate::TrainerError;
+
+/// Beyond this `lora_alpha / r` may be what makes losses and first steps too large.
+const LARGE_SCALE: f64 = 64.0;
+/// Fewer inputs than this share leave whole batches without any.
+const LEAST_KEPT: f64 = 1e-2;
+/// Gradients of an adapter that trains are not far below this.
+const LARGE_EPSILON: f64 = 1e-3;
+
+/// A factor of an adapted module that is still what it was at the beginning.
+struct Unmoved {
+    name: String,
+    /// Largest of its values.
+    largest: f32,
+    /// Whether it had a gradient.
+    reached: bool,
+    /// Whether the module's other factor has moved.
+    other_moved: bool,
+}
+
+/// Why weights of a task are still what they were in `before`, if some are, after two steps whose
+/// learning rate was above zero.
+pub(crate) fn unmoved(
+    task: &Task,
+    before: &[LayerAdapter],
+    after: &[LayerAdapter],
+) -> Result<Option<String>, TrainerError> {
+    let factors = factors(before, after)?;
+    if factors.is_empty() {
+        return Ok(None);
+    }
+    let train = &task.config.train;
+    let rate = train.learning_rate;
+    let losses = match task.first_loss.zip(task.last_loss) {
+        Some((first, last)) => format!("the loss was {first:.4}, then {last:.4}"),
+        None => "there is no loss".to_owned(),
+    };
+    let (clip, epsilon) = (train.max_grad_norm, train.adam_epsilon);
+    if clip > 0.0 && clip <= epsilon && epsilon <= LARGE_EPSILON {
+        return Ok(Some(format!(
+            "the weights do not move ({losses}): `train.max_grad_norm` {clip:?} scales gradients \
+             below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to leave them as they are"
+        )));
+    }
+    let dropout = task.config.lora.lora_dropout;
+    if 1.0 - dropout < LEAST_KEPT && !factors.iter().any(|factor| factor.reached) {
+        return Ok(Some(format!(
+            "the weights do not move ({losses}): `lora.lora_dropout` {dropout:?} leaves the adapter \
+             no input; lower it"
+        )));
+    }
+    let rounded = |factor: &Unmoved| rate < f64::from(factor.largest * f32::EPSILON);
+    if factors.iter().all(rounded) {
+        return Ok(Some(format!(
+            "the weights do not move ({losses}): a learning rate of {rate:?} changes them by less \
+             than float32 tells apart; raise `train.learning_rate`"
+        )));
+    }
+    let unreached = |factor: &&Unmoved| !factor.reached && !factor.other_moved;
+    if let Some(names) = named(factors.iter().filter(unreached)) {
+        return Ok(Some(format!("no training reaches {names}")));
+    }
+    if epsilon > LARGE_EPSILON {
+        return Ok(Some(format!(
+            "the weights do not move ({losses}): `train.adam_epsilon` {epsilon:?} is far above their \
+             gradients; lower it"
+        )));
+    }
+    let names = named(factors.iter()).unwrap_or_default();
+    Ok(Some(format!(
+        "the first step was too large ({losses}, at a learning rate of {rate:?}): it leaves no \
+         gradient to {names}; {}",
+        lower(&task.config)
+    )))
+}
+
+/// Why the loss, or the norm of the gradient, of a task's next step is not a number.
+pub(crate) fn not_finite(task: &Task, loss: f64, grad_norm: f64, learning_rate: f64) -> String {
+    let found = format!("loss {loss:.4}, gradient norm {grad_norm:.4}");
+    let Some(last) = task.last_loss else {
+        let scale = scale(&task.config);
+        return format!(
+            "{found} before anything was learned: are the weights of the model or of `init_from` \
+             damaged, is `dtype` too narrow, or the scale of {scale:?} (`lora.lora_alpha`, `lora.r`) \
+             too large?"
+        );
+    };
+    let decay = task.config.train.weight_decay;
+    let what = if decay * learning_rate >= 1.0 {
+        format!("`train.weight_decay` {decay:?} takes more than all of a weight away; lower it")
+    } else {
+        lower(&task.config)
+    };
+    format!("{found} after a loss of {last:.4}, at a learning rate of {learning_rate:.3e}: {what}")
+}
+
+fn lower(config: &AdapterConfig) -> String {
+    let scale = scale(config);
+    if scale > LARGE_SCALE {
+        format!(
+            "lower `train.learning_rate`, or `lora.lora_alpha`: outputs are multiplied by {scale:?}"
+        )
+    } else {
+        "lower `train.learning_rate`".to_owned()
+    }
+}
+
+fn scale(config: &AdapterConfig) -> f64 {
+    let (lora, rank) = (&config.lora, config.lora.r as f64);
+    lora.lora_alpha / if lora.use_rslora { rank.sqrt() } else { rank }
+}
+
+fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmoved>, TrainerError> {
+    let mut factors = Vec::new();
+    for (layer, (before, after)) in before.iter().zip(after).enumerate() {
+        for (projection, (before, after)) in
+            Projection::ALL.into_iter().zip(before.iter().zip(after))
+        {
+            let Some((before, after)) = before.as_ref().zip(after.as_ref()) else {
+                continue;
+            };
+            let (old, new, moments) = (&before.weights, &after.weights, &after.first_moment);
+            let host = |tensor: &Tensor<2>| to_host(tensor.clone());
+            let (a, b) = (host(&new.a)?, host(&new.b)?);
+            let (a_moved, b_moved) = (host(&old.a)? != a, host(&old.b)? != b);
+            for (factor, values, moment, moved, other_moved) in [
+                ("lora_A", &a, &moments.a, a_moved, b_moved),
+                ("lora_B", &b, &moments.b, b_moved, a_moved),
+            ] {
+                if !moved {
+                    factors.push(Unmoved {
+                        name: format!("{}.{factor}", projection.module(layer)),
+                        largest: values.iter().fold(0.0, |most, value| value.abs().max(most)),
+                        reached: host(moment)?.iter().any(|value| *value != 0.0),
+                        other_moved,
+                    });
+                }
+            }
+        }
+    }
+    Ok(factors)
+}
+
+/// The first few by their names, if there are any.
+fn named<'a>(factors: impl Iterator<Item = &'a Unmoved>) -> Option<String> {
+    let names: Vec<&str> = factors.map(|factor| factor.name.as_str()).collect();
+    let shown = names.get(..3).unwrap_or(&names).join(", ");
+    match names.len() {
+        0 => None,
+        1..=3 => Some(shown),
+        all => Some(format!("{shown} and {} more", all - 3)),
+    }
+}

@@ -1,0 +1,30 @@
+//! Adapters in training: their rows, their state, and where they are.
+
+mod cursor;
+mod diagnosis;
+mod inspect;
+mod oddities;
+mod placement;
+mod prepare;
+mod reader;
+mod rows;
+mod snapshot;
+mod table;
+mod task;
+mod trials;
+
+#[cfg(test)]
+pub(crate) use cursor::Cursor;
+pub(crate) use cursor::Part;
+pub(crate) use diagnosis::{not_finite, unmoved};
+pub use inspect::{Inspected, inspect};
+pub use oddities::{odd_beginning, odd_rank, odd_settings};
+pub(crate) use placement::Placement;
+pub use prepare::DatasetSummary;
+pub(crate) use prepare::{Prepared, TaskFactory, short};
+pub(crate) use reader::{ReadTask, Reader};
+pub(crate) use rows::RowCache;
+pub(crate) use snapshot::{Rewind, Snapshot};
+pub(crate) use table::{Place, Tasks};
+pub(crate) use task::{State, StepRows, Task, TaskData};
+pub(crate) use trials::{Trial, Trials};

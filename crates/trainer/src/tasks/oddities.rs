@@ -1,0 +1,188 @@
+//! Settings that are legal and probably not meant.
+
+use std::path::Path;
+
+use loraloom_config::AdapterConfig;
+use loraloom_data::{Encoded, Sample, Warning};
+use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
+
+use crate::adapter::targets;
+
+/// What is odd about a fresh adapter: a rank that its layers cannot have.
+pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
+    let lora = &config.lora;
+    let targets = targets(lora);
+    let narrowest = model
+        .linears()
+        .into_iter()
+        .zip(Projection::ALL)
+        .filter(|(_, projection)| targets.contains(projection))
+        .map(|(linear, _)| linear)
+        .min_by_key(|linear| linear.d_in.min(linear.d_out))?;
+    let width = narrowest.d_in.min(narrowest.d_out);
+    (lora.r > width).then(|| {
+        format!(
+            "adapter `{}`: rank {} is above {width}, the width of `{}`: the adapter is not low-rank",
+            config.name, lora.r, narrowest.path
+        )
+    })
+}
+
+/// What is odd about the PEFT directory that an adapter begins from: a shape other than the
+/// configuration's, or another base model than that in `model`.
+pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path) -> Vec<String> {
+    let name = &config.name;
+    let shape = other_shape(config, peft);
+    let shape = (!shape.is_empty()).then(|| {
+        let differences = shape.join("; ");
+        format!("adapter `{name}` keeps the shape of its `init_from`: {differences}")
+    });
+    let base = peft.base_model_name_or_path.as_deref();
+    let base = base.filter(|base| !is_called(model, base)).map(|base| {
+        format!(
+            "adapter `{name}`: its `init_from` was made for `{base}`, and the model is `{}`",
+            model.display()
+        )
+    });
+    shape.into_iter().chain(base).collect()
+}
+
+/// What is odd about an adapter's settings beside its rows and the model.
+pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded) -> Vec<Warning> {
+    let train = &adapter.train;
+    let warning = |message, hint| Warning {
+        about: format!("adapter {}", adapter.name),
+        message,
+        hint: Some(hint),
+    };
+    let mut odd = Vec::new();
+    let validation = rows.validation.as_ref();
+    let samples = validation.map_or(&[][..], |rows| &rows.samples);
+    let samples = rows.train.samples.iter().chain(samples);
+    let longest = samples.map(Sample::len).max().unwrap_or(0);
+    let most = model.max_position_embeddings;
+    if longest > most {
+        odd.push(warning(
+            format!("its rows have up to {longest} tokens, but the model was made for {most}"),
+            "lower train.max_seq_len",
+        ));
+    }
+    let (batch, times) = (train.batch_size, train.gradient_accumulation_steps);
+    let (asked, there) = (batch.saturating_mul(times), rows.train.samples.len());
+    if asked > there {
+        odd.push(warning(
+            format!(
+                "a step of {batch} × {times} rows is more than the {there} that there are: each step is \
+                 an epoch"
+            ),
+            "lower train.batch_size or train.gradient_accumulation_steps",
+        ));
+    }
+    odd
+}
+
+fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
+    let lora = &config.lora;
+    let mut different = Vec::new();
+    let mut compare = |key: &str, ours: String, theirs: String| {
+        if ours != theirs {
+            different.push(format!("{key} {theirs} instead of {ours}"));
+        }
+    };
+    compare("r", lora.r.to_string(), peft.r.to_string());
+    compare(
+        "lora_alpha",
+        lora.lora_alpha.to_string(),
+        peft.lora_alpha.to_string(),
+    );
+    compare(
+        "use_rslora",
+        lora.use_rslora.to_string(),
+        peft.use_rslora.to_string(),
+    );
+    let theirs = match &peft.target_modules {
+        TargetModules::AllLinear => sorted(Projection::ALL.map(Projection::name)),
+        other => listed(other),
+    };
+    let ours = sorted(lora.target_modules.iter().map(|module| module.name()));
+    compare("target_modules", ours, theirs);
+    if let Some(excluded) = &peft.exclude_modules {
+        different.push(format!("exclude_modules {}", listed(excluded)));
+    }
+    if !peft.layers_to_transform.is_empty() {
+        let layers = &peft.layers_to_transform;
+        different.push(format!("layers_to_transform {layers:?}"));
+    }
+    let ranks = peft.rank_pattern.iter().map(|(of, r)| (of, *r as f64));
+    let alphas = peft.alpha_pattern.iter().map(|(of, alpha)| (of, *alpha));
+    for (key, values) in [
+        ("rank_pattern", ranks.collect::<Vec<_>>()),
+        ("alpha_pattern", alphas.collect()),
+    ] {
+        let values = values.iter().map(|(of, value)| format!("{of}: {value}"));
+        let values = values.collect::<Vec<_>>().join(", ");
+        if !values.is_empty() {
+            different.push(format!("{key} {values}"));
+        }
+    }
+    different
+}
+
+fn listed(modules: &TargetModules) -> String {
+    match modules {
+        TargetModules::Names(names) => sorted(names.iter().map(String::as_str)),
+        TargetModules::Pattern(pattern) => format!("`{pattern}`"),
+        TargetModules::AllLinear => "all-linear".to_owned(),
+    }
+}
+
+fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+/// Whether a model's directory may be what an adapter names as its base: a directory, a name on a hub,
+/// or a directory of another machine. Snapshots of a hub have the name further up.
+fn is_called(model: &Path, base: &str) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let model = real(model);
+    if Path::new(base).exists() {
+        return real(Path::new(base)) == model;
+    }
+    let name = base.trim_end_matches('/').rsplit('/').next();
+    let name = name.unwrap_or(base).to_lowercase();
+    let called = |part: std::path::Component<'_>| {
+        let part = part.as_os_str().to_string_lossy().to_lowercase();
+        part == name || part.ends_with(&format!("--{name}"))
+    };
+    name.is_empty() || model.components().any(called)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::is_called;
+
+    #[test]
+    fn a_base_is_known_by_its_name_wherever_it_is() {
+        let here = std::env::current_dir().unwrap();
+        for (model, base, known) in [
+            ("/m/Llama-3.1-8B", "meta-llama/Llama-3.1-8B", true),
+            ("/m/llama-3.1-8b", "/elsewhere/Llama-3.1-8B/", true),
+            (
+                "/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e",
+                "meta-llama/Llama-3.1-8B",
+                true,
+            ),
+            ("/m/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct", false),
+            ("/m/Llama-3.1-8B", "gpt2", false),
+            ("/m/Llama-3.1-8B", "", true),
+            (".", here.to_str().unwrap(), true),
+            ("src", here.to_str().unwrap(), false),
+        ] {
+            assert_eq!(is_called(Path::new(model), base), known, "{model} {base}");
+        }
+    }
+}

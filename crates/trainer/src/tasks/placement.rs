@@ -1,0 +1,276 @@
+//! Tasks in the stages: let in, parked and grouped as a scheduler decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn::tensor::Device;
+use loraloom_pipeline::Pipeline;
+use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
+
+use super::{Place, Rewind, Snapshot, State, Task, Tasks};
+use crate::{
+    TrainerError,
+    adapter::{ModelAdapter, fresh, on_host},
+};
+
+/// The tasks of a run, and the stages that hold the adapters of those that run.
+pub(crate) struct Placement {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) tasks: Tasks,
+    /// Where adapters begin: a stage takes its part from there.
+    device: Device,
+}
+
+impl Placement {
+    pub(crate) fn new(pipeline: Pipeline, device: Device) -> Self {
+        Self {
+            pipeline,
+            tasks: Tasks::default(),
+            device,
+        }
+    }
+
+    /// A running task, and where it is.
+    ///
+    /// # Errors
+    /// [`TrainerError::Decision`] if it does not run.
+    pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, Place), TrainerError> {
+        let problem = || TrainerError::Decision {
+            problem: format!("{id} does not run"),
+        };
+        self.tasks.placed(id).ok_or_else(problem)
+    }
+
+    /// A copy of a running task's adapter in the host's memory, which the optimizer does not change.
+    pub(crate) fn copy(&self, id: TaskId) -> Result<ModelAdapter, TrainerError> {
+        let (_, place) = self.running(id)?;
+        Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?)
+    }
+
+    /// Takes out a task that ends, with or without a place. `None` if there is no such task.
+    pub(crate) fn remove(&mut self, id: TaskId) -> Result<Option<Task>, TrainerError> {
+        if let Some(place) = self.tasks.place(id) {
+            self.pipeline.remove(place.group, place.slot)?;
+            self.tasks.leave(id);
+        }
+        Ok(self.tasks.remove(id))
+    }
+
+    /// Takes a running task out of the stages, with its adapter and moments. `None` if it does not run.
+    pub(crate) fn park(&mut self, id: TaskId) -> Result<Option<&Task>, TrainerError> {
+        let Some(place) = self.tasks.place(id) else {
+            return Ok(None);
+        };
+        let adapter = on_host(self.pipeline.remove(place.group, place.slot)?)?;
+        self.tasks.leave(id);
+        let task = self.tasks.get_mut(id);
+        Ok(task.map(|task| {
+            task.state = State::Parked(adapter);
+            &*task
+        }))
+    }
+
+    /// The adapter that a task without a place begins or goes on with.
+    pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>, TrainerError> {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return Ok(None);
+        };
+        if let State::Parked(adapter) = &task.state {
+            return Ok(Some(adapter.clone()));
+        }
+        if task.initial.is_none() {
+            task.initial = Some(fresh(&task.config, self.pipeline.config(), &self.device)?);
+        }
+        Ok(task.initial.clone())
+    }
+
+    /// The groups that a decision names, without empty ones.
+    ///
+    /// # Errors
+    /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs.
+    pub(crate) fn groups_of(&self, decision: &Decision) -> Result<Vec<Vec<TaskId>>, TrainerError> {
+        let refuse = |problem: String| Err(TrainerError::Decision { problem });
+        let mut running: BTreeSet<TaskId> = self.tasks.running_ids().into_iter().collect();
+        for Parking { task, .. } in &decision.parked {
+            if !running.remove(task) {
+                return refuse(format!("{task} is to be parked and does not run"));
+            }
+        }
+        for Admission { task, .. } in &decision.admitted {
+            let waits = self.tasks.get(*task).is_some_and(|task| !task.is_running());
+            if !waits || !running.insert(*task) {
+                return refuse(format!("{task} is to begin and does not wait"));
+            }
+        }
+        let mut groups = Vec::with_capacity(decision.groups.len());
+        for members in &decision.groups {
+            let mut group = Vec::with_capacity(members.len());
+            for member in members {
+                let (task, parts) = (member.task, member.parts);
+                if parts == 0 {
+                    return refuse(format!("{task} is to train in 0 parts, not in 1 or more"));
+                }
+                if !running.remove(&task) {
+                    return refuse(format!("{task} is in a group twice, or does not run"));
+                }
+                group.push(task);
+            }
+            if !group.is_empty() {
+                groups.push(group);
+            }
+        }
+        match running.first() {
+            Some(task) => refuse(format!("{task} runs and is in no group")),
+            None => Ok(groups),
+        }
+    }
+
+    /// Makes the groups those that are wanted, slot by slot, of the running tasks and those of `coming`,
+    /// with their adapters. A task that keeps its group and its order there is not moved.
+    pub(crate) fn form(
+        &mut self,
+        wanted: &[Vec<TaskId>],
+        mut coming: BTreeMap<TaskId, ModelAdapter>,
+    ) -> Result<(), TrainerError> {
+        let groups = wanted.len().max(self.tasks.groups().len());
+        self.pipeline.reserve_groups(groups)?;
+        self.renumber(wanted, groups)?;
+        for group in 0..groups {
+            let target = wanted.get(group).map_or(&[][..], Vec::as_slice);
+            let members = self.tasks.ids(group).to_vec();
+            let stays = staying(&members, target);
+            // From the last one on, so that removing one does not move those still to come.
+            for (slot, &id) in members.iter().enumerate().rev() {
+                if !stays[slot] {
+                    coming.insert(id, self.pipeline.remove(group, slot)?);
+                    self.tasks.leave(id);
+                }
+            }
+        }
+        for (group, target) in wanted.iter().enumerate() {
+            for &id in target {
+                if let Some(adapter) = coming.remove(&id) {
+                    self.pipeline.push(group, adapter)?;
+                    self.tasks.join(id, group);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges whole groups where that leaves fewer tasks to be moved.
+    fn renumber(&mut self, wanted: &[Vec<TaskId>], groups: usize) -> Result<(), TrainerError> {
+        for (group, target) in wanted.iter().enumerate() {
+            let count = |from: usize| {
+                let stays = staying(self.tasks.ids(from), target);
+                stays.into_iter().filter(|&stays| stays).count()
+            };
+            let best = (group..groups).rev().max_by_key(|&from| count(from));
+            let Some(from) = best.filter(|&from| count(from) > count(group)) else {
+                continue;
+            };
+            self.pipeline.swap_groups(group, from)?;
+            self.tasks.swap_groups(group, from);
+        }
+        Ok(())
+    }
+
+    /// Begins steps again of which the stages have dropped what they kept: an adapter of the group came or
+    /// went since, or the task itself did.
+    pub(crate) fn restart_lost_steps(&mut self) {
+        for id in self.tasks.running_ids() {
+            let revision = self
+                .tasks
+                .place(id)
+                .map(|place| self.pipeline.revision(place.group));
+            if let Some((task, revision)) = self.tasks.get_mut(id).zip(revision)
+                && std::mem::replace(&mut task.revision, revision) != revision
+            {
+                task.restart_step();
+            }
+        }
+    }
+
+    /// A copy of the running tasks as they are after `iteration`.
+    pub(crate) fn snapshot(&self, iteration: u64, tokens: u64) -> Result<Snapshot, TrainerError> {
+        let copy = |task: &Task| {
+            let mut copy = task.clone();
+            copy.state = State::Parked(self.copy(task.id)?);
+            Ok(copy)
+        };
+        let tasks = self.tasks.running().map(copy);
+        let tasks = tasks.collect::<Result<_, TrainerError>>()?;
+        Ok(Snapshot::new(
+            iteration,
+            tokens,
+            self.tasks.groups().to_vec(),
+            tasks,
+        ))
+    }
+
+    /// Puts tasks and adapters back as they were: in the last snapshot, and those that were let in since
+    /// as they came. Each goes where the scheduler has it now.
+    pub(crate) fn restore(
+        &mut self,
+        Rewind { snapshot, arrivals }: &Rewind,
+        state: impl Fn(TaskId) -> Option<TaskState>,
+    ) -> Result<(), TrainerError> {
+        for (group, members) in self.tasks.groups().iter().enumerate() {
+            for slot in (0..members.len()).rev() {
+                self.pipeline.remove(group, slot)?;
+            }
+        }
+        self.tasks.drop_running();
+        let kept = snapshot.iter().flat_map(Snapshot::tasks);
+        let kept_ids: BTreeSet<TaskId> = kept.clone().map(|(_, task)| task.id).collect();
+        let arrived = arrivals
+            .values()
+            .filter(|task| !kept_ids.contains(&task.id));
+        for (group, task) in kept.chain(arrived.map(|task| (0, task))) {
+            let id = task.id;
+            match state(id) {
+                Some(TaskState::Running) => {
+                    self.tasks.insert(task.clone());
+                    if let Some(adapter) = self.adapter(id)? {
+                        self.pipeline.reserve_groups(group + 1)?;
+                        self.pipeline.push(group, adapter)?;
+                        self.tasks.join(id, group);
+                    }
+                }
+                Some(state) if !state.is_final() && self.tasks.get(id).is_none() => {
+                    self.tasks.insert(task.clone());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which of the current tasks can stay when the target is to be the group: those that are, without
+/// the others, its beginning. Whoever comes later gets a slot behind them.
+fn staying(current: &[TaskId], target: &[TaskId]) -> Vec<bool> {
+    let mut next = target.iter().peekable();
+    let stays = current.iter().map(|task| next.next_if_eq(&task).is_some());
+    stays.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use loraloom_scheduler::TaskId;
+
+    use super::staying;
+
+    #[test]
+    fn who_is_at_the_beginning_stays() {
+        let stays = |current: &[u64], target: &[u64]| {
+            let ids = |ids: &[u64]| ids.iter().copied().map(TaskId).collect::<Vec<_>>();
+            staying(&ids(current), &ids(target))
+        };
+        assert_eq!(stays(&[1, 2, 3], &[1, 2, 3, 4]), [true, true, true]);
+        assert_eq!(stays(&[1, 2, 3], &[2, 3, 1]), [false, true, true]);
+        assert_eq!(stays(&[1, 2, 3], &[1, 3]), [true, false, true]);
+        assert_eq!(stays(&[1, 2], &[3, 1, 2]), [false, false]);
+        assert_eq!(stays(&[1, 2], &[]), [false, false]);
+        assert!(stays(&[], &[1]).is_empty());
+    }
+}

@@ -1,0 +1,234 @@
+//! What is read of the adapters before anything is trained.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
+
+use burn::tensor::Device;
+use loraloom_config::{AdapterConfig, RunConfig};
+use loraloom_data::{EncodeReport, Tokenizer};
+use loraloom_model::{LlamaConfig, PeftAdapter};
+use loraloom_scheduler::TaskId;
+use serde::Serialize;
+
+use super::{
+    RowCache, State, Task, TaskData, Trial,
+    oddities::{odd_beginning, odd_rank, odd_settings},
+};
+use crate::{
+    AdapterReport, Outcome, TrainerError,
+    adapter::from_peft,
+    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
+    stages::TypicalMicrobatch,
+};
+
+/// Layers are measured with this many tokens at most.
+const MOST_ROWS: usize = 2048;
+
+/// What was read for one adapter.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DatasetSummary {
+    /// Name of the adapter.
+    pub adapter: String,
+    /// Name of its dataset.
+    pub dataset: String,
+    /// Its training rows.
+    pub train: EncodeReport,
+    /// Its validation rows, if it has any.
+    pub validation: Option<EncodeReport>,
+}
+
+/// Tasks that were read and checked, before they join a run.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// Those to be trained.
+    pub(crate) tasks: Vec<Task>,
+    /// Those that have ended before.
+    pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
+    /// Those that have ended, and of which checkpoints keep what the last one had: once what is in
+    /// the way is gone, they can go on.
+    pub(crate) held: BTreeSet<TaskId>,
+    pub(crate) datasets: Vec<DatasetSummary>,
+    pub(crate) warnings: Vec<String>,
+    /// What trials of sweeps were compared by before.
+    trials: BTreeMap<TaskId, Vec<TrialResult>>,
+}
+
+/// Reads the data of tasks and makes their adapters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskFactory<'a> {
+    pub(crate) model: &'a LlamaConfig,
+    /// The model's directory.
+    pub(crate) directory: &'a Path,
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// Where adapters begin: a stage takes its part from there.
+    pub(crate) device: &'a Device,
+}
+
+impl TaskFactory<'_> {
+    /// Reads the data of all adapters of a configuration that are not at their end, and makes the
+    /// adapters or takes them from where they were saved.
+    pub(crate) fn tasks(
+        &self,
+        config: &RunConfig,
+        saved: Option<&SavedRun>,
+    ) -> Result<Prepared, TrainerError> {
+        let mut prepared = Prepared::default();
+        let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size);
+        for (index, adapter) in config.adapters.iter().enumerate() {
+            let id = TaskId(index as u64);
+            let saved = match saved {
+                Some(saved) => saved.task(&adapter.name)?.map(|task| (saved, task)),
+                None => None,
+            };
+            if let Some((run, task)) = &saved
+                && let Some(report) = run.report_of(&task.record)
+            {
+                prepared.trials.insert(id, task.record.trial.clone());
+                prepared.ended.insert(id, report);
+                continue;
+            }
+            let dataset = &config.datasets[&adapter.dataset];
+            let rows = cache.read(adapter, dataset, config.seed)?;
+            self.add(&mut prepared, id, adapter, rows, saved)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Takes a task up with its rows, at its beginning or where it was saved.
+    pub(crate) fn add(
+        &self,
+        prepared: &mut Prepared,
+        id: TaskId,
+        adapter: &AdapterConfig,
+        rows: Arc<TaskData>,
+        saved: Option<(&SavedRun, SavedTask)>,
+    ) -> Result<(), TrainerError> {
+        if let Some((_, task)) = &saved {
+            prepared.trials.insert(id, task.record.trial.clone());
+        }
+        prepared.describe(self, adapter, &rows);
+        let changed = |task: &SavedTask| {
+            task.record.standing == Standing::Begun && task.record.data != rows.digest
+        };
+        if let Some((run, task)) = saved.as_ref().filter(|(_, task)| changed(task)) {
+            let outcome = with_other_data(&task.record, &adapter.dataset, &rows.digest);
+            let report = run.ended_as(&task.record, outcome);
+            prepared.ended.insert(id, report);
+            prepared.held.insert(id);
+            return Ok(());
+        }
+        let mut task = Task::new(id, adapter.clone(), rows)?;
+        match saved.map(|(_, saved)| saved) {
+            Some(saved) if saved.record.standing == Standing::Begun => {
+                task.waited = saved.record.waited;
+                task.restore(&saved.record);
+                task.initial = saved.initial;
+                task.shape = saved.shape;
+                task.state = saved.adapter.map_or(State::Waiting, State::Parked);
+            }
+            saved => {
+                task.waited = saved.map_or(0.0, |saved| saved.record.waited);
+                prepared.warnings.extend(self.begin(&mut task)?);
+            }
+        }
+        prepared.tasks.push(task);
+        Ok(())
+    }
+
+    /// Reads the adapter that a task begins from, if it names one. Returns warnings.
+    fn begin(&self, task: &mut Task) -> Result<Vec<String>, TrainerError> {
+        let adapter = &task.config;
+        let Some(directory) = &adapter.init_from else {
+            return Ok(odd_rank(adapter, self.model).into_iter().collect());
+        };
+        let failed = |error| TrainerError::InitFrom {
+            adapter: adapter.name.clone(),
+            directory: directory.clone(),
+            source: Box::new(error),
+        };
+        let peft = PeftAdapter::load(directory).map_err(|error| failed(error.into()))?;
+        let warnings = odd_beginning(adapter, &peft.config, self.directory);
+        let dropout = adapter.lora.lora_dropout;
+        let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
+        task.shape = Some(peft.config);
+        task.initial = Some(state);
+        Ok(warnings)
+    }
+}
+
+impl Prepared {
+    /// About what a micro-batch of one group's tasks is.
+    pub(crate) fn typical_microbatch(&self, config: &RunConfig) -> TypicalMicrobatch {
+        let of_tasks = |count: fn(&EncodeReport) -> usize| -> usize {
+            let reports = self.tasks.iter().map(Task::train_report);
+            reports.map(count).sum()
+        };
+        let samples = of_tasks(|report| report.kept).max(1);
+        let tokens = of_tasks(|report| report.tokens);
+        let length = (tokens / samples).max(1);
+        let tasks = self.tasks.iter();
+        let batches: usize = tasks.map(|task| task.config.train.batch_size).sum();
+        let groups = config.pipeline.groups().min(self.tasks.len()).max(1);
+        let sequences = (batches / groups / config.pipeline.microbatches).max(1);
+        let rows = (sequences * length).min(MOST_ROWS.max(length));
+        TypicalMicrobatch {
+            sizes: [rows, length],
+            predicting: of_tasks(|report| report.target_tokens) as f64 / tokens.max(1) as f64,
+        }
+    }
+
+    /// A task as a trial of a sweep.
+    pub(crate) fn trial(&self, id: TaskId) -> Option<Trial> {
+        let task = self.tasks.iter().find(|task| task.id == id);
+        let ended = || self.ended.get(&id);
+        let (total_steps, first_loss) = match task {
+            Some(task) => (task.total_steps, task.first_loss),
+            None => ended().map(|report| (report.total_steps, report.first_loss))?,
+        };
+        Some(Trial {
+            id,
+            total_steps,
+            first_loss,
+            results: self.trials.get(&id).cloned().unwrap_or_default(),
+        })
+    }
+
+    /// Keeps what was read for an adapter.
+    fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
+        let rows = &data.rows;
+        let odd = odd_settings(adapter, factory.model, rows);
+        for warning in data.warnings.iter().chain(&odd) {
+            let warning = warning.to_string();
+            // Adapters share datasets.
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+        self.datasets.push(DatasetSummary {
+            adapter: adapter.name.clone(),
+            dataset: adapter.dataset.clone(),
+            train: rows.train.report.clone(),
+            validation: rows.validation.as_ref().map(|rows| rows.report.clone()),
+        });
+    }
+}
+
+/// As much of a digest as tells two apart.
+pub(crate) fn short(digest: &str) -> String {
+    digest.chars().take(16).collect()
+}
+
+/// The end of a task whose rows are no longer those that it began with.
+fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome {
+    let reason = format!(
+        "the rows of dataset `{dataset}` were BLAKE3 {} when its first {} steps were taken and are {}; \
+         restore them, then resume it",
+        short(&record.data),
+        record.step,
+        short(digest)
+    );
+    Outcome::Failed { reason }
+}

@@ -1,0 +1,88 @@
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use loraloom_config::{AdapterConfig, DatasetConfig};
+use loraloom_data::{Dataset, Encoded, Tokenizer};
+
+use super::TaskData;
+use crate::{TrainerError, checkpoint::data_digest};
+
+/// Datasets that were read, each once, and their rows, once for each way to encode them.
+#[derive(Debug)]
+pub(crate) struct RowCache<'a> {
+    tokenizer: &'a Tokenizer,
+    vocabulary: usize,
+    raw: HashMap<String, Dataset>,
+    encoded: HashMap<(String, usize, bool), Arc<TaskData>>,
+}
+
+impl<'a> RowCache<'a> {
+    /// Nothing read yet; of a model with so many tokens.
+    pub(crate) fn new(tokenizer: &'a Tokenizer, vocabulary: usize) -> Self {
+        Self {
+            tokenizer,
+            vocabulary,
+            raw: HashMap::new(),
+            encoded: HashMap::new(),
+        }
+    }
+
+    /// The rows that an adapter is trained with; `seed` chooses those for validation.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read, or does not fit the model.
+    pub(crate) fn read(
+        &mut self,
+        adapter: &AdapterConfig,
+        dataset: &DatasetConfig,
+        seed: u64,
+    ) -> Result<Arc<TaskData>, TrainerError> {
+        let name = adapter.dataset.as_str();
+        let train = &adapter.train;
+        // Tasks of different origin may mean different rows by one name.
+        let identity = format!("{name} {seed} {dataset:?}");
+        let key = (identity.clone(), train.max_seq_len, train.train_on_prompt);
+        if let Some(data) = self.encoded.get(&key) {
+            return Ok(data.clone());
+        }
+        let raw = match self.raw.entry(identity) {
+            Entry::Occupied(raw) => raw.into_mut(),
+            Entry::Vacant(place) => place.insert(Dataset::load(name, dataset, seed)?),
+        };
+        let rows = raw.encode(self.tokenizer, key.1, key.2)?;
+        check_vocabulary(name, &rows, self.vocabulary)?;
+        let digest = data_digest(&rows);
+        let warnings = [raw.warnings(), &rows.warnings].concat();
+        let data = Arc::new(TaskData {
+            rows,
+            digest,
+            warnings,
+        });
+        self.encoded.insert(key, data.clone());
+        Ok(data)
+    }
+
+    /// Forgets what was read.
+    pub(crate) fn clear(&mut self) {
+        self.raw.clear();
+        self.encoded.clear();
+    }
+}
+
+fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
+    let parts = [Some(&data.train), data.validation.as_ref()];
+    let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
+    match samples
+        .flat_map(|sample| &sample.ids)
+        .find(|&&id| id as usize >= vocabulary)
+    {
+        Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
+            dataset: dataset.into(),
+            token,
+            vocabulary,
+        }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,422 @@
+use std::{path::PathBuf, sync::Arc};
+
+use loraloom_config::AdapterConfig;
+use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Warning};
+use loraloom_model::{LlamaConfig, PeftLoraConfig};
+use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskId, TaskState};
+
+use super::cursor::{Cursor, Part};
+use crate::{
+    AdapterReport, AnswerSample, Best, Outcome, TrainerError,
+    adapter::{ModelAdapter, adapter_bytes, fresh_bytes},
+    checkpoint::{BestRecord, Exact, Standing, TaskRecord},
+};
+
+/// The rows of one optimizer step of a task, or of a part of it, in micro-batches.
+#[derive(Debug)]
+pub(crate) struct StepRows<'a> {
+    /// Which part.
+    pub(crate) part: Part,
+    /// Samples of each micro-batch of the part.
+    pub(crate) microbatches: Vec<Vec<&'a Sample>>,
+    /// Tokens of the longest row of the batch that each micro-batch is cut from.
+    pub(crate) longest: Vec<usize>,
+    /// Samples of the step before those of the part.
+    pub(crate) first_sample: usize,
+    /// Tokens of the part.
+    pub(crate) tokens: usize,
+    /// Target tokens of the whole step.
+    pub(crate) step_target_tokens: usize,
+    /// Tokens of the whole step.
+    pub(crate) step_tokens: usize,
+}
+
+/// Where the adapter of a task is that has not ended.
+#[derive(Debug, Clone)]
+pub(crate) enum State {
+    /// Nowhere: it has not begun.
+    Waiting,
+    /// In the host's memory, with its moments.
+    Parked(ModelAdapter),
+    /// In the stages.
+    Running,
+}
+
+/// An adapter in training: its configuration, its data and how far it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Task {
+    pub(crate) id: TaskId,
+    pub(crate) config: AdapterConfig,
+    pub(crate) total_steps: usize,
+    pub(crate) state: State,
+    /// What was handed to the device.
+    pub(crate) submitted: Cursor,
+    /// Optimizer steps taken and known to be good: those submitted, or a few less.
+    pub(crate) steps: usize,
+    /// Optimizer steps of which all that follows has been done: `steps`, or the one before.
+    pub(crate) settled: usize,
+    /// Iterations that a step is to be spread over, from the next one on.
+    pub(crate) parts: usize,
+    /// Sum of the token losses of those parts of the step under way that are known.
+    pub(crate) loss_sum: f64,
+    /// The [revision](loraloom_pipeline::Pipeline::revision) of its group with which the step under
+    /// way was begun.
+    pub(crate) revision: u64,
+    pub(crate) first_loss: Option<f64>,
+    pub(crate) last_loss: Option<f64>,
+    pub(crate) best: Option<Best>,
+    /// Evaluations since the best one.
+    pub(crate) evaluations_without_best: usize,
+    pub(crate) saved_steps: Option<usize>,
+    pub(crate) samples: Vec<AnswerSample>,
+    /// How often its micro-batches were halved, because the whole ones did not fit.
+    pub(crate) halvings: u32,
+    /// Its adapter before the first step, until a check sees that every part of it has moved. Without
+    /// `init_from` it is made when the task gets a place: thousands may wait.
+    pub(crate) initial: Option<ModelAdapter>,
+    /// Shape of the PEFT directory that it began from.
+    pub(crate) shape: Option<PeftLoraConfig>,
+    /// Seconds that it had waited for a place before this part of the run.
+    pub(crate) waited: f64,
+    data: Arc<TaskData>,
+    order: RowOrder,
+}
+
+/// The rows of a task, and the digest that tells them from others.
+#[derive(Debug)]
+pub(crate) struct TaskData {
+    pub(crate) rows: Encoded,
+    pub(crate) digest: String,
+    /// What is odd about them.
+    pub(crate) warnings: Vec<Warning>,
+}
+
+impl Task {
+    pub(crate) fn new(
+        id: TaskId,
+        config: AdapterConfig,
+        data: Arc<TaskData>,
+    ) -> Result<Self, TrainerError> {
+        let train = &config.train;
+        let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
+        let rows = data.rows.train.samples.len();
+        let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
+        let total_steps = train
+            .max_steps
+            .unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
+        if total_steps == 0 {
+            return Err(TrainerError::NoSteps {
+                adapter: config.name,
+                epochs: train.num_epochs,
+            });
+        }
+        Ok(Self {
+            id,
+            config,
+            total_steps,
+            state: State::Waiting,
+            submitted: Cursor::default(),
+            steps: 0,
+            settled: 0,
+            parts: 1,
+            loss_sum: 0.0,
+            revision: 0,
+            first_loss: None,
+            last_loss: None,
+            best: None,
+            evaluations_without_best: 0,
+            saved_steps: None,
+            samples: Vec::new(),
+            halvings: 0,
+            initial: None,
+            shape: None,
+            waited: 0.0,
+            data,
+            order,
+        })
+    }
+
+    /// Digest of its rows.
+    pub(crate) fn data_digest(&self) -> &str {
+        &self.data.digest
+    }
+
+    /// Goes on where it was saved.
+    pub(crate) fn restore(&mut self, record: &TaskRecord) {
+        self.submitted = Cursor::after(record.step);
+        self.steps = record.step;
+        self.settled = record.step;
+        self.first_loss = record.first_loss.map(|loss| loss.0);
+        self.last_loss = record.last_loss.map(|loss| loss.0);
+        self.best = record.best.map(|best| Best {
+            step: best.step,
+            loss: best.loss.0,
+        });
+        self.evaluations_without_best = record.evaluations_without_best;
+        self.saved_steps = record.saved_steps;
+        self.samples.clone_from(&record.samples);
+        self.halvings = record.halvings;
+    }
+
+    /// How far it is, as a checkpoint has it.
+    pub(crate) fn record(&self) -> Result<TaskRecord, TrainerError> {
+        if matches!(self.state, State::Waiting) {
+            return Ok(self.record_without_steps());
+        }
+        let exact = |loss: Option<f64>| loss.map(Exact);
+        let shape = self.shape.as_ref();
+        Ok(TaskRecord {
+            standing: Standing::Begun,
+            step: self.steps,
+            first_loss: exact(self.first_loss),
+            last_loss: exact(self.last_loss),
+            best: self.best.map(BestRecord::from),
+            evaluations_without_best: self.evaluations_without_best,
+            saved_steps: self.saved_steps,
+            samples: self.samples.clone(),
+            has_moved: self.initial.is_none(),
+            halvings: self.halvings,
+            peft_config: shape.map(PeftLoraConfig::to_json).transpose()?,
+            ..self.record_without_steps()
+        })
+    }
+
+    /// Its record as if it had not begun.
+    pub(crate) fn record_without_steps(&self) -> TaskRecord {
+        TaskRecord {
+            data: self.data.digest.clone(),
+            ..TaskRecord::queued(&self.config.name, self.total_steps)
+        }
+    }
+
+    /// What it came to. Answers of a task that was not asked at its end cannot be compared: they are
+    /// left out.
+    pub(crate) fn report(self, outcome: Outcome, directory: Option<PathBuf>) -> AdapterReport {
+        let samples = match outcome {
+            Outcome::Done | Outcome::Stopped { .. } => self.samples,
+            _ => Vec::new(),
+        };
+        AdapterReport {
+            name: self.config.name,
+            outcome,
+            steps: self.steps,
+            total_steps: self.total_steps,
+            first_loss: self.first_loss,
+            last_loss: self.last_loss,
+            best: self.best,
+            directory,
+            samples,
+        }
+    }
+
+    /// Bytes that its adapter takes while it trains.
+    pub(crate) fn adapter_bytes(&self, model: &LlamaConfig) -> u64 {
+        let made = match &self.state {
+            State::Parked(adapter) => Some(adapter),
+            State::Waiting | State::Running => self.initial.as_ref(),
+        };
+        match made {
+            Some(adapter) => adapter_bytes(adapter),
+            None => fresh_bytes(&self.config.lora, model),
+        }
+    }
+
+    /// The scheduler's view of it, if batches are cut into `split` micro-batches.
+    pub(crate) fn described(&self, model: &LlamaConfig, split: usize) -> loraloom_scheduler::Task {
+        let rows = self.microbatch_rows(split) as u64;
+        let longest = self.longest_row() as u64;
+        loraloom_scheduler::Task {
+            id: self.id,
+            name: self.config.name.clone(),
+            tenant: self.config.tenant.clone(),
+            priority: self.config.priority,
+            arrival: self.id.0,
+            rank: self.config.lora.r,
+            rows_per_step: self.order.rows_per_step(),
+            tokens_per_step: self.order.rows_per_step() * self.config.train.max_seq_len,
+            total_steps: self.total_steps,
+            max_parts: self.microbatches_per_step(split).max(1),
+            load: Load {
+                tokens: rows * longest,
+                squared_tokens: rows * longest * longest,
+                adapter_bytes: self.adapter_bytes(model),
+            },
+        }
+    }
+
+    /// Submits it to a scheduler at `now`, without a place.
+    pub(crate) fn submit_to<R: Room>(
+        &self,
+        scheduler: &mut Scheduler<R>,
+        model: &LlamaConfig,
+        split: usize,
+        now: f64,
+    ) -> Result<(), SchedulerError> {
+        let state = match self.state {
+            State::Waiting => TaskState::Queued,
+            State::Parked(_) | State::Running => TaskState::Parked,
+        };
+        let past = Past {
+            state,
+            steps_taken: self.steps,
+            waited: self.waited,
+        };
+        scheduler.restore(self.described(model, split), past, now)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running)
+    }
+
+    /// What the task takes next, every batch of it in so many micro-batches: its next step, or the next
+    /// part of it. The step is a function of the task and its own step number, and so are its
+    /// micro-batches, however many of them a part has.
+    pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
+        let samples: Vec<&Sample> = self
+            .order
+            .rows(self.submitted.steps())
+            .into_iter()
+            .map(|row| &self.data.rows.train.samples[row])
+            .collect();
+        let all: Vec<(usize, &[&Sample])> = samples
+            .chunks(self.config.train.batch_size)
+            .flat_map(|batch| {
+                let longest = batch.iter().map(|sample| sample.len()).max().unwrap_or(0);
+                let microbatches = batch.chunks(self.microbatch_rows(split));
+                microbatches.map(move |samples| (longest, samples))
+            })
+            .collect();
+        let part = self.submitted.next(all.len(), self.parts);
+        let before = &all[..part.microbatches.start];
+        let microbatches = &all[part.microbatches.clone()];
+        StepRows {
+            first_sample: before.iter().map(|(_, samples)| samples.len()).sum(),
+            tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
+            microbatches: microbatches
+                .iter()
+                .map(|(_, samples)| samples.to_vec())
+                .collect(),
+            longest: microbatches.iter().map(|(longest, _)| *longest).collect(),
+            step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
+            step_tokens: tokens_of(&samples),
+            part,
+        }
+    }
+
+    /// Counts what [`next_rows`](Self::next_rows) gives as handed to the device.
+    pub(crate) fn submit(&mut self, split: usize) {
+        let count = self.microbatches_of(self.submitted.steps(), split);
+        self.submitted.advance(count, self.parts);
+    }
+
+    /// Whether it took a step since this was last asked.
+    pub(crate) fn settle(&mut self) -> bool {
+        std::mem::replace(&mut self.settled, self.steps) != self.steps
+    }
+
+    /// Notes an evaluation. Returns why the task ends early, if it does.
+    pub(crate) fn evaluated(&mut self, best: bool) -> Option<String> {
+        if best {
+            self.evaluations_without_best = 0;
+            return None;
+        }
+        self.evaluations_without_best += 1;
+        let (without, patience) = (self.evaluations_without_best, self.config.eval.patience);
+        let impatient = patience.is_some_and(|patience| without >= patience);
+        impatient.then(|| format!("{without} evaluations without a new best"))
+    }
+
+    /// Begins the step under way again: what the device kept of it is lost.
+    pub(crate) fn restart_step(&mut self) {
+        self.submitted.restart_step();
+        self.loss_sum = 0.0;
+    }
+
+    /// What became of the training rows.
+    pub(crate) fn train_report(&self) -> &EncodeReport {
+        &self.data.rows.train.report
+    }
+
+    /// Rows of a micro-batch at the most, if batches are cut into `split`.
+    pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
+        let parts = split << self.halvings;
+        self.config.train.batch_size.div_ceil(parts)
+    }
+
+    /// Tokens of its longest row, as it is trained.
+    pub(crate) fn longest_row(&self) -> usize {
+        self.train_report()
+            .longest
+            .min(self.config.train.max_seq_len)
+    }
+
+    /// Micro-batches of a whole step, at the most.
+    pub(crate) fn microbatches_per_step(&self, split: usize) -> usize {
+        // No step is longer than the first.
+        self.microbatches_of(0, split)
+    }
+
+    /// Micro-batches of a step, counted from 0.
+    pub(crate) fn microbatches_of(&self, step: usize, split: usize) -> usize {
+        let (rows, batch) = (self.order.num_rows(step), self.config.train.batch_size);
+        let of = |rows: usize| rows.div_ceil(self.microbatch_rows(split));
+        rows / batch * of(batch) + of(rows % batch)
+    }
+
+    /// Micro-batches that an iteration takes from now on, at the most.
+    pub(crate) fn microbatches_per_iteration(&self, split: usize) -> usize {
+        self.submitted
+            .largest_share(self.microbatches_per_step(split), self.parts)
+    }
+
+    pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
+        self.data
+            .rows
+            .validation
+            .as_ref()
+            .map(|rows| rows.samples.as_slice())
+    }
+
+    /// Rows to show answers for: held-out ones if there are any.
+    pub(crate) fn sample_rows(&self) -> &[Sample] {
+        self.validation_rows()
+            .unwrap_or(&self.data.rows.train.samples)
+    }
+
+    /// Learning rate of the next step.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.config
+            .train
+            .learning_rate_at(self.submitted.steps(), self.total_steps)
+    }
+
+    /// Whether `step`, counted from 1, is the last one.
+    pub(crate) fn ends_after(&self, step: usize) -> bool {
+        step == self.total_steps
+    }
+
+    /// Whether the task is evaluated after `step`, counted from 1.
+    pub(crate) fn evaluates_after(&self, step: usize) -> bool {
+        let due = self.ends_after(step) || step.is_multiple_of(self.config.eval.steps);
+        due && self.data.rows.validation.is_some()
+    }
+
+    /// Whether the task is saved after `step`, counted from 1.
+    pub(crate) fn saves_after(&self, step: usize) -> bool {
+        self.ends_after(step) || step.is_multiple_of(self.config.save.steps)
+    }
+
+    /// Whether two of the first `steps` steps had a learning rate above zero: both factors of an
+    /// adapter that training reaches have moved then.
+    pub(crate) fn must_have_moved_after(&self, steps: usize) -> bool {
+        let rate = |step| {
+            let train = &self.config.train;
+            train.learning_rate_at(step, self.total_steps)
+        };
+        (0..steps).filter(|&step| rate(step) > 0.0).take(2).count() == 2
+    }
+}
+
+fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a &'a Sample>) -> usize {
+    samples.into_iter().map(|sample| sample.len()).sum()
+}
