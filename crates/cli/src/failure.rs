@@ -11,7 +11,7 @@ use loraloom_pipeline::remote::WorkerError;
 use loraloom_scheduler::SchedulerError;
 use loraloom_server::{ServerError, queue::QueueError};
 use loraloom_simulator::SimulationError;
-use loraloom_trainer::{PlanError, TrainerError};
+use loraloom_trainer::TrainerError;
 
 use crate::{exit::Exit, printer::Printer};
 
@@ -92,9 +92,6 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
         if let Some(error) = cause.downcast_ref::<ServerError>() {
             return server_exit(error);
         }
-        if let Some(error) = cause.downcast_ref::<PlanError>() {
-            return plan_exit(error);
-        }
         if let Some(error) = cause.downcast_ref::<ModelError>() {
             return model_exit(error);
         }
@@ -142,6 +139,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Token { .. }
         | TrainerError::NoStage
         | TrainerError::Partition(_)
+        | TrainerError::Simulation(_)
         | TrainerError::RunExists { .. }
         | TrainerError::RunInUse { .. }
         | TrainerError::NoCheckpoint { .. }
@@ -212,16 +210,6 @@ fn pipeline_exit(error: &PipelineError) -> Exit {
     }
 }
 
-fn plan_exit(error: &PlanError) -> Exit {
-    match error {
-        PlanError::Data(_) => Exit::Data,
-        PlanError::Model(error) => model_exit(error),
-        PlanError::Partition(_) | PlanError::Simulation(_) => Exit::Usage,
-        PlanError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
-        PlanError::Scheduler(_) => Exit::Internal,
-    }
-}
-
 fn simulation_exit(error: &SimulationError) -> Exit {
     match error {
         SimulationError::Csv { .. }
@@ -263,8 +251,6 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         } else if let Some(error) = cause.downcast_ref::<TrainerError>() {
             error.hint()
         } else if let Some(error) = cause.downcast_ref::<ServerError>() {
-            error.hint()
-        } else if let Some(error) = cause.downcast_ref::<PlanError>() {
             error.hint()
         } else if let Some(error) = cause.downcast_ref::<DataError>() {
             error.hint()

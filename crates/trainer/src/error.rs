@@ -10,7 +10,7 @@ use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
-use loraloom_pipeline::{PartitionError, PipelineError};
+use loraloom_pipeline::{PartitionError, PipelineError, simulate::SimulationError};
 use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
@@ -18,7 +18,7 @@ use thiserror::Error;
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
 /// What to do about a task that no device has room for.
-pub(crate) const NEVER_FITS_HINT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, \
+const NEVER_FITS_HINT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, \
      set `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)";
 
 /// What can end a run. A single task's failure does not: it is an
@@ -53,8 +53,11 @@ pub enum TrainerError {
     #[error("{0}")]
     Pipeline(PipelineError),
     /// Layers cannot be spread over the stages.
-    #[error(transparent)]
-    Partition(PartitionError),
+    #[error("`pipeline`: {0}")]
+    Partition(#[from] PartitionError),
+    /// A plan for a pipeline of impossible speeds.
+    #[error("cannot simulate the pipeline: {0}")]
+    Simulation(#[from] SimulationError),
     /// Where a run's tasks come from cannot be read or written.
     #[error("{0}")]
     Source(#[source] SourceError),
@@ -344,9 +347,10 @@ impl TrainerError {
             Self::TokenBeyondVocabulary { .. } => {
                 Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
-            Self::Partition(_) => Some(
-                "`pipeline.balance: auto` spreads the layers evenly; or name fewer stages".into(),
-            ),
+            Self::Partition(PartitionError::TooManyStages { layers, .. }) => Some(format!(
+                "name at most {layers} in `pipeline.stages`, one a layer"
+            )),
+            Self::Partition(_) => Some("`pipeline.balance: auto` spreads the layers evenly".into()),
             Self::NoToken => Some("name the file that workers were given, too".into()),
             #[cfg(feature = "remote")]
             Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),

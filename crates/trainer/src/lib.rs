@@ -11,9 +11,9 @@
 //! |---|---|
 //! | `error` | what can end a run |
 //! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, what a run came to, its files, memory and scheduler, layers on devices |
-//! | `checkpoint`, `events`, `plan` | what `--resume` reads, lines of `events.jsonl` and the observer, a run before it starts |
+//! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
-//! | `batch`, `generate`, `save` | rows as micro-batches, decoding, what a run writes beside the training |
+//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, a run before it starts, what a run writes beside the training |
 //! | `run` | the loop |
 
 mod adapter;
@@ -36,7 +36,7 @@ pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TrainerError};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
 pub use generate::{GenerateOptions, Generator};
-pub use plan::{Plan, PlanError, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
+pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{
     AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport, SweepEntry, SweepReport,
     SweepStanding,

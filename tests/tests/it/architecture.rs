@@ -1,7 +1,7 @@
 //! Pages of the documentation agree with the sources that they name.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env,
     ffi::OsStr,
     fs,
@@ -98,6 +98,103 @@ fn the_files_of_the_architecture_page_exist() {
         }
     }
     assert!(found > 50, "{found} files");
+}
+
+/// Rust files below a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension() == Some(OsStr::new("rs")) {
+            found.push(path);
+        }
+    }
+}
+
+/// The names that `{…}` lists after `crate::`, or the one that stands there.
+fn names(after: &str) -> Vec<&str> {
+    let is_name = |character: char| character.is_alphanumeric() || character == '_';
+    let name = |text: &str| {
+        text.find(|character| !is_name(character))
+            .unwrap_or(text.len())
+    };
+    let Some(list) = after.strip_prefix('{') else {
+        return vec![&after[..name(after)]];
+    };
+    let (mut found, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, character) in list.char_indices() {
+        if depth == 0 && (character == ',' || character == '}') {
+            let item = list[start..at].trim();
+            found.push(&item[..name(item)]);
+            start = at + 1;
+        }
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The table in the trainer's `lib.rs` is the order of its modules.
+#[test]
+fn modules_of_the_trainer_use_only_those_above() {
+    let lib = read("crates/trainer/src/lib.rs");
+    let rows = lib.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let mut floors = BTreeMap::new();
+    for (floor, row) in rows.enumerate() {
+        let modules = row.split(" |").next().expect("a cell");
+        for module in modules
+            .split(['`', ',', ' '])
+            .filter(|module| !module.is_empty())
+        {
+            floors.insert(module.to_owned(), floor);
+        }
+    }
+    // What lib.rs gives out under its own name.
+    let mut homes = BTreeMap::new();
+    for export in lib.split("\npub use ").skip(1) {
+        let (module, exported) = export.split_once("::").expect("a path");
+        let exported = exported.split(';').next().expect("an end");
+        for name in names(exported) {
+            homes.insert(name.to_owned(), module.to_owned());
+        }
+    }
+    let folder = root().join("crates/trainer/src");
+    let (mut files, mut arrows) = (Vec::new(), BTreeSet::new());
+    sources(&folder, &mut files);
+    for file in files {
+        let path = file.strip_prefix(&folder).expect("inside");
+        let own = path.iter().next().expect("a name").to_string_lossy();
+        let own = own.trim_end_matches(".rs").to_owned();
+        if own == "lib" {
+            continue;
+        }
+        let code = fs::read_to_string(&file).expect("a source");
+        let code = code
+            .lines()
+            .map(|line| line.split("//").next().unwrap_or_default());
+        let code: Vec<&str> = code.collect();
+        let code = code.join("\n");
+        for after in code.split("crate::").skip(1) {
+            for name in names(after).into_iter().filter(|name| !name.is_empty()) {
+                let used = homes.get(name).map_or(name, String::as_str).to_owned();
+                if used != own {
+                    assert!(
+                        floors[&used] < floors[&own],
+                        "{}: {own} uses {used}",
+                        path.display()
+                    );
+                    arrows.insert((own.clone(), used));
+                }
+            }
+        }
+    }
+    assert!(arrows.len() > 30, "{} arrows", arrows.len());
+    assert!(floors.values().max() < Some(&6), "six floors");
 }
 
 /// Code spans of a table's cell.

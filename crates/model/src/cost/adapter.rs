@@ -1,6 +1,8 @@
 use std::ops::Range;
 
-use crate::{LayerAdapter, LlamaConfig, PeftAdapter, Projection};
+use batchlora::AdapterState;
+
+use crate::{LayerAdapter, LlamaConfig, Projection};
 
 /// Bytes of one adapter parameter at rest: itself and AdamW's two moments, in `float32`.
 pub const STORED_BYTES: usize = 3 * size_of::<f32>();
@@ -41,16 +43,12 @@ impl AdapterRanks {
         }
     }
 
-    /// The ranks in a PEFT directory.
-    pub fn of_peft(adapter: &PeftAdapter, model: &LlamaConfig) -> Self {
-        let rank = |layer: usize, projection: Projection| {
-            let weights = adapter.modules.get(&projection.module(layer));
-            weights.map_or(0, |weights| weights.r)
-        };
+    /// The ranks of an adapter.
+    pub fn of(adapter: &[LayerAdapter]) -> Self {
+        let rank = |state: &Option<AdapterState>| state.as_ref().map_or(0, |state| state.spec.r);
+        let ranks = |layer: &LayerAdapter| layer.each_ref().map(rank);
         Self {
-            by_layer: (0..model.num_hidden_layers)
-                .map(|layer| Projection::ALL.map(|projection| rank(layer, projection)))
-                .collect(),
+            by_layer: adapter.iter().map(ranks).collect(),
         }
     }
 

@@ -8,12 +8,13 @@ use loraloom_pipeline::{
 };
 
 use super::{
-    Plan, PlanError, PlannedLink, PlannedStage, Speeds, dtype,
+    Plan, PlannedLink, PlannedStage, Speeds, dtype,
     gather::Gathered,
     groups::{Groups, partitioned},
     notes::{notes, staggered},
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
+use crate::TrainerError;
 
 /// Columns of the chart.
 const CHART_COLUMNS: f64 = 72.0;
@@ -35,7 +36,7 @@ pub(super) fn compose(
     config: &RunConfig,
     gathered: &Gathered,
     speeds: Speeds,
-) -> Result<Plan, PlanError> {
+) -> Result<Plan, TrainerError> {
     let pipeline = &config.pipeline;
     let (dtype, dtype_note) = dtype::planned(config.dtype, pipeline, gathered.stored);
     let storage = ActivationStorage {
@@ -142,7 +143,7 @@ fn better_warmup(
     speeds: Speeds,
     (layers, element_bytes): (&[StageLayers], usize),
     planned: &Prediction,
-) -> Result<Option<String>, PlanError> {
+) -> Result<Option<String>, TrainerError> {
     let row_bytes = (gathered.model.d_model * element_bytes) as f64;
     let known = speeds.tflops.is_some() && speeds.link_bytes_per_second.is_some();
     if !known || config.pipeline.stages.len() < 2 {

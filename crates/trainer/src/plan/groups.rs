@@ -86,12 +86,11 @@ impl<'a> Groups<'a> {
 
     /// Micro-batches of a step, by group.
     pub(super) fn microbatches(&self) -> Vec<usize> {
-        self.of_each(|group| self.microbatches_of(group))
+        self.of_each(Self::microbatches_of)
     }
 
-    fn microbatches_of(&self, group: &[&TaskPlan]) -> usize {
-        let parts = self.config.pipeline.microbatches;
-        let counts = group.iter().map(|task| task.load.microbatches(parts));
+    fn microbatches_of(group: &[&TaskPlan]) -> usize {
+        let counts = group.iter().map(|task| task.microbatches);
         counts.max().unwrap_or(1).max(1)
     }
 
@@ -155,7 +154,7 @@ impl<'a> Groups<'a> {
     pub(super) fn planned(&self) -> Vec<PlannedGroup> {
         self.of_each(|group| PlannedGroup {
             adapters: group.iter().map(|task| task.name.clone()).collect(),
-            microbatches: self.microbatches_of(group),
+            microbatches: Self::microbatches_of(group),
             estimated_tokens_per_step: group.iter().map(|task| task.load.tokens()).sum(),
             most_tokens_per_microbatch: self.most_tokens(group),
         })

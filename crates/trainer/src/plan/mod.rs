@@ -8,7 +8,6 @@
 mod admission;
 mod compose;
 mod dtype;
-mod error;
 mod gather;
 mod groups;
 mod notes;
@@ -16,7 +15,6 @@ mod predict;
 mod report;
 mod workload;
 
-pub use error::PlanError;
 pub(crate) use notes::NOT_STAGGERED;
 pub use predict::Speeds;
 pub use report::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage};

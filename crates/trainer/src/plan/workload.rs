@@ -12,8 +12,6 @@ pub(super) struct Workload {
     steps_per_epoch: usize,
     /// Rows of one batch, before it is cut.
     batch_size: usize,
-    /// Rows of a step.
-    rows: usize,
 }
 
 impl Workload {
@@ -26,16 +24,8 @@ impl Workload {
             targets: samples.iter().map(Sample::num_targets).sum(),
             steps_per_epoch: samples.len().div_ceil(rows).max(1),
             batch_size,
-            rows: rows.min(samples.len()),
             lengths,
         }
-    }
-
-    /// Micro-batches of a step, if each batch is cut into `parts`, or as many as it has rows for.
-    pub(super) fn microbatches(&self, parts: usize) -> usize {
-        let of_batch = self.batch_size.div_ceil(self.microbatch_rows(parts));
-        let rest = self.rows % self.batch_size;
-        self.rows / self.batch_size * of_batch + rest.div_ceil(self.microbatch_rows(parts))
     }
 
     fn microbatch_rows(&self, parts: usize) -> usize {
@@ -93,14 +83,10 @@ mod tests {
         let load = Workload::of(2, 1, &samples);
         assert_eq!(load.tokens(), 30.0 / 3.0);
         assert_eq!(load.targets(), 10.0 / 3.0);
-        assert_eq!((load.microbatches(1), load.microbatches(2)), (1, 2));
-        assert_eq!(load.microbatches(9), 2, "a row is not cut");
         assert_eq!((load.most_tokens(1), load.most_tokens(2)), (18, 10));
         assert_eq!(load.most_tokens(9), 10, "a row is not cut");
         // More rows a step than there are: an epoch a step.
         let all = Workload::of(2, 4, &samples);
-        assert_eq!((all.tokens(), all.microbatches(1)), (30.0, 3));
-        assert_eq!(Workload::of(3, 2, &samples).microbatches(2), 3);
-        assert_eq!(Workload::of(4, 1, &samples).microbatches(3), 2);
+        assert_eq!(all.tokens(), 30.0);
     }
 }

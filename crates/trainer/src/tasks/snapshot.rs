@@ -74,10 +74,7 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        time::{Duration, Instant},
-    };
+    use std::time::{Duration, Instant};
 
     use super::{LONGEST_LOOK_BACK, Snapshot};
 

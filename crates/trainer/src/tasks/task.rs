@@ -377,10 +377,13 @@ impl Task {
             .map(|rows| rows.samples.as_slice())
     }
 
+    pub(crate) fn train_rows(&self) -> &[Sample] {
+        &self.data.rows.train.samples
+    }
+
     /// Rows to show answers for: held-out ones if there are any.
     pub(crate) fn sample_rows(&self) -> &[Sample] {
-        self.validation_rows()
-            .unwrap_or(&self.data.rows.train.samples)
+        self.validation_rows().unwrap_or(self.train_rows())
     }
 
     /// Learning rate of the next step.
