@@ -13,6 +13,7 @@ mod isolation;
 mod late_reading;
 mod liveness;
 mod nano_batches;
+mod orders;
 mod parity;
 mod parking;
 mod peft_files;

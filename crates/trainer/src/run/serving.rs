@@ -208,7 +208,8 @@ impl Serving<'_, '_> {
                 } else if self
                     .scheduler
                     .state(id)
-                    .is_some_and(|state| !state.is_final())
+                    // An order is repeated if the queue could not be told that it was carried out.
+                    .is_some_and(|state| state.can_become(TaskState::Paused))
                 {
                     self.session.park(Parking {
                         task: id,

@@ -1,0 +1,67 @@
+//! Orders of a queue to a run.
+
+use std::sync::atomic::AtomicBool;
+
+use burn::tensor::Device;
+use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_scheduler::TaskId;
+use loraloom_tests::Fixture;
+use loraloom_trainer::{
+    DeviceRoom, Event, NewTask, Order, Outcome, Run, Signals, SourceError, TaskSource, inspect,
+};
+use serde_json::json;
+
+/// Gives one list of orders at a time, and ends the run after the last.
+struct Orders(Vec<Vec<Order>>);
+
+impl TaskSource for Orders {
+    fn event(&mut self, _event: &Event) {}
+
+    fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok((!self.0.is_empty()).then(|| self.0.remove(0)))
+    }
+
+    fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// A queue that could not note that an order was carried out gives it again.
+#[test]
+fn a_task_may_be_paused_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let adapter = json!({
+        "name": "a", "dataset": "data", "lora": {"r": 2},
+        "train": {"batch_size": 1, "max_seq_len": 32, "max_steps": 100_000},
+    });
+    let value = Fixture::open("llama-gqa").config(&[adapter], &directory.path().join("run"));
+    let path = directory.path().join("config.json");
+    let config = RunConfig::load_yaml(&value.to_string(), &path, &LoadOptions::default());
+    let config = config.unwrap().config;
+    let (inspected, _) = inspect(&config).unwrap();
+    let id = TaskId(7);
+    let task = NewTask {
+        id,
+        adapter: config.adapters[0].clone(),
+        dataset: config.datasets["data"].clone(),
+        seed: config.seed,
+        digest: inspected[0].digest.clone(),
+        sweep: None,
+        paused: false,
+    };
+    let mut orders = vec![vec![Order::Train(Box::new(task))]];
+    // Its rows are read beside the run.
+    orders.extend(vec![Vec::new(); 50]);
+    orders.extend([vec![Order::Pause(id)], vec![Order::Pause(id)], Vec::new()]);
+    let mut served = config;
+    served.adapters.clear();
+    let run = Run::prepare(served, &[Device::flex()]).unwrap();
+    let never = AtomicBool::new(false);
+    let report = run.serve(&mut Orders(orders), Signals::from(&never)).unwrap();
+    assert_eq!(report.adapters.len(), 1);
+    assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
+}
