@@ -21,7 +21,7 @@ use loraloom_pipeline::{
     PipelineError, TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule, operations},
-    simulate::{Costs, Links, PassCosts, simulate},
+    simulate::{Links, PassCosts, ScheduleCosts, simulate},
     stagger,
 };
 use serde_json::json;
@@ -98,7 +98,7 @@ fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
         let even = costs.partition(stages, &Balance::Auto)?;
         let layers: Vec<usize> = even.iter().map(Range::len).collect();
         let by_stage = even.iter().map(|part| vec![costs.of_stage(part); stages]);
-        let passes = Costs::new(by_stage.collect())?;
+        let passes = ScheduleCosts::new(by_stage.collect())?;
         for schedule in SCHEDULES {
             let rate = steps_per_second(schedule, [stages, stages, 1], &passes)?;
             println!(
@@ -130,7 +130,7 @@ fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
 fn steps_per_second(
     schedule: Schedule,
     [stages, groups, microbatches]: [usize; 3],
-    costs: &Costs,
+    costs: &ScheduleCosts,
 ) -> anyhow::Result<f64> {
     let shape = PipelineShape::new(stages, groups, microbatches, STEPS);
     let lists = operations(schedule, &shape);
@@ -147,7 +147,7 @@ fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result
         backward: pass.as_secs_f64(),
         step: 0.0,
     };
-    let costs = Costs::uniform(stages, groups, costs)?;
+    let costs = ScheduleCosts::uniform(stages, groups, costs)?;
     for schedule in SCHEDULES {
         let simulated = steps_per_second(schedule, [stages, groups, microbatches], &costs)?;
         let last = stages - 1;

@@ -47,7 +47,7 @@ pub use format::DetectedFormat;
 pub use message::Message;
 pub use order::RowOrder;
 pub use preview::{Preview, render_masked};
-pub use row::{Location, Place};
+pub use row::{FilePlace, Location};
 pub use sample::{EncodeReport, EncodedDataset, Sample};
 pub use tokenizer::Tokenizer;
 pub use warning::Warning;

@@ -12,12 +12,12 @@ pub struct Location {
     /// Path of the file.
     pub path: Arc<Path>,
     /// The place in it.
-    pub place: Place,
+    pub place: FilePlace,
 }
 
 /// A place in a file, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FilePlace {
     /// A line, in formats with a row a line.
     Line(u64),
     /// An element of a JSON array.
@@ -27,8 +27,8 @@ pub enum Place {
 impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Place::Line(line) => write!(formatter, "{}:{line}", self.path.display()),
-            Place::Row(row) => write!(formatter, "{}: row {row}", self.path.display()),
+            FilePlace::Line(line) => write!(formatter, "{}:{line}", self.path.display()),
+            FilePlace::Row(row) => write!(formatter, "{}: row {row}", self.path.display()),
         }
     }
 }

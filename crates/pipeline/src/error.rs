@@ -4,7 +4,7 @@ use batchlora::BatchLoraError;
 use loraloom_model::ModelError;
 use thiserror::Error;
 
-use crate::{PartitionError, simulate::SimulationError};
+use crate::{PartitionError, simulate::TimelineError};
 
 /// Error of a pipeline or a stage.
 #[derive(Debug, Error)]
@@ -46,7 +46,7 @@ pub enum PipelineError {
     Partition(#[from] PartitionError),
     /// A schedule cannot be executed.
     #[error(transparent)]
-    Schedule(#[from] SimulationError),
+    Schedule(#[from] TimelineError),
     /// A pass took more memory than the stage may use.
     #[error(
         "out of memory: stage of layers {first}..{end} took {used} bytes, its limit is {limit}"

@@ -19,7 +19,7 @@ mod stage;
 
 pub use error::PipelineError;
 pub use executor::{
-    Measurement, MicrobatchTimes, PassTimes, RemoteInbox, StageClock, StepTimes, Tag,
+    MicrobatchTimes, PassTimes, PendingTimes, RemoteInbox, StageClock, StageTimes, Tag,
 };
 pub use memory::{HostMemory, MemoryGauge, device_memory, device_name};
 pub use partition::{

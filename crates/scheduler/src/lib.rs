@@ -28,7 +28,7 @@ pub use memory::{
 };
 pub use policy::{History, Learnt, Ledger, OutOfMemory, Past, Policy, Scheduler, SchedulerOptions};
 pub use room::{MeasuredIteration, MeasuredTask, Member, Refusal, Room};
-pub use state::{Outcome, TaskState};
+pub use state::{TaskOutcome, TaskState};
 pub use step_time::{StepTimeFit, StepTimeModel, StepTimes, Work};
 pub use sweep::{Asha, Diverged, Divergence, Rungs, Stop, SweepError};
 pub use task::{Load, Task, TaskId};

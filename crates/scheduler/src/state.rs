@@ -36,7 +36,7 @@ pub enum TaskState {
 
 /// How a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum TaskOutcome {
     /// Took all its steps, or stopped early as configured.
     Done,
     /// Ended by an error of its own.
@@ -117,12 +117,12 @@ impl TaskState {
     }
 }
 
-impl From<Outcome> for TaskState {
-    fn from(outcome: Outcome) -> Self {
+impl From<TaskOutcome> for TaskState {
+    fn from(outcome: TaskOutcome) -> Self {
         match outcome {
-            Outcome::Done => Self::Done,
-            Outcome::Failed => Self::Failed,
-            Outcome::Cancelled => Self::Cancelled,
+            TaskOutcome::Done => Self::Done,
+            TaskOutcome::Failed => Self::Failed,
+            TaskOutcome::Cancelled => Self::Cancelled,
         }
     }
 }

@@ -9,7 +9,7 @@ use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
 
 use crate::{
     ServerError, Status, configuration,
-    queue::{Answer, Event, Presence, Queue, QueueError, Request, Submission, Task},
+    queue::{Answer, HistoryEntry, Presence, Queue, QueueError, QueuedTask, Request, Submission},
     queue_bridge::ROOMS,
     spec::Spec,
 };
@@ -126,7 +126,11 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such task, or its state forbids the request.
-    pub fn ask(&self, reference: &str, request: Request) -> Result<(Task, Answer), ServerError> {
+    pub fn ask(
+        &self,
+        reference: &str,
+        request: Request,
+    ) -> Result<(QueuedTask, Answer), ServerError> {
         let mut queue = Queue::open(&self.directory)?;
         let id = queue.find(reference)?.id;
         match queue.request(id, request) {
@@ -157,7 +161,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such task.
-    pub fn history(&self, reference: &str) -> Result<(Task, Vec<Event>), ServerError> {
+    pub fn history(&self, reference: &str) -> Result<(QueuedTask, Vec<HistoryEntry>), ServerError> {
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let events = queue.events(task.id)?;
@@ -233,8 +237,9 @@ impl Client {
         let tasks = queue.tasks()?;
         for submission in submissions {
             let path = self.directory.join("adapters").join(&submission.name);
-            let known = |task: &Task| task.key.is_some() && task.key == submission.key;
-            let is_live = |task: &Task| task.name == submission.name && !task.state.is_final();
+            let known = |task: &QueuedTask| task.key.is_some() && task.key == submission.key;
+            let is_live =
+                |task: &QueuedTask| task.name == submission.name && !task.state.is_final();
             // The queue refuses the name of a live task, with a better message.
             if path.exists() && !tasks.iter().any(|task| known(task) || is_live(task)) {
                 let name = submission.name.clone();

@@ -14,7 +14,7 @@ use loraloom_trainer::{
 use crate::{
     ServerError,
     files::Files,
-    queue::{LOCK_NAME, LockedQueue, Progress, QueueError, Request, Task, Transition},
+    queue::{LOCK_NAME, LockedQueue, Progress, QueueError, QueuedTask, Request, Transition},
     spec::Spec,
     watch::Watch,
 };
@@ -197,7 +197,7 @@ impl<'o> QueueBridge<'o> {
     }
 
     /// The order to train a task. A task that this version cannot read fails instead.
-    fn take_up(&mut self, task: Task) -> Result<Option<Order>, ServerError> {
+    fn take_up(&mut self, task: QueuedTask) -> Result<Option<Order>, ServerError> {
         let submission = self.queue.queue().spec(task.id)?;
         let spec = match Spec::from_text(&submission.spec) {
             Ok(spec) => spec,

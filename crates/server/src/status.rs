@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     ServerError,
-    queue::{Presence, Queue, Task},
+    queue::{Presence, Queue, QueuedTask},
     queue_bridge::PACES,
     spec::Spec,
 };
@@ -107,7 +107,7 @@ impl Status {
 
 impl TaskStatus {
     /// `pace` is in seconds per step.
-    fn of(task: Task, pace: Option<f64>) -> Self {
+    fn of(task: QueuedTask, pace: Option<f64>) -> Self {
         let trains = task.state == TaskState::Running;
         let steps = task
             .total_steps
@@ -147,7 +147,10 @@ fn paces(queue: &Queue) -> Result<BTreeMap<TaskId, f64>, ServerError> {
 }
 
 /// The metric that stops the trials of a task's sweep early, if any.
-fn stopping_metric(queue: &Queue, task: &Task) -> Result<Option<StoppingMetric>, ServerError> {
+fn stopping_metric(
+    queue: &Queue,
+    task: &QueuedTask,
+) -> Result<Option<StoppingMetric>, ServerError> {
     // The server fails a task whose specification cannot be read.
     let spec = Spec::from_text(&queue.spec(task.id)?.spec).ok();
     let stopping = spec
@@ -157,7 +160,7 @@ fn stopping_metric(queue: &Queue, task: &Task) -> Result<Option<StoppingMetric>,
 }
 
 /// The state of a trial; one that is done before its last step was stopped.
-fn state(task: &Task) -> &'static str {
+fn state(task: &QueuedTask) -> &'static str {
     let early = task.total_steps.is_some_and(|total| task.step < total);
     match task.state {
         TaskState::Done if early => "stopped",

@@ -4,12 +4,13 @@ use std::{
 };
 
 use loraloom_scheduler::{
-    Decision, Load, MeasuredIteration, MeasuredTask, Measurement, Outcome, Room, Scheduler, TaskId,
-    TaskState, Work,
+    Decision, Load, MeasuredIteration, MeasuredTask, Measurement, Room, Scheduler, TaskId,
+    TaskOutcome, TaskState, Work,
 };
 
 use super::{
-    Costs, DecisionTime, Devices, Job, Moment, Pace, Padding, Replay, ReplayedJob, SimulationError,
+    ClockStep, Costs, DecisionTime, Devices, Job, Moment, Padding, Replay, ReplayedJob,
+    SimulationError,
     costs::Share,
     device::{Device, Stretch, devices_for},
     fairness::Fairness,
@@ -18,7 +19,7 @@ use super::{
 };
 
 /// Replays jobs on a virtual clock. It counts whole nanoseconds and fixed parts of steps, so that
-/// [`Pace::Events`] and [`Pace::Iterations`] give the same bits.
+/// [`ClockStep::Events`] and [`ClockStep::Iterations`] give the same bits.
 ///
 /// A decision takes effect on each device when its iteration ends; a task that moves waits for the end of
 /// its iteration. Parking and moving take no time.
@@ -29,10 +30,10 @@ pub fn replay<R: Room>(
     jobs: &[Job],
     devices: Devices,
     scheduler: Scheduler<R>,
-    pace: Pace,
+    step: ClockStep,
 ) -> Result<Replay, SimulationError> {
     devices.costs.validate()?;
-    let mut clock = Clock::new(jobs, devices, scheduler, pace);
+    let mut clock = Clock::new(jobs, devices, scheduler, step);
     while let Some(now) = clock.next_event() {
         clock.advance(now)?;
     }
@@ -41,7 +42,7 @@ pub fn replay<R: Room>(
 
 struct Clock<R> {
     scheduler: Scheduler<R>,
-    pace: Pace,
+    step: ClockStep,
     costs: Costs,
     padding: Padding,
     noise: (f64, Random),
@@ -61,7 +62,7 @@ struct Clock<R> {
 }
 
 impl<R: Room> Clock<R> {
-    fn new(jobs: &[Job], devices: Devices, scheduler: Scheduler<R>, pace: Pace) -> Self {
+    fn new(jobs: &[Job], devices: Devices, scheduler: Scheduler<R>, step: ClockStep) -> Self {
         let mut tenants = BTreeMap::new();
         let mut order: Vec<&Job> = jobs.iter().collect();
         order.sort_by_key(|job| job.arrival);
@@ -74,7 +75,7 @@ impl<R: Room> Clock<R> {
         let tenants = tenants.len();
         Self {
             scheduler,
-            pace,
+            step,
             costs: devices.costs,
             padding: devices.padding,
             noise: (devices.noise, Random::new(devices.seed)),
@@ -133,7 +134,7 @@ impl<R: Room> Clock<R> {
                 .submit(self.jobs[job].task.clone(), seconds(now))?;
             news = true;
         }
-        if news || self.pace == Pace::Decisions {
+        if news || self.step == ClockStep::Decisions {
             self.decide(now);
         }
         while (0..self.devices.len()).any(|device| self.interrupt(device, now)) {}
@@ -198,7 +199,7 @@ impl<R: Room> Clock<R> {
                 job.finished = Some(now);
                 job.has_place = false;
                 self.scheduler
-                    .finish(member.task, Outcome::Done, seconds(now))?;
+                    .finish(member.task, TaskOutcome::Done, seconds(now))?;
                 news = true;
             }
         }
@@ -217,7 +218,7 @@ impl<R: Room> Clock<R> {
         self.replay.preemptions += decision.parked.len();
         self.replay.regroupings += usize::from(decision.regrouped.is_some());
         self.apply(now, &decision);
-        // At decisions and not at every event, so that it does not depend on the pace.
+        // At decisions and not at every event, so that it does not depend on how the clock advances.
         self.fairness.observe();
         let waits: Vec<bool> = self.waiting.iter().map(|&count| count > 0).collect();
         self.fairness.wait(&waits);
@@ -346,7 +347,7 @@ impl<R: Room> Clock<R> {
         let bytes = self.costs.bytes(&shares, self.padding);
         self.replay.largest_bytes = self.replay.largest_bytes.max(bytes);
         let slot = &mut self.devices[device];
-        if slot.measured != members || self.pace != Pace::Events {
+        if slot.measured != members || self.step != ClockStep::Events {
             iterations = 1;
         }
         slot.stretch = Some(Stretch {

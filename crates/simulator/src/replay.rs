@@ -1,6 +1,6 @@
 /// The steps of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum ClockStep {
     /// From event to event: iterations without consequences are counted at once. A decision is made at
     /// arrivals, ends, the first measurement of a batch, and when one is due.
     Events,

@@ -7,7 +7,7 @@ use loraloom_scheduler::{
 use serde::{Serialize, Serializer};
 
 use super::{
-    Costs, Devices, Job, Pace, Padding, Replay, SimulationError, TracedJob, Workload,
+    ClockStep, Costs, Devices, Job, Padding, Replay, SimulationError, TracedJob, Workload,
     rate_limit::limit_rate,
     replay,
     rooms::{FilledRoom, Filling},
@@ -139,17 +139,17 @@ impl Simulation {
     /// # Errors
     /// [`SimulationError`] if a task fits no device, or an option is out of its range.
     pub fn run(&self, policy: SimulatedPolicy) -> Result<Replay, SimulationError> {
-        self.run_at(policy, Pace::Events)
+        self.run_at(policy, ClockStep::Events)
     }
 
-    /// As [`run`](Self::run), at a given pace.
+    /// As [`run`](Self::run), with a clock that takes these steps.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_at(
         &self,
         simulated: SimulatedPolicy,
-        pace: Pace,
+        step: ClockStep,
     ) -> Result<Replay, SimulationError> {
         let filling = match simulated {
             SimulatedPolicy::OneTaskPerDevice => Some(Filling::OneTask),
@@ -171,7 +171,7 @@ impl Simulation {
         if let Some(filling) = filling {
             let padding = filling.padding();
             let room = FilledRoom::new(memory, filling);
-            return self.replay(&jobs, room, policy, padding, pace);
+            return self.replay(&jobs, room, policy, padding, step);
         }
         let options = GroupingOptions {
             max_slowdown: self.max_slowdown,
@@ -179,7 +179,7 @@ impl Simulation {
             ..GroupingOptions::default()
         };
         let room = GroupedRoom::per_group(memory, options)?;
-        self.replay(&jobs, room, policy, Padding::None, pace)
+        self.replay(&jobs, room, policy, Padding::None, step)
     }
 
     /// The memory of a device before any measurement.
@@ -201,7 +201,7 @@ impl Simulation {
         room: R,
         policy: Policy,
         padding: Padding,
-        pace: Pace,
+        step: ClockStep,
     ) -> Result<Replay, SimulationError> {
         let is_fair = matches!(policy, Policy::Fair { .. });
         let options = SchedulerOptions {
@@ -216,7 +216,7 @@ impl Simulation {
             seed: self.workload.seed,
             decide_every: is_fair.then_some(FAIR_SECONDS),
         };
-        replay(jobs, devices, Scheduler::new(room, options)?, pace)
+        replay(jobs, devices, Scheduler::new(room, options)?, step)
     }
 
     /// Seconds that all jobs take alone, over the seconds of all devices from the first arrival to the last;

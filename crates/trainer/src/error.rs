@@ -10,7 +10,7 @@ use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
-use loraloom_pipeline::{PartitionError, PipelineError, simulate::SimulationError};
+use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
 use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
@@ -57,7 +57,7 @@ pub enum TrainerError {
     Partition(#[from] PartitionError),
     /// A plan for a pipeline of impossible speeds.
     #[error("cannot simulate the pipeline: {0}")]
-    Simulation(#[from] SimulationError),
+    Simulation(#[from] TimelineError),
     /// Where a run's tasks come from cannot be read or written.
     #[error("{0}")]
     Source(#[source] SourceError),

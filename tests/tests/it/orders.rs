@@ -61,7 +61,9 @@ fn a_task_may_be_paused_twice() {
     served.adapters.clear();
     let run = Run::prepare(served, &[Device::flex()]).unwrap();
     let never = AtomicBool::new(false);
-    let report = run.serve(&mut Orders(orders), Signals::from(&never)).unwrap();
+    let report = run
+        .serve(&mut Orders(orders), Signals::from(&never))
+        .unwrap();
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }

@@ -3,7 +3,7 @@
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_server::{
     Client,
-    queue::{Answer, Event, Request, Task},
+    queue::{Answer, HistoryEntry, QueuedTask, Request},
 };
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ pub(super) fn ask(
         })?;
         return Ok(Exit::Success);
     }
-    let Task { name, state, .. } = task;
+    let QueuedTask { name, state, .. } = task;
     let stands = state.predicate();
     printer.data(&match answer {
         Answer::Waits => format!("{name}: the server will {request} it after this step"),
@@ -64,7 +64,7 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
     let client = Client::open(&arguments.directory)?;
     let (task, events) = client.history(&arguments.task)?;
     if arguments.json {
-        let happened = |event: Event| Happened {
+        let happened = |event: HistoryEntry| Happened {
             event: event.kind.to_string(),
             reason: event.reason,
         };

@@ -12,7 +12,7 @@ use minijinja::Value;
 use super::{BOM, cannot_read, open};
 use crate::{
     error::{DataError, QUOTE_HINT},
-    row::{Location, Place, Row},
+    row::{FilePlace, Location, Row},
     warning::Warning,
 };
 
@@ -52,7 +52,7 @@ pub(super) fn read(
             columns,
             Location {
                 path: file.clone(),
-                place: Place::Line(line),
+                place: FilePlace::Line(line),
             },
         )?);
     }

@@ -12,7 +12,7 @@ use minijinja::{Value, value::ValueKind};
 use super::{BOM, cannot_read, open, value::Json};
 use crate::{
     error::DataError,
-    row::{Location, Place, Row},
+    row::{FilePlace, Location, Row},
 };
 
 /// Kind of file, by its extension.
@@ -95,7 +95,7 @@ fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
             serde_json::from_str(line).map_err(|error| malformed(path, number, &error))?;
         let location = Location {
             path: file.clone(),
-            place: Place::Line(number),
+            place: FilePlace::Line(number),
         };
         rows.push(Row::new(columns, location)?);
         Ok(true)
@@ -158,7 +158,7 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
     }
     let location = Location {
         path: path.into(),
-        place: Place::Row(1),
+        place: FilePlace::Row(1),
     };
     Ok(vec![Row::new(value, location)?])
 }
@@ -197,7 +197,7 @@ fn elements(path: &Path, array: &Value) -> Result<Vec<Row>, DataError> {
                 columns,
                 Location {
                     path: file.clone(),
-                    place: Place::Row(number),
+                    place: FilePlace::Row(number),
                 },
             )
         })

@@ -8,7 +8,7 @@ use super::{
     run::Steps,
     stage_loop::{Report, Results, Work},
     step::{GroupOutcome, StepOutcome, StepPlan},
-    times::{Measurement, StepTimes, TransferTimes},
+    times::{PendingTimes, StageTimes, TransferTimes},
 };
 use crate::{
     PipelineError,
@@ -107,7 +107,7 @@ impl Conductor<'_> {
             transfers: None,
             host_peak_bytes: None,
         };
-        let mut times: Vec<Vec<Option<StepTimes>>> = vec![vec![None; stages]; groups];
+        let mut times: Vec<Vec<Option<StageTimes>>> = vec![vec![None; stages]; groups];
         let mut last = None;
         for report in reports {
             let stage = report.stage;
@@ -127,7 +127,7 @@ impl Conductor<'_> {
             let mut values = arrival.values;
             if let Some(clock) = clock {
                 let values = values.pop();
-                *of_stage = values.map(|values| Measurement::read(&clock, &values));
+                *of_stage = values.map(|values| PendingTimes::read(&clock, &values));
             }
             let norms = values.split_off(losses);
             let group = &mut outcome.groups[report.group];

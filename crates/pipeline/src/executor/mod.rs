@@ -26,7 +26,7 @@ mod times;
 pub use mailbox::{RemoteInbox, Tag};
 pub use run::{Driver, Passes, Steps, run};
 pub use step::{GroupOutcome, GroupPlan, StepOutcome, StepPlan};
-pub use times::{Measurement, MicrobatchTimes, PassTimes, StageClock, StepTimes, TransferTimes};
+pub use times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, TransferTimes};
 
 pub(crate) use mailbox::Transfer;
 #[cfg(feature = "remote")]

@@ -8,7 +8,7 @@ use super::{
     mailbox::{Inbox, Outbox, Tag},
     readback::Readback,
     step::{GroupPlan, StepPlan},
-    times::{Measurement, MicrobatchTimes, PassTimes, StageClock, StepTimes, now},
+    times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, now},
 };
 use crate::{HostMemory, MicrobatchId, PipelineError, TrainStage, schedule::Operation};
 
@@ -34,7 +34,7 @@ pub(super) struct Report {
     /// Losses from the last stage, squared norms from the first.
     pub(super) results: Option<Results>,
     /// Where the stage computes in the call.
-    pub(super) times: Option<StepTimes>,
+    pub(super) times: Option<StageTimes>,
     /// Peak of this process's allocated bytes since a stage's last report.
     pub(super) host_peak_bytes: Option<u64>,
 }
@@ -69,7 +69,7 @@ struct GroupState {
     /// The optimizer step that is still to be taken.
     owed: Option<Vec<Option<SlotUpdate>>>,
     losses: Vec<Tensor<1>>,
-    times: StepTimes,
+    times: StageTimes,
 }
 
 impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
@@ -178,7 +178,7 @@ impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
         let microbatches = work.group().microbatches.len();
         let measurement = self.stage.measurement(group, microbatches)?;
         let (values, clock) = measurement
-            .map(|Measurement { values, clock }| (values, clock))
+            .map(|PendingTimes { values, clock }| (values, clock))
             .unzip();
         read.extend(values);
         let results = if read.is_empty() {

@@ -29,7 +29,7 @@ pub struct MicrobatchTimes {
 
 /// Times that a stage measured of a group's step.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct StepTimes {
+pub struct StageTimes {
     /// Seconds that it worked on the step.
     pub busy: f64,
     /// By micro-batch.
@@ -53,7 +53,7 @@ const TIME: usize = 2;
 /// Numbers for a micro-batch: three times for each pass.
 const MICROBATCH: usize = 6 * TIME;
 
-impl StepTimes {
+impl StageTimes {
     /// Length of [`to_values`](Self::to_values).
     #[cfg(any(feature = "remote", test))]
     pub(crate) fn length(microbatches: usize) -> usize {
@@ -107,16 +107,16 @@ impl StepTimes {
 
 /// Times of a group's step on a stage in another process, which are still to be read.
 #[derive(Debug)]
-pub struct Measurement {
+pub struct PendingTimes {
     /// The numbers; see [`read`](Self::read).
     pub(crate) values: Tensor<1>,
     pub(crate) clock: Arc<StageClock>,
 }
 
-impl Measurement {
+impl PendingTimes {
     /// Converts numbers that were read to times of this process's clock.
-    pub(crate) fn read(clock: &StageClock, values: &[f32]) -> StepTimes {
-        StepTimes::from_values(values, clock.difference())
+    pub(crate) fn read(clock: &StageClock, values: &[f32]) -> StageTimes {
+        StageTimes::from_values(values, clock.difference())
     }
 }
 
@@ -214,7 +214,7 @@ impl AddAssign for TransferTimes {
 
 #[cfg(test)]
 mod tests {
-    use super::{MicrobatchTimes, PassTimes, StageClock, StepTimes, TransferTimes};
+    use super::{MicrobatchTimes, PassTimes, StageClock, StageTimes, TransferTimes};
 
     #[test]
     fn times_survive_the_way_to_the_tenth_of_a_microsecond_for_weeks() {
@@ -225,7 +225,7 @@ mod tests {
         };
         for day in [0.0, 1.0, 30.0] {
             let now = day * 86_400.0 + 12.345_678_9;
-            let times = StepTimes {
+            let times = StageTimes {
                 busy: 0.5,
                 microbatches: vec![
                     MicrobatchTimes {
@@ -236,8 +236,8 @@ mod tests {
                 ],
             };
             let values = times.to_values();
-            assert_eq!(values.len(), StepTimes::length(2));
-            let found = StepTimes::from_values(&values, 2.0);
+            assert_eq!(values.len(), StageTimes::length(2));
+            let found = StageTimes::from_values(&values, 2.0);
             assert_eq!(found.microbatches.len(), 2);
             let MicrobatchTimes { forward, backward } = found.microbatches[1];
             assert_eq!(forward.arrived, None);

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::simulate::SimulationError;
+use crate::simulate::TimelineError;
 
 /// Rule by which layers are spread over stages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -66,7 +66,7 @@ pub enum PartitionError {
     },
     /// A partition cannot be timed.
     #[error(transparent)]
-    Simulation(#[from] SimulationError),
+    Timeline(#[from] TimelineError),
 }
 
 /// Spreads layers over stages: contiguous and in order, at least one a stage.

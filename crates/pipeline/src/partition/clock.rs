@@ -1,7 +1,7 @@
 use super::costs::ROUNDS;
 use crate::{
     schedule::{Operation, PipelineShape, Schedule, operations},
-    simulate::{Order, Ordered, SimulationError},
+    simulate::{Order, Ordered, TimelineError},
 };
 
 /// LoRAPP with as many groups as stages, ordered once so that thousands of partitions can be timed:
@@ -20,7 +20,7 @@ pub(super) struct Clock {
 impl Clock {
     /// # Errors
     /// If the schedule cannot be ordered.
-    pub(super) fn new(stages: usize) -> Result<Self, SimulationError> {
+    pub(super) fn new(stages: usize) -> Result<Self, TimelineError> {
         let shape = PipelineShape::new(stages, stages, 1, ROUNDS);
         let mut lists = operations(Schedule::LoraPp, &shape);
         // Optimizer steps take no time here.

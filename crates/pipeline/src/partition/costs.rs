@@ -3,7 +3,7 @@ use std::ops::Range;
 use crate::{
     Balance, PartSeconds, PartitionError, Partitions, partition,
     schedule::{PipelineShape, Schedule, operations},
-    simulate::{Costs, Links, PassCosts, SimulationError, simulate},
+    simulate::{Links, PassCosts, ScheduleCosts, TimelineError, simulate},
 };
 
 /// Rounds that are simulated for a rate; it is that of the second half.
@@ -90,11 +90,11 @@ impl PartCosts {
     ///
     /// # Errors
     /// If a cost is negative or not finite.
-    pub fn steps_per_second(&self, partitions: &Partitions) -> Result<f64, SimulationError> {
+    pub fn steps_per_second(&self, partitions: &Partitions) -> Result<f64, TimelineError> {
         let stages = partitions.of_group(0).len();
         let of = |stage: usize, group| self.of_stage(&partitions.of_group(group)[stage]);
         let of_stage = |stage| (0..stages).map(|group| of(stage, group)).collect();
-        let costs = Costs::new((0..stages).map(of_stage).collect())?;
+        let costs = ScheduleCosts::new((0..stages).map(of_stage).collect())?;
         let lists = operations(
             Schedule::LoraPp,
             &PipelineShape::new(stages, stages, 1, ROUNDS),

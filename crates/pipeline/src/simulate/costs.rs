@@ -1,6 +1,6 @@
 use std::ops::Add;
 
-use super::SimulationError;
+use super::TimelineError;
 
 /// Seconds that one group's operations take on one stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,22 +27,22 @@ impl Add for PassCosts {
 
 /// Seconds of every operation, by stage and group.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Costs {
+pub struct ScheduleCosts {
     by_stage: Vec<Vec<PassCosts>>,
 }
 
-impl Costs {
+impl ScheduleCosts {
     /// `by_stage[stage][group]`.
     ///
     /// # Errors
     ///
     /// If a cost is negative, infinite or not a number.
-    pub fn new(by_stage: Vec<Vec<PassCosts>>) -> Result<Self, SimulationError> {
+    pub fn new(by_stage: Vec<Vec<PassCosts>>) -> Result<Self, TimelineError> {
         for (stage, groups) in by_stage.iter().enumerate() {
             for (group, costs) in groups.iter().enumerate() {
                 for seconds in [costs.forward, costs.backward, costs.step] {
                     if !(seconds.is_finite() && seconds >= 0.0) {
-                        return Err(SimulationError::Cost {
+                        return Err(TimelineError::Cost {
                             stage,
                             group,
                             seconds,
@@ -59,11 +59,7 @@ impl Costs {
     /// # Errors
     ///
     /// If a cost is negative, infinite or not a number.
-    pub fn uniform(
-        stages: usize,
-        groups: usize,
-        costs: PassCosts,
-    ) -> Result<Self, SimulationError> {
+    pub fn uniform(stages: usize, groups: usize, costs: PassCosts) -> Result<Self, TimelineError> {
         Self::new(vec![vec![costs; groups]; stages])
     }
 
@@ -71,11 +67,11 @@ impl Costs {
         self.by_stage[stage][group]
     }
 
-    pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), SimulationError> {
-        SimulationError::expect("stages with costs", stages, self.by_stage.len())?;
+    pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), TimelineError> {
+        TimelineError::expect("stages with costs", stages, self.by_stage.len())?;
         for row in &self.by_stage {
             if row.len() < groups {
-                SimulationError::expect("groups with costs", groups, row.len())?;
+                TimelineError::expect("groups with costs", groups, row.len())?;
             }
         }
         Ok(())
@@ -113,11 +109,11 @@ impl Links {
     /// # Errors
     ///
     /// If a bandwidth is not positive, or a latency or size is negative or not finite.
-    pub fn new(links: Vec<Link>, bytes_by_group: Vec<f64>) -> Result<Self, SimulationError> {
+    pub fn new(links: Vec<Link>, bytes_by_group: Vec<f64>) -> Result<Self, TimelineError> {
         for (index, link) in links.iter().enumerate() {
             let usable = link.bytes_per_second > 0.0 && link.latency.is_finite();
             if !usable || link.latency < 0.0 {
-                return Err(SimulationError::Link {
+                return Err(TimelineError::Link {
                     index,
                     bytes_per_second: link.bytes_per_second,
                     latency: link.latency,
@@ -126,7 +122,7 @@ impl Links {
         }
         for (group, &bytes) in bytes_by_group.iter().enumerate() {
             if !(bytes.is_finite() && bytes >= 0.0) {
-                return Err(SimulationError::Bytes { group, bytes });
+                return Err(TimelineError::Bytes { group, bytes });
             }
         }
         Ok(Self {
@@ -151,11 +147,11 @@ impl Links {
         self.bytes_by_group[group]
     }
 
-    pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), SimulationError> {
-        SimulationError::expect("links", stages.saturating_sub(1), self.links.len())?;
+    pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), TimelineError> {
+        TimelineError::expect("links", stages.saturating_sub(1), self.links.len())?;
         if self.bytes_by_group.len() < groups {
             let found = self.bytes_by_group.len();
-            SimulationError::expect("groups with a size", groups, found)?;
+            TimelineError::expect("groups with a size", groups, found)?;
         }
         Ok(())
     }

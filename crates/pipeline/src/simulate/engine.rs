@@ -1,5 +1,5 @@
 use super::{
-    Costs, Interval, Links, Simulation, SimulationError, Transfer,
+    Interval, Links, ScheduleCosts, Timeline, TimelineError, Transfer,
     order::{Order, receiver},
     report::StageReport,
 };
@@ -17,9 +17,9 @@ use crate::schedule::{Operation, PipelineShape, Schedule, operations};
 /// for an operation that never comes.
 pub fn simulate(
     lists: &[Vec<Operation>],
-    costs: &Costs,
+    costs: &ScheduleCosts,
     links: &Links,
-) -> Result<Simulation, SimulationError> {
+) -> Result<Timeline, TimelineError> {
     let stages = lists.len();
     let groups = lists
         .iter()
@@ -76,7 +76,7 @@ pub fn simulate(
         left.link.cmp(&right.link).then(times)
     });
     let report = |intervals| StageReport::new(makespan, intervals);
-    Ok(Simulation {
+    Ok(Timeline {
         makespan,
         stages: intervals.into_iter().map(report).collect(),
         transfers,
@@ -96,9 +96,9 @@ pub fn best_warmup(
     schedule: Schedule,
     shape: PipelineShape,
     most_in_flight: usize,
-    costs: &Costs,
+    costs: &ScheduleCosts,
     links: &Links,
-) -> Result<PipelineShape, SimulationError> {
+) -> Result<PipelineShape, TimelineError> {
     // Beyond this a stage would hold more than there ever is to run before a group's step.
     let work = shape.groups * shape.microbatches;
     let most_in_flight = most_in_flight.min(work).saturating_sub(1);

@@ -4,7 +4,7 @@ use crate::schedule::Operation;
 
 /// Error of a simulation.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum SimulationError {
+pub enum TimelineError {
     /// A stage waits for an operation that never comes.
     #[error("deadlock: stage {stage} waits forever before operation {position}, {operation}")]
     Deadlock {
@@ -65,12 +65,12 @@ pub enum SimulationError {
     },
 }
 
-impl SimulationError {
+impl TimelineError {
     pub(super) fn expect(
         what: &'static str,
         expected: usize,
         found: usize,
-    ) -> Result<(), SimulationError> {
+    ) -> Result<(), TimelineError> {
         if expected == found {
             return Ok(());
         }

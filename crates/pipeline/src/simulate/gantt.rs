@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use super::{Interval, Simulation};
+use super::{Interval, Timeline};
 use crate::schedule::Operation;
 
 /// Pixels.
@@ -23,14 +23,14 @@ const STYLE: &str = "<style>text{font:12px sans-serif;fill:#444}.axis{stroke:#99
 
 /// The simulation as an SVG image: a row per stage, a colour per group, forward passes lighter than
 /// backward passes, optimizer steps grey; labels are `group.microbatch`. There is no background.
-pub fn gantt_svg(simulation: &Simulation) -> String {
+pub fn gantt_svg(simulation: &Timeline) -> String {
     let mut svg = String::new();
     // Writing to a string cannot fail.
     let _ = draw(&mut svg, simulation);
     svg
 }
 
-fn draw(svg: &mut String, simulation: &Simulation) -> fmt::Result {
+fn draw(svg: &mut String, simulation: &Timeline) -> fmt::Result {
     let rows = simulation.stages.len() as f64;
     let intervals = || simulation.stages.iter().flat_map(|stage| &stage.intervals);
     let groups = intervals().map(|interval| interval.operation.group() + 1);
@@ -153,7 +153,7 @@ fn colours(group: usize) -> (String, String) {
 /// idle.
 ///
 /// Each column shows the operation in its middle, so operations shorter than a column may not appear.
-pub fn gantt_text(simulation: &Simulation, seconds_per_column: f64) -> String {
+pub fn gantt_text(simulation: &Timeline, seconds_per_column: f64) -> String {
     let columns = (simulation.makespan / seconds_per_column).ceil() as usize;
     let mut text = String::new();
     for (stage, report) in simulation.stages.iter().enumerate() {

@@ -20,13 +20,11 @@ mod gantt;
 mod order;
 mod report;
 
-pub use costs::{Costs, Link, Links, PassCosts};
+pub use costs::{Link, Links, PassCosts, ScheduleCosts};
 pub use engine::{best_warmup, simulate};
-pub use error::SimulationError;
+pub use error::TimelineError;
 pub use gantt::{gantt_svg, gantt_text};
 pub use order::submission_order;
-pub use report::{
-    Interval, Simulation, StageReport, Transfer, Window, bubble_gpipe, bubble_lorapp,
-};
+pub use report::{Interval, StageReport, Timeline, Transfer, Window, bubble_gpipe, bubble_lorapp};
 
 pub(crate) use order::{Order, Ordered};

@@ -1,6 +1,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::SimulationError;
+use super::TimelineError;
 use crate::schedule::Operation;
 
 /// All stages' operations in one order, each after the operations that it needs, and a clock.
@@ -42,7 +42,7 @@ pub(super) fn receiver(stage: usize, stages: usize, operation: Operation) -> Opt
 impl Order {
     /// # Errors
     /// If a list has an operation twice, or a stage waits for an operation that never comes.
-    pub(crate) fn new(lists: &[Vec<Operation>]) -> Result<Self, SimulationError> {
+    pub(crate) fn new(lists: &[Vec<Operation>]) -> Result<Self, TimelineError> {
         let mut stages = lists
             .iter()
             .enumerate()
@@ -119,13 +119,13 @@ struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    fn new(stage: usize, list: &'a [Operation]) -> Result<Self, SimulationError> {
+    fn new(stage: usize, list: &'a [Operation]) -> Result<Self, TimelineError> {
         let mut seen = HashSet::new();
         let mut open_backwards = HashMap::new();
         let mut open_steps: HashMap<usize, BTreeSet<usize>> = HashMap::new();
         for (position, &operation) in list.iter().enumerate() {
             if !seen.insert(operation) {
-                return Err(SimulationError::Repeated {
+                return Err(TimelineError::Repeated {
                     stage,
                     position,
                     operation,
@@ -197,9 +197,9 @@ impl<'a> Progress<'a> {
     }
 
     /// The error of a stage that has not come to the end of its list.
-    fn deadlock(&self) -> Option<SimulationError> {
+    fn deadlock(&self) -> Option<TimelineError> {
         let operation = *self.list.get(self.position)?;
-        Some(SimulationError::Deadlock {
+        Some(TimelineError::Deadlock {
             stage: self.stage,
             position: self.position,
             operation,
@@ -219,7 +219,7 @@ impl<'a> Progress<'a> {
 /// If the lists deadlock or an operation is repeated.
 pub fn submission_order(
     lists: &[Vec<Operation>],
-) -> Result<Vec<(usize, Operation)>, SimulationError> {
+) -> Result<Vec<(usize, Operation)>, TimelineError> {
     let mut order = Order::new(lists)?;
     let mut timed = Vec::with_capacity(order.operations.len());
     order.run(

@@ -4,7 +4,7 @@ use crate::schedule::Operation;
 
 /// Times of executing lists, in seconds from the start.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Simulation {
+pub struct Timeline {
     /// End of the last operation.
     pub makespan: f64,
     /// By stage.
@@ -103,7 +103,7 @@ impl StageReport {
     }
 }
 
-impl Simulation {
+impl Timeline {
     /// Optimizer steps of groups a second, with filling and draining the pipeline.
     pub fn steps_per_second(&self) -> f64 {
         self.stages

@@ -7,7 +7,7 @@ use loraloom_model::{LayerAdapter, LayerCache, LlamaConfig, Targets};
 #[cfg(feature = "remote")]
 use crate::remote::RemoteCache;
 use crate::{
-    Measurement, MemoryGauge, Microbatch, MicrobatchId, PipelineError, RemoteInbox, StageLayers,
+    MemoryGauge, Microbatch, MicrobatchId, PendingTimes, PipelineError, RemoteInbox, StageLayers,
 };
 
 /// Result of a forward pass.
@@ -47,7 +47,7 @@ pub trait TrainStage: Send {
         &mut self,
         group: usize,
         microbatches: usize,
-    ) -> Result<Option<Measurement>, PipelineError> {
+    ) -> Result<Option<PendingTimes>, PipelineError> {
         let _ = (group, microbatches);
         Ok(None)
     }

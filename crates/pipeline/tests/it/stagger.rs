@@ -180,7 +180,7 @@ fn what_cannot_be_is_refused() {
         let error = refused(&alike(4, [forward, backward], 0.0), 2);
         let numbers = matches!(
             error,
-            PartitionError::Cost { .. } | PartitionError::Simulation(_)
+            PartitionError::Cost { .. } | PartitionError::Timeline(_)
         );
         assert!(numbers, "{error}");
     }

@@ -5,7 +5,7 @@ use super::{
     entry::{Entry, Wait},
 };
 use crate::{
-    MeasuredIteration, Outcome, Parking, Refusal, Room, SchedulerError, Task, TaskId, TaskState,
+    MeasuredIteration, Parking, Refusal, Room, SchedulerError, Task, TaskId, TaskOutcome, TaskState,
 };
 
 /// Answer to a device that ran out of memory.
@@ -109,7 +109,7 @@ impl<R: Room> Scheduler<R> {
     pub fn finish(
         &mut self,
         task: TaskId,
-        outcome: Outcome,
+        outcome: TaskOutcome,
         now: f64,
     ) -> Result<(), SchedulerError> {
         self.enter(task, outcome.into(), now)

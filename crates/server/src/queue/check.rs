@@ -11,7 +11,7 @@ use loraloom_scheduler::TaskId;
 use rusqlite::{Connection, Row};
 
 use super::{
-    Event, QueueError, Submission, Task,
+    HistoryEntry, QueueError, QueuedTask, Submission,
     error::At,
     file::{APPLICATION, TABLES, VERSION},
     task::get,
@@ -149,15 +149,21 @@ fn check_rows(connection: &Connection, path: &Path) -> Result<(), QueueError> {
             .query_map([], read)?
             .collect::<rusqlite::Result<()>>()
     };
-    check(Task::COLUMNS, "task", |row| Task::read(row).map(drop))
-        .and_then(|()| check(Event::COLUMNS, "event", |row| Event::read(row).map(drop)))
-        .and_then(|()| {
-            check("key, value", "stored", |row| {
-                row.get::<_, String>(0)?;
-                row.get::<_, String>(1).map(drop)
-            })
+    check(QueuedTask::COLUMNS, "task", |row| {
+        QueuedTask::read(row).map(drop)
+    })
+    .and_then(|()| {
+        check(HistoryEntry::COLUMNS, "event", |row| {
+            HistoryEntry::read(row).map(drop)
         })
-        .at(path)
+    })
+    .and_then(|()| {
+        check("key, value", "stored", |row| {
+            row.get::<_, String>(0)?;
+            row.get::<_, String>(1).map(drop)
+        })
+    })
+    .at(path)
 }
 
 type Tables = BTreeSet<(String, String, Option<String>)>;

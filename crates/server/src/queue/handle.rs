@@ -8,7 +8,7 @@ use loraloom_scheduler::TaskId;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql};
 
 use super::{
-    Event, FILE_NAME, Presence, QueueError, Submission, Task,
+    FILE_NAME, HistoryEntry, Presence, QueueError, QueuedTask, Submission,
     check::{check_digest, check_header, check_version},
     error::At,
     file::{beside, open},
@@ -80,7 +80,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn tasks(&self) -> Result<Vec<Task>, QueueError> {
+    pub fn tasks(&self) -> Result<Vec<QueuedTask>, QueueError> {
         self.select_tasks("id > 0", [])
     }
 
@@ -89,7 +89,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn tasks_after(&self, id: TaskId) -> Result<Vec<Task>, QueueError> {
+    pub fn tasks_after(&self, id: TaskId) -> Result<Vec<QueuedTask>, QueueError> {
         self.select_tasks("id > ?1", [&Sql(id) as &dyn ToSql])
     }
 
@@ -99,7 +99,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn requests(&self) -> Result<Vec<Task>, QueueError> {
+    pub fn requests(&self) -> Result<Vec<QueuedTask>, QueueError> {
         self.select_tasks("requested IS NOT NULL", [])
     }
 
@@ -108,7 +108,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] if there is none.
-    pub fn task(&self, id: TaskId) -> Result<Task, QueueError> {
+    pub fn task(&self, id: TaskId) -> Result<QueuedTask, QueueError> {
         self.select_tasks("id = ?1", [&Sql(id) as &dyn ToSql])?
             .pop()
             .ok_or(QueueError::UnknownTask(id))
@@ -120,7 +120,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::UnknownName`] if there is none.
-    pub fn find(&self, reference: &str) -> Result<Task, QueueError> {
+    pub fn find(&self, reference: &str) -> Result<QueuedTask, QueueError> {
         let mut named = self.select_tasks("name = ?1", [&reference as &dyn ToSql])?;
         let live = named.iter().position(|task| !task.state.is_final());
         if let Some(index) = live.or(named.len().checked_sub(1)) {
@@ -160,14 +160,18 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn events(&self, id: TaskId) -> Result<Vec<Event>, QueueError> {
+    pub fn events(&self, id: TaskId) -> Result<Vec<HistoryEntry>, QueueError> {
         let sql = format!(
             "SELECT {} FROM event WHERE task = ?1 ORDER BY sequence",
-            Event::COLUMNS
+            HistoryEntry::COLUMNS
         );
         self.connection
             .prepare_cached(&sql)
-            .and_then(|mut statement| statement.query_map([Sql(id)], Event::read)?.collect())
+            .and_then(|mut statement| {
+                statement
+                    .query_map([Sql(id)], HistoryEntry::read)?
+                    .collect()
+            })
             .at(&self.path)
     }
 
@@ -177,7 +181,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors; the cursor does not move.
-    pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<Task>, QueueError> {
+    pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<QueuedTask>, QueueError> {
         let version = self
             .connection
             .prepare_cached("PRAGMA data_version")
@@ -190,7 +194,7 @@ impl Queue {
         // Without the hint SQLite scans the whole table for the order.
         let sql = format!(
             "SELECT {} FROM task INDEXED BY task_changed WHERE changed > ?1 ORDER BY id",
-            Task::COLUMNS
+            QueuedTask::COLUMNS
         );
         let mut latest = cursor.changed;
         let tasks = self
@@ -199,8 +203,8 @@ impl Queue {
             .and_then(|mut statement| {
                 statement
                     .query_map([cursor.changed], |row| {
-                        latest = latest.max(row.get(Task::CHANGED)?);
-                        Task::read(row)
+                        latest = latest.max(row.get(QueuedTask::CHANGED)?);
+                        QueuedTask::read(row)
                     })?
                     .collect()
             })
@@ -231,16 +235,16 @@ impl Queue {
         &self,
         condition: &str,
         parameters: [&dyn ToSql; N],
-    ) -> Result<Vec<Task>, QueueError> {
+    ) -> Result<Vec<QueuedTask>, QueueError> {
         let sql = format!(
             "SELECT {} FROM task WHERE {condition} ORDER BY id",
-            Task::COLUMNS
+            QueuedTask::COLUMNS
         );
         self.connection
             .prepare_cached(&sql)
             .and_then(|mut statement| {
                 statement
-                    .query_map(parameters.as_slice(), Task::read)?
+                    .query_map(parameters.as_slice(), QueuedTask::read)?
                     .collect()
             })
             .at(&self.path)

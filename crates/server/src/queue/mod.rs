@@ -32,4 +32,4 @@ pub use lock::{LOCK_NAME, Presence};
 pub use locked::{LockedQueue, Progress, Recovered, Transition};
 pub use request::{Answer, Request};
 pub use submit::{Accepted, Submission};
-pub use task::{Event, EventKind, Task};
+pub use task::{EventKind, HistoryEntry, QueuedTask};

@@ -15,7 +15,7 @@ use super::Request;
 
 /// A task's row, without its specification ([`Queue::spec`](super::Queue::spec)).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Task {
+pub struct QueuedTask {
     /// Identity; orders tasks of one priority.
     pub id: TaskId,
     /// The adapter's name; unique among live tasks, ignoring case.
@@ -56,7 +56,7 @@ pub struct Task {
     pub ended_at: Option<SystemTime>,
 }
 
-impl Task {
+impl QueuedTask {
     /// Why the task is in its state: the server's explanation of a live task, otherwise the reason of its
     /// last transition.
     pub fn why(&self) -> &str {
@@ -68,7 +68,7 @@ impl Task {
         }
     }
 
-    /// The columns that [`Task::read`] expects, in its order.
+    /// The columns that [`QueuedTask::read`] expects, in its order.
     pub(super) const COLUMNS: &str = "id, name, tenant, priority, dataset_hash, sweep, key, state, \
         reason, requested, explanation, step, saved_step, total_steps, last_loss, best_metric, \
         submitted_at, started_at, ended_at, changed";
@@ -103,7 +103,7 @@ impl Task {
 
 /// An entry of a task's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct HistoryEntry {
     /// Larger happened later; counted over all tasks.
     pub sequence: u64,
     /// The task.
@@ -166,8 +166,8 @@ impl FromSql for EventKind {
     }
 }
 
-impl Event {
-    /// The columns that [`Event::read`] expects, in its order.
+impl HistoryEntry {
+    /// The columns that [`HistoryEntry::read`] expects, in its order.
     pub(super) const COLUMNS: &str = "sequence, task, kind, reason, at";
 
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {

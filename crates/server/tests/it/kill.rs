@@ -11,7 +11,7 @@ use std::{
 
 use crate::support::{Random, accepted_in, keyed, other_process, progress, role, to};
 use loraloom_scheduler::{TaskId, TaskState};
-use loraloom_server::queue::{LockedQueue, Queue, QueueError, Request, Task};
+use loraloom_server::queue::{LockedQueue, Queue, QueueError, QueuedTask, Request};
 
 const ROUNDS: u64 = 60;
 /// The rounds take about half of this; a machine that is busier does fewer, but never less than 50.
@@ -55,7 +55,7 @@ fn serve(directory: &Path) {
         thread::sleep(Duration::from_millis(2));
         server.carry_out_waiting().unwrap();
         let tasks = server.queue().tasks().unwrap();
-        let live: Vec<&Task> = tasks.iter().filter(|task| !task.state.is_final()).collect();
+        let live: Vec<&QueuedTask> = tasks.iter().filter(|task| !task.state.is_final()).collect();
         let transitions: Vec<_> = live
             .iter()
             .take(4)

@@ -199,7 +199,7 @@ fn a_watcher_hears_of_every_change_once() {
     let watcher = Queue::open(directory.path()).unwrap();
     let (mut there, mut here) = (Cursor::default(), Cursor::default());
     let mut heard = |server: &LockedQueue| {
-        let ids = |tasks: Vec<loraloom_server::queue::Task>| -> Vec<u64> {
+        let ids = |tasks: Vec<loraloom_server::queue::QueuedTask>| -> Vec<u64> {
             tasks.iter().map(|task| task.id.0).collect()
         };
         let other = ids(watcher.changes(&mut there).unwrap());

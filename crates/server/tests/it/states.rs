@@ -2,7 +2,9 @@
 
 use crate::support::{bring, progress, start, submit, to};
 use loraloom_scheduler::{TaskId, TaskState};
-use loraloom_server::queue::{Answer, EventKind, LockedQueue, Queue, QueueError, Request, Task};
+use loraloom_server::queue::{
+    Answer, EventKind, LockedQueue, Queue, QueueError, QueuedTask, Request,
+};
 
 use Request::{Cancel, Pause, Resume};
 use TaskState::{Cancelled, Done, Failed, Parked, Paused, Queued, Running};
@@ -212,7 +214,7 @@ fn a_request_stays_until_it_is_carried_out() {
 /// The states of all tasks, in order.
 fn states(queue: &Queue) -> Vec<TaskState> {
     let tasks = queue.tasks().unwrap();
-    tasks.iter().map(|task: &Task| task.state).collect()
+    tasks.iter().map(|task: &QueuedTask| task.state).collect()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use loraloom_scheduler::{Load, Task, TaskId};
 use loraloom_simulator::{
-    Comparison, Costs, Job, Pace, Padding, SimulatedPolicy, Simulation, Workload, read_trace,
+    ClockStep, Comparison, Costs, Job, Padding, SimulatedPolicy, Simulation, Workload, read_trace,
 };
 
 use crate::without_decision_times;
@@ -91,8 +91,12 @@ fn a_seed_gives_the_same_bytes_and_another_does_not() {
 fn skipping_iterations_changes_nothing_under_the_real_scheduler() {
     let simulation = simulation(1, 0.05);
     for policy in SimulatedPolicy::ALL {
-        let run = |pace| without_decision_times(simulation.run_at(policy, pace).unwrap());
-        assert_eq!(run(Pace::Events), run(Pace::Iterations), "{policy}");
+        let run = |clock| without_decision_times(simulation.run_at(policy, clock).unwrap());
+        assert_eq!(
+            run(ClockStep::Events),
+            run(ClockStep::Iterations),
+            "{policy}"
+        );
     }
 }
 

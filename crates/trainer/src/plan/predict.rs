@@ -5,7 +5,7 @@ use loraloom_model::cost::Operations;
 use loraloom_pipeline::{
     schedule::{Operation, PipelineShape, operations},
     simulate::{
-        Costs, Link, Links, PassCosts, Simulation, SimulationError, StageReport, bubble_gpipe,
+        Link, Links, PassCosts, ScheduleCosts, StageReport, Timeline, TimelineError, bubble_gpipe,
         bubble_lorapp, simulate,
     },
 };
@@ -51,9 +51,9 @@ pub(super) struct Pipeline {
 #[derive(Debug)]
 pub(super) struct Prediction {
     /// Many iterations.
-    pub(super) long: Simulation,
+    pub(super) long: Timeline,
     /// The first ones.
-    pub(super) drawn: Simulation,
+    pub(super) drawn: Timeline,
     pub(super) bubble: PlannedBubble,
     /// From one iteration to the next.
     pub(super) seconds_per_iteration: f64,
@@ -72,7 +72,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// If the speeds are none.
-    pub(super) fn predict(&self, speeds: Speeds) -> Result<Prediction, SimulationError> {
+    pub(super) fn predict(&self, speeds: Speeds) -> Result<Prediction, TimelineError> {
         let run = |iterations| self.simulate(speeds, iterations);
         let (long, drawn, one) = (run(ITERATIONS)?, run(DRAWN)?, run(1)?);
         let steps_per_second = long
@@ -99,7 +99,7 @@ impl Pipeline {
         })
     }
 
-    fn simulate(&self, speeds: Speeds, iterations: usize) -> Result<Simulation, SimulationError> {
+    fn simulate(&self, speeds: Speeds, iterations: usize) -> Result<Timeline, TimelineError> {
         let (stages, groups) = (self.stages(), self.groups());
         let parts = self.microbatches as f64;
         let shape = PipelineShape::new(stages, groups, self.microbatches, iterations)
@@ -122,7 +122,7 @@ impl Pipeline {
         let links = Links::new(vec![link; stages.saturating_sub(1)], bytes)?;
         simulate(
             &operations(self.schedule, &shape),
-            &Costs::new(by_stage.collect())?,
+            &ScheduleCosts::new(by_stage.collect())?,
             &links,
         )
     }

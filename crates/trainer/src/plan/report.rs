@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::Schedule;
-use loraloom_pipeline::simulate::{Simulation, gantt_svg};
+use loraloom_pipeline::simulate::{Timeline, gantt_svg};
 use serde::Serialize;
 
 /// What a run will hold and how it will go. Fields that begin with `estimated` and everything that
@@ -39,7 +39,7 @@ pub struct Plan {
     /// What was assumed and what is left out, a sentence each.
     pub notes: Vec<String>,
     #[serde(skip)]
-    pub(super) chart: Simulation,
+    pub(super) chart: Timeline,
 }
 
 /// One stage: its layers and what they take.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+use loraloom_scheduler::{TaskId, TaskOutcome};
 
 use super::session::Session;
 use crate::{

@@ -1,6 +1,6 @@
 //! Going on after memory ran out.
 
-use loraloom_scheduler::{OutOfMemory, Outcome as TaskOutcome, Room, Scheduler, TaskId, TaskState};
+use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskOutcome, TaskState};
 
 use super::session::Session;
 use crate::{

@@ -11,8 +11,7 @@ use std::{
 
 use loraloom_config::Validation;
 use loraloom_scheduler::{
-    DeviceMemory, GroupedRoom, Outcome as TaskOutcome, Parking, Scheduler, SchedulerError, TaskId,
-    TaskState,
+    DeviceMemory, GroupedRoom, Parking, Scheduler, SchedulerError, TaskId, TaskOutcome, TaskState,
 };
 
 use super::{Signals, session::Session};

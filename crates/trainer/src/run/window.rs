@@ -4,7 +4,7 @@ use loraloom_pipeline::{
     executor::{Driver, Passes, StepOutcome, StepPlan, Steps},
     schedule::PipelineShape,
 };
-use loraloom_scheduler::{Outcome as TaskOutcome, TaskId};
+use loraloom_scheduler::{TaskId, TaskOutcome};
 
 use super::{Signals, iterations::Iterations, session::Session};
 use crate::{

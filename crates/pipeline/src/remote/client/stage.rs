@@ -13,8 +13,8 @@ use super::{
     link::Monitor,
 };
 use crate::{
-    Forwarded, Measurement, MemoryGauge, Microbatch, MicrobatchId, PipelineError, PipelineStage,
-    RemoteInbox, StageCache, StageLayers, StepTimes, TrainStage,
+    Forwarded, MemoryGauge, Microbatch, MicrobatchId, PendingTimes, PipelineError, PipelineStage,
+    RemoteInbox, StageCache, StageLayers, StageTimes, TrainStage,
     remote::{
         WorkerError,
         wire::{Answer, Command, Specs, WireMicrobatch, put_together, shapes, take_apart},
@@ -150,11 +150,11 @@ impl TrainStage for RemoteStage {
         &mut self,
         group: usize,
         microbatches: usize,
-    ) -> Result<Option<Measurement>, PipelineError> {
+    ) -> Result<Option<PendingTimes>, PipelineError> {
         if !self.on_cpu {
             return Ok(None);
         }
-        let length = StepTimes::length(microbatches);
+        let length = StageTimes::length(microbatches);
         let promise = Promise::vector(length, DType::from(FloatDType::F32));
         let command = Command::Times {
             group,
@@ -162,7 +162,7 @@ impl TrainStage for RemoteStage {
         };
         let values = vector(self.line.send(command, Vec::new(), &[promise])?);
         let clock = Arc::clone(self.line.clock());
-        Ok(values.map(|values| Measurement { values, clock }))
+        Ok(values.map(|values| PendingTimes { values, clock }))
     }
 
     fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {

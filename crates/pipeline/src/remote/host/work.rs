@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use super::StandIn;
 use crate::{
     MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, PipelineStage, Stage, StageCache,
-    StepTimes, TrainStage,
+    StageTimes, TrainStage,
     executor::now,
     remote::{
         WorkerError,
@@ -66,7 +66,7 @@ pub(super) struct Work {
     stand_in: Option<Box<dyn StandIn>>,
     caches: HashMap<u64, StageCache>,
     /// Times of a group's step, until the controller asks for them.
-    times: HashMap<usize, StepTimes>,
+    times: HashMap<usize, StageTimes>,
     /// When the last command ended.
     free: f64,
 }

@@ -47,7 +47,7 @@ pub(in crate::remote) enum Command {
     /// Input: a tensor, kept until a command takes it. No output.
     Deliver { tag: Tag },
     /// Output: the times of a group's step of `microbatches` micro-batches; see
-    /// [`StepTimes`](crate::StepTimes).
+    /// [`StageTimes`](crate::StageTimes).
     Times { group: usize, microbatches: usize },
     /// Input: hidden states, except at the first stage. Output: hidden states.
     Infer {

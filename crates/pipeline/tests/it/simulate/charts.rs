@@ -2,14 +2,19 @@
 
 use loraloom_pipeline::{
     schedule::{PipelineShape, Schedule},
-    simulate::{Costs, Links, PassCosts, gantt_svg, gantt_text, simulate},
+    simulate::{Links, PassCosts, ScheduleCosts, gantt_svg, gantt_text, simulate},
 };
 
 use crate::simulate::support::{passes, run_uniform};
 
 #[test]
 fn nothing_takes_no_time() {
-    let none = simulate(&[], &Costs::new(Vec::new()).unwrap(), &Links::instant(0, 0)).unwrap();
+    let none = simulate(
+        &[],
+        &ScheduleCosts::new(Vec::new()).unwrap(),
+        &Links::instant(0, 0),
+    )
+    .unwrap();
     assert_eq!((none.makespan, none.steps_per_second()), (0.0, 0.0));
     assert!(gantt_svg(&none).ends_with("</svg>\n"));
     assert_eq!(gantt_text(&none, 1.0), "");

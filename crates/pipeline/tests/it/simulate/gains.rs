@@ -2,7 +2,7 @@
 
 use loraloom_pipeline::{
     schedule::{PipelineShape, Schedule},
-    simulate::{Costs, Link, Links, best_warmup},
+    simulate::{Link, Links, ScheduleCosts, best_warmup},
 };
 
 use crate::simulate::support::{ALL, passes, run, run_uniform};
@@ -35,7 +35,7 @@ fn stages_scale() {
         let pass = 0.55 / stages as f64;
         let shape = PipelineShape::new(stages, groups, 1, 24);
         let links = Links::new(vec![link; stages - 1], vec![33.6e6; groups]).unwrap();
-        let costs = Costs::uniform(stages, groups, passes(pass, pass)).unwrap();
+        let costs = ScheduleCosts::uniform(stages, groups, passes(pass, pass)).unwrap();
         let shape = best_warmup(Schedule::LoraPp, shape, 2 * stages, &costs, &links).unwrap();
         let simulation = run(Schedule::LoraPp, &shape, passes(pass, pass), &links);
         simulation.steady_steps_per_second().unwrap()
@@ -62,7 +62,7 @@ fn warmup_is_chosen_by_simulation() {
         latency: 0.0,
     };
     let links = Links::new(vec![link; 3], vec![0.5; 8]).unwrap();
-    let costs = Costs::uniform(4, 8, passes(1.0, 1.0)).unwrap();
+    let costs = ScheduleCosts::uniform(4, 8, passes(1.0, 1.0)).unwrap();
     let shape = PipelineShape::new(4, 8, 1, 12);
     let chosen = |most_in_flight| {
         let best = best_warmup(Schedule::LoraPp, shape, most_in_flight, &costs, &links);

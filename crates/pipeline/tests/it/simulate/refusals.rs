@@ -2,7 +2,7 @@
 
 use loraloom_pipeline::{
     schedule::{Operation, PipelineShape, Schedule, operations},
-    simulate::{Costs, Link, Links, SimulationError, simulate, submission_order},
+    simulate::{Link, Links, ScheduleCosts, TimelineError, simulate, submission_order},
 };
 
 use crate::simulate::support::passes;
@@ -14,14 +14,14 @@ fn a_circular_wait_is_named() {
     lists[1].rotate_left(3);
     let first = lists[0].remove(1);
     lists[0].push(first);
-    let costs = Costs::uniform(2, 2, passes(1.0, 1.0)).unwrap();
+    let costs = ScheduleCosts::uniform(2, 2, passes(1.0, 1.0)).unwrap();
     let error = simulate(&lists, &costs, &Links::instant(2, 2)).unwrap_err();
     let operation = Operation::Backward {
         group: 0,
         microbatch: 0,
         step: 0,
     };
-    let expected = SimulationError::Deadlock {
+    let expected = TimelineError::Deadlock {
         stage: 0,
         position: 1,
         operation,
@@ -39,11 +39,11 @@ fn a_circular_wait_is_named() {
 #[test]
 fn lists_that_break_a_rule_are_refused() {
     let one = operations(Schedule::LoraPp, &PipelineShape::new(1, 1, 1, 2));
-    let costs = Costs::uniform(1, 1, passes(1.0, 1.0)).unwrap();
+    let costs = ScheduleCosts::uniform(1, 1, passes(1.0, 1.0)).unwrap();
     let refused_at = |list: Vec<Operation>| match simulate(&[list], &costs, &Links::instant(1, 1))
         .unwrap_err()
     {
-        SimulationError::Deadlock { position, .. } => position,
+        TimelineError::Deadlock { position, .. } => position,
         other => panic!("{other}"),
     };
     let swapped = |left, right| {
@@ -57,17 +57,14 @@ fn lists_that_break_a_rule_are_refused() {
     let mut repeated = one[0].clone();
     repeated.push(one[0][0]);
     let error = simulate(&[repeated], &costs, &Links::instant(1, 1)).unwrap_err();
-    assert!(matches!(
-        error,
-        SimulationError::Repeated { position: 6, .. }
-    ));
+    assert!(matches!(error, TimelineError::Repeated { position: 6, .. }));
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_its_numbers() {
     let lists = operations(Schedule::LoraPp, &PipelineShape::new(3, 2, 1, 1));
     let refusal = |stages, groups, links: &Links| {
-        let costs = Costs::uniform(stages, groups, passes(1.0, 1.0)).unwrap();
+        let costs = ScheduleCosts::uniform(stages, groups, passes(1.0, 1.0)).unwrap();
         simulate(&lists, &costs, links).unwrap_err().to_string()
     };
     let links = Links::instant(3, 2);
@@ -87,7 +84,7 @@ fn what_does_not_fit_is_refused_with_its_numbers() {
         refusal(3, 2, &Links::instant(3, 1)),
         "2 groups with a size expected, 1 found"
     );
-    assert!(Costs::uniform(1, 1, passes(-1.0, 1.0)).is_err());
+    assert!(ScheduleCosts::uniform(1, 1, passes(-1.0, 1.0)).is_err());
     let link = |bytes_per_second, latency| Link {
         bytes_per_second,
         latency,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use loraloom_pipeline::{
     schedule::{Operation, PipelineShape, Schedule, operations},
-    simulate::{Costs, Link, Links, PassCosts, simulate, submission_order},
+    simulate::{Link, Links, PassCosts, ScheduleCosts, simulate, submission_order},
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -100,7 +100,7 @@ proptest! {
     #[test]
     fn operations_start_as_soon_as_they_can(case in case()) {
         let lists = operations(case.schedule, &case.shape);
-        let costs = Costs::new(case.costs.clone()).unwrap();
+        let costs = ScheduleCosts::new(case.costs.clone()).unwrap();
         let links = Links::new(case.links.clone(), case.bytes.clone()).unwrap();
         let simulation = simulate(&lists, &costs, &links).unwrap();
 

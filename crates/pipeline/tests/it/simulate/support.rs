@@ -1,6 +1,6 @@
 use loraloom_pipeline::{
     schedule::{PipelineShape, Schedule, operations},
-    simulate::{Costs, Links, PassCosts, Simulation, simulate},
+    simulate::{Links, PassCosts, ScheduleCosts, Timeline, simulate},
 };
 
 pub(crate) const ALL: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe];
@@ -19,17 +19,13 @@ pub(crate) fn run(
     shape: &PipelineShape,
     costs: PassCosts,
     links: &Links,
-) -> Simulation {
-    let costs = Costs::uniform(shape.stages, shape.groups, costs).expect("costs");
+) -> Timeline {
+    let costs = ScheduleCosts::uniform(shape.stages, shape.groups, costs).expect("costs");
     simulate(&operations(schedule, shape), &costs, links).expect("no deadlock")
 }
 
 /// Equal stages and groups, hops without cost.
-pub(crate) fn run_uniform(
-    schedule: Schedule,
-    shape: &PipelineShape,
-    costs: PassCosts,
-) -> Simulation {
+pub(crate) fn run_uniform(schedule: Schedule, shape: &PipelineShape, costs: PassCosts) -> Timeline {
     let links = Links::instant(shape.stages, shape.groups);
     run(schedule, shape, costs, &links)
 }

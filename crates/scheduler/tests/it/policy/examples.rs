@@ -1,5 +1,6 @@
 use loraloom_scheduler::{
-    OutOfMemory, Outcome, Policy, Scheduler, SchedulerError, SchedulerOptions, TaskId, TaskState,
+    OutOfMemory, Policy, Scheduler, SchedulerError, SchedulerOptions, TaskId, TaskOutcome,
+    TaskState,
 };
 
 use crate::policy::{
@@ -59,7 +60,7 @@ fn what_can_never_fit_is_refused_with_the_numbers() {
         error.to_string(),
         "`adapter-0` is queued and cannot have taken steps"
     );
-    let error = world.scheduler.finish(TaskId(9), Outcome::Done, 0.0);
+    let error = world.scheduler.finish(TaskId(9), TaskOutcome::Done, 0.0);
     assert_eq!(error, Err(SchedulerError::UnknownTask(TaskId(9))));
 }
 
@@ -135,7 +136,7 @@ fn out_of_memory_parks_the_newest_of_the_lowest_priority_and_does_not_try_the_sa
     assert_eq!(world.out_of_memory(), OutOfMemory::OnlyOne(high));
     world
         .scheduler
-        .finish(high, Outcome::Done, world.now)
+        .finish(high, TaskOutcome::Done, world.now)
         .unwrap();
     world.decide();
     assert_eq!(world.state(low), TaskState::Running);

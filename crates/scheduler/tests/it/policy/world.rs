@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use loraloom_scheduler::{
-    Decision, OutOfMemory, Outcome, Past, Policy, Scheduler, SchedulerOptions, Task, TaskId,
+    Decision, OutOfMemory, Past, Policy, Scheduler, SchedulerOptions, Task, TaskId, TaskOutcome,
     TaskState,
 };
 
@@ -129,7 +129,7 @@ impl World {
             self.scheduler.progress(task, 1, tokens).unwrap();
             if self.scheduler.steps_taken(task) >= Some(self.tasks[&task].total_steps) {
                 self.scheduler
-                    .finish(task, Outcome::Done, self.now)
+                    .finish(task, TaskOutcome::Done, self.now)
                     .unwrap();
                 self.running.remove(&task);
                 ended.push(task);

@@ -10,7 +10,7 @@ use loraloom_scheduler::{
     Load, Member, Policy, Refusal, Room, Scheduler, SchedulerOptions, Task, TaskId,
 };
 use loraloom_simulator::{
-    Costs, Devices, Job, Metrics, Pace, Padding, Replay, SimulationError, chart_svg, replay,
+    ClockStep, Costs, Devices, Job, Metrics, Padding, Replay, SimulationError, chart_svg, replay,
 };
 use proptest::prelude::*;
 use rooms::{Chaos, OneEach};
@@ -77,12 +77,12 @@ fn scheduler<R: Room>(room: R) -> Scheduler<R> {
     Scheduler::new(room, options).unwrap()
 }
 
-fn one_each(jobs: &[Job], count: usize, pace: Pace) -> Replay {
+fn one_each(jobs: &[Job], count: usize, clock: ClockStep) -> Replay {
     let devices = Devices {
         padding: Padding::None,
         ..devices(count)
     };
-    let replayed = replay(jobs, devices, scheduler(OneEach::new(count)), pace).unwrap();
+    let replayed = replay(jobs, devices, scheduler(OneEach::new(count)), clock).unwrap();
     without_decision_times(replayed)
 }
 
@@ -112,14 +112,14 @@ proptest! {
         decide_every in prop::option::of(0.05..5.0_f64),
     ) {
         let jobs = jobs(&sketches);
-        let run = |pace| {
+        let run = |clock| {
             let devices = Devices { decide_every, ..devices(count) };
-            let replayed = replay(&jobs, devices, scheduler(Chaos::new(count, seed)), pace);
+            let replayed = replay(&jobs, devices, scheduler(Chaos::new(count, seed)), clock);
             without_decision_times(replayed.unwrap())
         };
-        let fast = run(Pace::Events);
-        prop_assert_eq!(&fast, &run(Pace::Iterations));
-        prop_assert_eq!(&fast, &run(Pace::Events));
+        let fast = run(ClockStep::Events);
+        prop_assert_eq!(&fast, &run(ClockStep::Iterations));
+        prop_assert_eq!(&fast, &run(ClockStep::Events));
         let mut tokens = 0;
         for (job, replayed) in jobs.iter().zip(&fast.jobs) {
             prop_assert_eq!(replayed.steps, job.task.total_steps);
@@ -142,7 +142,7 @@ proptest! {
         sketches in sketches(), count in 1_usize..5,
     ) {
         let jobs = jobs(&sketches);
-        let replayed = one_each(&jobs, count, Pace::Events);
+        let replayed = one_each(&jobs, count, ClockStep::Events);
         let mut free = vec![0_u64; count];
         let mut busy = 0;
         for (job, replayed) in jobs.iter().zip(&replayed.jobs) {
@@ -155,7 +155,7 @@ proptest! {
         }
         prop_assert_eq!(replayed.busy_nanoseconds, busy);
         // Asked at every boundary, a scheduler that has no news says the same.
-        let slow = one_each(&jobs, count, Pace::Decisions);
+        let slow = one_each(&jobs, count, ClockStep::Decisions);
         prop_assert!(slow.decisions.len() >= replayed.decisions.len());
         prop_assert_eq!(slow.jobs, replayed.jobs);
         prop_assert_eq!(slow.moments, replayed.moments);
@@ -178,7 +178,13 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
         costs,
         ..devices(1)
     };
-    let replayed = replay(&jobs, devices, scheduler(OneEach::new(1)), Pace::Events).unwrap();
+    let replayed = replay(
+        &jobs,
+        devices,
+        scheduler(OneEach::new(1)),
+        ClockStep::Events,
+    )
+    .unwrap();
     let metrics = Metrics::of(&replayed);
     let seen = [
         metrics.average_completion_seconds,
@@ -200,7 +206,7 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
         },
         ..devices
     };
-    let over = replay(&jobs, small, scheduler(OneEach::new(1)), Pace::Events).unwrap();
+    let over = replay(&jobs, small, scheduler(OneEach::new(1)), ClockStep::Events).unwrap();
     assert_eq!(over.iterations_out_of_memory, 15);
     let svg = chart_svg(&[("alone", &replayed), ("again", &over)]);
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
@@ -229,12 +235,12 @@ impl Room for Full {
 #[test]
 fn jobs_that_wait_for_ever_are_an_error() {
     let jobs = jobs(&[(0, 1, 64, 8, 10), (2, 1, 64, 8, 5)]);
-    let starved = replay(&jobs, devices(1), scheduler(Full), Pace::Events).unwrap_err();
+    let starved = replay(&jobs, devices(1), scheduler(Full), ClockStep::Events).unwrap_err();
     assert!(matches!(
         starved,
         SimulationError::Starved { waiting: 2, .. }
     ));
-    let none = replay(&[], devices(1), scheduler(Full), Pace::Events).unwrap();
+    let none = replay(&[], devices(1), scheduler(Full), ClockStep::Events).unwrap();
     let metrics = Metrics::of(&none);
     assert_eq!(metrics.makespan_seconds.to_bits(), 0.0_f64.to_bits());
     assert!(chart_svg(&[("none", &none)]).ends_with("</svg>\n"));
