@@ -197,6 +197,36 @@ fn modules_of_the_trainer_use_only_those_above() {
     assert!(floors.values().max() < Some(&6), "six floors");
 }
 
+#[test]
+fn no_two_public_types_share_a_name() {
+    let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates"))
+        .expect("crates")
+        .flatten()
+    {
+        let mut files = Vec::new();
+        sources(&entry.path().join("src"), &mut files);
+        for file in files {
+            let code = fs::read_to_string(&file).expect("a source");
+            for line in code.lines() {
+                let mut words = line.split_whitespace();
+                let kinds = ["struct", "enum", "trait", "type", "union"];
+                if words.next() != Some("pub")
+                    || !words.next().is_some_and(|kind| kinds.contains(&kind))
+                {
+                    continue;
+                }
+                let name = names(words.next().unwrap_or_default())[0].to_owned();
+                let own = entry.file_name().to_string_lossy().into_owned();
+                homes.entry(name).or_default().insert(own);
+            }
+        }
+    }
+    assert!(homes.len() > 300, "{} types", homes.len());
+    homes.retain(|_, crates| crates.len() > 1);
+    assert!(homes.is_empty(), "{homes:?}");
+}
+
 /// Code spans of a table's cell.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
