@@ -107,11 +107,15 @@ impl Moment<'_, '_> {
                 records.insert(*id, record);
             }
         }
-        let running_tasks: Vec<&Task> = match running {
-            Running::Kept(snapshot) => snapshot.tasks().map(|(_, task)| task).collect(),
-            Running::There | Running::Lost => tasks.running().collect(),
+        let begun: Vec<&Task> = match running {
+            Running::Kept(snapshot) => {
+                let kept = snapshot.tasks().map(|(_, task)| task);
+                kept.chain(tasks.waiting()).collect()
+            }
+            // A task that was on its way between groups when a stage was lost is in none.
+            Running::There | Running::Lost => tasks.live().collect(),
         };
-        for task in running_tasks.into_iter().chain(tasks.waiting()) {
+        for task in begun {
             let record = if task.is_running() && matches!(running, Running::Lost) {
                 as_before(writer, room, before, task.record_without_steps())?
             } else {

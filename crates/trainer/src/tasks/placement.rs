@@ -225,21 +225,22 @@ impl Placement {
         let arrived = arrivals
             .values()
             .filter(|task| !kept_ids.contains(&task.id));
-        for (group, task) in kept.chain(arrived.map(|task| (0, task))) {
-            let id = task.id;
-            match state(id) {
-                Some(TaskState::Running) => {
-                    self.tasks.insert(task.clone());
-                    if let Some(adapter) = self.adapter(id)? {
-                        self.pipeline.reserve_groups(group + 1)?;
-                        self.pipeline.push(group, adapter)?;
-                        self.tasks.join(id, group);
-                    }
-                }
-                Some(state) if !state.is_final() && self.tasks.get(id).is_none() => {
-                    self.tasks.insert(task.clone());
-                }
-                _ => {}
+        let back: Vec<(usize, &Task)> = kept.chain(arrived.map(|task| (0, task))).collect();
+        // All of them before the first goes back to the stages, which may fail.
+        for (_, task) in &back {
+            let runs = state(task.id) == Some(TaskState::Running);
+            let waits = state(task.id).is_some_and(|state| !state.is_final());
+            if runs || waits && self.tasks.get(task.id).is_none() {
+                self.tasks.insert((*task).clone());
+            }
+        }
+        for (group, task) in back {
+            if state(task.id) == Some(TaskState::Running)
+                && let Some(adapter) = self.adapter(task.id)?
+            {
+                self.pipeline.reserve_groups(group + 1)?;
+                self.pipeline.push(group, adapter)?;
+                self.tasks.join(task.id, group);
             }
         }
         Ok(())

@@ -121,18 +121,17 @@ impl TaskFactory<'_> {
             return Ok(());
         }
         let mut task = Task::new(id, adapter.clone(), rows)?;
+        if let Some((_, saved)) = &saved {
+            task.waited = saved.record.waited;
+        }
         match saved.map(|(_, saved)| saved) {
             Some(saved) if saved.record.standing == Standing::Begun => {
-                task.waited = saved.record.waited;
                 task.restore(&saved.record);
                 task.initial = saved.initial;
                 task.shape = saved.shape;
                 task.state = saved.adapter.map_or(State::Waiting, State::Parked);
             }
-            saved => {
-                task.waited = saved.map_or(0.0, |saved| saved.record.waited);
-                prepared.warnings.extend(self.begin(&mut task)?);
-            }
+            _ => prepared.warnings.extend(self.begin(&mut task)?),
         }
         prepared.tasks.push(task);
         Ok(())

@@ -42,6 +42,11 @@ impl Tasks {
     }
 
     /// All tasks that have not ended, by their ids.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Task> {
+        self.live.values()
+    }
+
+    /// As [`live`](Self::live).
     pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Task> {
         self.live.values_mut()
     }
@@ -116,7 +121,8 @@ impl Tasks {
         }
     }
 
-    /// Takes a task out of its group; its adapter is with the caller.
+    /// Takes a task out of its group; its adapter is with the caller. Its state stays `Running`: it joins
+    /// another group, or the caller sets its state.
     pub(crate) fn leave(&mut self, id: TaskId) {
         if let Some(place) = self.place(id) {
             self.groups[place.group].remove(place.slot);
