@@ -1,6 +1,10 @@
 //! Orders of a queue to a run.
 
-use std::sync::atomic::AtomicBool;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread::sleep,
+    time::Duration,
+};
 
 use burn::tensor::Device;
 use loraloom_config::{LoadOptions, RunConfig};
@@ -11,18 +15,37 @@ use loraloom_trainer::{
 };
 use serde_json::json;
 
-/// Gives one list of orders at a time, and ends the run after the last.
-struct Orders(Vec<Vec<Order>>);
+/// Submits a task, and once it trains gives the other orders, one at a time; then ends the run.
+struct Orders<'a> {
+    task: Option<NewTask>,
+    trains: bool,
+    others: Vec<Order>,
+    news: &'a AtomicBool,
+}
 
-impl TaskSource for Orders {
-    fn event(&mut self, _event: &Event) {}
+impl TaskSource for Orders<'_> {
+    fn event(&mut self, event: &Event) {
+        if matches!(event, Event::Step { .. }) {
+            self.trains = true;
+            self.news.store(true, Ordering::Relaxed);
+        }
+    }
 
     fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
         Ok(())
     }
 
     fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
-        Ok((!self.0.is_empty()).then(|| self.0.remove(0)))
+        self.news.store(false, Ordering::Relaxed);
+        if let Some(task) = self.task.take() {
+            return Ok(Some(vec![Order::Train(Box::new(task))]));
+        }
+        if !self.trains {
+            // Its rows are read beside the run.
+            sleep(Duration::from_millis(5));
+            return Ok(Some(Vec::new()));
+        }
+        Ok((!self.others.is_empty()).then(|| vec![self.others.remove(0)]))
     }
 
     fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
@@ -53,10 +76,6 @@ fn a_task_may_be_paused_twice() {
         sweep: None,
         paused: false,
     };
-    let mut orders = vec![vec![Order::Train(Box::new(task))]];
-    // Its rows are read beside the run.
-    orders.extend(vec![Vec::new(); 50]);
-    orders.extend([vec![Order::Pause(id)], vec![Order::Pause(id)], Vec::new()]);
     let mut served = config;
     served.adapters.clear();
     let run = Run::prepare(served, &[Device::flex()]).unwrap();
