@@ -79,10 +79,18 @@ fn a_task_may_be_paused_twice() {
     let mut served = config;
     served.adapters.clear();
     let run = Run::prepare(served, &[Device::flex()]).unwrap();
-    let never = AtomicBool::new(false);
-    let report = run
-        .serve(&mut Orders(orders), Signals::from(&never))
-        .unwrap();
+    let (never, news) = (AtomicBool::new(false), AtomicBool::new(false));
+    let signals = Signals {
+        news: &news,
+        ..Signals::from(&never)
+    };
+    let mut orders = Orders {
+        task: Some(task),
+        trains: false,
+        others: vec![Order::Pause(id), Order::Pause(id)],
+        news: &news,
+    };
+    let report = run.serve(&mut orders, signals).unwrap();
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }
