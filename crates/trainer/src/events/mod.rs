@@ -1,4 +1,4 @@
-//! What a run tells: lines of `events.jsonl`, and calls of its observer, which may also give it orders.
+//! Events of a run: lines of `events.jsonl`, and calls of its observer, which may also give orders.
 
 mod event;
 mod log;

@@ -1,4 +1,4 @@
-//! What a run and its adapters came to.
+//! Results of a run and its adapters.
 
 mod leaderboard;
 mod pace;

@@ -27,7 +27,7 @@ pub(super) fn announce(
     let mut warnings: Vec<String> = stages
         .iter()
         .zip(&products)
-        // Whoever turned it off knows.
+        // A user who turned cuBLAS off needs no warning.
         .filter(|(_, by)| by.contains("without cuBLAS") && !by.ends_with(" is off"))
         .map(|(stage, by)| format!("products on {stage} are by {by}"))
         .collect();

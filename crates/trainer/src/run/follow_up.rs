@@ -1,4 +1,4 @@
-//! What follows from a step of a task: checks, evaluation, saves, and its end.
+//! Checks, evaluates, saves and ends a task after a step.
 
 use std::collections::BTreeMap;
 
@@ -185,7 +185,7 @@ impl Session<'_> {
 
     /// Keeps the report of a task that was taken out.
     pub(super) fn conclude(&mut self, mut task: Task, outcome: Outcome) {
-        // What is being written may be of this task.
+        // The writer may be writing this task.
         self.saver.wait_for(&mut task, &mut self.log);
         self.saver.ask();
         let (id, name) = (task.id, &task.config.name);
