@@ -257,6 +257,8 @@ mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() 
 mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
     'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
+mutation paused-twice-is-an-error $trainer/run/serving.rs 'state.can_become(TaskState::Paused)' '!state.is_final()' \
+    a_task_may_be_paused_twice
 mutation copy-is-back $trainer/run/serving.rs ' && now == self.seen' '' waits_for_data_that_is_away
 mutation full-is-usage crates/cli/src/failure.rs \
     'TrainerError::Write { source, .. } if is_full(source)' 'TrainerError::Write { source, .. } if !is_full(source)' \
