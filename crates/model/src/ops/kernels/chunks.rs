@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::AttentionShape;
 
-/// Places are a multiple of this: whole tiles of products, and few different shapes.
+/// Places are a multiple of this, or 16 or 32: whole tiles of products, and few different shapes.
 const PLACES: usize = 64;
 /// Sequences up to this length join longer ones whatever the padding: a launch costs more.
 pub(super) const SHORT: usize = 256;
@@ -39,6 +39,14 @@ pub(super) struct Part {
     pub(super) keys: Range<usize>,
 }
 
+fn padded(length: usize) -> usize {
+    if length < PLACES {
+        length.next_power_of_two().max(16)
+    } else {
+        length.next_multiple_of(PLACES)
+    }
+}
+
 /// Chunks of sequences of these lengths, longest first, within the limits; at least one sequence and
 /// [`PLACES`] queries a part.
 ///
@@ -50,15 +58,14 @@ pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limits: Limits) 
     let mut chunks = Vec::new();
     let mut start = 0;
     while start < lengths.len() {
-        let places = lengths[start].next_multiple_of(PLACES);
+        let places = padded(lengths[start]);
         let of_query = shape.num_heads * places;
         let queries = limits.scores / of_query / PLACES * PLACES;
         let queries = queries.clamp(PLACES, limits.queries).min(places);
         let most = limits.scores / (of_query * queries);
-        let alike = lengths[start..].iter().take_while(|&&length| {
-            let own = length.next_multiple_of(PLACES);
-            places <= SHORT || 4 * own >= 3 * places
-        });
+        let alike = lengths[start..]
+            .iter()
+            .take_while(|&&length| places <= SHORT || 4 * padded(length) >= 3 * places);
         let end = start + alike.take(most.max(1)).count();
         let part = |start: usize| {
             let end = (start + queries).min(places);
@@ -128,6 +135,15 @@ mod tests {
         assert_eq!(ends(&[257, 200, 192]), [2, 3]);
         assert_eq!(ends(&[520, 513, 512, 385, 384]), [4, 5]);
         assert!(ends(&[]).is_empty());
+    }
+
+    #[test]
+    fn places_are_few_sizes_that_hold_all_sequences() {
+        let places = |length| chunks(&[length, 1], &shape(None), ANY)[0].places;
+        assert_eq!(
+            [1, 16, 17, 23, 33, 64, 65].map(places),
+            [16, 16, 32, 32, 64, 64, 128]
+        );
     }
 
     /// In parts of equal keys, as many as one sequence has.
