@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{MeasuredIteration, Member, Refusal, Room, Task, TaskId};
+use loraloom_scheduler::{Load, MeasuredIteration, Member, Refusal, Room, Task, TaskId};
 
 use crate::Random;
 
@@ -21,6 +21,9 @@ pub struct RandomRoom {
     left: BTreeMap<TaskId, usize>,
     welcome: Option<TaskId>,
     iterations: usize,
+    /// Steps were taken back, which `left` does not know of: from then on no task is refused that would
+    /// be alone.
+    ran_out: bool,
 }
 
 impl RandomRoom {
@@ -36,6 +39,7 @@ impl RandomRoom {
             left: BTreeMap::new(),
             welcome: None,
             iterations: 1,
+            ran_out: false,
         }
     }
 
@@ -77,7 +81,9 @@ impl Room for RandomRoom {
     fn place(&mut self, task: &Task, group: Option<usize>) -> Result<usize, Refusal> {
         let known = self.left.contains_key(&task.id);
         self.left.entry(task.id).or_insert(task.total_steps);
-        if known && self.welcome != Some(task.id) && self.happens(self.refused) {
+        let alone = self.ran_out && self.groups.iter().all(Vec::is_empty);
+        let welcome = alone || self.welcome == Some(task.id);
+        if known && !welcome && self.happens(self.refused) {
             let reason = "a whim".to_owned();
             return Err(Refusal { reason });
         }
@@ -115,6 +121,10 @@ impl Room for RandomRoom {
 
     fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
         Some(self.iterations)
+    }
+
+    fn out_of_memory(&mut self, _: Load) {
+        self.ran_out = true;
     }
 
     fn measured(&mut self, iteration: &MeasuredIteration) {

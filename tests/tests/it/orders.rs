@@ -1,6 +1,8 @@
 //! Orders of a queue to a run.
 
 use std::{
+    fs,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread::sleep,
     time::Duration,
@@ -15,18 +17,27 @@ use loraloom_trainer::{
 };
 use serde_json::json;
 
-/// Submits a task, and once it trains gives the other orders, one at a time; then ends the run.
-struct Orders<'a> {
-    task: Option<NewTask>,
-    trains: bool,
-    others: Vec<Order>,
+const ID: TaskId = TaskId(7);
+
+/// What a run has told of its task.
+#[derive(Default)]
+struct Told {
+    steps: usize,
+    /// Why it trains or waits.
+    reason: String,
+}
+
+/// Orders that follow from what was told; `None` ends the run.
+struct Script<'a, F> {
+    told: Told,
+    next: F,
     news: &'a AtomicBool,
 }
 
-impl TaskSource for Orders<'_> {
+impl<F: FnMut(&Told) -> Option<Vec<Order>>> TaskSource for Script<'_, F> {
     fn event(&mut self, event: &Event) {
         if matches!(event, Event::Step { .. }) {
-            self.trains = true;
+            self.told.steps += 1;
             self.news.store(true, Ordering::Relaxed);
         }
     }
@@ -37,60 +48,95 @@ impl TaskSource for Orders<'_> {
 
     fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
         self.news.store(false, Ordering::Relaxed);
-        if let Some(task) = self.task.take() {
-            return Ok(Some(vec![Order::Train(Box::new(task))]));
-        }
-        if !self.trains {
-            // Its rows are read beside the run.
-            sleep(Duration::from_millis(5));
-            return Ok(Some(Vec::new()));
-        }
-        Ok((!self.others.is_empty()).then(|| vec![self.others.remove(0)]))
+        // Rows are read beside the run.
+        sleep(Duration::from_millis(5));
+        Ok((self.next)(&self.told))
     }
 
-    fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+    fn decided(&mut self, reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+        self.told.reason = reasons.iter().map(|(_, reason)| reason.as_str()).collect();
         Ok(())
     }
 }
 
-/// A queue that could not note that an order was carried out gives it again.
-#[test]
-fn a_task_may_be_paused_twice() {
-    let directory = tempfile::tempdir().unwrap();
+/// A run without adapters in this directory, and a task for it with a dataset of its own.
+fn run_and_task(directory: &Path) -> (Run, NewTask) {
     let adapter = json!({
         "name": "a", "dataset": "data", "lora": {"r": 2},
         "train": {"batch_size": 1, "max_seq_len": 32, "max_steps": 100_000},
     });
-    let value = Fixture::open("llama-gqa").config(&[adapter], &directory.path().join("run"));
-    let path = directory.path().join("config.json");
+    let mut value = Fixture::open("llama-gqa").config(&[adapter], &directory.join("run"));
+    let data = directory.join("data.jsonl");
+    fs::copy(value["datasets"]["data"]["path"].as_str().unwrap(), &data).unwrap();
+    value["datasets"]["data"]["path"] = json!(data);
+    let path = directory.join("config.json");
     let config = RunConfig::load_yaml(&value.to_string(), &path, &LoadOptions::default());
-    let config = config.unwrap().config;
+    let mut config = config.unwrap().config;
     let (inspected, _) = inspect(&config).unwrap();
-    let id = TaskId(7);
     let task = NewTask {
-        id,
-        adapter: config.adapters[0].clone(),
+        id: ID,
+        adapter: config.adapters.remove(0),
         dataset: config.datasets["data"].clone(),
         seed: config.seed,
         digest: inspected[0].digest.clone(),
         sweep: None,
         paused: false,
     };
-    let mut served = config;
-    served.adapters.clear();
-    let run = Run::prepare(served, &[Device::flex()]).unwrap();
+    (Run::prepare(config, &[Device::flex()]).unwrap(), task)
+}
+
+/// The only task, interrupted by the script's end.
+fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<Order>>) {
     let (never, news) = (AtomicBool::new(false), AtomicBool::new(false));
     let signals = Signals {
         news: &news,
         ..Signals::from(&never)
     };
-    let mut orders = Orders {
-        task: Some(task),
-        trains: false,
-        others: vec![Order::Pause(id), Order::Pause(id)],
+    let mut script = Script {
+        told: Told::default(),
+        next,
         news: &news,
     };
-    let report = run.serve(&mut orders, signals).unwrap();
+    let report = run.serve(&mut script, signals).unwrap();
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
+}
+
+/// A queue that could not note that an order was carried out gives it again.
+#[test]
+fn a_task_may_be_paused_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run, task) = run_and_task(directory.path());
+    let mut task = Some(Order::Train(Box::new(task)));
+    let mut pauses = vec![Order::Pause(ID); 2];
+    follow(run, |told| match task.take() {
+        Some(train) => Some(vec![train]),
+        None if told.steps == 0 => Some(Vec::new()),
+        None => pauses.pop().map(|pause| vec![pause]),
+    });
+}
+
+#[test]
+fn a_task_that_is_paused_while_its_data_is_away_waits_until_it_is_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run, task) = run_and_task(directory.path());
+    let [data, away] = ["data.jsonl", "away.jsonl"].map(|name| directory.path().join(name));
+    fs::rename(&data, &away).unwrap();
+    let mut task = Some(Order::Train(Box::new(task)));
+    let (mut pauses, mut resumes) = (Some(Order::Pause(ID)), Some(Order::Resume(ID)));
+    follow(run, |told| {
+        let reason = told.reason.as_str();
+        let next = if task.is_some() {
+            task.take()
+        } else if reason.contains("when that can be read again") && pauses.is_some() {
+            fs::rename(&away, &data).unwrap();
+            pauses.take()
+        } else if reason.contains("owner") {
+            resumes.take()
+        } else {
+            assert!(resumes.is_none() || told.steps == 0, "{reason}");
+            None
+        };
+        (told.steps == 0).then(|| next.into_iter().collect())
+    });
 }
