@@ -81,12 +81,11 @@ impl AdapterState {
         }
         // Not one shared by both: the optimizer updates moments in place.
         let zeros = || LoraPair::zeros(spec.r, d_in, d_out, &weights.a.device());
-        let (first_moment, second_moment) = (zeros(), zeros());
         Ok(Self {
+            first_moment: zeros(),
+            second_moment: zeros(),
             spec,
             weights,
-            first_moment,
-            second_moment,
         })
     }
 
@@ -106,13 +105,8 @@ impl AdapterState {
         let device = device.clone().without_autodiff();
         let a = TensorData::new(uniform_a(spec.r, d_in, seed, module), [spec.r, d_in]);
         let a = Tensor::from_data(a, (&device, DType::F32));
-        Self::new(
-            spec,
-            LoraPair {
-                a,
-                b: Tensor::zeros([spec.r, d_out], (&device, DType::F32)),
-            },
-        )
+        let b = Tensor::zeros([spec.r, d_out], (&device, DType::F32));
+        Self::new(spec, LoraPair { a, b })
     }
 }
 

@@ -82,10 +82,8 @@ impl Packed {
 /// A parameter's value outside of any graph, and a function that gives it another value.
 fn detached(param: Param<Tensor<2>>) -> (Tensor<2>, impl FnOnce(Tensor<2>) -> Param<Tensor<2>>) {
     let (id, value, mapper) = param.consume();
-    let (strategy, tracked) = (
-        value.gradient_checkpointing_strategy(),
-        value.is_require_grad(),
-    );
+    let strategy = value.gradient_checkpointing_strategy();
+    let tracked = value.is_require_grad();
     let restore = move |next: Tensor<2>| {
         let next = match strategy {
             Some(strategy) => next
@@ -177,11 +175,9 @@ impl AdapterBank {
     /// # Errors
     /// [`BatchLoraError::NoSuchSlot`].
     pub fn extract(&self, slot: usize) -> Result<Option<AdapterState>, BatchLoraError> {
-        let Some(spec) = self.slots.get(slot) else {
-            return Err(self.no_such_slot(slot));
-        };
+        let spec = self.spec(slot)?;
         let ranks = self.ranks(slot);
-        Ok(self.packed.as_ref().zip(*spec).map(|(packed, spec)| {
+        Ok(self.packed.as_ref().zip(spec).map(|(packed, spec)| {
             let rows = |pair: &LoraPair| {
                 pair.map(|t| {
                     let width = t.dims()[1];
@@ -220,18 +216,15 @@ impl AdapterBank {
         let mut routed = Vec::new();
         for (segment, &loss_scale) in segments.iter().zip(segments.loss_scales()) {
             let slot = segment.slot;
-            let Some(spec) = self.slots.get(slot) else {
-                return Err(self.no_such_slot(slot));
-            };
+            let spec = self.spec(slot)?;
             if let Some(spec) = spec.filter(|_| !segment.rows.is_empty()) {
-                let dropout = draws
-                    .filter(|_| spec.lora_dropout > 0.0)
-                    .map(|draws| DropoutKey {
-                        probability: spec.lora_dropout,
-                        seed: draws[slot].seed,
-                        step: draws[slot].step,
-                        module: self.module,
-                    });
+                let draws = draws.filter(|_| spec.lora_dropout > 0.0);
+                let dropout = draws.map(|draws| DropoutKey {
+                    probability: spec.lora_dropout,
+                    seed: draws[slot].seed,
+                    step: draws[slot].step,
+                    module: self.module,
+                });
                 routed.push(RoutedSegment {
                     rows: segment.rows.clone(),
                     ranks: self.ranks(slot),
@@ -361,11 +354,9 @@ impl AdapterBank {
         start..start + self.slots[slot].map_or(0, |spec| spec.r)
     }
 
-    fn no_such_slot(&self, slot: usize) -> BatchLoraError {
-        BatchLoraError::NoSuchSlot {
-            slot,
-            slots: self.slots.len(),
-        }
+    fn spec(&self, slot: usize) -> Result<Option<LoraSpec>, BatchLoraError> {
+        let (found, slots) = (self.slots.get(slot).copied(), self.slots.len());
+        found.ok_or(BatchLoraError::NoSuchSlot { slot, slots })
     }
 
     /// The bank with its parameters mapped.
@@ -445,11 +436,8 @@ impl Module for AdapterBank {
 
 impl ModuleDisplayDefault for AdapterBank {
     fn content(&self, content: Content) -> Option<Content> {
-        let ranks: Vec<_> = self
-            .slots
-            .iter()
-            .map(|slot| slot.map_or(0, |spec| spec.r))
-            .collect();
+        let ranks = self.slots.iter().map(|slot| slot.map_or(0, |spec| spec.r));
+        let ranks: Vec<_> = ranks.collect();
         content.add_debug_attribute("ranks", &ranks).optional()
     }
 

@@ -48,24 +48,14 @@ impl DropoutKey {
         (1.0 / (1.0 - self.probability)) as f32
     }
 
-    /// Writes row `row` of the mask: 0 for a dropped element, `1 / (1 - p)` for a kept one.
-    pub fn fill_row(&self, row: u32, mask: &mut [f32]) {
-        fill_row(
-            self.seed,
-            [row, self.step, self.module],
-            self.threshold(),
-            self.keep_scale(),
-            mask,
-        );
-    }
-
-    /// The mask for these rows, `[rows, columns]` row by row.
+    /// The mask for these rows, `[rows, columns]` row by row: 0 for a dropped element, `1 / (1 - p)` for a
+    /// kept one.
     pub fn mask(&self, rows: &[u32], columns: usize) -> Vec<f32> {
         let mut mask = vec![0.0; rows.len() * columns];
-        if columns > 0 {
-            for (&row, mask) in rows.iter().zip(mask.chunks_exact_mut(columns)) {
-                self.fill_row(row, mask);
-            }
+        let (threshold, keep) = (self.threshold(), self.keep_scale());
+        for (&row, mask) in rows.iter().zip(mask.chunks_exact_mut(columns.max(1))) {
+            let counter = [row, self.step, self.module];
+            fill_row(self.seed, counter, threshold, keep, mask);
         }
         mask
     }

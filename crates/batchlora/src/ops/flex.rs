@@ -96,10 +96,7 @@ impl BatchLoraOps for Flex {
                     let into = MatrixMut::new(&mut product, rows.len(), width, width);
                     multiply(into, Output::Replace, scale(segment, side), s, w);
                     let masked = masked(&product, width, &routing, segment, rows, side);
-                    let product = masked.as_deref().unwrap_or(&product);
-                    out.iter_mut()
-                        .zip(product)
-                        .for_each(|(out, product)| *out += product);
+                    add(out, masked.as_deref().unwrap_or(&product));
                 } else {
                     let into = MatrixMut::new(out, rows.len(), width, width);
                     multiply(into, Output::Add, scale(segment, side), s, w);
@@ -148,10 +145,8 @@ impl BatchLoraOps for Flex {
                         .par_iter()
                         .map(|(segment, rows)| product(segment, rows.clone()))
                         .collect();
-                    for product in products {
-                        out.iter_mut()
-                            .zip(product)
-                            .for_each(|(out, product)| *out += product);
+                    for product in &products {
+                        add(out, product);
                     }
                 }
             });
@@ -161,6 +156,11 @@ impl BatchLoraOps for Flex {
     fn seed_gradient(output: FloatTensor<Self>, _gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         reference::scalar_root::<Self>(&output)
     }
+}
+
+fn add(out: &mut [f32], product: &[f32]) {
+    let pairs = out.iter_mut().zip(product);
+    pairs.for_each(|(out, product)| *out += product);
 }
 
 fn scale(segment: &RoutedSegment, side: Side) -> f32 {

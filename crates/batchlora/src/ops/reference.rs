@@ -17,28 +17,24 @@ fn to_dtype<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> 
     }
 }
 
-/// A segment's rows in `float32`.
-fn rows<B: Backend>(tensor: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
-    let rows = B::float_slice(
-        tensor.clone(),
-        &[Slice::from(segment.rows.clone()), Slice::full()],
-    );
-    to_dtype::<B>(rows, DType::F32)
+/// The place of a segment in a wide operand.
+fn rows(segment: &RoutedSegment) -> [Slice; 2] {
+    [segment.rows.clone().into(), Slice::full()]
 }
 
-fn narrow_rows<B: Backend>(tensor: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
-    let columns = Slice::from(0..segment.ranks.len());
-    B::float_slice(
-        tensor.clone(),
-        &[Slice::from(segment.rows.clone()), columns],
-    )
+/// The place of a segment in a narrow operand.
+fn narrow(segment: &RoutedSegment) -> [Slice; 2] {
+    [segment.rows.clone().into(), (0..segment.ranks.len()).into()]
 }
 
-fn ranks<B: Backend>(weight: &FloatTensor<B>, segment: &RoutedSegment) -> FloatTensor<B> {
-    B::float_slice(
-        weight.clone(),
-        &[Slice::from(segment.ranks.clone()), Slice::full()],
-    )
+/// The place of a segment's adapter in a packed weight.
+fn ranks(segment: &RoutedSegment) -> [Slice; 2] {
+    [segment.ranks.clone().into(), Slice::full()]
+}
+
+/// A part of a tensor in `float32`.
+fn part<B: Backend>(tensor: &FloatTensor<B>, place: [Slice; 2]) -> FloatTensor<B> {
+    to_dtype::<B>(B::float_slice(tensor.clone(), &place), DType::F32)
 }
 
 fn zeros<B: Backend>(shape: [usize; 2], like: &FloatTensor<B>) -> FloatTensor<B> {
@@ -81,20 +77,18 @@ pub(crate) fn shrink<B: Backend>(
 ) -> FloatTensor<B> {
     let mut out = zeros::<B>([wide.shape()[0], routing.rank_max()], &wide);
     for segment in routing.segments() {
-        let x = masked::<B>(rows::<B>(&wide, segment), routing, segment, side);
-        let product = B::float_matmul(x, B::float_transpose(ranks::<B>(&weight, segment)));
-        let place = [
-            Slice::from(segment.rows.clone()),
-            Slice::from(0..segment.ranks.len()),
-        ];
-        out = B::float_slice_assign(out, &place, scaled::<B>(product, segment, side));
+        let x = masked::<B>(part::<B>(&wide, rows(segment)), routing, segment, side);
+        let weight = part::<B>(&weight, ranks(segment));
+        let product = B::float_matmul(x, B::float_transpose(weight));
+        let product = scaled::<B>(product, segment, side);
+        out = B::float_slice_assign(out, &narrow(segment), product);
     }
     out
 }
 
 pub(crate) fn expand_add<B: Backend>(
     wide: FloatTensor<B>,
-    narrow: FloatTensor<B>,
+    compact: FloatTensor<B>,
     weight: FloatTensor<B>,
     routing: &Routing,
     side: Side,
@@ -102,35 +96,30 @@ pub(crate) fn expand_add<B: Backend>(
     let dtype = wide.dtype();
     let mut out = wide;
     for segment in routing.segments() {
-        let product = B::float_matmul(
-            narrow_rows::<B>(&narrow, segment),
-            ranks::<B>(&weight, segment),
-        );
+        let compact = part::<B>(&compact, narrow(segment));
+        let product = B::float_matmul(compact, part::<B>(&weight, ranks(segment)));
         let product = scaled::<B>(masked::<B>(product, routing, segment, side), segment, side);
-        let sum = B::float_add(rows::<B>(&out, segment), product);
-        let place = [Slice::from(segment.rows.clone()), Slice::full()];
-        out = B::float_slice_assign(out, &place, to_dtype::<B>(sum, dtype));
+        let sum = B::float_add(part::<B>(&out, rows(segment)), product);
+        out = B::float_slice_assign(out, &rows(segment), to_dtype::<B>(sum, dtype));
     }
     out
 }
 
 pub(crate) fn weight_grad<B: Backend>(
     wide: FloatTensor<B>,
-    narrow: FloatTensor<B>,
+    compact: FloatTensor<B>,
     routing: &Routing,
     side: Side,
 ) -> FloatTensor<B> {
     let mut out = zeros::<B>([routing.rank_sum(), wide.shape()[1]], &wide);
     for segment in routing.segments() {
-        let x = masked::<B>(rows::<B>(&wide, segment), routing, segment, side);
-        let product = B::float_matmul(B::float_transpose(narrow_rows::<B>(&narrow, segment)), x);
+        let x = masked::<B>(part::<B>(&wide, rows(segment)), routing, segment, side);
+        let compact = part::<B>(&compact, narrow(segment));
+        let product = B::float_matmul(B::float_transpose(compact), x);
+        let product = B::float_mul_scalar(product, segment.gradient_factor(side).into());
         // A slot may have several segments: its gradient is their sum.
-        let sum = B::float_add(
-            ranks::<B>(&out, segment),
-            B::float_mul_scalar(product, segment.gradient_factor(side).into()),
-        );
-        let place = [Slice::from(segment.ranks.clone()), Slice::full()];
-        out = B::float_slice_assign(out, &place, sum);
+        let sum = B::float_add(part::<B>(&out, ranks(segment)), product);
+        out = B::float_slice_assign(out, &ranks(segment), sum);
     }
     out
 }

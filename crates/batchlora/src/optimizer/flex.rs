@@ -40,7 +40,7 @@ pub(super) fn add_squares(
 
 /// Updates weight, first and second moment in place.
 pub(super) fn adamw(
-    [weight, first, second]: [&mut FlexTensor; 3],
+    [weight, first, second]: &mut [FlexTensor; 3],
     gradient: &FlexTensor,
     table: &FlexTensor,
     slots: &FlexTensor,

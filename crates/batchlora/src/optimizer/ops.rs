@@ -48,9 +48,7 @@ pub(crate) trait OptimizerOps: Backend {
         squared_norms: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let state = [weight, first, second];
-        let [weight, first, second] =
-            reference::adamw::<Self>(state, gradient, table, slots, squared_norms);
-        (weight, first, second)
+        reference::adamw::<Self>(state, gradient, table, slots, squared_norms).into()
     }
 }
 
@@ -74,15 +72,8 @@ impl OptimizerOps for Flex {
         slots: IntTensor<Self>,
         squared_norms: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let [mut weight, mut first, mut second] =
-            [weight, first, second].map(crate::ops::flex::whole);
-        flex::adamw(
-            [&mut weight, &mut first, &mut second],
-            &gradient,
-            &table,
-            &slots,
-            &squared_norms,
-        );
-        (weight, first, second)
+        let mut state = [weight, first, second].map(crate::ops::flex::whole);
+        flex::adamw(&mut state, &gradient, &table, &slots, &squared_norms);
+        state.into()
     }
 }

@@ -43,10 +43,8 @@ pub(super) fn adamw<B: Backend>(
     let squared_norms = B::float_select(squared_norms, 0, slots);
     let squared_norms = B::float_reshape(squared_norms, Shape::new([shape[0], 1]));
     let column = |index| {
-        B::float_slice(
-            table.clone(),
-            &[Slice::full(), Slice::from(index..index + 1)],
-        )
+        let place = [Slice::full(), Slice::from(index..index + 1)];
+        B::float_slice(table.clone(), &place)
     };
 
     let norms = B::float_add_scalar(B::float_sqrt(squared_norms.clone()), CLIP_EPSILON.into());
@@ -54,19 +52,15 @@ pub(super) fn adamw<B: Backend>(
     let gradient = B::float_mul(gradient, B::float_clamp_max(clip, 1.0.into()));
 
     let difference = B::float_sub(gradient.clone(), first.clone());
-    let next_first = B::float_add(
-        first.clone(),
-        B::float_mul(difference, column(column::ONE_MINUS_BETA1)),
-    );
+    let step = B::float_mul(difference, column(column::ONE_MINUS_BETA1));
+    let next_first = B::float_add(first.clone(), step);
     let squares = B::float_mul(gradient.clone(), gradient);
     let next_second = B::float_add(
         B::float_mul(second.clone(), column(column::BETA2)),
         B::float_mul(squares, column(column::ONE_MINUS_BETA2)),
     );
-    let root = B::float_div(
-        B::float_sqrt(next_second.clone()),
-        column(column::ROOT_BIAS_CORRECTION2),
-    );
+    let root = B::float_sqrt(next_second.clone());
+    let root = B::float_div(root, column(column::ROOT_BIAS_CORRECTION2));
     let denominator = B::float_add(root, column(column::EPSILON));
     let direction = B::float_div(next_first.clone(), denominator);
     let next = B::float_sub(

@@ -65,10 +65,8 @@ impl SlotUpdate {
 
 /// `[slots, column::COUNT]`, row after row.
 pub(super) fn table(updates: &[Option<SlotUpdate>]) -> Vec<f32> {
-    let rows = updates.iter().map(|update| {
-        update
-            .as_ref()
-            .map_or([0.0; column::COUNT], SlotUpdate::columns)
-    });
-    rows.flatten().map(|value| value as f32).collect()
+    let idle = [0.0; column::COUNT];
+    let rows = updates.iter();
+    let rows = rows.flat_map(|update| update.as_ref().map_or(idle, SlotUpdate::columns));
+    rows.map(|value| value as f32).collect()
 }
