@@ -3,7 +3,7 @@ use batchlora::{
 };
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
-use crate::{LlamaConfig, LoraWeights, ModelError, Projection, causes};
+use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
 
 /// One adapter at one decoder layer: its state at each of the seven projections it adapts.
 pub type LayerAdapter = [Option<AdapterState>; 7];
@@ -110,11 +110,8 @@ impl LayerLora {
 
     /// Takes the gradients of the adapter weights, by projection.
     pub fn take_gradients(&self, gradients: &mut Gradients) -> LayerGradients {
-        let mut taken = LayerGradients::default();
-        for (gradient, part) in taken.0.iter_mut().zip(&self.0) {
-            *gradient = part.as_ref().and_then(|part| part.take_gradient(gradients));
-        }
-        taken
+        let parts = self.0.each_ref();
+        LayerGradients(parts.map(|part| part.as_ref()?.take_gradient(gradients)))
     }
 
     pub(crate) fn part(&self, projection: Projection) -> Option<&BatchLora> {
@@ -156,15 +153,12 @@ impl LoraWeights {
         let spec = LoraSpec::new(self.r, self.lora_alpha)
             .with_use_rslora(use_rslora)
             .with_lora_dropout(lora_dropout);
-        let tensor = |data: &[f32], shape: [usize; 2]| {
-            Tensor::<2>::from_data(TensorData::new(data.to_vec(), shape), &device)
+        let tensor = |data: Vec<f32>, width| {
+            Tensor::from_data(TensorData::new(data, [self.r, width]), &device)
         };
-        let a = tensor(&self.a, [self.r, self.d_in]);
+        let a = tensor(self.a.clone(), self.d_in);
         // PEFT stores B as [d_out, r]; a bank's rows are ranks.
-        let b = tensor(
-            &transposed(&self.b, self.d_out, self.r),
-            [self.r, self.d_out],
-        );
+        let b = tensor(transposed(&self.b, self.d_out, self.r), self.d_out);
         AdapterState::new(spec, LoraPair { a, b })
     }
 
@@ -203,14 +197,11 @@ fn transposed(data: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 /// # Errors
 /// [`ModelError::Device`] if an operation that the tensor depends on failed.
 pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, ModelError> {
-    let failed = |reason: String| ModelError::Device { reason };
-    let data = tensor
-        .try_into_data()
-        .map_err(|error| failed(causes(&format!("{error:?}"))))?;
+    let data = tensor.try_into_data();
+    let data = data.map_err(|error| ModelError::device(&error))?;
     if let Some(reason) = batchlora_kernels::product_failure() {
-        return Err(failed(reason));
+        return Err(ModelError::Device { reason });
     }
-    data.convert::<f32>()
-        .try_into_vec()
-        .map_err(|error| failed(format!("{error:?}")))
+    let values = data.convert::<f32>().try_into_vec();
+    values.map_err(|error| ModelError::device(&error))
 }

@@ -28,8 +28,7 @@ impl Backbone {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, ModelError> {
-        let checkpoint = Some(checkpoint);
-        Self::load_from(checkpoint, config, layers, dtype, device)
+        Self::load_from(Some(checkpoint), config, layers, dtype, device)
     }
 
     /// Decoder layers `layers` with random weights, uniform with deviation 0.02, and norms of ones: for
@@ -59,12 +58,12 @@ impl Backbone {
             device: &device.clone().without_autodiff(),
         };
         let table = |name: &str| loader.table(name, [config.vocab_size, config.d_model]);
-        let first = layers.start == 0;
-        let last = layers.end == config.num_hidden_layers;
-        let embedding = first
-            .then(|| table("model.embed_tokens.weight"))
-            .transpose()?;
-        let head = if last {
+        let mut embedding = None;
+        if layers.start == 0 {
+            embedding = Some(table("model.embed_tokens.weight")?);
+        }
+        let mut head = None;
+        if layers.end == config.num_hidden_layers {
             let weight = match (&embedding, config.tie_word_embeddings) {
                 (Some(embedding), true) => embedding.clone(),
                 (None, true) => table("model.embed_tokens.weight")?,
@@ -72,16 +71,12 @@ impl Backbone {
             };
             let (name, epsilon) = ("model.norm.weight", config.rms_norm_eps);
             let norm = loader.norm(name, config.d_model, epsilon)?;
-            Some(LanguageModelHead { norm, weight })
-        } else {
-            None
-        };
-        let layers = layers
-            .map(|index| DecoderLayer::load_from(loader, config, index))
-            .collect::<Result<_, _>>()?;
+            head = Some(LanguageModelHead { norm, weight });
+        }
+        let layers = layers.map(|index| DecoderLayer::load(loader, config, index));
         Ok(Self {
             embedding,
-            layers,
+            layers: layers.collect::<Result<_, _>>()?,
             head,
         })
     }

@@ -132,12 +132,9 @@ impl SequenceBatch {
             let most = longest.entry(tables.scaled_for(length)).or_insert(0);
             *most = length.max(*most);
         }
-        let used: Vec<Table> = longest
-            .values()
-            .map(|&length| tables.table(length))
-            .collect();
-        let mut begin = 0;
-        let mut begins = BTreeMap::new();
+        let used = longest.into_values().map(|length| tables.table(length));
+        let used: Vec<Table> = used.collect();
+        let (mut begin, mut begins) = (0, BTreeMap::new());
         for table in &used {
             begins.insert(table.scaled_for, begin);
             begin += table.positions();

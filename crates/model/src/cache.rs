@@ -34,16 +34,12 @@ impl LayerCache {
         );
         let split = |x: Tensor<2>| x.reshape([count, tokens, heads, width]).swap_dims(1, 2);
         let new = [split(k.clone()), split(v.clone())];
-        let Some(past) = self.past.take() else {
+        let Some([past_k, past_v]) = self.past.take() else {
             self.past = Some(new);
             return self_attention(q, k, v, shape);
         };
-        let [past_k, past_v] = past;
         let [new_k, new_v] = new;
-        let all = [
-            Tensor::cat(vec![past_k, new_k], 2),
-            Tensor::cat(vec![past_v, new_v], 2),
-        ];
+        let all = [vec![past_k, new_k], vec![past_v, new_v]].map(|parts| Tensor::cat(parts, 2));
         let total = all[0].dims()[2];
         self.past = Some(all.clone());
         let [k, v] = all.map(|x| x.reshape([count * heads, total, width]));

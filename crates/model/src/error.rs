@@ -1,9 +1,9 @@
-use std::path::PathBuf;
+use std::{fmt::Debug, path::PathBuf};
 
 use safetensors::SafeTensorError;
 use thiserror::Error;
 
-use crate::checkpoint::TensorDtype;
+use crate::{checkpoint::TensorDtype, config::Architecture};
 
 /// An error in a model directory, an adapter directory or a request to this crate.
 ///
@@ -46,11 +46,8 @@ pub enum ModelError {
     #[error("invalid JSON: {0}")]
     Json(serde_json::Error),
     /// A Git LFS pointer lies where the file itself should be.
-    #[error("`{}` is a Git LFS pointer, not the file itself", path.display())]
-    LfsPointer {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("`{}` is a Git LFS pointer, not the file itself", .0.display())]
+    LfsPointer(PathBuf),
     /// A directory has weights as Python pickles only.
     #[error("`{}` has no safetensors weights, only the pickle `{file}`", directory.display())]
     PickleOnly {
@@ -60,11 +57,8 @@ pub enum ModelError {
         file: String,
     },
     /// A directory has no weights at all.
-    #[error("no safetensors weights in `{}`", directory.display())]
-    NoWeights {
-        /// The directory.
-        directory: PathBuf,
-    },
+    #[error("no safetensors weights in `{}`", .0.display())]
+    NoWeights(PathBuf),
     /// A directory has several safetensors files and no index of those that belong together.
     #[error("`{}` has {} safetensors files and no `model.safetensors.index.json`: {}",
         directory.display(), files.len(), files.join(", "))]
@@ -75,19 +69,14 @@ pub enum ModelError {
         files: Vec<String>,
     },
     /// A PEFT adapter directory was given as a base model.
-    #[error("`{}` is a PEFT adapter, not a base model", directory.display())]
-    AdapterAsBase {
-        /// The directory.
-        directory: PathBuf,
-    },
+    #[error("`{}` is a PEFT adapter, not a base model", .0.display())]
+    AdapterAsBase(PathBuf),
 
     // ---- model configuration ----
-    /// An architecture that is not one of the supported decoders.
-    #[error("architecture `{found}` is not supported")]
-    UnsupportedArchitecture {
-        /// The name in `architectures` or `model_type`.
-        found: String,
-    },
+    /// An architecture that is not one of the supported decoders, as `architectures` or `model_type` names
+    /// it.
+    #[error("architecture `{0}` is not supported")]
+    UnsupportedArchitecture(String),
     /// `architectures` and `model_type` name different models.
     #[error("`architectures` says `{architecture}` but `model_type` says `{model_type}`")]
     ArchitectureMismatch {
@@ -105,11 +94,8 @@ pub enum ModelError {
         value: String,
     },
     /// A key that has no default is absent.
-    #[error("`{key}` is missing")]
-    MissingKey {
-        /// The key.
-        key: &'static str,
-    },
+    #[error("`{0}` is missing")]
+    MissingKey(&'static str),
     /// A value that can never work, with the numbers that show it.
     #[error("`{key}` {problem}")]
     InvalidValue {
@@ -232,12 +218,9 @@ pub enum ModelError {
         /// The file.
         path: PathBuf,
     },
-    /// An adapter without a single module.
-    #[error("`{}` has no LoRA weights", path.display())]
-    EmptyAdapter {
-        /// The file.
-        path: PathBuf,
-    },
+    /// A file without a single module of an adapter.
+    #[error("`{}` has no LoRA weights", .0.display())]
+    EmptyAdapter(PathBuf),
     /// The two matrices of a module do not fit each other, or their sizes do not fit their data.
     #[error("`{module}` has lora_A {a:?} and lora_B {b:?}, expected [r, d_in] and [d_out, r]")]
     AdapterFactors {
@@ -281,11 +264,8 @@ pub enum ModelError {
         value: f32,
     },
     /// A module has weights that the adapter's own configuration does not target.
-    #[error("`{module}` has weights, but `target_modules` does not match it")]
-    NotTargeted {
-        /// The module.
-        module: String,
-    },
+    #[error("`{0}` has weights, but `target_modules` does not match it")]
+    NotTargeted(String),
     /// A module of the base is targeted and has no weights.
     #[error("`target_modules` matches {} modules without weights: {}",
         modules.len(), abbreviated(modules))]
@@ -294,11 +274,8 @@ pub enum ModelError {
         modules: Vec<String>,
     },
     /// An adapted module that the base does not have, or that cannot be adapted.
-    #[error("the base has no linear layer `{module}` that can be adapted")]
-    NoSuchModule {
-        /// The module.
-        module: String,
-    },
+    #[error("the base has no linear layer `{0}` that can be adapted")]
+    NoSuchModule(String),
     /// An adapter made for a base of another size.
     #[error("`{module}` adapts {found:?}, the base has {expected:?} ([d_out, d_in])")]
     AdapterSize {
@@ -334,21 +311,17 @@ impl ModelError {
                     )
                 });
             }
-            Self::LfsPointer { .. } => "fetch the file itself with `git lfs pull`",
+            Self::LfsPointer(_) => "fetch the file itself with `git lfs pull`",
             Self::PickleOnly { .. } => {
                 "convert it in Python: load with transformers or PEFT and call \
                  `save_pretrained`, which writes safetensors"
             }
-            Self::AdapterAsBase { .. } => {
+            Self::AdapterAsBase(_) => {
                 "name the base model here and the adapter as an adapter's `init_from`"
             }
-            Self::UnsupportedArchitecture { .. } => {
-                return Some(format!(
-                    "supported: {}",
-                    crate::config::Architecture::ALL
-                        .map(crate::config::Architecture::class_name)
-                        .join(", ")
-                ));
+            Self::UnsupportedArchitecture(_) => {
+                let names = Architecture::ALL.map(Architecture::class_name);
+                return Some(format!("supported: {}", names.join(", ")));
             }
             Self::Safetensors { .. } => "the file is cut off or damaged; download or copy it again",
             Self::NotInShard { .. } | Self::MissingTensors { .. } => {
@@ -360,7 +333,7 @@ impl ModelError {
             Self::UnsupportedAdapter { .. } => {
                 "only plain LoRA (and rsLoRA) adapters are supported"
             }
-            Self::AdapterSize { .. } | Self::NoSuchModule { .. } => {
+            Self::AdapterSize { .. } | Self::NoSuchModule(_) => {
                 "the adapter was made for another base model"
             }
             Self::InterruptedSave { kept, path } => {
@@ -371,6 +344,12 @@ impl ModelError {
         Some(hint.to_owned())
     }
 
+    /// A computation on a device failed with an error of Burn's.
+    pub fn device(error: &impl Debug) -> Self {
+        let reason = causes(&format!("{error:?}"));
+        Self::Device { reason }
+    }
+
     /// Names the file that the error is about.
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
         Self::InFile {
@@ -378,6 +357,18 @@ impl ModelError {
             error: Box::new(self),
         }
     }
+}
+
+/// An error of a key whose value can never work.
+pub(crate) fn invalid(key: &str, problem: impl Into<String>) -> ModelError {
+    let (key, problem) = (key.to_owned(), problem.into());
+    ModelError::InvalidValue { key, problem }
+}
+
+/// An error of a key whose value asks for something that is not implemented.
+pub(crate) fn unsupported(key: &str, value: impl Into<String>) -> ModelError {
+    let (key, value) = (key.to_owned(), value.into());
+    ModelError::UnsupportedOption { key, value }
 }
 
 /// The first few names and how many more there are.
@@ -410,7 +401,7 @@ pub fn causes(told: &str) -> String {
         }
     }
     if causes.is_empty() {
-        return told.to_owned();
+        causes.push(told);
     }
     causes.join("; ")
 }

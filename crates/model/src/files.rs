@@ -1,6 +1,6 @@
 //! Reading small text files, with an error for each mistake that is common in model directories.
 
-use std::path::Path;
+use std::{fs, io, path::Path};
 
 use crate::error::ModelError;
 
@@ -9,18 +9,23 @@ const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Whole text of `path`.
 pub(crate) fn read_text(path: &Path) -> Result<String, ModelError> {
-    let text = std::fs::read_to_string(path).map_err(|error| ModelError::Read {
-        path: path.into(),
-        error,
-    })?;
+    let text = reading(path, fs::read_to_string(path))?;
     refuse_lfs_pointer(path, text.as_bytes())?;
     Ok(text)
+}
+
+/// The result of reading `path`.
+pub(crate) fn reading<T>(path: &Path, result: io::Result<T>) -> Result<T, ModelError> {
+    result.map_err(|error| ModelError::Read {
+        path: path.into(),
+        error,
+    })
 }
 
 /// An error if `contents` is a Git LFS pointer.
 pub(crate) fn refuse_lfs_pointer(path: &Path, contents: &[u8]) -> Result<(), ModelError> {
     if contents.starts_with(LFS_POINTER) {
-        return Err(ModelError::LfsPointer { path: path.into() });
+        return Err(ModelError::LfsPointer(path.into()));
     }
     Ok(())
 }

@@ -61,12 +61,8 @@ impl LanguageModelHead {
         let losses = self.chunked_losses(selected.clone(), targets, |gradient| {
             gradients.push(frozen_linear(gradient, self.weight.val()));
         });
-        let gradient = rms_norm_backward(
-            selected,
-            self.norm.gamma.val(),
-            joined(gradients),
-            self.norm.epsilon,
-        );
+        let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
+        let gradient = rms_norm_backward(selected, gamma, joined(gradients), epsilon);
         // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
         // with zero would keep NaN.
         let mut target_of = vec![0; rows];
@@ -144,10 +140,8 @@ fn joined<const D: usize>(mut parts: Vec<Tensor<D>>) -> Tensor<D> {
 
 fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, Int> {
     // Rows and tokens of a batch are far below 2^31.
-    let values: Vec<i32> = values
-        .iter()
-        .map(|&v| v.try_into().unwrap_or(i32::MAX))
-        .collect();
+    let values = values.iter().map(|&v| v.try_into().unwrap_or(i32::MAX));
+    let values: Vec<i32> = values.collect();
     let count = values.len();
     Tensor::from_data(TensorData::new(values, [count]), device)
 }

@@ -2,12 +2,11 @@ use batchlora::{BatchLoraError, frozen_linear};
 use burn::{
     module::Module,
     nn::{Linear, RmsNorm},
-    tensor::{Device, FloatDType, Tensor},
+    tensor::Tensor,
 };
 
 use crate::{
-    AttentionShape, Checkpoint, LayerCache, LayerLora, LlamaConfig, ModelError, Projection,
-    SequenceBatch,
+    AttentionShape, LayerCache, LayerLora, LlamaConfig, ModelError, Projection, SequenceBatch,
     load::Loader,
     ops::{rms_norm, rotate, self_attention, swiglu},
 };
@@ -37,26 +36,7 @@ pub struct DecoderLayer {
 }
 
 impl DecoderLayer {
-    /// Reads layer `index` of a checkpoint onto a device.
-    ///
-    /// # Errors
-    /// If a tensor is missing or of another shape.
-    pub fn load(
-        checkpoint: &Checkpoint,
-        config: &LlamaConfig,
-        index: usize,
-        dtype: FloatDType,
-        device: &Device,
-    ) -> Result<Self, ModelError> {
-        let loader = Loader {
-            checkpoint: Some(checkpoint),
-            dtype,
-            device,
-        };
-        Self::load_from(loader, config, index)
-    }
-
-    pub(crate) fn load_from(
+    pub(crate) fn load(
         loader: Loader<'_>,
         config: &LlamaConfig,
         index: usize,
@@ -70,10 +50,8 @@ impl DecoderLayer {
             loader.norm(&name, width, config.rms_norm_eps)
         };
         let head_norm = |name: &str| {
-            config
-                .qk_norm
-                .then(|| norm(name, config.head_dim))
-                .transpose()
+            let norm = config.qk_norm.then(|| norm(name, config.head_dim));
+            norm.transpose()
         };
         Ok(Self {
             input_layernorm: norm("input_layernorm.weight", config.d_model)?,
@@ -161,14 +139,10 @@ impl DecoderLayer {
         };
 
         let normal = normalise(x.clone(), &self.input_layernorm);
-        let q = turn(
-            project(Projection::Q, &self.q_proj, normal.clone())?,
-            &self.q_norm,
-        );
-        let k = turn(
-            project(Projection::K, &self.k_proj, normal.clone())?,
-            &self.k_norm,
-        );
+        let q = project(Projection::Q, &self.q_proj, normal.clone())?;
+        let q = turn(q, &self.q_norm);
+        let k = project(Projection::K, &self.k_proj, normal.clone())?;
+        let k = turn(k, &self.k_norm);
         let v = project(Projection::V, &self.v_proj, normal)?;
         let x = x + project(Projection::O, &self.o_proj, attend(q, k, v))?;
 

@@ -25,7 +25,7 @@ pub use backbone::Backbone;
 pub use batch::{RotaryTables, SequenceBatch};
 pub use cache::LayerCache;
 pub use check::{Deviation, check_operations};
-pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes};
+pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stage_parameters};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, causes};

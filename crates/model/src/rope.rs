@@ -57,41 +57,28 @@ impl RopeTable {
 fn inverse_frequencies(rope: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> {
     let base = rope.theta as f32;
     match rope.scaling {
-        RopeScaling::Default => plain(base, head_dim),
-        RopeScaling::Linear { factor } => plain(base, head_dim)
-            .into_iter()
-            .map(|f| f / factor as f32)
-            .collect(),
         RopeScaling::Dynamic {
             factor,
             original_max_position_embeddings: original,
-        } => {
-            if length > original {
-                plain(
-                    stretched_base(base, head_dim, factor, length, original),
-                    head_dim,
-                )
-            } else {
-                plain(base, head_dim)
-            }
+        } if length > original => {
+            let base = stretched_base(base, head_dim, factor, length, original);
+            plain(base, head_dim)
+        }
+        RopeScaling::Default | RopeScaling::Dynamic { .. } => plain(base, head_dim),
+        RopeScaling::Linear { factor } => {
+            let frequencies = plain(base, head_dim).into_iter();
+            frequencies.map(|f| f / factor as f32).collect()
         }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,
             high_freq_factor,
             original_max_position_embeddings: original,
-        } => plain(base, head_dim)
-            .into_iter()
-            .map(|f| {
-                llama3(
-                    f,
-                    factor,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original as f64,
-                )
-            })
-            .collect(),
+        } => {
+            let (low, high) = (low_freq_factor, high_freq_factor);
+            let turned = |frequency| llama3(frequency, factor, low, high, original as f64);
+            plain(base, head_dim).into_iter().map(turned).collect()
+        }
         RopeScaling::Yarn {
             factor,
             beta_fast,
@@ -99,14 +86,10 @@ fn inverse_frequencies(rope: &RopeConfig, head_dim: usize, length: usize) -> Vec
             truncate,
             original_max_position_embeddings: original,
             ..
-        } => yarn(
-            rope.theta,
-            head_dim,
-            factor,
-            (beta_fast, beta_slow),
-            truncate,
-            original as f64,
-        ),
+        } => {
+            let (theta, beta, original) = (rope.theta, (beta_fast, beta_slow), original as f64);
+            yarn(theta, head_dim, factor, beta, truncate, original)
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_cubecl::cubecl::dry_run::DryRun;
 
 use loraloom_model::{
-    Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection, RotaryTables,
-    SequenceBatch, Sequences,
+    Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LlamaConfig, Projection,
+    RotaryTables, SequenceBatch, Sequences,
 };
 
 const MODEL: &str = "../../tests/fixtures/llama-gqa";
@@ -107,13 +107,14 @@ fn a_layer_launches_as_much_for_many_sequences_and_adapters_as_for_one() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL);
     let config = LlamaConfig::from_directory(&directory).expect("a configuration");
     let checkpoint = Checkpoint::open(&directory).expect("a checkpoint");
-    let layer = DecoderLayer::load(&checkpoint, &config, 1, FloatDType::F32, &device);
-    let layer = layer.expect("a layer");
+    let backbone = Backbone::load(&checkpoint, &config, 1..2, FloatDType::F32, &device);
+    let backbone = backbone.expect("a layer");
+    let layer = &backbone.layers()[0];
     let launches = |sequences, adapters| {
         let run = || {
             pass(
                 &config,
-                &layer,
+                layer,
                 FloatDType::F32,
                 &vec![LENGTH; sequences],
                 adapters,

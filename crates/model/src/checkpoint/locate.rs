@@ -1,57 +1,43 @@
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-use crate::error::ModelError;
+use crate::{error::ModelError, files::reading};
 
 /// The only safetensors file of a directory that has neither of the usual names.
 pub(super) fn only_safetensors(directory: &Path) -> Result<PathBuf, ModelError> {
-    let read_error = |error| ModelError::Read {
-        path: directory.into(),
-        error,
-    };
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(read_error)? {
-        names.push(
-            entry
-                .map_err(read_error)?
-                .file_name()
-                .to_string_lossy()
-                .into_owned(),
-        );
-    }
+    let names = fs::read_dir(directory).and_then(|entries| {
+        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let names = entries.map(|entry| entry.map(name));
+        names.collect::<io::Result<Vec<String>>>()
+    });
+    let mut names = reading(directory, names)?;
     names.sort();
+    let path = directory.to_owned();
     if names.iter().any(|name| name == "adapter_config.json") {
-        return Err(ModelError::AdapterAsBase {
-            directory: directory.into(),
-        });
+        return Err(ModelError::AdapterAsBase(path));
     }
-    let has_extension = |name: &str, wanted: &str| {
-        Path::new(name)
-            .extension()
-            .is_some_and(|extension| extension == wanted)
+    let is_a = |name: &str, wanted: &str| {
+        let extension = Path::new(name).extension();
+        extension.is_some_and(|extension| extension == wanted)
     };
-    let files: Vec<String> = names
-        .iter()
-        .filter(|name| has_extension(name, "safetensors"))
-        .cloned()
-        .collect();
-    match files.as_slice() {
-        [only] => Ok(directory.join(only)),
-        [] => Err(
-            match names
-                .into_iter()
-                .find(|n| has_extension(n, "bin") || has_extension(n, "pth"))
-            {
+    let (mut files, others): (Vec<_>, Vec<_>) =
+        (names.into_iter()).partition(|name| is_a(name, "safetensors"));
+    let mut others = others.into_iter();
+    match files.len() {
+        0 => Err(
+            match others.find(|name| is_a(name, "bin") || is_a(name, "pth")) {
                 Some(file) => ModelError::PickleOnly {
-                    directory: directory.into(),
+                    directory: path,
                     file,
                 },
-                None => ModelError::NoWeights {
-                    directory: directory.into(),
-                },
+                None => ModelError::NoWeights(path),
             },
         ),
+        1 => Ok(directory.join(files.remove(0))),
         _ => Err(ModelError::AmbiguousWeights {
-            directory: directory.into(),
+            directory: path,
             files,
         }),
     }

@@ -11,6 +11,6 @@ mod verify;
 
 pub use dtype::TensorDtype;
 pub use open::Checkpoint;
-pub use parameters::{frozen_parameters, parameter_shapes};
+pub use parameters::{frozen_parameters, parameter_shapes, stage_parameters};
 pub(crate) use shard::Shard;
 pub use tensor::HostTensor;

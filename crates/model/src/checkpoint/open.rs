@@ -67,11 +67,8 @@ impl Checkpoint {
         for (tensor, file) in weight_map {
             let shard = files.partition_point(|other| *other < file.as_str());
             if shards[shard].info(tensor).is_none() {
-                let path = shards[shard].path().to_owned();
-                return Err(ModelError::NotInShard {
-                    tensor: tensor.clone(),
-                    path,
-                });
+                let (tensor, path) = (tensor.clone(), shards[shard].path().to_owned());
+                return Err(ModelError::NotInShard { tensor, path });
             }
             places.insert(tensor.clone(), shard);
         }
@@ -114,9 +111,7 @@ impl Checkpoint {
     /// # Errors
     /// If it does not exist or is not of a [`TensorDtype`].
     pub fn tensor<'a>(&'a self, name: &'a str) -> Result<HostTensor<'a>, ModelError> {
-        let (shard, info) = self
-            .find(name)
-            .ok_or_else(|| self.missing(vec![name.to_owned()]))?;
+        let (shard, info) = self.found(name)?;
         shard.tensor(name, info)
     }
 
@@ -129,34 +124,41 @@ impl Checkpoint {
         name: &'a str,
         shape: &[usize],
     ) -> Result<HostTensor<'a>, ModelError> {
-        let (shard, info) = self
-            .find(name)
-            .ok_or_else(|| self.missing(vec![name.to_owned()]))?;
-        check(shard, name, info, shape)?;
+        let (shard, info) = self.found(name)?;
+        if info.shape != shape {
+            return Err(ModelError::TensorShape {
+                tensor: name.to_owned(),
+                path: shard.path().to_owned(),
+                expected: shape.to_vec(),
+                found: info.shape.clone(),
+            });
+        }
         shard.tensor(name, info)
     }
 
     /// The type of most elements, whatever `config.json` says; `None` if no tensor has a [`TensorDtype`].
     pub fn dtype(&self) -> Option<TensorDtype> {
-        let mut bytes = [
-            (TensorDtype::Float32, 0),
-            (TensorDtype::Float16, 0),
-            (TensorDtype::Bfloat16, 0),
+        let dtypes = [
+            TensorDtype::Float32,
+            TensorDtype::Float16,
+            TensorDtype::Bfloat16,
         ];
-        for name in self.names() {
-            let Some((_, info)) = self.find(name) else {
-                continue;
-            };
+        let mut elements = [0; 3];
+        for (_, info) in self.names().filter_map(|name| self.find(name)) {
             let dtype = TensorDtype::from_safetensors(info.dtype);
-            if let Some((dtype, sum)) = bytes.iter_mut().find(|(known, _)| Some(*known) == dtype) {
-                *sum += (info.data_offsets.1 - info.data_offsets.0) / dtype.size();
+            if let Some(at) = dtypes.iter().position(|known| Some(*known) == dtype) {
+                let (start, end) = info.data_offsets;
+                elements[at] += (end - start) / dtypes[at].size();
             }
         }
-        bytes
-            .into_iter()
-            .filter(|(_, sum)| *sum > 0)
-            .max_by_key(|(_, sum)| *sum)
-            .map(|(d, _)| d)
+        let sums = dtypes.into_iter().zip(elements);
+        let most = sums.filter(|(_, sum)| *sum > 0).max_by_key(|(_, sum)| *sum);
+        most.map(|(dtype, _)| dtype)
+    }
+
+    fn found(&self, name: &str) -> Result<(&Shard, &TensorInfo), ModelError> {
+        let found = self.find(name);
+        found.ok_or_else(|| self.missing(vec![name.to_owned()]))
     }
 
     pub(super) fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
@@ -170,21 +172,4 @@ impl Checkpoint {
             names,
         }
     }
-}
-
-pub(super) fn check(
-    shard: &Shard,
-    name: &str,
-    info: &TensorInfo,
-    shape: &[usize],
-) -> Result<(), ModelError> {
-    if info.shape == shape {
-        return Ok(());
-    }
-    Err(ModelError::TensorShape {
-        tensor: name.to_owned(),
-        path: shard.path().to_owned(),
-        expected: shape.to_vec(),
-        found: info.shape.clone(),
-    })
 }

@@ -6,10 +6,8 @@ use crate::config::LlamaConfig;
 /// Linear weights are `[d_out, d_in]`.
 pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
     let d_model = config.d_model;
-    let mut shapes = vec![(
-        "model.embed_tokens.weight".to_owned(),
-        vec![config.vocab_size, d_model],
-    )];
+    let table = |name: &str| (name.to_owned(), vec![config.vocab_size, d_model]);
+    let mut shapes = vec![table("model.embed_tokens.weight")];
     for layer in 0..config.num_hidden_layers {
         let mut push = |path: &str, parameter: &str, shape: Vec<usize>| {
             shapes.push((format!("model.layers.{layer}.{path}.{parameter}"), shape));
@@ -31,32 +29,33 @@ pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
     }
     shapes.push(("model.norm.weight".to_owned(), vec![d_model]));
     if !config.tie_word_embeddings {
-        shapes.push((
-            "lm_head.weight".to_owned(),
-            vec![config.vocab_size, d_model],
-        ));
+        shapes.push(table("lm_head.weight"));
     }
     shapes
 }
 
-/// Frozen parameters of a stage with these layers: with the embedding if they begin the model, with
-/// final norm and output projection if they end it.
-pub fn frozen_parameters(model: &LlamaConfig, layers: &Range<usize>) -> usize {
+/// Those of [`parameter_shapes`] that a stage with these layers has: with the embedding if they begin the
+/// model, with final norm and output projection if they end it.
+pub fn stage_parameters(
+    model: &LlamaConfig,
+    layers: &Range<usize>,
+) -> impl Iterator<Item = (String, Vec<usize>)> {
     let begins = layers.start == 0;
     let ends = layers.end == model.num_hidden_layers;
-    let is_here = |name: &str| match layer_of(name) {
+    let embeds = begins || (ends && model.tie_word_embeddings);
+    let parameters = parameter_shapes(model).into_iter();
+    parameters.filter(move |(name, _)| match layer_of(name) {
         Some(layer) => layers.contains(&layer),
         // Tied, it is the output projection too, and a stage that does both holds it once.
-        None if name == "model.embed_tokens.weight" => {
-            begins || (ends && model.tie_word_embeddings)
-        }
+        None if name == "model.embed_tokens.weight" => embeds,
         None => ends,
-    };
-    parameter_shapes(model)
-        .iter()
-        .filter(|(name, _)| is_here(name))
-        .map(|(_, shape)| shape.iter().product::<usize>())
-        .sum()
+    })
+}
+
+/// Number of frozen parameters of a stage with these layers.
+pub fn frozen_parameters(model: &LlamaConfig, layers: &Range<usize>) -> usize {
+    let sizes = stage_parameters(model, layers).map(|(_, shape)| shape.iter().product::<usize>());
+    sizes.sum()
 }
 
 fn layer_of(name: &str) -> Option<usize> {

@@ -10,7 +10,10 @@ use safetensors::{
 };
 
 use super::{dtype::TensorDtype, tensor::HostTensor};
-use crate::{error::ModelError, files::refuse_lfs_pointer};
+use crate::{
+    error::ModelError,
+    files::{reading, refuse_lfs_pointer},
+};
 
 /// Bytes of the header's length at the start of the file.
 const LENGTH_BYTES: usize = 8;
@@ -28,20 +31,16 @@ impl Shard {
     /// Maps `path` and checks its header: offsets ascend without gaps or overlaps, agree with the
     /// shapes, and end where the file ends.
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
-        let read_error = |error| ModelError::Read {
-            path: path.into(),
-            error,
-        };
         let invalid = |error| ModelError::Safetensors {
             path: path.into(),
             error,
         };
-        let file = File::open(path).map_err(read_error)?;
-        if file.metadata().map_err(read_error)?.len() == 0 {
+        let file = reading(path, File::open(path))?;
+        if reading(path, file.metadata())?.len() == 0 {
             // Some platforms cannot map an empty file.
             return Err(invalid(SafeTensorError::HeaderTooSmall));
         }
-        let map = map_file(&file).map_err(read_error)?;
+        let map = reading(path, map_file(&file))?;
         refuse_lfs_pointer(path, &map)?;
         let (header, metadata) = SafeTensors::read_metadata(&map).map_err(invalid)?;
         Ok(Self {
@@ -72,13 +71,11 @@ impl Shard {
         name: &'a str,
         info: &'a TensorInfo,
     ) -> Result<HostTensor<'a>, ModelError> {
-        let dtype = TensorDtype::from_safetensors(info.dtype).ok_or_else(|| {
-            let found = info.dtype.to_string();
-            ModelError::TensorType {
-                tensor: name.to_owned(),
-                path: self.path.clone(),
-                found,
-            }
+        let dtype = TensorDtype::from_safetensors(info.dtype);
+        let dtype = dtype.ok_or_else(|| ModelError::TensorType {
+            tensor: name.to_owned(),
+            path: self.path.clone(),
+            found: info.dtype.to_string(),
         })?;
         let (start, end) = info.data_offsets;
         let bytes = &self.map[self.data_start..][start..end];

@@ -19,11 +19,6 @@ pub struct HostTensor<'a> {
 }
 
 impl HostTensor<'_> {
-    /// Number of elements.
-    pub fn num_elements(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
-    }
-
     /// The elements as `f32`; exact, since every supported type is a subset of it.
     pub fn to_f32(&self) -> Vec<f32> {
         match self.dtype {

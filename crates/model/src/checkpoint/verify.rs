@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    open::{Checkpoint, check},
+    open::Checkpoint,
     parameters::{is_ignored, parameter_shapes},
 };
 use crate::{config::LlamaConfig, error::ModelError};
@@ -14,20 +14,14 @@ impl Checkpoint {
     /// Names the tensors that are missing, unexpected or of another shape or type.
     pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
         let parameters = parameter_shapes(config);
-        let missing: Vec<String> = parameters
-            .iter()
-            .map(|(name, _)| name)
-            .filter(|name| self.find(name).is_none())
-            .cloned()
-            .collect();
+        let names = parameters.iter().map(|(name, _)| name);
+        let missing = names.filter(|name| self.find(name).is_none());
+        let missing: Vec<String> = missing.cloned().collect();
         if !missing.is_empty() {
             return Err(self.missing(missing));
         }
         for (name, shape) in &parameters {
-            if let Some((shard, info)) = self.find(name) {
-                check(shard, name, info, shape)?;
-                shard.tensor(name, info)?;
-            }
+            self.expect(name, shape)?;
         }
         let unexpected = self.unexpected(config);
         if unexpected.is_empty() {

@@ -44,31 +44,26 @@ impl Architecture {
         architectures: &[String],
         model_type: Option<&str>,
     ) -> Result<Self, ModelError> {
-        let unsupported = |found: &str| ModelError::UnsupportedArchitecture {
-            found: found.to_owned(),
+        let unsupported = |found: &str| ModelError::UnsupportedArchitecture(found.to_owned());
+        let find = |name: &str, key: fn(Self) -> &'static str| {
+            let found = Self::ALL.into_iter().find(|known| key(*known) == name);
+            found.ok_or_else(|| unsupported(name))
         };
-        let by_type = |name: &str| Self::ALL.into_iter().find(|a| a.model_type() == name);
-        let by_class = |name: &str| Self::ALL.into_iter().find(|a| a.class_name() == name);
-
         let Some(class) = architectures.first() else {
-            let name = model_type.ok_or(ModelError::MissingKey {
-                key: "architectures",
-            })?;
-            return by_type(name).ok_or_else(|| unsupported(name));
+            let name = model_type.ok_or(ModelError::MissingKey("architectures"))?;
+            return find(name, Self::model_type);
         };
-        let architecture = by_class(class).ok_or_else(|| unsupported(class))?;
+        let architecture = find(class, Self::class_name)?;
         if let Some(other) = architectures.iter().find(|other| *other != class) {
             return Err(unsupported(other));
         }
-        match model_type {
-            Some(name) if name != architecture.model_type() => {
-                Err(ModelError::ArchitectureMismatch {
-                    architecture: class.clone(),
-                    model_type: name.to_owned(),
-                })
-            }
-            _ => Ok(architecture),
+        if let Some(name) = model_type.filter(|name| *name != architecture.model_type()) {
+            return Err(ModelError::ArchitectureMismatch {
+                architecture: class.clone(),
+                model_type: name.to_owned(),
+            });
         }
+        Ok(architecture)
     }
 }
 

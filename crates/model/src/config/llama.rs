@@ -70,9 +70,7 @@ impl LlamaConfig {
     pub fn from_directory(directory: &Path) -> Result<Self, ModelError> {
         let path = directory.join("config.json");
         if !path.exists() && directory.join("adapter_config.json").exists() {
-            return Err(ModelError::AdapterAsBase {
-                directory: directory.into(),
-            });
+            return Err(ModelError::AdapterAsBase(directory.into()));
         }
         Self::from_json(&read_text(&path)?).map_err(|error| error.in_file(path))
     }

@@ -1,4 +1,10 @@
-//! `config.json` as it is written: the keys of transformers 4 and 5, absent and `null` told apart.
+//! `config.json` as it is written: the keys of transformers 4 and 5. Of some, absent (`None`) and `null`
+//! (`Some(None)`) mean different things to transformers.
+
+#![expect(
+    clippy::option_option,
+    reason = "a key may be absent, `null` or have a value"
+)]
 
 use std::fmt;
 
@@ -7,34 +13,11 @@ use serde::{
     de::{SeqAccess, Visitor},
 };
 
-/// A key that may be absent, `null` or have a value; transformers gives the first two different
-/// meanings, for instance for `sliding_window`.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) enum Field<T> {
-    /// Not in the file.
-    #[default]
-    Absent,
-    /// `null`.
-    Null,
-    /// A value.
-    Value(T),
-}
-
-impl<T> Field<T> {
-    /// The value, `default` where the key is absent; `None` is an explicit `null`.
-    pub(super) fn or_default(self, default: T) -> Option<T> {
-        match self {
-            Self::Absent => Some(default),
-            Self::Null => None,
-            Self::Value(value) => Some(value),
-        }
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::Value))
-    }
+/// A key that is in the file, with its value or `null`.
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
 }
 
 /// The keys of `config.json` that matter here; others are tolerated, as transformers does.
@@ -48,7 +31,8 @@ pub(super) struct RawConfig {
     pub(super) intermediate_size: Option<usize>,
     pub(super) num_hidden_layers: Option<usize>,
     pub(super) num_attention_heads: Option<usize>,
-    pub(super) num_key_value_heads: Field<usize>,
+    #[serde(deserialize_with = "present")]
+    pub(super) num_key_value_heads: Option<Option<usize>>,
     pub(super) head_dim: Option<usize>,
     pub(super) hidden_act: Option<String>,
     pub(super) max_position_embeddings: Option<usize>,
@@ -61,12 +45,15 @@ pub(super) struct RawConfig {
     pub(super) rope_scaling: Option<RawRope>,
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
-    pub(super) sliding_window: Field<usize>,
+    #[serde(deserialize_with = "present")]
+    pub(super) sliding_window: Option<Option<usize>>,
     pub(super) use_sliding_window: Option<bool>,
     pub(super) max_window_layers: Option<usize>,
     pub(super) layer_types: Option<Vec<String>>,
-    pub(super) bos_token_id: Field<u32>,
-    pub(super) eos_token_id: Field<TokenIds>,
+    #[serde(deserialize_with = "present")]
+    pub(super) bos_token_id: Option<Option<u32>>,
+    #[serde(deserialize_with = "present")]
+    pub(super) eos_token_id: Option<Option<TokenIds>>,
     pub(super) dtype: Option<String>,
     pub(super) torch_dtype: Option<String>,
     pub(super) quantization_config: Option<serde_json::Value>,
@@ -99,7 +86,7 @@ pub(super) struct RawRope {
 }
 
 /// One token id or several.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct TokenIds(pub(super) Vec<u32>);
 
 impl<'de> Deserialize<'de> for TokenIds {

@@ -3,11 +3,14 @@
 use super::{
     architecture::Architecture,
     llama::LlamaConfig,
-    raw::{Field, RawConfig, TokenIds},
+    raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
 };
-use crate::{checkpoint::TensorDtype, error::ModelError};
+use crate::{
+    checkpoint::TensorDtype,
+    error::{ModelError, invalid, unsupported},
+};
 
 /// Largest size of any one dimension; products of two stay far from overflowing.
 const MAX_DIMENSION: usize = i32::MAX as usize;
@@ -15,7 +18,7 @@ const MAX_DIMENSION: usize = i32::MAX as usize;
 const MAX_LAYERS: usize = 4096;
 
 pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
-    let mut raw: RawConfig = serde_json::from_str(text).map_err(ModelError::Json)?;
+    let raw: RawConfig = serde_json::from_str(text).map_err(ModelError::Json)?;
     let architecture = Architecture::resolve(
         raw.architectures.as_deref().unwrap_or_default(),
         raw.model_type.as_deref(),
@@ -32,11 +35,13 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         ));
     }
     let head_dim = head_dim(raw.head_dim, architecture, d_model, num_attention_heads)?;
-    let max_position_embeddings = dimension(
-        "max_position_embeddings",
-        raw.max_position_embeddings
-            .or(Some(default_max_positions(architecture))),
-    )?;
+    let max_positions = match architecture {
+        Architecture::Llama => 2048,
+        Architecture::Mistral => 131_072,
+        Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
+    };
+    let max_positions = raw.max_position_embeddings.unwrap_or(max_positions);
+    let max_position_embeddings = dimension("max_position_embeddings", Some(max_positions))?;
     let rms_norm_eps = raw.rms_norm_eps.unwrap_or(1e-6);
     if !(rms_norm_eps.is_finite() && rms_norm_eps > 0.0) {
         return Err(invalid("rms_norm_eps", format!("is {rms_norm_eps}")));
@@ -47,7 +52,11 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         Architecture::Mistral => (false, false),
         Architecture::Qwen2 => (true, false),
     };
-    let (bos_token_id, eos_token_ids) = special_tokens(&mut raw, architecture);
+    let (bos, eos) = match architecture {
+        Architecture::Llama | Architecture::Mistral => (Some(1), Some(TokenIds(vec![2]))),
+        Architecture::Qwen2 | Architecture::Qwen3 => (None, None),
+    };
+    let eos = raw.eos_token_id.clone().unwrap_or(eos);
 
     Ok(LlamaConfig {
         architecture,
@@ -67,26 +76,20 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         qk_norm: architecture == Architecture::Qwen3,
         rope: RopeConfig::resolve(&raw, head_dim, max_position_embeddings)?,
         sliding_window: sliding_window::resolve(&raw, architecture, num_hidden_layers)?,
-        bos_token_id,
-        eos_token_ids,
+        bos_token_id: raw.bos_token_id.unwrap_or(bos),
+        eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
     })
 }
 
 fn refuse_unsupported(raw: &RawConfig) -> Result<(), ModelError> {
-    let refuse = |key: &str, value: String| {
-        Err(ModelError::UnsupportedOption {
-            key: key.to_owned(),
-            value,
-        })
-    };
     if let Some(quantization) = &raw.quantization_config {
         let method = quantization.get("quant_method").unwrap_or(quantization);
-        return refuse("quantization_config", method.to_string());
+        return Err(unsupported("quantization_config", method.to_string()));
     }
     match raw.hidden_act.as_deref() {
         None | Some("silu") => Ok(()),
-        Some(other) => refuse("hidden_act", format!("`{other}`")),
+        Some(other) => Err(unsupported("hidden_act", format!("`{other}`"))),
     }
 }
 
@@ -126,11 +129,8 @@ fn key_value_heads(
         Architecture::Mistral => 8,
         Architecture::Qwen2 | Architecture::Qwen3 => 32,
     };
-    let heads = raw
-        .num_key_value_heads
-        .clone()
-        .or_default(default)
-        .unwrap_or(num_attention_heads);
+    let heads = raw.num_key_value_heads.unwrap_or(Some(default));
+    let heads = heads.unwrap_or(num_attention_heads);
     let heads = dimension("num_key_value_heads", Some(heads))?;
     if !num_attention_heads.is_multiple_of(heads) {
         return Err(invalid(
@@ -141,33 +141,6 @@ fn key_value_heads(
     Ok(heads)
 }
 
-fn default_max_positions(architecture: Architecture) -> usize {
-    match architecture {
-        Architecture::Llama => 2048,
-        Architecture::Mistral => 131_072,
-        Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
-    }
-}
-
-fn special_tokens(raw: &mut RawConfig, architecture: Architecture) -> (Option<u32>, Vec<u32>) {
-    let bos = std::mem::take(&mut raw.bos_token_id);
-    let eos = std::mem::take(&mut raw.eos_token_id);
-    let (bos, eos) = match architecture {
-        Architecture::Llama | Architecture::Mistral => {
-            (bos.or_default(1), eos.or_default(TokenIds(vec![2])))
-        }
-        Architecture::Qwen2 | Architecture::Qwen3 => (value(bos), value(eos)),
-    };
-    (bos, eos.map(|ids| ids.0).unwrap_or_default())
-}
-
-fn value<T>(field: Field<T>) -> Option<T> {
-    match field {
-        Field::Value(value) => Some(value),
-        Field::Absent | Field::Null => None,
-    }
-}
-
 fn dtype(raw: &RawConfig) -> Result<Option<TensorDtype>, ModelError> {
     let Some(name) = raw.dtype.as_deref().or(raw.torch_dtype.as_deref()) else {
         return Ok(None);
@@ -175,26 +148,16 @@ fn dtype(raw: &RawConfig) -> Result<Option<TensorDtype>, ModelError> {
     let dtype = TensorDtype::from_torch_name(name);
     dtype
         .map(Some)
-        .ok_or_else(|| ModelError::UnsupportedOption {
-            key: "dtype".to_owned(),
-            value: format!("`{name}`"),
-        })
+        .ok_or_else(|| unsupported("dtype", format!("`{name}`")))
 }
 
 fn dimension(key: &'static str, value: Option<usize>) -> Result<usize, ModelError> {
     match value {
-        None => Err(ModelError::MissingKey { key }),
+        None => Err(ModelError::MissingKey(key)),
         Some(value @ 1..=MAX_DIMENSION) => Ok(value),
         Some(value) => Err(invalid(
             key,
             format!("is {value}, expected a number from 1 to {MAX_DIMENSION}"),
         )),
-    }
-}
-
-fn invalid(key: &str, problem: String) -> ModelError {
-    ModelError::InvalidValue {
-        key: key.to_owned(),
-        problem,
     }
 }

@@ -1,5 +1,5 @@
 use super::raw::{RawConfig, RawRope};
-use crate::error::ModelError;
+use crate::error::{ModelError, invalid, unsupported};
 
 /// The base period where a configuration names none, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
@@ -71,17 +71,14 @@ impl RopeConfig {
             .or(raw.rope_parameters.as_ref())
             .unwrap_or(&empty);
         if rope.full_attention.is_some() || rope.sliding_attention.is_some() {
-            return Err(ModelError::UnsupportedOption {
-                key: "rope_parameters".to_owned(),
-                value: "one set for each layer type".to_owned(),
-            });
+            return Err(unsupported(
+                "rope_parameters",
+                "one set for each layer type",
+            ));
         }
         let partial = rope.partial_rotary_factor.or(raw.partial_rotary_factor);
         if let Some(factor) = partial.filter(|factor| (factor - 1.0).abs() > 0.0) {
-            return Err(ModelError::UnsupportedOption {
-                key: "partial_rotary_factor".to_owned(),
-                value: factor.to_string(),
-            });
+            return Err(unsupported("partial_rotary_factor", factor.to_string()));
         }
         let theta = rope.rope_theta.or(raw.rope_theta).unwrap_or(DEFAULT_THETA);
         if !(theta.is_finite() && theta > 1.0) {
@@ -96,17 +93,10 @@ impl RopeConfig {
             .or(rope.original_max_position_embeddings)
             .unwrap_or(max_position_embeddings);
         if original == 0 {
-            return Err(invalid(
-                "original_max_position_embeddings",
-                "is 0".to_owned(),
-            ));
+            return Err(invalid("original_max_position_embeddings", "is 0"));
         }
-        let name = rope
-            .rope_type
-            .as_deref()
-            .or(rope.legacy_type.as_deref())
-            .unwrap_or("default");
-        let scaling = match name {
+        let name = rope.rope_type.as_deref().or(rope.legacy_type.as_deref());
+        let scaling = match name.unwrap_or("default") {
             "default" => RopeScaling::Default,
             "linear" => RopeScaling::Linear {
                 factor: required("factor", rope.factor)?,
@@ -114,12 +104,7 @@ impl RopeConfig {
             "dynamic" => dynamic(rope, head_dim, max_position_embeddings)?,
             "llama3" => llama3(rope, original)?,
             "yarn" => yarn(rope, original, max_position_embeddings)?,
-            other => {
-                return Err(ModelError::UnsupportedOption {
-                    key: "rope_type".to_owned(),
-                    value: format!("`{other}`"),
-                });
-            }
+            other => return Err(unsupported("rope_type", format!("`{other}`"))),
         };
         Ok(Self { theta, scaling })
     }
@@ -208,7 +193,7 @@ fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
 }
 
 fn required(key: &'static str, value: Option<f64>) -> Result<f64, ModelError> {
-    let value = value.ok_or(ModelError::MissingKey { key })?;
+    let value = value.ok_or(ModelError::MissingKey(key))?;
     if !(value.is_finite() && value > 0.0) {
         return Err(invalid(
             key,
@@ -216,11 +201,4 @@ fn required(key: &'static str, value: Option<f64>) -> Result<f64, ModelError> {
         ));
     }
     Ok(value)
-}
-
-fn invalid(key: &str, problem: String) -> ModelError {
-    ModelError::InvalidValue {
-        key: key.to_owned(),
-        problem,
-    }
 }

@@ -1,5 +1,5 @@
 use super::{architecture::Architecture, raw::RawConfig};
-use crate::error::ModelError;
+use crate::error::{ModelError, invalid, unsupported};
 
 /// transformers' default where the key is absent.
 const DEFAULT_WINDOW: usize = 4096;
@@ -11,18 +11,16 @@ pub(super) fn resolve(
     architecture: Architecture,
     num_hidden_layers: usize,
 ) -> Result<Vec<Option<usize>>, ModelError> {
-    let window = match architecture {
+    let used = match architecture {
         // Its attention has no window, whatever the file says.
-        Architecture::Llama => None,
-        Architecture::Mistral => raw.sliding_window.clone().or_default(DEFAULT_WINDOW),
-        Architecture::Qwen2 | Architecture::Qwen3 => raw
-            .use_sliding_window
-            .unwrap_or(false)
-            .then(|| raw.sliding_window.clone().or_default(DEFAULT_WINDOW))
-            .flatten(),
+        Architecture::Llama => false,
+        Architecture::Mistral => true,
+        Architecture::Qwen2 | Architecture::Qwen3 => raw.use_sliding_window.unwrap_or(false),
     };
+    let window = raw.sliding_window.unwrap_or(Some(DEFAULT_WINDOW));
+    let window = window.filter(|_| used);
     if window == Some(0) {
-        return Err(invalid("sliding_window", "is 0".to_owned()));
+        return Err(invalid("sliding_window", "is 0"));
     }
     match architecture {
         Architecture::Llama => Ok(vec![None; num_hidden_layers]),
@@ -33,12 +31,8 @@ pub(super) fn resolve(
             } else {
                 "full_attention"
             };
-            let other = raw
-                .layer_types
-                .iter()
-                .flatten()
-                .find(|other| *other != kind);
-            if let Some(other) = other {
+            let mut types = raw.layer_types.iter().flatten();
+            if let Some(other) = types.find(|other| *other != kind) {
                 return Err(unsupported_layer_type(other));
             }
             Ok(vec![window; num_hidden_layers])
@@ -79,15 +73,5 @@ fn listed(
 }
 
 fn unsupported_layer_type(name: &str) -> ModelError {
-    ModelError::UnsupportedOption {
-        key: "layer_types".to_owned(),
-        value: format!("`{name}`"),
-    }
-}
-
-fn invalid(key: &str, problem: String) -> ModelError {
-    ModelError::InvalidValue {
-        key: key.to_owned(),
-        problem,
-    }
+    unsupported("layer_types", format!("`{name}`"))
 }

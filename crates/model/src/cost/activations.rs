@@ -78,29 +78,23 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
     };
     let query = model.num_attention_heads * model.head_dim;
     let key = model.num_key_value_heads * model.head_dim;
-    let before_head_norms = if model.qk_norm { query + key } else { 0 };
-    let normed = if_adapted(
-        &[Projection::Q, Projection::K, Projection::V],
+    let (q, k, v) = (Projection::Q, Projection::K, Projection::V);
+    let elements = [
+        if_adapted(&[q, k, v], model.d_model),
+        // Before the norms of heads.
+        if model.qk_norm { query + key } else { 0 },
+        query + 2 * key,
+        if_adapted(&[Projection::O], query),
+        // Between attention and feed-forward.
         model.d_model,
-    );
-    let attention = query + 2 * key;
-    let attended = if_adapted(&[Projection::O], query);
-    let middle = model.d_model;
-    let normed_again = if_adapted(&[Projection::Gate, Projection::Up], model.d_model);
-    let gate_and_up = 2 * model.d_ffn;
-    let activated = if_adapted(&[Projection::Down], model.d_ffn);
-    let elements = normed
-        + before_head_norms
-        + attention
-        + attended
-        + middle
-        + normed_again
-        + gate_and_up
-        + activated;
-    let masks: usize = model
-        .linears()
-        .iter()
-        .zip(ranks)
+        if_adapted(&[Projection::Gate, Projection::Up], model.d_model),
+        // Gate and up.
+        2 * model.d_ffn,
+        if_adapted(&[Projection::Down], model.d_ffn),
+    ];
+    let elements: usize = elements.iter().sum();
+    let masked = model.linears().into_iter().zip(ranks);
+    let masks: usize = masked
         .filter(|&(_, rank)| storage.dropout_masks && rank > 0)
         .map(|(linear, _)| linear.d_in.div_ceil(8))
         .sum();

@@ -109,8 +109,6 @@ pub fn cross_entropy(
         targets.into_dispatch(),
         weights.into_dispatch(),
     );
-    (
-        Tensor::from_dispatch(losses),
-        Tensor::from_dispatch(gradient),
-    )
+    let losses = Tensor::from_dispatch(losses);
+    (losses, Tensor::from_dispatch(gradient))
 }

@@ -1,5 +1,5 @@
 use super::{raw::RawPeftConfig, written};
-use crate::error::ModelError;
+use crate::error::{ModelError, invalid};
 
 /// PEFT's `LoraConfig`: the keys that determine the computation, and the base model.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,18 +65,15 @@ impl PeftLoraConfig {
     /// out of range.
     pub fn from_json(text: &str) -> Result<Self, ModelError> {
         let raw = RawPeftConfig::parse(text)?;
-        let target_modules = raw.target_modules.ok_or(ModelError::MissingKey {
-            key: "target_modules",
-        })?;
         let config = Self {
+            target_modules: raw
+                .target_modules
+                .ok_or(ModelError::MissingKey("target_modules"))?,
             base_model_name_or_path: raw.base_model_name_or_path,
-            r: raw.r.ok_or(ModelError::MissingKey { key: "r" })?,
-            lora_alpha: raw
-                .lora_alpha
-                .ok_or(ModelError::MissingKey { key: "lora_alpha" })?,
+            r: raw.r.ok_or(ModelError::MissingKey("r"))?,
+            lora_alpha: raw.lora_alpha.ok_or(ModelError::MissingKey("lora_alpha"))?,
             lora_dropout: raw.lora_dropout.unwrap_or(0.0),
             use_rslora: raw.use_rslora.unwrap_or(false),
-            target_modules,
             exclude_modules: raw.exclude_modules,
             layers_to_transform: raw.layers_to_transform.map(|l| l.0).unwrap_or_default(),
             layers_pattern: raw.layers_pattern.map(|l| l.0).unwrap_or_default(),
@@ -104,38 +101,27 @@ impl PeftLoraConfig {
 
     /// An error if a number is impossible.
     pub(super) fn check(&self) -> Result<(), ModelError> {
-        let invalid = |key: &str, problem: String| {
-            Err(ModelError::InvalidValue {
-                key: key.to_owned(),
-                problem,
-            })
-        };
-        let ranks = self
-            .rank_pattern
-            .iter()
-            .map(|(pattern, r)| (pattern.as_str(), *r));
+        let ranks = self.rank_pattern.iter().map(|(key, r)| (key.as_str(), *r));
         if let Some((key, _)) = ranks.chain([("r", self.r)]).find(|(_, r)| *r == 0) {
-            return invalid(key, "is 0, expected a rank of at least 1".to_owned());
+            return Err(invalid(key, "is 0, expected a rank of at least 1"));
         }
-        let alphas = self
-            .alpha_pattern
-            .iter()
-            .map(|(pattern, alpha)| (pattern.as_str(), *alpha));
+        let alphas = self.alpha_pattern.iter();
+        let alphas = alphas.map(|(key, alpha)| (key.as_str(), *alpha));
         let mut alphas = alphas.chain([("lora_alpha", self.lora_alpha)]);
         if let Some((key, alpha)) = alphas.find(|(_, alpha)| !alpha.is_finite()) {
-            return invalid(key, format!("is {alpha}"));
+            return Err(invalid(key, format!("is {alpha}")));
         }
         if !(0.0..1.0).contains(&self.lora_dropout) {
             let problem = format!("is {}, expected a probability below 1", self.lora_dropout);
-            return invalid("lora_dropout", problem);
+            return Err(invalid("lora_dropout", problem));
         }
         if !self.layers_to_transform.is_empty()
             && !matches!(self.target_modules, TargetModules::Names(_))
         {
-            return invalid(
+            return Err(invalid(
                 "layers_to_transform",
-                "needs `target_modules` to be a list of names".to_owned(),
-            );
+                "needs `target_modules` to be a list of names",
+            ));
         }
         Ok(())
     }

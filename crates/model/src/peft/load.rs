@@ -15,14 +15,29 @@ use crate::{
 
 const PICKLE_FILE: &str = "adapter_model.bin";
 
-pub(super) fn load(directory: &Path) -> Result<PeftAdapter, ModelError> {
-    let (config, shard) = open(directory)?;
-    let modules = modules(&config, &shard)?;
-    Ok(PeftAdapter { config, modules })
+impl PeftAdapter {
+    /// Reads `adapter_config.json` and `adapter_model.safetensors` in `directory`.
+    ///
+    /// # Errors
+    /// If the files are missing, damaged or disagree, the adapter is more than plain `LoRA`, or a
+    /// weight is not finite.
+    pub fn load(directory: &Path) -> Result<Self, ModelError> {
+        let (config, shard) = open(directory)?;
+        let modules = modules(&config, &shard)?;
+        Ok(Self { config, modules })
+    }
+
+    /// Checks that `directory` has both files of an adapter with their full lengths; reads no weight.
+    ///
+    /// # Errors
+    /// If a file is missing or cut off.
+    pub fn check(directory: &Path) -> Result<(), ModelError> {
+        open(directory).map(drop)
+    }
 }
 
 /// Opens both files without reading weights.
-pub(super) fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
+fn open(directory: &Path) -> Result<(PeftLoraConfig, Shard), ModelError> {
     if let Some(kept) = interrupted_save(directory) {
         return Err(ModelError::InterruptedSave {
             path: directory.into(),
@@ -48,23 +63,12 @@ fn interrupted_save(directory: &Path) -> Option<PathBuf> {
     }
     let prefix = format!("{}.old-", directory.file_name()?.to_str()?);
     let entries = std::fs::read_dir(directory.parent()?).ok()?;
-    let mut kept: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.file_name()
-                .and_then(|n| n.to_str())
-                .is_some_and(|n| n.starts_with(&prefix))
-        })
-        .collect();
-    kept.sort();
-    kept.pop()
-}
-
-/// The tensors of one module found so far.
-#[derive(Default)]
-struct Factors<'a> {
-    a: Option<HostTensor<'a>>,
-    b: Option<HostTensor<'a>>,
+    let left = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name();
+        name.to_str()?.starts_with(&prefix).then(|| entry.path())
+    });
+    left.max()
 }
 
 fn modules(
@@ -72,7 +76,8 @@ fn modules(
     shard: &Shard,
 ) -> Result<BTreeMap<String, LoraWeights>, ModelError> {
     let names = shard.names();
-    let mut found: BTreeMap<&str, Factors<'_>> = BTreeMap::new();
+    // A and B by module.
+    let mut found: BTreeMap<&str, [Option<HostTensor<'_>>; 2]> = BTreeMap::new();
     let mut adapter_name = None;
     for name in &names {
         let unexpected = || ModelError::UnexpectedAdapterTensor {
@@ -86,29 +91,22 @@ fn modules(
         }
         let info = shard.info(name).ok_or_else(unexpected)?;
         let factors = found.entry(key.module).or_default();
-        let factor = if key.is_a {
-            &mut factors.a
-        } else {
-            &mut factors.b
-        };
-        *factor = Some(shard.tensor(name, info)?);
+        factors[usize::from(!key.is_a)] = Some(shard.tensor(name, info)?);
     }
     if found.is_empty() {
-        return Err(ModelError::EmptyAdapter {
-            path: shard.path().to_owned(),
-        });
+        return Err(ModelError::EmptyAdapter(shard.path().to_owned()));
     }
     let rules = ModuleRules::new(config)?;
     found
         .into_iter()
-        .map(|(module, factors)| {
+        .map(|(module, [a, b])| {
             let half = |missing| ModelError::HalfAdapter {
                 module: module.to_owned(),
                 missing,
                 path: shard.path().to_owned(),
             };
-            let a = factors.a.ok_or_else(|| half("lora_A"))?;
-            let b = factors.b.ok_or_else(|| half("lora_B"))?;
+            let a = a.ok_or_else(|| half("lora_A"))?;
+            let b = b.ok_or_else(|| half("lora_B"))?;
             Ok((module.to_owned(), weights(config, &rules, module, &a, &b)?))
         })
         .collect()
@@ -121,31 +119,35 @@ fn weights(
     a: &HostTensor<'_>,
     b: &HostTensor<'_>,
 ) -> Result<LoraWeights, ModelError> {
-    let (&[r, d_in], &[d_out, columns]) = (a.shape, b.shape) else {
-        return Err(shapes_error(module, a, b));
+    let name = || module.to_owned();
+    let (r, d_in, d_out) = match (a.shape, b.shape) {
+        (&[r, d_in], &[d_out, columns]) if columns == r && ![r, d_in, d_out].contains(&0) => {
+            (r, d_in, d_out)
+        }
+        _ => {
+            return Err(ModelError::AdapterFactors {
+                module: name(),
+                a: a.shape.to_vec(),
+                b: b.shape.to_vec(),
+            });
+        }
     };
-    if columns != r || r == 0 || d_in == 0 || d_out == 0 {
-        return Err(shapes_error(module, a, b));
-    }
     if !rules.targets(module) {
-        return Err(ModelError::NotTargeted {
-            module: module.to_owned(),
-        });
+        return Err(ModelError::NotTargeted(name()));
     }
     let expected = rules.rank(module);
     if r != expected {
         return Err(ModelError::AdapterRank {
-            module: module.to_owned(),
+            module: name(),
             expected,
             found: r,
         });
     }
     let lora_alpha = rules.alpha(module);
-    let scale = config.scale(r, lora_alpha);
     let weights = LoraWeights {
         r,
         lora_alpha,
-        scale,
+        scale: config.scale(r, lora_alpha),
         a: a.to_f32(),
         b: b.to_f32(),
         d_in,
@@ -153,14 +155,6 @@ fn weights(
     };
     weights.check(module)?;
     Ok(weights)
-}
-
-fn shapes_error(module: &str, a: &HostTensor<'_>, b: &HostTensor<'_>) -> ModelError {
-    ModelError::AdapterFactors {
-        module: module.to_owned(),
-        a: a.shape.to_vec(),
-        b: b.shape.to_vec(),
-    }
 }
 
 /// The parts of a tensor's name.
@@ -175,12 +169,9 @@ impl<'a> Key<'a> {
     /// From `base_model.model.<module>.lora_<A|B>[.<adapter>].weight`.
     fn parse(name: &'a str) -> Option<Self> {
         let path = name.strip_prefix(KEY_PREFIX)?.strip_suffix(".weight")?;
-        let (module, is_a, rest) = match path.rsplit_once(".lora_A") {
-            Some((module, rest)) => (module, true, rest),
-            None => path
-                .rsplit_once(".lora_B")
-                .map(|(module, rest)| (module, false, rest))?,
-        };
+        let a = path.rsplit_once(".lora_A");
+        let (module, rest) = a.or_else(|| path.rsplit_once(".lora_B"))?;
+        let is_a = a.is_some();
         let adapter = match rest.strip_prefix('.') {
             None if rest.is_empty() => None,
             Some(adapter) if !adapter.is_empty() && !adapter.contains('.') => Some(adapter),

@@ -68,32 +68,28 @@ fn refuse_unsupported(keys: &Map<String, Value>) -> Result<(), ModelError> {
         })
     };
     match keys.get("peft_type") {
-        None => return Err(ModelError::MissingKey { key: "peft_type" }),
+        None => return Err(ModelError::MissingKey("peft_type")),
         Some(Value::String(name)) if name == "LORA" => {}
         Some(other) => return refuse("peft_type", other),
     }
-    match keys.get("task_type") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(name)) if name == "CAUSAL_LM" => {}
-        Some(other) => return refuse("task_type", other),
-    }
-    match keys.get("bias") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(name)) if name == "none" => {}
-        Some(other) => return refuse("bias", other),
+    for (key, only) in [("task_type", "CAUSAL_LM"), ("bias", "none")] {
+        match keys.get(key) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(name)) if name == only => {}
+            Some(other) => return refuse(key, other),
+        }
     }
     match keys.get("init_lora_weights") {
         None | Some(Value::Null | Value::Bool(_)) => {}
         Some(Value::String(name)) if INITIALISATIONS.contains(&name.as_str()) => {}
         Some(other) => return refuse("init_lora_weights", other),
     }
-    match REFUSED
-        .iter()
-        .find_map(|key| Some((key, keys.get(*key).filter(|v| is_set(v))?)))
-    {
-        Some((key, value)) => refuse(key, value),
-        None => Ok(()),
+    for key in REFUSED {
+        if let Some(value) = keys.get(key).filter(|value| is_set(value)) {
+            return refuse(key, value);
+        }
     }
+    Ok(())
 }
 
 /// True if Python takes the value for true.
@@ -142,15 +138,11 @@ pub(super) struct OneOrMany<T>(pub(super) Vec<T>);
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let items = match value {
+        let items = match Value::deserialize(deserializer)? {
             Value::Array(items) => items,
             one => vec![one],
         };
-        let items = items
-            .into_iter()
-            .map(serde_json::from_value)
-            .collect::<Result<_, _>>();
+        let items: Result<_, _> = items.into_iter().map(serde_json::from_value).collect();
         items.map(Self).map_err(serde::de::Error::custom)
     }
 }

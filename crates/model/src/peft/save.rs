@@ -6,13 +6,26 @@ use super::{
 };
 use crate::{error::ModelError, matrix_view::MatrixView};
 
-pub(super) fn save(adapter: &PeftAdapter, directory: &Path) -> Result<(), ModelError> {
-    let config = written::config_json(&consistent_config(adapter, directory)?)?;
-    let weights = weights_bytes(adapter, directory)?;
-    replace::replace_directory(
-        directory,
-        &[(CONFIG_FILE, &config), (WEIGHTS_FILE, &weights)],
-    )
+impl PeftAdapter {
+    /// Writes `directory` so that PEFT's `PeftModel.from_pretrained` loads it. The bytes depend on
+    /// the adapter alone.
+    ///
+    /// Modules whose rank or `lora_alpha` the configuration's own patterns do not give are written
+    /// with `rank_pattern` and `alpha_pattern` that name them by their full path.
+    ///
+    /// The files are written and synced in `<directory>.tmp-<pid>` beside it, which then takes its
+    /// place: a reader never finds half an adapter. Other files that were in an existing directory are
+    /// kept. After a crash a directory of that name, or `<directory>.old-<pid>` with the previous
+    /// adapter, may be left.
+    ///
+    /// # Errors
+    /// If the adapter contradicts itself or the directory cannot be written.
+    pub fn save(&self, directory: &Path) -> Result<(), ModelError> {
+        let config = written::config_json(&consistent_config(self, directory)?)?;
+        let weights = weights_bytes(self, directory)?;
+        let files = [(CONFIG_FILE, &*config), (WEIGHTS_FILE, &*weights)];
+        replace::replace_directory(directory, &files)
+    }
 }
 
 /// The configuration to write: unchanged if it gives every module's rank and `lora_alpha`, else with
@@ -22,9 +35,7 @@ fn consistent_config(
     directory: &Path,
 ) -> Result<PeftLoraConfig, ModelError> {
     if adapter.modules.is_empty() {
-        return Err(ModelError::EmptyAdapter {
-            path: directory.join(WEIGHTS_FILE),
-        });
+        return Err(ModelError::EmptyAdapter(directory.join(WEIGHTS_FILE)));
     }
     let mut config = adapter.config.clone();
     config.check()?;
@@ -32,9 +43,7 @@ fn consistent_config(
     for (module, weights) in &adapter.modules {
         weights.check(module)?;
         if !rules.targets(module) {
-            return Err(ModelError::NotTargeted {
-                module: module.clone(),
-            });
+            return Err(ModelError::NotTargeted(module.clone()));
         }
         let expected = config.scale(weights.r, weights.lora_alpha);
         if (expected - weights.scale).abs() > 1e-6 * expected.abs() {

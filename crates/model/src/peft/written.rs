@@ -8,7 +8,7 @@ use crate::error::ModelError;
 /// The text of the file: keys in alphabetical order and indented, as PEFT writes them.
 pub(super) fn config_json(config: &PeftLoraConfig) -> Result<Vec<u8>, ModelError> {
     let file = ConfigFile {
-        alpha_pattern: Entries(&config.alpha_pattern),
+        alpha_pattern: &config.alpha_pattern,
         base_model_name_or_path: config.base_model_name_or_path.as_deref(),
         bias: "none",
         exclude_modules: config.exclude_modules.as_ref(),
@@ -22,7 +22,7 @@ pub(super) fn config_json(config: &PeftLoraConfig) -> Result<Vec<u8>, ModelError
         modules_to_save: None,
         peft_type: "LORA",
         r: config.r,
-        rank_pattern: Entries(&config.rank_pattern),
+        rank_pattern: &config.rank_pattern,
         revision: None,
         target_modules: &config.target_modules,
         task_type: "CAUSAL_LM",
@@ -36,7 +36,8 @@ pub(super) fn config_json(config: &PeftLoraConfig) -> Result<Vec<u8>, ModelError
 
 #[derive(Serialize)]
 struct ConfigFile<'a> {
-    alpha_pattern: Entries<'a, f64>,
+    #[serde(serialize_with = "alphas")]
+    alpha_pattern: &'a [(String, f64)],
     base_model_name_or_path: Option<&'a str>,
     bias: &'static str,
     exclude_modules: Option<&'a TargetModules>,
@@ -50,7 +51,8 @@ struct ConfigFile<'a> {
     modules_to_save: Option<()>,
     peft_type: &'static str,
     r: usize,
-    rank_pattern: Entries<'a, usize>,
+    #[serde(serialize_with = "ranks")]
+    rank_pattern: &'a [(String, usize)],
     revision: Option<()>,
     target_modules: &'a TargetModules,
     task_type: &'static str,
@@ -79,18 +81,12 @@ impl Serialize for Number {
 }
 
 /// A map in the order of its entries.
-struct Entries<'a, T>(&'a [(String, T)]);
-
-impl Serialize for Entries<'_, usize> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
-    }
+fn ranks<S: Serializer>(entries: &[(String, usize)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(key, rank)| (key, rank)))
 }
 
-impl Serialize for Entries<'_, f64> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key, Number(*value))))
-    }
+fn alphas<S: Serializer>(entries: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(key, alpha)| (key, Number(*alpha))))
 }
 
 impl Serialize for TargetModules {

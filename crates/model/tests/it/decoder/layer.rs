@@ -4,8 +4,8 @@
 use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments, seed_gradient};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_model::{
-    AttentionShape, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora, LlamaConfig,
-    Projection, RotaryTables, SequenceBatch, Sequences,
+    AttentionShape, Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora,
+    LlamaConfig, Projection, RotaryTables, SequenceBatch, Sequences,
 };
 
 use crate::decoder::{
@@ -21,7 +21,9 @@ const TOLERANCE: f32 = 2e-5;
 
 fn load(model: &str, config: &LlamaConfig) -> DecoderLayer {
     let checkpoint = Checkpoint::open(&fixture(model)).expect("a checkpoint");
-    DecoderLayer::load(&checkpoint, config, LAYER, FloatDType::F32, &device()).expect("a layer")
+    let (layers, dtype) = (LAYER..LAYER + 1, FloatDType::F32);
+    let backbone = Backbone::load(&checkpoint, config, layers, dtype, &device());
+    backbone.expect("a layer").layers()[0].clone()
 }
 
 /// The layer with `W + s · A B` in place of W, in plain operations on all of its numbers.
