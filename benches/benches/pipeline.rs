@@ -17,8 +17,8 @@ use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
-    Balance, Forwarded, Microbatch, MicrobatchId, PartCosts, PartSeconds, Partitions,
-    PipelineError, TrainStage,
+    Forwarded, Microbatch, MicrobatchId, PartCosts, PartSeconds, Partitions, PipelineError,
+    TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, simulate},
@@ -92,10 +92,10 @@ fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> 
 /// Simulates the whole model on 1 to 8 stages.
 fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
     let costs = PartCosts::measured(model.num_hidden_layers, seconds);
-    let one = Partitions::from(costs.partition(1, &Balance::Auto)?);
+    let one = Partitions::from(costs.partition(1)?);
     let one = costs.steps_per_second(&one)?;
     for stages in [1, 2, 4, 8] {
-        let even = costs.partition(stages, &Balance::Auto)?;
+        let even = costs.partition(stages)?;
         let layers: Vec<usize> = even.iter().map(Range::len).collect();
         let by_stage = even.iter().map(|part| vec![costs.of_stage(part); stages]);
         let passes = ScheduleCosts::new(by_stage.collect())?;

@@ -48,14 +48,10 @@ pub enum PipelineError {
     #[error(transparent)]
     Schedule(#[from] TimelineError),
     /// A pass took more memory than the stage may use.
-    #[error(
-        "out of memory: stage of layers {first}..{end} took {used} bytes, its limit is {limit}"
-    )]
+    #[error("out of memory: stage of layers {layers:?} took {used} bytes, its limit is {limit}")]
     OutOfMemory {
-        /// First decoder layer of the stage.
-        first: usize,
-        /// One past its last decoder layer.
-        end: usize,
+        /// Decoder layers of the stage.
+        layers: Range<usize>,
         /// Peak of the bytes in use.
         used: u64,
         /// Bytes it may use.
@@ -63,14 +59,12 @@ pub enum PipelineError {
     },
     /// The weights exceed the memory of the device.
     #[error(
-        "layers {first}..{end} take {:.1} GB of weights in {dtype}, and the device has {:.1} GB",
+        "layers {layers:?} take {:.1} GB of weights in {dtype}, and the device has {:.1} GB",
         *bytes as f64 / 1e9, *there as f64 / 1e9
     )]
     TooLarge {
-        /// First decoder layer of the stage.
-        first: usize,
-        /// One past its last decoder layer.
-        end: usize,
+        /// Decoder layers of the stage.
+        layers: Range<usize>,
         /// Bytes of its weights.
         bytes: u64,
         /// Their type.
@@ -79,12 +73,10 @@ pub enum PipelineError {
         there: u64,
     },
     /// A pass lacks a result of an earlier one.
-    #[error("stage of layers {first}..{end}, {pass}: {problem}")]
+    #[error("stage of layers {layers:?}, {pass}: {problem}")]
     NothingUnderWay {
-        /// First decoder layer of the stage.
-        first: usize,
-        /// One past its last decoder layer.
-        end: usize,
+        /// Decoder layers of the stage.
+        layers: Range<usize>,
         /// The pass.
         pass: &'static str,
         /// The missing result.
@@ -113,12 +105,10 @@ pub enum PipelineError {
         source: std::io::Error,
     },
     /// A stage has no embedding or no head.
-    #[error("stage of layers {first}..{end} has no {part}")]
+    #[error("stage of layers {layers:?} has no {part}")]
     NotHere {
-        /// First decoder layer of the stage.
-        first: usize,
-        /// One past its last decoder layer.
-        end: usize,
+        /// Decoder layers of the stage.
+        layers: Range<usize>,
         /// The missing part.
         part: &'static str,
     },

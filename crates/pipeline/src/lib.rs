@@ -23,7 +23,7 @@ pub use executor::{
 };
 pub use memory::{HostMemory, MemoryGauge, device_memory, device_name};
 pub use partition::{
-    Balance, PartCosts, PartSeconds, PartitionError, Partitions, StageLayers, partition, stagger,
+    PartCosts, PartSeconds, PartitionError, Partitions, StageLayers, partition, stagger,
 };
 pub use pipeline::{Caches, Pipeline};
 pub use stage::{

@@ -8,7 +8,7 @@ use super::{
     run::Steps,
     stage_loop::{Report, Results, Work},
     step::{GroupOutcome, StepOutcome, StepPlan},
-    times::{PendingTimes, StageTimes, TransferTimes},
+    times::{StageTimes, TransferTimes},
 };
 use crate::{
     PipelineError,
@@ -61,17 +61,14 @@ impl Conductor<'_> {
                     plans.remove(&booked);
                     booked += 1;
                 }
-                let plan = if begun < end {
-                    steps.plan(begun)?
-                } else {
-                    None
-                };
-                match plan {
-                    Some(plan) => {
-                        plans.insert(begun, Arc::new(plan));
-                        begun += 1;
+                if begun < end {
+                    match steps.plan(begun)? {
+                        Some(plan) => {
+                            plans.insert(begun, Arc::new(plan));
+                            begun += 1;
+                        }
+                        None => end = begun,
                     }
-                    None => end = begun,
                 }
             }
             if let Some(plan) = plans.get(&step) {
@@ -122,12 +119,11 @@ impl Conductor<'_> {
             else {
                 continue;
             };
-            let arrival = readback.wait()?;
-            last = last.max(Some(arrival.at));
-            let mut values = arrival.values;
+            let (mut values, at) = readback.wait()?;
+            last = last.max(Some(at));
             if let Some(clock) = clock {
-                let values = values.pop();
-                *of_stage = values.map(|values| PendingTimes::read(&clock, &values));
+                let read = |values: Vec<_>| StageTimes::from_values(&values, clock.difference());
+                *of_stage = values.pop().map(read);
             }
             let norms = values.split_off(losses);
             let group = &mut outcome.groups[report.group];

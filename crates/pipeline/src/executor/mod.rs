@@ -30,4 +30,4 @@ pub use times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes
 
 pub(crate) use mailbox::Transfer;
 #[cfg(feature = "remote")]
-pub(crate) use times::now;
+pub(crate) use times::{Stopwatch, now};

@@ -1,7 +1,6 @@
 //! Reads of results, while the device goes on computing.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::{Arc, mpsc},
     task::{Context, Poll, Wake, Waker},
@@ -10,7 +9,7 @@ use std::{
 };
 
 use burn::tensor::{ExecutionError, StreamId, Tensor, TensorData, Transaction};
-use loraloom_model::{ModelError, causes};
+use loraloom_model::ModelError;
 
 use super::mailbox::is_remote;
 
@@ -23,15 +22,11 @@ use super::mailbox::is_remote;
 /// that trains; see [`RemoteRead`].
 #[derive(Debug)]
 pub(super) struct Readback {
-    thread: JoinHandle<Arrival<Result<Vec<TensorData>, ExecutionError>>>,
+    thread: JoinHandle<Arrival>,
 }
 
 /// Values and the time of their arrival.
-#[derive(Debug)]
-pub(super) struct Arrival<T> {
-    pub(super) values: T,
-    pub(super) at: Instant,
-}
+type Arrival = (Result<Vec<TensorData>, ExecutionError>, Instant);
 
 impl Readback {
     /// Requests tensors of one device, in order. Returns once the reading thread runs, which is before
@@ -42,11 +37,10 @@ impl Readback {
     pub(super) fn request(tensors: Vec<Tensor<1>>) -> Result<Self, ModelError> {
         if tensors.iter().all(|tensor| is_remote(&tensor.device())) {
             let reads: Vec<_> = tensors.into_iter().map(RemoteRead::request).collect();
-            let read = move || Arrival {
-                values: reads.into_iter().map(RemoteRead::wait).collect(),
-                at: Instant::now(),
-            };
-            return Self::spawn(read);
+            return Self::spawn(move || {
+                let values = reads.into_iter().map(RemoteRead::wait).collect();
+                (values, Instant::now())
+            });
         }
         let stream = StreamId::current();
         let (begun, has_begun) = mpsc::channel();
@@ -54,16 +48,11 @@ impl Readback {
             // The receiver is still waiting.
             let _ = begun.send(());
             let read = || {
-                let all = tensors
-                    .into_iter()
-                    .fold(Transaction::default(), Transaction::register);
+                let all = Transaction::default();
+                let all = tensors.into_iter().fold(all, Transaction::register);
                 all.try_execute()
             };
-            let values = stream.executes(read);
-            Arrival {
-                values,
-                at: Instant::now(),
-            }
+            (stream.executes(read), Instant::now())
         };
         let reading = Self::spawn(read)?;
         // An error means that the thread has ended, which `wait` reports.
@@ -71,32 +60,29 @@ impl Readback {
         Ok(reading)
     }
 
-    fn spawn(
-        read: impl FnOnce() -> Arrival<Result<Vec<TensorData>, ExecutionError>> + Send + 'static,
-    ) -> Result<Self, ModelError> {
+    fn spawn(read: impl FnOnce() -> Arrival + Send + 'static) -> Result<Self, ModelError> {
         let thread = thread::Builder::new().name("readback".into()).spawn(read);
         let thread = thread.map_err(|error| failed(format!("no thread to read with: {error}")))?;
         Ok(Self { thread })
     }
 
-    /// Waits for the values.
+    /// Waits for the values, which come with the time of their arrival.
     ///
     /// # Errors
     /// [`ModelError::Device`] if an operation that they depend on failed.
-    pub(super) fn wait(self) -> Result<Arrival<Vec<Vec<f32>>>, ModelError> {
-        let Ok(Arrival { values, at }) = self.thread.join() else {
+    pub(super) fn wait(self) -> Result<(Vec<Vec<f32>>, Instant), ModelError> {
+        let Ok((values, at)) = self.thread.join() else {
             return Err(failed("reading results from it panicked".into()));
         };
-        let values = values.map_err(|error| failed(causes(&format!("{error:?}"))))?;
+        let values = values.map_err(|error| ModelError::device(&error))?;
         if let Some(reason) = batchlora::product_failure() {
             return Err(failed(reason));
         }
         let values = values.into_iter().map(|data| {
             let values = data.convert::<f32>().try_into_vec();
-            values.map_err(|error| failed(format!("{error:?}")))
+            values.map_err(|error| ModelError::device(&error))
         });
-        let values = values.collect::<Result<_, _>>()?;
-        Ok(Arrival { values, at })
+        Ok((values.collect::<Result<_, _>>()?, at))
     }
 }
 
@@ -112,12 +98,6 @@ enum RemoteRead {
     Pending(Pin<Box<dyn Future<Output = Data> + Send>>),
 }
 
-impl fmt::Debug for RemoteRead {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RemoteRead").finish_non_exhaustive()
-    }
-}
-
 /// Wakes a thread that waits for a future.
 struct Waiter(Thread);
 
@@ -131,10 +111,8 @@ impl RemoteRead {
     /// Sends the request without waiting.
     fn request(tensor: Tensor<1>) -> Self {
         let mut pending = Box::pin(tensor.into_data_async());
-        match pending
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
+        let mut context = Context::from_waker(Waker::noop());
+        match pending.as_mut().poll(&mut context) {
             Poll::Ready(data) => Self::Ready(data),
             Poll::Pending => Self::Pending(pending),
         }
@@ -179,12 +157,9 @@ mod tests {
         let second = Tensor::<1>::from_data([7f32], &device);
         let pending = Readback::request(vec![first.clone() * 2.0, second]).expect("a thread");
         let later = Readback::request(vec![first.powi_scalar(2)]).expect("a thread");
-        let values = pending.wait().expect("the values").values;
+        let (values, _) = pending.wait().expect("the values");
         assert_eq!(values, [vec![2.0, -4.0, 7.0], vec![7.0]]);
-        assert_eq!(
-            later.wait().expect("the values").values,
-            [[1.0, 4.0, 12.25]]
-        );
+        assert_eq!(later.wait().expect("the values").0, [[1.0, 4.0, 12.25]]);
     }
 
     #[test]

@@ -8,8 +8,9 @@ use std::{
 use super::{
     conductor::{Conductor, Notice},
     mailbox::{Outbox, boxes},
-    stage_loop::{StageLoop, Work},
+    stage_loop::{GroupState, StageLoop, Work},
     step::{StepOutcome, StepPlan},
+    times::Stopwatch,
 };
 use crate::{
     PipelineError, TrainStage,
@@ -82,30 +83,22 @@ pub fn run<S: TrainStage + ?Sized, T: Steps>(
     let apart = stages.len() > 1 && stages.iter().all(|stage| stage.may_have_thread());
     let threads = apart && passes.driver == Driver::ThreadPerStage;
     let (inboxes, outbox) = boxes(stages, threads);
-    let elsewhere: Vec<bool> = stages
-        .iter()
-        .map(|stage| stage.remote_inbox().is_some())
-        .collect();
+    let elsewhere = stages.iter().map(|stage| stage.remote_inbox().is_some());
+    let elsewhere: Vec<bool> = elsewhere.collect();
     let (notify, notices) = channel();
-    let loops: Vec<StageLoop<'_, S>> = stages
-        .iter_mut()
-        .zip(inboxes)
-        .enumerate()
-        .map(|(index, (stage, inbox))| {
-            let last = index + 1 == shape.stages;
-            let (outbox, notify) = (outbox.clone(), notify.clone());
-            StageLoop::new(
-                &mut **stage,
-                index,
-                last,
-                shape.groups,
-                inbox,
-                outbox,
-                notify,
-            )
-        })
-        .collect();
-    let conductor = Conductor {
+    let loops = stages.iter_mut().zip(inboxes).enumerate();
+    let loops = loops.map(|(index, (stage, inbox))| StageLoop {
+        stage: &mut **stage,
+        index,
+        last: index + 1 == shape.stages,
+        inbox,
+        outbox: outbox.clone(),
+        notify: notify.clone(),
+        groups: (0..shape.groups).map(|_| GroupState::default()).collect(),
+        watch: Stopwatch::start(),
+    });
+    let mut loops: Vec<StageLoop<'_, S>> = loops.collect();
+    let mut conductor = Conductor {
         shape: &shape,
         // Two workers are two processes.
         linked: elsewhere
@@ -119,32 +112,18 @@ pub fn run<S: TrainStage + ?Sized, T: Steps>(
         reports: HashMap::new(),
     };
     if threads {
-        in_threads(loops, conductor, &order, &outbox, &notify, steps)
-    } else {
-        drop(notify);
-        in_order(loops, conductor, &order, steps)
+        return in_threads(loops, conductor, &order, &outbox, &notify, steps);
     }
-}
-
-type Order = [(usize, Operation)];
-
-fn in_order<S: TrainStage + ?Sized, T: Steps>(
-    mut loops: Vec<StageLoop<'_, S>>,
-    mut conductor: Conductor<'_>,
-    order: &Order,
-    steps: &mut T,
-) -> Result<(), T::Error> {
-    conductor.conduct(order, steps, |stage, work| loops[stage].execute(&work))?;
-    for stage in &mut loops {
-        stage.finish()?;
-    }
+    drop(notify);
+    conductor.conduct(&order, steps, |stage, work| loops[stage].execute(&work))?;
+    loops.iter_mut().try_for_each(StageLoop::finish)?;
     Ok(())
 }
 
 fn in_threads<S: TrainStage + ?Sized, T: Steps>(
     loops: Vec<StageLoop<'_, S>>,
     mut conductor: Conductor<'_>,
-    order: &Order,
+    order: &[(usize, Operation)],
     outbox: &Outbox,
     notify: &Sender<Notice>,
     steps: &mut T,

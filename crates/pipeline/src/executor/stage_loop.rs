@@ -8,7 +8,7 @@ use super::{
     mailbox::{Inbox, Outbox, Tag},
     readback::Readback,
     step::{GroupPlan, StepPlan},
-    times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, now},
+    times::{PendingTimes, StageClock, StageTimes, Stopwatch, now},
 };
 use crate::{HostMemory, MicrobatchId, PipelineError, TrainStage, schedule::Operation};
 
@@ -53,47 +53,24 @@ pub(super) struct Results {
 /// Runs the list of one stage.
 #[derive(Debug)]
 pub(super) struct StageLoop<'a, S: ?Sized> {
-    stage: &'a mut S,
-    index: usize,
-    last: bool,
-    inbox: Inbox,
-    outbox: Outbox,
-    notify: Sender<Notice>,
-    groups: Vec<GroupState>,
-    /// When the last work ended.
-    free: f64,
+    pub(super) stage: &'a mut S,
+    pub(super) index: usize,
+    pub(super) last: bool,
+    pub(super) inbox: Inbox,
+    pub(super) outbox: Outbox,
+    pub(super) notify: Sender<Notice>,
+    pub(super) groups: Vec<GroupState>,
+    pub(super) watch: Stopwatch,
 }
 
 #[derive(Debug, Default)]
-struct GroupState {
+pub(super) struct GroupState {
     /// The optimizer step that is still to be taken.
     owed: Option<Vec<Option<SlotUpdate>>>,
     losses: Vec<Tensor<1>>,
-    times: StageTimes,
 }
 
-impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
-    pub(super) fn new(
-        stage: &'a mut S,
-        index: usize,
-        last: bool,
-        groups: usize,
-        inbox: Inbox,
-        outbox: Outbox,
-        notify: Sender<Notice>,
-    ) -> Self {
-        Self {
-            stage,
-            index,
-            last,
-            inbox,
-            outbox,
-            notify,
-            groups: (0..groups).map(|_| GroupState::default()).collect(),
-            free: now(),
-        }
-    }
-
+impl<S: TrainStage + ?Sized> StageLoop<'_, S> {
     /// Executes the next operation. Does nothing at a place for which the group has no micro-batch.
     pub(super) fn execute(&mut self, work: &Work) -> Result<(), PipelineError> {
         match work.operation {
@@ -123,8 +100,8 @@ impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
         };
         let begun = now();
         let out = self.stage.forward(at, microbatch, hidden)?;
-        let passed = self.passed(at, arrived, begun);
-        self.times(at).forward = passed;
+        self.watch
+            .passed(at, arrived, begun, |times| &mut times.forward);
         if let Some(hidden) = out.hidden {
             self.outbox.send(self.index + 1, Tag::Hidden(at), hidden)?;
         }
@@ -143,8 +120,8 @@ impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
         };
         let begun = now();
         let below = self.stage.backward(at, above)?;
-        let passed = self.passed(at, arrived, begun);
-        self.times(at).backward = passed;
+        self.watch
+            .passed(at, arrived, begun, |times| &mut times.backward);
         if self.index > 0
             && let Some(gradient) = below
         {
@@ -174,24 +151,21 @@ impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
             self.outbox.send(self.index - 1, below, squares)?;
             self.groups[group].owed = Some(updates);
         }
-        self.worked(group, begun);
+        self.watch.worked(group, begun);
         let microbatches = work.group().microbatches.len();
         let measurement = self.stage.measurement(group, microbatches)?;
-        let (values, clock) = measurement
-            .map(|PendingTimes { values, clock }| (values, clock))
-            .unzip();
+        let measurement = measurement.map(|PendingTimes { values, clock }| (values, clock));
+        let (values, clock) = measurement.unzip();
         read.extend(values);
-        let results = if read.is_empty() {
-            None
-        } else {
-            let readback = Readback::request(read)?;
-            Some(Results {
-                readback,
+        let mut results = None;
+        if !read.is_empty() {
+            results = Some(Results {
+                readback: Readback::request(read)?,
                 losses,
                 clock,
-            })
-        };
-        let times = std::mem::take(&mut self.groups[group].times);
+            });
+        }
+        let times = self.watch.take(group);
         let in_call = self.stage.computes_in_call();
         let memory = HostMemory::counted().filter(|_| in_call);
         let report = Report {
@@ -215,32 +189,7 @@ impl<'a, S: TrainStage + ?Sized> StageLoop<'a, S> {
         let (squares, _) = self.inbox.take(Tag::Squares(group))?;
         let begun = now();
         self.stage.update(group, &updates, squares)?;
-        self.worked(group, begun);
+        self.watch.worked(group, begun);
         Ok(())
-    }
-
-    /// The times of a micro-batch.
-    fn times(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
-        let times = &mut self.groups[at.group].times.microbatches;
-        if times.len() <= at.microbatch {
-            times.resize(at.microbatch + 1, MicrobatchTimes::default());
-        }
-        &mut times[at.microbatch]
-    }
-
-    /// The times of a pass that ends now.
-    fn passed(&mut self, at: MicrobatchId, arrived: Option<f64>, begun: f64) -> PassTimes {
-        let free = self.free;
-        self.worked(at.group, begun);
-        PassTimes {
-            arrived,
-            free,
-            done: self.free,
-        }
-    }
-
-    fn worked(&mut self, group: usize, begun: f64) {
-        self.free = now();
-        self.groups[group].times.busy += self.free - begun;
     }
 }

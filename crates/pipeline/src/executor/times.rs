@@ -1,11 +1,13 @@
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     ops::AddAssign,
     sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Instant,
 };
 
 use burn::tensor::Tensor;
+
+use crate::MicrobatchId;
 
 /// Times of a pass on a stage, in seconds of one clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -36,14 +38,54 @@ pub struct StageTimes {
     pub microbatches: Vec<MicrobatchTimes>,
 }
 
-impl PassTimes {
-    /// The same on a clock that is `difference` seconds behind.
-    fn shifted(self, difference: f64) -> Self {
+/// Measures the work of a stage, whose calls return when it is done.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    /// When the last work ended.
+    free: f64,
+    /// Of the steps that groups are at.
+    times: HashMap<usize, StageTimes>,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
         Self {
-            arrived: self.arrived.map(|arrived| arrived - difference),
-            free: self.free - difference,
-            done: self.done - difference,
+            free: now(),
+            times: HashMap::new(),
         }
+    }
+
+    /// Records a group's work that ends now.
+    pub(crate) fn worked(&mut self, group: usize, begun: f64) {
+        self.free = now();
+        self.times.entry(group).or_default().busy += self.free - begun;
+    }
+
+    /// Records a pass that ends now, forward or backward.
+    pub(crate) fn passed(
+        &mut self,
+        at: MicrobatchId,
+        arrived: Option<f64>,
+        begun: f64,
+        pass: fn(&mut MicrobatchTimes) -> &mut PassTimes,
+    ) {
+        let free = self.free;
+        self.worked(at.group, begun);
+        let done = self.free;
+        let times = &mut self.times.entry(at.group).or_default().microbatches;
+        if times.len() <= at.microbatch {
+            times.resize(at.microbatch + 1, MicrobatchTimes::default());
+        }
+        *pass(&mut times[at.microbatch]) = PassTimes {
+            arrived,
+            free,
+            done,
+        };
+    }
+
+    /// Takes the times of a group's step.
+    pub(crate) fn take(&mut self, group: usize) -> StageTimes {
+        self.times.remove(&group).unwrap_or_default()
     }
 }
 
@@ -68,16 +110,11 @@ impl StageTimes {
             let time = time.unwrap_or(-1.0);
             [time.floor() as f32, (time - time.floor()) as f32]
         };
-        let passes = self.microbatches.iter().flat_map(|times| {
-            [times.forward, times.backward]
-                .into_iter()
-                .flat_map(|pass| {
-                    [pass.arrived, Some(pass.free), Some(pass.done)]
-                        .into_iter()
-                        .flat_map(pair)
-                })
-        });
-        std::iter::once(self.busy as f32).chain(passes).collect()
+        let passes = self.microbatches.iter();
+        let passes = passes.flat_map(|times| [times.forward, times.backward]);
+        let times = passes.flat_map(|pass| [pass.arrived, Some(pass.free), Some(pass.done)]);
+        let busy = std::iter::once(self.busy as f32);
+        busy.chain(times.flat_map(pair)).collect()
     }
 
     /// From numbers of a stage whose clock is `difference` seconds ahead of the caller's.
@@ -86,12 +123,12 @@ impl StageTimes {
         let microbatches = rest.chunks_exact(MICROBATCH).map(|chunk| {
             let time = |at: usize| f64::from(chunk[at * TIME]) + f64::from(chunk[at * TIME + 1]);
             let pass = |first: usize| {
-                let pass = PassTimes {
-                    arrived: Some(time(first)).filter(|&arrived| arrived >= 0.0),
-                    free: time(first + 1),
-                    done: time(first + 2),
-                };
-                pass.shifted(difference)
+                let arrived = Some(time(first)).filter(|&arrived| arrived >= 0.0);
+                PassTimes {
+                    arrived: arrived.map(|arrived| arrived - difference),
+                    free: time(first + 1) - difference,
+                    done: time(first + 2) - difference,
+                }
             };
             MicrobatchTimes {
                 forward: pass(0),
@@ -108,16 +145,9 @@ impl StageTimes {
 /// Times of a group's step on a stage in another process, which are still to be read.
 #[derive(Debug)]
 pub struct PendingTimes {
-    /// The numbers; see [`read`](Self::read).
+    /// The numbers; see [`StageTimes::from_values`].
     pub(crate) values: Tensor<1>,
     pub(crate) clock: Arc<StageClock>,
-}
-
-impl PendingTimes {
-    /// Converts numbers that were read to times of this process's clock.
-    pub(crate) fn read(clock: &StageClock, values: &[f32]) -> StageTimes {
-        StageTimes::from_values(values, clock.difference())
-    }
 }
 
 /// Answers that are kept.

@@ -4,16 +4,6 @@ use thiserror::Error;
 
 use crate::simulate::TimelineError;
 
-/// Rule by which layers are spread over stages.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Balance {
-    /// The slowest stage is as fast as possible.
-    #[default]
-    Auto,
-    /// The number of layers on each stage.
-    Explicit(Vec<usize>),
-}
-
 /// Why layers cannot be spread over stages.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PartitionError {
@@ -72,19 +62,17 @@ pub enum PartitionError {
 /// Spreads layers over stages: contiguous and in order, at least one a stage.
 ///
 /// All costs are in the same unit, such as seconds. The first stage also bears the embedding's cost,
-/// the last the head's. [`Balance::Auto`] minimizes the largest cost of a stage, and among all
-/// partitions with that takes the most even one (with the least sum of squared costs).
+/// the last the head's. The largest cost of a stage is minimal, and among all partitions with that, this
+/// is the most even one (with the least sum of squared costs).
 ///
 /// # Errors
 ///
-/// If there are no stages or more than layers, explicit counts do not fit, or a cost is negative or
-/// not finite.
+/// If there are no stages or more than layers, or a cost is negative or not finite.
 pub fn partition(
     layer_costs: &[f64],
     embedding_cost: f64,
     head_cost: f64,
     stages: usize,
-    balance: &Balance,
 ) -> Result<Vec<Range<usize>>, PartitionError> {
     let layers = layer_costs.len();
     if stages == 0 {
@@ -93,26 +81,22 @@ pub fn partition(
     if stages > layers {
         return Err(PartitionError::TooManyStages { stages, layers });
     }
-    let named = layer_costs
-        .iter()
-        .enumerate()
-        .map(|(layer, &cost)| (format!("layer {layer}"), cost))
-        .chain([
-            ("the embedding".to_owned(), embedding_cost),
-            ("the head".to_owned(), head_cost),
-        ]);
-    for (part, cost) in named {
+    let ends = [
+        ("the embedding".to_owned(), embedding_cost),
+        ("the head".to_owned(), head_cost),
+    ];
+    let parts = layer_costs.iter().enumerate();
+    let parts = parts.map(|(layer, &cost)| (format!("layer {layer}"), cost));
+    for (part, cost) in parts.chain(ends) {
         if !(cost.is_finite() && cost >= 0.0) {
             return Err(PartitionError::Cost { part, cost });
         }
     }
-    match balance {
-        Balance::Auto => Ok(balanced(layer_costs, embedding_cost, head_cost, stages)),
-        Balance::Explicit(counts) => explicit(counts, stages, layers),
-    }
+    Ok(balanced(layer_costs, embedding_cost, head_cost, stages))
 }
 
-pub(crate) fn explicit(
+/// Layers by the number on each stage.
+pub(super) fn explicit(
     counts: &[usize],
     stages: usize,
     layers: usize,
@@ -124,21 +108,16 @@ pub(crate) fn explicit(
     if let Some(stage) = counts.iter().position(|&count| count == 0) {
         return Err(PartitionError::EmptyStage { stage });
     }
-    let sum = counts
-        .iter()
-        .fold(0, |sum: usize, &count| sum.saturating_add(count));
+    let sum = counts.iter().copied().fold(0, usize::saturating_add);
     if sum != layers {
         return Err(PartitionError::Sum { sum, layers });
     }
     let mut end = 0;
-    Ok(counts
-        .iter()
-        .map(|count| {
-            let start = end;
-            end += count;
-            start..end
-        })
-        .collect())
+    let range = |count| {
+        end += count;
+        end - count..end
+    };
+    Ok(counts.iter().map(range).collect())
 }
 
 fn balanced(

@@ -33,12 +33,10 @@ impl Clock {
             Self::index(stages, ordered.stage, ordered.operation.group(), backward)
         };
         let first = |of: usize| {
+            let begins =
+                |operation| matches!(operation, Operation::Forward { step, .. } if step == of);
             let mut operations = order.operations.iter();
-            operations.position(|ordered| {
-                let forward =
-                    matches!(ordered.operation, Operation::Forward { step, .. } if step == of);
-                ordered.stage == 0 && forward
-            })
+            operations.position(|ordered| ordered.stage == 0 && begins(ordered.operation))
         };
         let middle = ROUNDS / 2;
         Ok(Self {

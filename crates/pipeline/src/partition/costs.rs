@@ -1,7 +1,7 @@
-use std::ops::Range;
+use std::ops::{Add, Range};
 
 use crate::{
-    Balance, PartSeconds, PartitionError, Partitions, partition,
+    PartSeconds, PartitionError, Partitions, partition,
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, TimelineError, simulate},
 };
@@ -20,12 +20,6 @@ pub struct PartCosts {
     pub head: PassCosts,
 }
 
-const FREE: PassCosts = PassCosts {
-    forward: 0.0,
-    backward: 0.0,
-    step: 0.0,
-};
-
 /// Forward and backward together.
 fn passes(costs: PassCosts) -> f64 {
     costs.forward + costs.backward
@@ -36,24 +30,18 @@ impl PartCosts {
     pub fn measured(layers: usize, seconds: PartSeconds) -> Self {
         Self {
             layers: vec![seconds.layer; layers],
-            embedding: FREE,
+            embedding: PassCosts::default(),
             head: seconds.head,
         }
     }
 
     /// Costs of a stage that runs these layers.
     pub fn of_stage(&self, layers: &Range<usize>) -> PassCosts {
-        let mut sum = FREE;
-        for layer in &self.layers[layers.clone()] {
-            sum = sum + *layer;
-        }
-        if layers.start == 0 {
-            sum = sum + self.embedding;
-        }
-        if layers.end == self.layers.len() {
-            sum = sum + self.head;
-        }
-        sum
+        let embedding = (layers.start == 0).then_some(self.embedding);
+        let head = (layers.end == self.layers.len()).then_some(self.head);
+        let parts = self.layers[layers.clone()].iter().copied();
+        let parts = parts.chain(embedding).chain(head);
+        parts.fold(PassCosts::default(), PassCosts::add)
     }
 
     /// Forward and backward passes of every layer.
@@ -76,13 +64,9 @@ impl PartCosts {
     ///
     /// # Errors
     /// As [`partition()`].
-    pub fn partition(
-        &self,
-        stages: usize,
-        balance: &Balance,
-    ) -> Result<Vec<Range<usize>>, PartitionError> {
+    pub fn partition(&self, stages: usize) -> Result<Vec<Range<usize>>, PartitionError> {
         let (embedding, head) = (passes(self.embedding), passes(self.head));
-        partition(&self.layer_passes(), embedding, head, stages, balance)
+        partition(&self.layer_passes(), embedding, head, stages)
     }
 
     /// Optimizer steps of groups per unit of the costs once the pipeline is full: LoRAPP with as many
@@ -95,10 +79,8 @@ impl PartCosts {
         let of = |stage: usize, group| self.of_stage(&partitions.of_group(group)[stage]);
         let of_stage = |stage| (0..stages).map(|group| of(stage, group)).collect();
         let costs = ScheduleCosts::new((0..stages).map(of_stage).collect())?;
-        let lists = operations(
-            Schedule::LoraPp,
-            &PipelineShape::new(stages, stages, 1, ROUNDS),
-        );
+        let shape = PipelineShape::new(stages, stages, 1, ROUNDS);
+        let lists = operations(Schedule::LoraPp, &shape);
         let simulation = simulate(&lists, &costs, &Links::instant(stages, stages))?;
         Ok(simulation.steady_steps_per_second().unwrap_or(0.0))
     }

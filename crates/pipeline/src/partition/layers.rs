@@ -10,7 +10,7 @@ use crate::{PartitionError, PipelineError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageLayers {
     /// Never empty.
-    pub(crate) by_partition: Vec<Range<usize>>,
+    by_partition: Vec<Range<usize>>,
 }
 
 impl From<Range<usize>> for StageLayers {
@@ -31,11 +31,9 @@ impl StageLayers {
 
     /// All layers that the stage holds, from the first to the last that any group needs.
     pub fn held(&self) -> Range<usize> {
-        let ranges = self.by_partition.iter();
-        let (start, end) = ranges.fold((usize::MAX, 0), |(start, end), layers| {
-            (start.min(layers.start), end.max(layers.end))
-        });
-        start..end
+        let starts = self.by_partition.iter().map(|layers| layers.start);
+        let ends = self.by_partition.iter().map(|layers| layers.end);
+        starts.min().unwrap_or(0)..ends.max().unwrap_or(0)
     }
 
     /// The layers that the stage runs for a group.
@@ -109,13 +107,9 @@ impl Partitions {
         let all: Vec<_> = (0..count).map(of_stages).collect();
         let last = stages.last().map_or(0, |stage| stage.held().end);
         for layers in &all {
-            let mut end = 0;
-            let in_order = layers.iter().all(|range| {
-                let follows = range.start == end;
-                end = range.end;
-                follows
-            });
-            if !in_order || end != last {
+            let starts = layers.iter().map(|range| range.start).chain([last]);
+            let ends = layers.iter().map(|range| range.end);
+            if !starts.eq([0].into_iter().chain(ends)) {
                 let layers = layers.clone();
                 return Err(PipelineError::Gap { layers });
             }
@@ -153,8 +147,9 @@ impl Partitions {
     pub fn stages(&self) -> Vec<StageLayers> {
         let of_stage = |stage: usize| {
             let ranges = self.all.iter().map(|layers| layers[stage].clone());
-            let by_partition = ranges.collect();
-            StageLayers { by_partition }
+            StageLayers {
+                by_partition: ranges.collect(),
+            }
         };
         (0..self.all[0].len()).map(of_stage).collect()
     }

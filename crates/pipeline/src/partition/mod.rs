@@ -7,7 +7,7 @@ mod layers;
 mod measure;
 mod stagger;
 
-pub use balance::{Balance, PartitionError, partition};
+pub use balance::{PartitionError, partition};
 pub use costs::PartCosts;
 pub use layers::{Partitions, StageLayers};
 pub use measure::PartSeconds;

@@ -7,7 +7,7 @@
 //! one stage and three on another, and a stage that has more work for one group has less for the next.
 
 use super::clock::Clock;
-use crate::{Balance, PartCosts, PartitionError, Partitions};
+use crate::{PartCosts, PartitionError, Partitions};
 
 /// Most passes that a search times; it then takes about a tenth of a second.
 const MOST_PASSES: usize = 25_000_000;
@@ -19,8 +19,8 @@ const SEED: u64 = 1;
 const WORTH: f64 = 1.001;
 
 /// As many partitions as stages, for the most optimizer steps a second with as many groups as stages;
-/// see [`PartCosts::steps_per_second`]. The single partition of [`Balance::Auto`], with which a stage
-/// holds fewer layers, where none are faster by a thousandth.
+/// see [`PartCosts::steps_per_second`]. The single partition of [`PartCosts::partition`], with which a
+/// stage holds fewer layers, where none are faster by a thousandth.
 ///
 /// Every boundary between two stages is next to where equal stages would have it: below or above the
 /// layer that it cuts. A deterministic search decides for each group.
@@ -28,7 +28,7 @@ const WORTH: f64 = 1.001;
 /// # Errors
 /// As [`partition`](crate::partition()).
 pub fn stagger(costs: &PartCosts, stages: usize) -> Result<Partitions, PartitionError> {
-    let even = Partitions::from(costs.partition(stages, &Balance::Auto)?);
+    let even = Partitions::from(costs.partition(stages)?);
     let even_rate = costs.steps_per_second(&even)?;
     if stages < 2 || stages == costs.layers.len() {
         return Ok(even);
@@ -57,14 +57,11 @@ impl<'a> Search<'a> {
     fn new(costs: &'a PartCosts, stages: usize) -> Result<Self, PartitionError> {
         let layers = costs.layers.len();
         let ideal = boundaries(costs, stages);
-        let places: Vec<[usize; 2]> = ideal
-            .iter()
-            .enumerate()
-            .map(|(index, place)| {
-                let (low, most) = (*place as usize, layers - (stages - 1 - index));
-                [low, most.min(low + 1)]
-            })
-            .collect();
+        let places = ideal.iter().enumerate().map(|(index, place)| {
+            let (low, most) = (*place as usize, layers - (stages - 1 - index));
+            [low, most.min(low + 1)]
+        });
+        let places: Vec<[usize; 2]> = places.collect();
         // The number of groups with the upper place puts the mean nearest to the ideal; they are spread
         // evenly.
         let first = |partition: usize| {
@@ -73,17 +70,14 @@ impl<'a> Search<'a> {
                 let is_up = (partition * up) % stages < up;
                 if is_up { *high } else { *low }
             });
-            let mut chosen: Vec<usize> = std::iter::once(0)
-                .chain(chosen)
-                .chain(std::iter::once(layers))
-                .collect();
+            let mut chosen: Vec<usize> = [0].into_iter().chain(chosen).chain([layers]).collect();
             part(&mut chosen);
             chosen
         };
         let mut search = Self {
             costs,
             clock: Clock::new(stages)?,
-            draws: Draws::new(SEED),
+            draws: Draws(SEED),
             chosen: (0..stages).map(first).collect(),
             places,
             times: vec![0.0; 2 * stages * stages],
@@ -198,10 +192,6 @@ fn fractional_layers(layers: &[f64], mut time: f64) -> f64 {
 struct Draws(u64);
 
 impl Draws {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
     /// A number below `count`.
     fn below(&mut self, count: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -278,7 +268,7 @@ mod tests {
 
     #[test]
     fn all_numbers_come_about_as_often() {
-        let mut draws = Draws::new(1);
+        let mut draws = Draws(1);
         let mut counts = [0_u32; 7];
         for _ in 0..7000 {
             counts[draws.below(7)] += 1;

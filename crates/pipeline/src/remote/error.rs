@@ -43,6 +43,11 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
+    pub(super) fn because(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Failed { reason }
+    }
+
     pub(super) fn failed(error: &(dyn Error + 'static)) -> Self {
         let mut reason = error.to_string();
         let mut source = error.source();

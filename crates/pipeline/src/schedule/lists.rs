@@ -30,7 +30,7 @@ pub struct PipelineShape {
     ///
     /// Stage `k` runs `(D − 1 − k)·(1 + extra_warmup) + 1` forward passes before its first backward
     /// pass and never holds the activations of more: at most D for 0. GPipe ignores it and holds N.
-    /// [`best_warmup`](crate::simulate::best_warmup) finds a good number.
+    /// More is not always better: it waits where transfers are short or groups are few.
     pub extra_warmup: usize,
 }
 
@@ -68,6 +68,21 @@ impl PipelineShape {
     }
 }
 
+/// Both passes of a micro-batch.
+fn passes(group: usize, microbatch: usize, step: usize) -> [Operation; 2] {
+    let forward = Operation::Forward {
+        group,
+        microbatch,
+        step,
+    };
+    let backward = Operation::Backward {
+        group,
+        microbatch,
+        step,
+    };
+    [forward, backward]
+}
+
 /// All forward passes of a group's step, then all backward passes, in the same order on every
 /// stage. A stage holds the activations of all N micro-batches.
 fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
@@ -77,20 +92,9 @@ fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
     let mut list = Vec::new();
     for step in 0..shape.steps {
         for group in 0..shape.groups {
-            list.extend(
-                (0..shape.microbatches).map(|microbatch| Operation::Forward {
-                    group,
-                    microbatch,
-                    step,
-                }),
-            );
-            list.extend(
-                (0..shape.microbatches).map(|microbatch| Operation::Backward {
-                    group,
-                    microbatch,
-                    step,
-                }),
-            );
+            let passes = (0..shape.microbatches).map(|microbatch| passes(group, microbatch, step));
+            list.extend(passes.clone().map(|[forward, _]| forward));
+            list.extend(passes.map(|[_, backward]| backward));
             list.push(Operation::Step { group, step });
         }
     }
@@ -100,9 +104,8 @@ fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
 /// Groups take turns, N slots each. A round is as long as all groups' slots, or as one group's way
 /// down the pipeline and up again where that is longer; only then slots stay empty.
 fn lorapp(shape: &PipelineShape) -> Vec<Vec<Operation>> {
-    let round = shape
-        .slots_per_step()
-        .max(shape.groups * shape.microbatches);
+    let slots = shape.groups * shape.microbatches;
+    let round = slots.max(shape.slots_per_step());
     by_slots(shape, |step, group| {
         step * round + group * shape.microbatches
     })
@@ -138,16 +141,7 @@ fn by_slots(
                     for microbatch in 0..shape.microbatches {
                         let turn = 2 * (first + microbatch) + whole_way;
                         let back = turn + rest + 1;
-                        let forward = Operation::Forward {
-                            group,
-                            microbatch,
-                            step,
-                        };
-                        let backward = Operation::Backward {
-                            group,
-                            microbatch,
-                            step,
-                        };
+                        let [forward, backward] = passes(group, microbatch, step);
                         timed.push((turn - rest, forward));
                         timed.push((back, backward));
                         if microbatch + 1 == shape.microbatches {

@@ -3,7 +3,7 @@ use std::ops::Add;
 use super::TimelineError;
 
 /// Seconds that one group's operations take on one stage.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PassCosts {
     /// One micro-batch forward.
     pub forward: f64,
@@ -40,14 +40,14 @@ impl ScheduleCosts {
     pub fn new(by_stage: Vec<Vec<PassCosts>>) -> Result<Self, TimelineError> {
         for (stage, groups) in by_stage.iter().enumerate() {
             for (group, costs) in groups.iter().enumerate() {
-                for seconds in [costs.forward, costs.backward, costs.step] {
-                    if !(seconds.is_finite() && seconds >= 0.0) {
-                        return Err(TimelineError::Cost {
-                            stage,
-                            group,
-                            seconds,
-                        });
-                    }
+                let mut all = [costs.forward, costs.backward, costs.step].into_iter();
+                if let Some(seconds) = all.find(|seconds| !(seconds.is_finite() && *seconds >= 0.0))
+                {
+                    return Err(TimelineError::Cost {
+                        stage,
+                        group,
+                        seconds,
+                    });
                 }
             }
         }
@@ -70,9 +70,7 @@ impl ScheduleCosts {
     pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), TimelineError> {
         TimelineError::expect("stages with costs", stages, self.by_stage.len())?;
         for row in &self.by_stage {
-            if row.len() < groups {
-                TimelineError::expect("groups with costs", groups, row.len())?;
-            }
+            TimelineError::expect("groups with costs", groups, row.len().min(groups))?;
         }
         Ok(())
     }
@@ -149,10 +147,7 @@ impl Links {
 
     pub(super) fn check(&self, stages: usize, groups: usize) -> Result<(), TimelineError> {
         TimelineError::expect("links", stages.saturating_sub(1), self.links.len())?;
-        if self.bytes_by_group.len() < groups {
-            let found = self.bytes_by_group.len();
-            TimelineError::expect("groups with a size", groups, found)?;
-        }
-        Ok(())
+        let sizes = self.bytes_by_group.len().min(groups);
+        TimelineError::expect("groups with a size", groups, sizes)
     }
 }

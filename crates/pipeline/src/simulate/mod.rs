@@ -21,7 +21,7 @@ mod order;
 mod report;
 
 pub use costs::{Link, Links, PassCosts, ScheduleCosts};
-pub use engine::{best_warmup, simulate};
+pub use engine::simulate;
 pub use error::TimelineError;
 pub use gantt::{gantt_svg, gantt_text};
 pub use order::submission_order;

@@ -43,11 +43,9 @@ impl Order {
     /// # Errors
     /// If a list has an operation twice, or a stage waits for an operation that never comes.
     pub(crate) fn new(lists: &[Vec<Operation>]) -> Result<Self, TimelineError> {
-        let mut stages = lists
-            .iter()
-            .enumerate()
-            .map(|(index, list)| Progress::new(index, list))
-            .collect::<Result<Vec<_>, _>>()?;
+        let stages = lists.iter().enumerate();
+        let stages = stages.map(|(index, list)| Progress::new(index, list));
+        let mut stages = stages.collect::<Result<Vec<_>, _>>()?;
         let mut operations: Vec<Ordered> = Vec::new();
         // Positions of passes, by receiving stage and operation.
         let mut sent: HashMap<(usize, Operation), usize> = HashMap::new();
@@ -222,25 +220,19 @@ pub fn submission_order(
 ) -> Result<Vec<(usize, Operation)>, TimelineError> {
     let mut order = Order::new(lists)?;
     let mut timed = Vec::with_capacity(order.operations.len());
-    order.run(
-        |_,
-         &Ordered {
-             stage, operation, ..
-         },
-         start| {
-            timed.push((start, stage, operation));
-            let seconds = match operation {
-                Operation::Forward { .. } | Operation::Backward { .. } => 1.0,
-                Operation::Step { .. } => 0.0,
-            };
-            (start + seconds, start + seconds)
-        },
-    );
+    order.run(|_, ordered, start| {
+        timed.push((start, ordered.stage, ordered.operation));
+        let seconds = match ordered.operation {
+            Operation::Forward { .. } | Operation::Backward { .. } => 1.0,
+            Operation::Step { .. } => 0.0,
+        };
+        (start + seconds, start + seconds)
+    });
     // Stable, so a stage's operations that start together, a step and the pass after it, stay in
     // order. The input of a pass was computed a whole pass earlier.
     timed.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+    let timed = timed.into_iter();
     Ok(timed
-        .into_iter()
         .map(|(_, stage, operation)| (stage, operation))
         .collect())
 }

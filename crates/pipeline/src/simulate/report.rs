@@ -23,9 +23,6 @@ pub struct StageReport {
     pub steady: Option<Window>,
     /// The operations, in order.
     pub intervals: Vec<Interval>,
-    /// Number of micro-batches whose activations are held, at every change: from the start of a
-    /// forward pass to the end of its backward pass.
-    pub in_flight: Vec<(f64, usize)>,
 }
 
 /// A length of time on one stage.
@@ -91,24 +88,31 @@ impl StageReport {
         Self {
             whole: window(makespan, &intervals),
             steady: steady(&intervals),
-            in_flight: in_flight(&intervals),
             intervals,
         }
     }
 
-    /// The most micro-batches whose activations are held at once.
+    /// The most micro-batches whose activations are held at once, each from the start of its forward pass
+    /// to the end of its backward pass.
     pub fn most_in_flight(&self) -> usize {
-        let counts = self.in_flight.iter().map(|&(_, count)| count);
-        counts.max().unwrap_or(0)
+        let (mut held, mut most) = (0, 0);
+        for interval in &self.intervals {
+            match interval.operation {
+                Operation::Forward { .. } => held += 1,
+                Operation::Backward { .. } => held -= 1,
+                Operation::Step { .. } => {}
+            }
+            most = held.max(most);
+        }
+        most
     }
 }
 
 impl Timeline {
     /// Optimizer steps of groups a second, with filling and draining the pipeline.
     pub fn steps_per_second(&self) -> f64 {
-        self.stages
-            .first()
-            .map_or(0.0, |stage| stage.whole.steps_per_second())
+        let first = self.stages.first();
+        first.map_or(0.0, |stage| stage.whole.steps_per_second())
     }
 
     /// Optimizer steps of groups a second once the pipeline is full; from three steps on.
@@ -119,16 +123,14 @@ impl Timeline {
 }
 
 fn window(seconds: f64, intervals: &[Interval]) -> Window {
+    let is_step = |interval: &&Interval| matches!(interval.operation, Operation::Step { .. });
+    let lengths = intervals
+        .iter()
+        .map(|interval| interval.end - interval.start);
     Window {
         seconds,
-        busy: intervals
-            .iter()
-            .map(|interval| interval.end - interval.start)
-            .sum(),
-        steps: intervals
-            .iter()
-            .filter(|interval| matches!(interval.operation, Operation::Step { .. }))
-            .count(),
+        busy: lengths.sum(),
+        steps: intervals.iter().filter(is_step).count(),
     }
 }
 
@@ -147,25 +149,6 @@ fn steady(intervals: &[Interval]) -> Option<Window> {
         let seconds = intervals[to].start - intervals[from].start;
         window(seconds, &intervals[from..to])
     })
-}
-
-fn in_flight(intervals: &[Interval]) -> Vec<(f64, usize)> {
-    let mut count = 0;
-    let mut changes = Vec::new();
-    for interval in intervals {
-        match interval.operation {
-            Operation::Forward { .. } => {
-                count += 1;
-                changes.push((interval.start, count));
-            }
-            Operation::Backward { .. } => {
-                count -= 1;
-                changes.push((interval.end, count));
-            }
-            Operation::Step { .. } => {}
-        }
-    }
-    changes
 }
 
 /// The part of a stage's time that is idle under LoRAPP once the pipeline is full:

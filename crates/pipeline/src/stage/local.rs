@@ -164,12 +164,8 @@ impl Stage {
     }
 
     fn lacks(&self, part: &'static str) -> PipelineError {
-        let Range { start, end } = self.layers.held();
-        PipelineError::NotHere {
-            first: start,
-            end,
-            part,
-        }
+        let layers = self.layers.held();
+        PipelineError::NotHere { layers, part }
     }
 }
 
@@ -318,12 +314,11 @@ fn check_room(
     dtype: FloatDType,
     device: &Device,
 ) -> Result<(), PipelineError> {
-    let held = layers.held();
-    let bytes = frozen_parameters(config, &held) as u64 * DType::from(dtype).size() as u64;
+    let layers = layers.held();
+    let bytes = frozen_parameters(config, &layers) as u64 * DType::from(dtype).size() as u64;
     match device_memory(device) {
         Some(there) if bytes > there => Err(PipelineError::TooLarge {
-            first: held.start,
-            end: held.end,
+            layers,
             bytes,
             dtype: format!("{dtype:?}").to_lowercase(),
             there,

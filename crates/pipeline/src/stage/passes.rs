@@ -1,5 +1,3 @@
-use std::ops::Range;
-
 use batchlora::{AdamWStep, GradientNorms, SlotUpdate, seed_gradient};
 use burn::tensor::{Device, Gradients, Tensor};
 use loraloom_model::{LayerGradients, LayerLora, Projection};
@@ -46,8 +44,8 @@ impl Group {
         let layers = self.banks.iter().zip(gradients);
         let layers = layers.map(|(banks, gradients)| {
             LayerGradients(Projection::ALL.map(|projection| {
-                let gradient = gradients.0[projection as usize].clone();
-                gradient.map(|gradient| banks.bank(projection).keep_slots(gradient, kept))
+                let gradient = gradients.0[projection as usize].clone()?;
+                Some(banks.bank(projection).keep_slots(gradient, kept))
             }))
         });
         layers.collect()
@@ -133,27 +131,24 @@ impl Stage {
     /// # Errors
     /// [`PipelineError::OutOfMemory`] if the pass that has just ended exceeded the memory limit.
     fn keep_to_limit(&self) -> Result<(), PipelineError> {
-        let Some((limit, memory)) = self.memory_limit.zip(HostMemory::counted()) else {
-            return Ok(());
-        };
-        let used = (memory.peak)();
-        if used <= limit {
-            return Ok(());
+        if let Some((limit, memory)) = self.memory_limit.zip(HostMemory::counted()) {
+            let used = (memory.peak)();
+            if used > limit {
+                let layers = self.layers().held();
+                return Err(PipelineError::OutOfMemory {
+                    layers,
+                    used,
+                    limit,
+                });
+            }
         }
-        let Range { start, end } = self.layers().held();
-        Err(PipelineError::OutOfMemory {
-            first: start,
-            end,
-            used,
-            limit,
-        })
+        Ok(())
     }
 
     fn misses(&self, pass: &'static str, problem: &'static str) -> PipelineError {
-        let Range { start, end } = self.layers().held();
+        let layers = self.layers().held();
         PipelineError::NothingUnderWay {
-            first: start,
-            end,
+            layers,
             pass,
             problem,
         }

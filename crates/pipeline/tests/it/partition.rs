@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loraloom_pipeline::{Balance, PartitionError, partition};
+use loraloom_pipeline::{PartitionError, Partitions, partition};
 use proptest::{collection::vec, prelude::*};
 
 /// Whole numbers, so that sums are exact in any order.
@@ -52,7 +52,7 @@ proptest! {
         stages in any::<prop::sample::Index>(),
     ) {
         let stages = stages.index(layers.len()) + 1;
-        let found = partition(&layers, embedding, head, stages, &Balance::Auto).unwrap();
+        let found = partition(&layers, embedding, head, stages).unwrap();
         let all = all_partitions(0, layers.len(), stages);
         prop_assert!(all.contains(&found), "{:?}", found);
         let found = stage_costs(&found, &layers, embedding, head);
@@ -74,7 +74,7 @@ proptest! {
 
 #[test]
 fn equal_layers_are_spread_evenly() {
-    let ranges = partition(&[1.0; 8], 0.0, 0.0, 3, &Balance::Auto).unwrap();
+    let ranges = partition(&[1.0; 8], 0.0, 0.0, 3).unwrap();
     let mut counts: Vec<usize> = ranges.iter().map(ExactSizeIterator::len).collect();
     counts.sort_unstable();
     assert_eq!(counts, [2, 3, 3]);
@@ -82,56 +82,52 @@ fn equal_layers_are_spread_evenly() {
 
 #[test]
 fn a_costly_head_leaves_the_last_stage_fewer_layers() {
-    let ranges = partition(&[1.0; 22], 0.0, 4.0, 2, &Balance::Auto).unwrap();
+    let ranges = partition(&[1.0; 22], 0.0, 4.0, 2).unwrap();
     assert_eq!(ranges, [0..13, 13..22]);
-    let ranges = partition(&[1.0; 22], 4.0, 0.0, 2, &Balance::Auto).unwrap();
+    let ranges = partition(&[1.0; 22], 4.0, 0.0, 2).unwrap();
     assert_eq!(ranges, [0..9, 9..22]);
 }
 
 /// The most even stages, 6, 2 and 3, are not those with the least largest cost.
 #[test]
 fn the_largest_cost_comes_before_evenness() {
-    let ranges = partition(&[1.0, 5.0, 2.0, 3.0], 0.0, 0.0, 3, &Balance::Auto).unwrap();
+    let ranges = partition(&[1.0, 5.0, 2.0, 3.0], 0.0, 0.0, 3).unwrap();
     assert_eq!(ranges, [0..1, 1..2, 2..4]);
 }
 
 #[test]
 fn explicit_counts_are_taken() {
-    let counts = Balance::Explicit(vec![1, 4, 2]);
-    let ranges = partition(&[1.0; 7], 0.0, 0.0, 3, &counts).unwrap();
-    assert_eq!(ranges, [0..1, 1..5, 5..7]);
+    let partitions = Partitions::of_counts(&[vec![1, 4, 2]], 3, 7).unwrap();
+    assert_eq!(partitions.of_group(0), [0..1, 1..5, 5..7]);
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_its_numbers() {
-    let refusal = |layers: &[f64], stages, balance: &Balance| {
-        partition(layers, 0.0, 0.0, stages, balance).unwrap_err()
-    };
+    let refusal = |layers: &[f64], stages| partition(layers, 0.0, 0.0, stages).unwrap_err();
+    let refused_counts =
+        |counts: &[usize]| Partitions::of_counts(&[counts.to_vec()], 2, 4).unwrap_err();
     let layers = [1.0; 4];
+    assert_eq!(refusal(&layers, 0), PartitionError::NoStage { layers: 4 });
     assert_eq!(
-        refusal(&layers, 0, &Balance::Auto),
-        PartitionError::NoStage { layers: 4 }
-    );
-    assert_eq!(
-        refusal(&layers, 5, &Balance::Auto).to_string(),
+        refusal(&layers, 5).to_string(),
         "5 stages for 4 layers: every stage needs a layer"
     );
     assert_eq!(
-        refusal(&layers, 2, &Balance::Explicit(vec![1, 2, 1])).to_string(),
+        refused_counts(&[1, 2, 1]).to_string(),
         "balance names 3 stages, there are 2"
     );
     assert_eq!(
-        refusal(&layers, 2, &Balance::Explicit(vec![2, 3])).to_string(),
+        refused_counts(&[2, 3]).to_string(),
         "balance adds up to 5 layers, the backbone has 4"
     );
     assert_eq!(
-        refusal(&layers, 2, &Balance::Explicit(vec![4, 0])),
+        refused_counts(&[4, 0]),
         PartitionError::EmptyStage { stage: 1 }
     );
     assert_eq!(
-        refusal(&[1.0, f64::INFINITY], 2, &Balance::Auto).to_string(),
+        refusal(&[1.0, f64::INFINITY], 2).to_string(),
         "layer 1 cannot cost inf"
     );
-    let head = partition(&layers, 0.0, -1.0, 2, &Balance::Auto).unwrap_err();
+    let head = partition(&layers, 0.0, -1.0, 2).unwrap_err();
     assert_eq!(head.to_string(), "the head cannot cost -1");
 }

@@ -3,7 +3,7 @@
 use std::{ops::Range, time::Instant};
 
 use loraloom_pipeline::{
-    Balance, PartCosts, PartitionError, Partitions, StageLayers, simulate::PassCosts, stagger,
+    PartCosts, PartitionError, Partitions, StageLayers, simulate::PassCosts, stagger,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -72,7 +72,7 @@ fn best(costs: &PartCosts, stages: usize) -> f64 {
 }
 
 fn even(costs: &PartCosts, stages: usize) -> Partitions {
-    let even = costs.partition(stages, &Balance::Auto);
+    let even = costs.partition(stages);
     even.expect("a stage has a layer").into()
 }
 

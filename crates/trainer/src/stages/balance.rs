@@ -10,8 +10,7 @@ use loraloom_model::{
     },
 };
 use loraloom_pipeline::{
-    Balance, PartCosts, PartSeconds, PartitionError, Partitions, PipelineError,
-    simulate::PassCosts, stagger,
+    PartCosts, PartSeconds, PartitionError, Partitions, PipelineError, simulate::PassCosts, stagger,
 };
 
 use crate::TrainerError;
@@ -57,15 +56,13 @@ pub(crate) fn balanced(
     costs: &PartCosts,
     stages: usize,
 ) -> Result<Partitions, PartitionError> {
-    let balance = match &config.pipeline.balance {
+    let counts = match &config.pipeline.balance {
+        BalanceChoice::Auto => return Ok(costs.partition(stages)?.into()),
         BalanceChoice::Staggered => return stagger(costs, stages),
-        BalanceChoice::Partitions(counts) => {
-            return Partitions::of_counts(counts, stages, costs.layers.len());
-        }
-        BalanceChoice::Layers(layers) => Balance::Explicit(layers.clone()),
-        BalanceChoice::Auto => Balance::Auto,
+        BalanceChoice::Layers(counts) => std::slice::from_ref(counts),
+        BalanceChoice::Partitions(counts) => counts,
     };
-    Ok(costs.partition(stages, &balance)?.into())
+    Partitions::of_counts(counts, stages, costs.layers.len())
 }
 
 /// Operations of one sequence that is as long as any adapter allows, in which every token is a target.

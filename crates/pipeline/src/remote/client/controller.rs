@@ -1,4 +1,5 @@
 use std::{
+    collections::HashMap,
     net::ToSocketAddrs,
     sync::Arc,
     thread,
@@ -79,14 +80,12 @@ impl Reached {
     /// # Errors
     /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
     pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
-        let held = order.layers.held();
         let by_partition = order.layers.by_partition().iter();
-        let failed = |reason: String| self.line.problem(WorkerError::Failed { reason });
         let command = Command::Load(LoadOrder {
             layers: by_partition.map(|range| [range.start, range.end]).collect(),
             dtype: order.dtype,
             gradient_checkpointing: order.gradient_checkpointing,
-            digest: weights_digest(order.checkpoint, &self.config, (held.start, held.end))?,
+            digest: weights_digest(order.checkpoint, &self.config, &order.layers.held())?,
         });
         let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
         let Answer::Loaded {
@@ -94,24 +93,28 @@ impl Reached {
             products,
         } = answer
         else {
-            return Err(failed("it does not say what it has loaded".to_owned()));
+            return Err(self.line.failed("it does not say what it has loaded"));
         };
         for _ in 0..FIRST_PULSES {
             let answer = self.line.pulse();
-            answer.map_err(|Silence| failed("its connection has ended".to_owned()))?;
+            answer.map_err(|Silence| self.line.failed("its connection has ended"))?;
         }
-        let monitor = Monitor::start(&self.line, self.deadline)
-            .map_err(|error| failed(format!("no thread to watch it: {error}")))?;
-        Ok(RemoteStage::new(
-            self,
-            order,
-            (weight_bytes, products),
-            monitor,
-        ))
-    }
-
-    pub(super) fn into_parts(self) -> (Arc<Line>, LlamaConfig, bool) {
-        (self.line, self.config, self.on_cpu)
+        let monitor = Monitor::start(&self.line, self.deadline).map_err(|error| {
+            let reason = format!("no thread to watch it: {error}");
+            self.line.failed(reason)
+        })?;
+        Ok(RemoteStage {
+            line: self.line,
+            config: self.config,
+            layers: order.layers.clone(),
+            dtype: order.dtype.into(),
+            on_cpu: self.on_cpu,
+            weight_bytes,
+            products,
+            groups: Vec::new(),
+            under_way: HashMap::new(),
+            _monitor: monitor,
+        })
     }
 }
 
@@ -152,8 +155,7 @@ impl Controller {
                 dtypes,
             } = self.claim(&control, config)?
             else {
-                let reason = "it does not answer a greeting".to_owned();
-                return Err(WorkerError::Failed { reason });
+                return Err(WorkerError::because("it does not answer a greeting"));
             };
             let sessions = (0..SESSIONS).map(|session| open(&host, session));
             let sessions = sessions.collect::<Result<Vec<_>, _>>()?;

@@ -73,10 +73,6 @@ impl Line {
         (self.stage, &self.address)
     }
 
-    pub(super) fn link(&self) -> &Arc<Link> {
-        &self.link
-    }
-
     pub(super) fn sessions(&self) -> &[Session] {
         &self.sessions
     }
@@ -98,6 +94,23 @@ impl Line {
             address: self.address.clone(),
             problem,
         }
+    }
+
+    /// The error of a worker that failed.
+    pub(super) fn failed(&self, reason: impl Into<String>) -> PipelineError {
+        self.problem(WorkerError::because(reason))
+    }
+
+    /// Ends all connections because this stage is lost.
+    pub(super) fn lose(&self, reason: &str) -> PipelineError {
+        self.link.lose(self.stage, &self.address, reason)
+    }
+
+    /// Ends all connections because a session has ended. The error is the worker's or another's failure
+    /// where there is one.
+    pub(super) fn silent(&self) -> PipelineError {
+        let lost = || self.lose("one of its sessions has ended");
+        self.link.inquire().unwrap_or_else(lost)
     }
 
     /// The worker's first failure. Does not wait for what it computes.
@@ -168,13 +181,7 @@ impl Line {
     ) -> Result<(Answer, Vec<FloatTensor<Remote>>), PipelineError> {
         self.link.check()?;
         let answer = self.sessions[COMPUTE].ask(&self.envelope(command), inputs, promises);
-        let answer = answer.map_err(|Silence| {
-            let lost = || {
-                let reason = "one of its sessions has ended";
-                self.link.lose(self.stage, &self.address, reason)
-            };
-            self.link.inquire().unwrap_or_else(lost)
-        })?;
+        let answer = answer.map_err(|Silence| self.silent())?;
         answer.map_err(|problem| self.problem(problem))
     }
 }
@@ -246,9 +253,9 @@ impl Session {
         promises: &[Promise],
     ) -> Result<Vec<FloatTensor<Remote>>, WorkerError> {
         let scalars = envelope.to_scalars()?;
-        let failed = |reason: String| WorkerError::Failed { reason };
         let DispatchDevice::Remote(device) = self.device.as_dispatch() else {
-            return Err(failed(format!("{:?} is not remote", self.device)));
+            let reason = format!("{:?} is not remote", self.device);
+            return Err(WorkerError::because(reason));
         };
         let inputs: Result<Vec<TensorIr>, _> = inputs
             .into_iter()
@@ -256,7 +263,8 @@ impl Session {
                 // A queue's operations take tensors of this queue only.
                 let tensor = tensor.without_autodiff().to_device(&self.device);
                 let primitive = tensor.try_into_primitive::<Remote>();
-                let primitive = primitive.map_err(|error| failed(format!("{error:?}")))?;
+                let primitive =
+                    primitive.map_err(|error| WorkerError::because(format!("{error:?}")))?;
                 Ok(primitive.into_ir())
             })
             .collect();
@@ -271,9 +279,8 @@ impl Session {
         let operation = CustomOpIr::with_scalars(OPERATION, &inputs?, &outputs, scalars);
         let outputs = client.register(operation);
         // Otherwise Burn holds the operation back to send it with later ones.
-        self.device
-            .flush()
-            .map_err(|error| failed(format!("{error:?}")))?;
+        let flushed = self.device.flush();
+        flushed.map_err(|error| WorkerError::because(format!("{error:?}")))?;
         Ok(outputs)
     }
 

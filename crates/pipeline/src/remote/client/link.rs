@@ -11,7 +11,7 @@ use std::{
 use iroh::Endpoint;
 use tokio::runtime::Runtime;
 
-use super::line::{Line, Session};
+use super::line::Line;
 use crate::{
     PipelineError,
     remote::{
@@ -191,41 +191,8 @@ pub(super) struct Monitor {
     stopped: Arc<AtomicBool>,
 }
 
-/// The worker whose sessions are watched.
-#[derive(Debug, Clone)]
-struct Subject {
-    stage: usize,
-    address: String,
-    link: Weak<Link>,
-}
-
-impl Subject {
-    fn lose(&self, reason: &str) {
-        if let Some(link) = self.link.upgrade() {
-            link.lose(self.stage, &self.address, reason);
-        }
-    }
-
-    /// Reports that a session has ended.
-    fn silent(&self) {
-        if let Some(link) = self.link.upgrade()
-            && link.inquire().is_none()
-        {
-            link.lose(self.stage, &self.address, "one of its sessions has ended");
-        }
-    }
-}
-
 /// Time of the question that a session has not answered yet.
 type Waiting = Arc<Mutex<Option<Instant>>>;
-
-fn set(waiting: &Waiting, since: Option<Instant>) {
-    *waiting.lock().unwrap_or_else(PoisonError::into_inner) = since;
-}
-
-fn since(waiting: &Waiting) -> Option<Instant> {
-    *waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Monitor {
     /// Watches the sessions of a line. The stage is lost if one does not answer within `deadline`.
@@ -233,35 +200,31 @@ impl Monitor {
     /// # Errors
     /// If a thread cannot be started.
     pub(super) fn start(line: &Arc<Line>, deadline: Duration) -> io::Result<Self> {
-        let (stage, address) = line.place();
-        let subject = Subject {
-            stage,
-            address: address.to_owned(),
-            link: Arc::downgrade(line.link()),
-        };
         let stopped = Arc::new(AtomicBool::new(false));
         let monitor = Self {
             stopped: Arc::clone(&stopped),
         };
-        let mut waiting = Vec::new();
+        let mut waiting: Vec<Waiting> = Vec::new();
         for (index, session) in line.sessions().iter().enumerate() {
-            let session: Session = session.clone();
-            let line = (index == CONTROL).then(|| Arc::downgrade(line));
-            let (subject, stopped) = (subject.clone(), Arc::clone(&stopped));
+            let (line, session) = (Arc::downgrade(line), session.clone());
+            let stopped = Arc::clone(&stopped);
             let own = Waiting::default();
             waiting.push(Arc::clone(&own));
             let watch = move || {
                 while !stopped.load(Ordering::Relaxed) {
-                    set(&own, Some(Instant::now()));
-                    // The control session also asks for time and memory.
-                    let answer = match line.as_ref().and_then(Weak::upgrade) {
+                    *locked(&own) = Some(Instant::now());
+                    // The control session also asks for time and memory. Others do not keep the line.
+                    let control = Some(&line).filter(|_| index == CONTROL);
+                    let answer = match control.and_then(Weak::upgrade) {
                         Some(line) => line.pulse(),
                         None => session.ping(),
                     };
-                    set(&own, None);
+                    *locked(&own) = None;
                     if answer.is_err() {
-                        if !stopped.load(Ordering::Relaxed) {
-                            subject.silent();
+                        if !stopped.load(Ordering::Relaxed)
+                            && let Some(line) = line.upgrade()
+                        {
+                            line.silent();
                         }
                         break;
                     }
@@ -270,12 +233,15 @@ impl Monitor {
             };
             thread::Builder::new().name("session".into()).spawn(watch)?;
         }
+        let line = Arc::downgrade(line);
         let look = move || {
             while !stopped.load(Ordering::Relaxed) {
-                let longest = waiting.iter().filter_map(since).min();
+                let longest = waiting.iter().filter_map(|since| *locked(since)).min();
                 if longest.is_some_and(|since| since.elapsed() > deadline) {
                     let seconds = deadline.as_secs_f64();
-                    subject.lose(&format!("it has not got on for {seconds} s"));
+                    if let Some(line) = line.upgrade() {
+                        line.lose(&format!("it has not got on for {seconds} s"));
+                    }
                     break;
                 }
                 thread::sleep(LOOK);

@@ -8,35 +8,31 @@ use burn::{
 use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
 
 use super::{
-    Reached, StageOrder,
     line::{Line, Promise},
     link::Monitor,
 };
 use crate::{
     Forwarded, MemoryGauge, Microbatch, MicrobatchId, PendingTimes, PipelineError, PipelineStage,
     RemoteInbox, StageCache, StageLayers, StageTimes, TrainStage,
-    remote::{
-        WorkerError,
-        wire::{Answer, Command, Specs, WireMicrobatch, put_together, shapes, take_apart},
-    },
+    remote::wire::{Answer, Command, Specs, WireMicrobatch, put_together, shapes, take_apart},
 };
 
 /// A stage on a worker. Calls that compute return at once, with tensors that are still to be computed.
 #[derive(Debug)]
 pub struct RemoteStage {
-    line: Arc<Line>,
-    config: LlamaConfig,
-    layers: StageLayers,
-    dtype: DType,
+    pub(super) line: Arc<Line>,
+    pub(super) config: LlamaConfig,
+    pub(super) layers: StageLayers,
+    pub(super) dtype: DType,
     /// Whether the worker computes on its CPU, and can time its passes.
-    on_cpu: bool,
-    weight_bytes: u64,
-    products: String,
+    pub(super) on_cpu: bool,
+    pub(super) weight_bytes: u64,
+    pub(super) products: String,
     /// By group and slot.
-    groups: Vec<Vec<Specs>>,
+    pub(super) groups: Vec<Vec<Specs>>,
     /// Rows of passes that are under way.
-    under_way: HashMap<MicrobatchId, usize>,
-    _monitor: Monitor,
+    pub(super) under_way: HashMap<MicrobatchId, usize>,
+    pub(super) _monitor: Monitor,
 }
 
 fn matrix(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<2>> {
@@ -50,27 +46,6 @@ fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
 }
 
 impl RemoteStage {
-    pub(super) fn new(
-        reached: Reached,
-        order: &StageOrder<'_>,
-        (weight_bytes, products): (u64, String),
-        monitor: Monitor,
-    ) -> Self {
-        let (line, config, on_cpu) = reached.into_parts();
-        Self {
-            line,
-            config,
-            layers: order.layers.clone(),
-            dtype: order.dtype.into(),
-            on_cpu,
-            weight_bytes,
-            products,
-            groups: Vec::new(),
-            under_way: HashMap::new(),
-            _monitor: monitor,
-        }
-    }
-
     fn ends_model(&self) -> bool {
         self.layers.held().end == self.config.num_hidden_layers
     }
@@ -114,13 +89,12 @@ impl RemoteStage {
     }
 
     fn strange(&self, answer: &Answer) -> PipelineError {
-        let reason = format!("its answer {answer:?} does not fit the question");
-        self.line.problem(WorkerError::Failed { reason })
+        let problem = format!("its answer {answer:?} does not fit the question");
+        self.line.failed(problem)
     }
 
     fn missing(&self, what: &'static str) -> PipelineError {
-        let reason = format!("it gives no {what}");
-        self.line.problem(WorkerError::Failed { reason })
+        self.line.failed(format!("it gives no {what}"))
     }
 
     fn hidden(&self, rows: usize) -> Promise {
@@ -207,10 +181,8 @@ impl TrainStage for RemoteStage {
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
         let Some(rows) = self.under_way.remove(&at) else {
-            let layers = self.layers.held();
             return Err(PipelineError::NothingUnderWay {
-                first: layers.start,
-                end: layers.end,
+                layers: self.layers.held(),
                 pass: "backward pass",
                 problem: "no forward pass before it",
             });
@@ -219,11 +191,8 @@ impl TrainStage for RemoteStage {
         let delivered = gradient.is_none() && !self.ends_model();
         let command = Command::Backward { at, delivered };
         let inputs = Vec::from_iter(gradient);
-        Ok(matrix(self.line.send(
-            command,
-            inputs,
-            promise.as_slice(),
-        )?))
+        let outputs = self.line.send(command, inputs, promise.as_slice())?;
+        Ok(matrix(outputs))
     }
 
     fn add_squares(

@@ -56,7 +56,7 @@ impl Leases {
         }
         if !state.connections.contains_key(&peer) {
             let reason = format!("no controller {peer} is connected");
-            return Err(WorkerError::Failed { reason });
+            return Err(WorkerError::because(reason));
         }
         state.given += 1;
         state.holder = Some((peer, state.given));
@@ -65,16 +65,14 @@ impl Leases {
 
     /// Whether this controller has the worker.
     pub(super) fn holds(&self, peer: EndpointId) -> bool {
-        self.state()
-            .holder
-            .is_some_and(|(holder, _)| holder == peer)
+        let holder = self.state().holder;
+        holder.is_some_and(|(holder, _)| holder == peer)
     }
 
     /// Whether this is the current lease.
     pub(super) fn is_current(&self, lease: u64) -> bool {
-        self.state()
-            .holder
-            .is_some_and(|(_, number)| number == lease)
+        let holder = self.state().holder;
+        holder.is_some_and(|(_, number)| number == lease)
     }
 }
 

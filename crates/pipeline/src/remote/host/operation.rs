@@ -42,13 +42,10 @@ where
 {
     let inputs = inputs::<B>(handles, &ir.inputs);
     let envelope = Envelope::from_scalars(&ir.scalars);
-    let lease = envelope.as_ref().map_or(0, |envelope| envelope.lease);
-    let answered = envelope
-        .as_ref()
-        .is_ok_and(|envelope| envelope.command.is_answered());
-    let talk = envelope
-        .as_ref()
-        .is_ok_and(|envelope| envelope.command.is_talk());
+    let (lease, answered, talk) = match &envelope {
+        Ok(Envelope { lease, command }) => (*lease, command.is_answered(), command.is_talk()),
+        Err(_) => (0, false, false),
+    };
     let inherited = inputs.is_err();
     let execute = || {
         let Envelope { lease, command } = envelope?;
@@ -59,7 +56,7 @@ where
     };
     let done = catch_unwind(AssertUnwindSafe(execute)).unwrap_or_else(|panic| {
         let reason = format!("it panicked: {}", message(panic.as_ref()));
-        Err(WorkerError::Failed { reason })
+        Err(WorkerError::because(reason))
     });
     let (outputs, answer) = match ir.outputs.split_first() {
         Some((answer, outputs)) if answered => (outputs, Some(answer)),
@@ -74,11 +71,8 @@ where
         Err(error) => (Answer::Refused(error.clone()), Err(error)),
     };
     if let Some(answer) = answer {
-        register::<B>(
-            handles,
-            answer,
-            Output::Vector(answer_tensor(&said, &host.device)),
-        );
+        let said = Output::Vector(answer_tensor(&said, &host.device));
+        register::<B>(handles, answer, said);
     }
     match outcome {
         Ok(tensors) => {
@@ -109,17 +103,17 @@ fn inputs<B: BackendIr>(
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    let missing = |reason: String| WorkerError::Failed { reason };
     let taken = inputs.iter().map(|ir| {
         if let Some(error) = handles.take_error(ir) {
-            return Err(missing(error.root().to_owned()));
+            return Err(WorkerError::because(error.root()));
         }
         if !handles.has_handle(&ir.id) {
-            return Err(missing("a tensor it was to get never came".to_owned()));
+            return Err(WorkerError::because("a tensor it was to get never came"));
         }
         let tensor = handles.get_float_tensor::<B>(ir);
         if ir.shape.num_dims() != 2 || !ir.dtype.is_float() {
-            return Err(missing(format!("a tensor {:?} {:?}", ir.shape, ir.dtype)));
+            let reason = format!("a tensor {:?} {:?}", ir.shape, ir.dtype);
+            return Err(WorkerError::because(reason));
         }
         Ok(Tensor::<2>::from_primitive::<B>(tensor))
     });
@@ -143,7 +137,7 @@ fn check(outputs: &[Output], expected: &[TensorIr]) -> Result<(), WorkerError> {
         return Ok(());
     }
     let reason = format!("it gives {found:?} where the controller expects {expected:?}");
-    Err(WorkerError::Failed { reason })
+    Err(WorkerError::because(reason))
 }
 
 fn answer_tensor(answer: &Answer, device: &Device) -> Tensor<1> {

@@ -1,6 +1,5 @@
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -29,14 +28,6 @@ struct Received {
     there: HashMap<Tag, VecDeque<(Tensor<2>, f64)>>,
     /// An expected tensor did not arrive.
     broken: bool,
-}
-
-impl fmt::Debug for ReceiveBuffer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ReceiveBuffer")
-            .finish_non_exhaustive()
-    }
 }
 
 impl ReceiveBuffer {

@@ -1,6 +1,5 @@
 use std::{
-    fmt::{self, Write},
-    ops::Range,
+    fmt::Write,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -46,14 +45,6 @@ pub(super) struct Host {
     pub(super) log: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-impl fmt::Debug for Host {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut host = formatter.debug_struct("Host");
-        host.field("version", &self.version);
-        host.field("leases", &self.leases).finish_non_exhaustive()
-    }
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A pass that panicked is recorded as a failure, after which its stage is not used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,8 +79,7 @@ impl Host {
                 if let Some(tag) = command.takes() {
                     let wanted = || self.leases.is_current(lease);
                     let Some((tensor, at)) = self.received.take(tag, wanted) else {
-                        let reason = "a tensor it was to get never came".to_owned();
-                        return Err(WorkerError::Failed { reason });
+                        return Err(WorkerError::because("a tensor it was to get never came"));
                     };
                     inputs.push(tensor);
                     arrived = Some(at);
@@ -97,8 +87,8 @@ impl Host {
                 let mut work = locked(&self.work);
                 let work = work.as_mut().filter(|(loaded, _)| *loaded == lease);
                 let Some((_, work)) = work.filter(|_| self.leases.is_current(lease)) else {
-                    let reason = "it holds no layers for this controller".to_owned();
-                    return Err(WorkerError::Failed { reason });
+                    let reason = "it holds no layers for this controller";
+                    return Err(WorkerError::because(reason));
                 };
                 work.execute(command, inputs, arrived)
             }
@@ -156,25 +146,24 @@ impl Host {
         let found = StageLayers::new(by_partition).filter(|found| found.held().end <= layers);
         found.ok_or_else(|| {
             let reason = format!("there are no layers {ranges:?} in a model of {layers}");
-            WorkerError::Failed { reason }
+            WorkerError::because(reason)
         })
     }
 
     fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
         let layers = self.layers(&order.layers)?;
-        let Range { start: first, end } = layers.held();
+        let held = layers.held();
         let mut work = locked(&self.work);
         if !self.leases.is_current(lease) {
-            let reason = "it is not this controller's any more".to_owned();
-            return Err(WorkerError::Failed { reason });
+            return Err(WorkerError::because("it is not this controller's any more"));
         }
         // Frees the memory of an earlier stage first.
         *work = None;
-        let digest = weights_digest(&self.checkpoint, &self.config, (first, end))
+        let digest = weights_digest(&self.checkpoint, &self.config, &held)
             .map_err(|error| WorkerError::failed(&error))?;
         if digest != order.digest {
             return Err(WorkerError::Mismatch {
-                what: format!("weights of layers {first}..{end}"),
+                what: format!("weights of layers {held:?}"),
                 worker: format!("BLAKE3 {}", hexadecimal(&digest)),
                 controller: format!("BLAKE3 {}", hexadecimal(&order.digest)),
             });
@@ -182,7 +171,7 @@ impl Host {
         let (dtype, device) = (order.dtype, &self.device);
         if !device.supports_dtype(dtype) {
             let reason = format!("its device does not support {dtype:?}");
-            return Err(WorkerError::Failed { reason });
+            return Err(WorkerError::because(reason));
         }
         let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)
             .map_err(|error| WorkerError::failed(&error))?
@@ -195,8 +184,9 @@ impl Host {
         let stand_in = self.stand_in.as_ref().map(|make| make());
         *work = Some((lease, Work::new(stage, stand_in)));
         self.say(&format!(
-            "serves layers {first}-{} as {dtype:?}",
-            end.saturating_sub(1)
+            "serves layers {}-{} as {dtype:?}",
+            held.start,
+            held.end.saturating_sub(1)
         ));
         Ok(loaded.into())
     }

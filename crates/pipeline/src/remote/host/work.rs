@@ -4,9 +4,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use super::StandIn;
 use crate::{
-    MicrobatchId, MicrobatchTimes, PassTimes, PipelineError, PipelineStage, Stage, StageCache,
-    StageTimes, TrainStage,
-    executor::now,
+    MicrobatchTimes, PipelineError, PipelineStage, Stage, StageCache, TrainStage,
+    executor::{Stopwatch, now},
     remote::{
         WorkerError,
         wire::{Answer, Command, Specs, WireMicrobatch, put_together, take_apart},
@@ -65,10 +64,8 @@ pub(super) struct Work {
     /// Executes passes in place of the stage.
     stand_in: Option<Box<dyn StandIn>>,
     caches: HashMap<u64, StageCache>,
-    /// Times of a group's step, until the controller asks for them.
-    times: HashMap<usize, StageTimes>,
-    /// When the last command ended.
-    free: f64,
+    /// Keeps the times of a group's step until the controller asks for them.
+    watch: Stopwatch,
 }
 
 impl Work {
@@ -77,8 +74,7 @@ impl Work {
             stage,
             stand_in,
             caches: HashMap::new(),
-            times: HashMap::new(),
-            free: now(),
+            watch: Stopwatch::start(),
         }
     }
 
@@ -103,8 +99,8 @@ impl Work {
                         .forward(at, &microbatch, inputs.pop())
                         .map_err(failed)?,
                 };
-                let passed = self.passed(at.group, arrived, begun);
-                self.times_of(at).forward = passed;
+                self.watch
+                    .passed(at, arrived, begun, |times| &mut times.forward);
                 let mut done = Done::default();
                 done.outputs.extend(out.hidden.map(Output::Matrix));
                 done.outputs.extend(out.losses.map(Output::Vector));
@@ -117,8 +113,8 @@ impl Work {
                     None => stage.backward(at, inputs.pop()).map_err(failed)?,
                 };
                 let below = below.filter(|_| stage.layers().held().start > 0);
-                let passed = self.passed(at.group, arrived, begun);
-                self.times_of(at).backward = passed;
+                self.watch
+                    .passed(at, arrived, begun, |times| &mut times.backward);
                 let mut done = Done::default();
                 done.outputs.extend(below.map(Output::Matrix));
                 done
@@ -126,26 +122,24 @@ impl Work {
             Command::AddSquares { group, .. } => {
                 let begun = now();
                 let squares = stage.add_squares(group, inputs.pop()).map_err(failed)?;
-                self.worked(group, begun);
+                self.watch.worked(group, begun);
                 squares.into()
             }
             Command::Update { group, updates, .. } => {
                 let squares = only(inputs)?;
                 let begun = now();
-                let norms = stage
-                    .update(group, &updates, Some(squares))
-                    .map_err(failed)?;
-                self.worked(group, begun);
+                let norms = stage.update(group, &updates, Some(squares));
+                let norms = norms.map_err(failed)?;
+                self.watch.worked(group, begun);
                 norms.into()
             }
             Command::Times {
                 group,
                 microbatches,
             } => {
-                let mut times = self.times.remove(&group).unwrap_or_default();
-                times
-                    .microbatches
-                    .resize(microbatches, MicrobatchTimes::default());
+                let mut times = self.watch.take(group);
+                let default = MicrobatchTimes::default();
+                times.microbatches.resize(microbatches, default);
                 Done::vector(times.to_values(), stage.device())
             }
             Command::Infer {
@@ -184,7 +178,7 @@ impl Work {
                 let adapter = put_together(&adapter, inputs);
                 let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
                     let reason = format!("an adapter that is not one of {layers} layers");
-                    return Err(WorkerError::Failed { reason });
+                    return Err(WorkerError::because(reason));
                 };
                 let slot = stage.push(group, adapter).map_err(failed)?;
                 Answer::Slot(slot).into()
@@ -201,10 +195,7 @@ impl Work {
                 self.caches.remove(&cache);
                 Done::default()
             }
-            _ => {
-                let reason = "that is not for a stage".to_owned();
-                return Err(WorkerError::Failed { reason });
-            }
+            _ => return Err(WorkerError::because("that is not for a stage")),
         };
         Ok(done)
     }
@@ -224,31 +215,6 @@ impl Work {
         let hidden = self.stage.infer(group, &microbatch, hidden, cache);
         Ok(hidden.map_err(|error| WorkerError::failed(&error))?.into())
     }
-
-    /// The times of a micro-batch.
-    fn times_of(&mut self, at: MicrobatchId) -> &mut MicrobatchTimes {
-        let times = &mut self.times.entry(at.group).or_default().microbatches;
-        if times.len() <= at.microbatch {
-            times.resize(at.microbatch + 1, MicrobatchTimes::default());
-        }
-        &mut times[at.microbatch]
-    }
-
-    /// The times of a pass that ends now.
-    fn passed(&mut self, group: usize, arrived: Option<f64>, begun: f64) -> PassTimes {
-        let free = self.free;
-        self.worked(group, begun);
-        PassTimes {
-            arrived,
-            free,
-            done: self.free,
-        }
-    }
-
-    fn worked(&mut self, group: usize, begun: f64) {
-        self.free = now();
-        self.times.entry(group).or_default().busy += self.free - begun;
-    }
 }
 
 pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
@@ -256,7 +222,7 @@ pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
     let mut inputs = inputs.into_iter();
     inputs.next().filter(|_| count == 1).ok_or_else(|| {
         let reason = format!("{count} tensors where there must be one");
-        WorkerError::Failed { reason }
+        WorkerError::because(reason)
     })
 }
 

@@ -94,8 +94,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WorkerError> {
 }
 
 fn unreadable(problem: &str) -> WorkerError {
-    let reason = format!("a message cannot be read: {problem}");
-    WorkerError::Failed { reason }
+    WorkerError::because(format!("a message cannot be read: {problem}"))
 }
 
 #[cfg(test)]

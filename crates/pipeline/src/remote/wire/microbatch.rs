@@ -30,29 +30,20 @@ impl WireMicrobatch {
         ends_model: bool,
     ) -> Self {
         let segments = &microbatch.segments;
-        let dropout_rows = match microbatch.draws {
-            Some(_) => segments.dropout_rows().to_vec(),
-            None => Vec::new(),
-        };
+        let ids = begins_model.then(|| microbatch.ids.clone());
+        let dropout_rows = microbatch.draws.as_ref().map(|_| segments.dropout_rows());
+        let targets = ends_model.then(|| microbatch.targets.clone());
         Self {
-            ids: if begins_model {
-                microbatch.ids.clone()
-            } else {
-                Vec::new()
-            },
+            ids: ids.unwrap_or_default(),
             lengths: microbatch.sequences.iter().map(|rows| rows.len()).collect(),
             past: microbatch.past,
             rope_lengths: microbatch.rope_lengths.clone(),
             rows: segments.rows(),
             segments: segments.iter().cloned().collect(),
-            dropout_rows,
+            dropout_rows: dropout_rows.unwrap_or_default().to_vec(),
             loss_scales: segments.loss_scales().to_vec(),
             draws: microbatch.draws.clone(),
-            targets: if ends_model {
-                microbatch.targets.clone()
-            } else {
-                Targets::default()
-            },
+            targets: targets.unwrap_or_default(),
         }
     }
 
