@@ -46,34 +46,19 @@ impl Padded<'_> {
 
     /// `[rows, heads · head_dim] → [sequences, kv_heads, heads / kv_heads, longest, head_dim]`.
     fn split<B: Backend>(&self, x: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
-        let AttentionShape {
-            sequences,
-            num_kv_heads,
-            head_dim,
-            ..
-        } = self.shape;
+        let (kv_heads, head_dim) = (self.shape.num_kv_heads, self.shape.head_dim);
         let places = indices::<B>(self.rows_of_places(), &x.device());
         let x = B::float_select(to_f32::<B>(x), 0, places);
-        let group = heads / num_kv_heads;
-        let dims = [
-            sequences.len(),
-            self.longest(),
-            *num_kv_heads,
-            group,
-            *head_dim,
-        ];
+        let (count, longest) = (self.shape.sequences.len(), self.longest());
+        let dims = [count, longest, kv_heads, heads / kv_heads, head_dim];
         B::float_permute(B::float_reshape(x, Shape::new(dims)), &[0, 2, 3, 1, 4])
     }
 
     /// The way back, without the padding.
     fn join<B: Backend>(&self, x: FloatTensor<B>, heads: usize, dtype: DType) -> FloatTensor<B> {
-        let AttentionShape {
-            sequences,
-            head_dim,
-            ..
-        } = self.shape;
         let x = B::float_permute(x, &[0, 3, 1, 2, 4]);
-        let flat = Shape::new([sequences.len() * self.longest(), heads * head_dim]);
+        let places = self.shape.sequences.len() * self.longest();
+        let flat = Shape::new([places, heads * self.shape.head_dim]);
         let rows = indices::<B>(self.places_of_rows(), &x.device());
         to_dtype::<B>(B::float_select(B::float_reshape(x, flat), 0, rows), dtype)
     }
@@ -180,17 +165,11 @@ pub(super) fn cached_attention<B: Backend>(
     let (count, tokens) = (shape.sequences.len(), shape.sequences.longest());
     let (kv_heads, width) = (shape.num_kv_heads, shape.head_dim);
     let (group, total) = (shape.num_heads / kv_heads, k.shape()[1]);
-    let q = B::float_reshape(
-        to_f32::<B>(q),
-        Shape::new([count, tokens, kv_heads, group, width]),
-    );
+    let split = Shape::new([count, tokens, kv_heads, group, width]);
+    let q = B::float_reshape(to_f32::<B>(q), split);
     let q = B::float_permute(q, &[0, 2, 3, 1, 4]);
-    let cached = |x: FloatTensor<B>| {
-        B::float_reshape(
-            to_f32::<B>(x),
-            Shape::new([count, kv_heads, 1, total, width]),
-        )
-    };
+    let of_cache = Shape::new([count, kv_heads, 1, total, width]);
+    let cached = |x: FloatTensor<B>| B::float_reshape(to_f32::<B>(x), of_cache.clone());
     let scores = B::float_matmul(q, B::float_swap_dims(cached(k), 3, 4));
     let scores = B::float_mul_scalar(scores, shape.scale().into());
     let out = B::float_matmul(causal_softmax::<B>(scores, shape), cached(v));
@@ -202,12 +181,9 @@ impl Padded<'_> {
     /// Zero where a place is beyond its sequence's end.
     fn without_padding<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B> {
         let (count, longest) = (self.shape.sequences.len(), self.longest());
-        let real: Vec<f32> = self
-            .shape
-            .sequences
-            .iter()
-            .flat_map(|rows| (0..longest).map(move |at| f32::from(u8::from(at < rows.len()))))
-            .collect();
+        let real = self.shape.sequences.iter();
+        let real = real.flat_map(|rows| (0..longest).map(move |at| at < rows.len()));
+        let real: Vec<f32> = real.map(|real| f32::from(u8::from(real))).collect();
         let real = TensorData::new(real, [count, 1, 1, longest, 1]);
         let real = B::float_from_data(real, &x.device());
         B::float_mul(x, real)

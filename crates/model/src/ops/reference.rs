@@ -64,10 +64,8 @@ pub(super) fn rms_norm_backward<B: Backend>(
 
 /// `1 / (1 + exp(-x))`.
 fn sigmoid<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    B::float_recip(B::float_add_scalar(
-        B::float_exp(B::float_neg(x)),
-        1.0.into(),
-    ))
+    let exponential = B::float_exp(B::float_neg(x));
+    B::float_recip(B::float_add_scalar(exponential, 1.0.into()))
 }
 
 pub(super) fn swiglu<B: Backend>(gate: FloatTensor<B>, up: FloatTensor<B>) -> FloatTensor<B> {
@@ -89,10 +87,8 @@ pub(super) fn swiglu_backward<B: Backend>(
     let silu = B::float_mul(gate.clone(), sigmoid.clone());
     let complement = B::float_add_scalar(B::float_neg(sigmoid.clone()), 1.0.into());
     let slope = B::float_add_scalar(B::float_mul(gate, complement), 1.0.into());
-    let d_gate = B::float_mul(
-        B::float_mul(gradient.clone(), up),
-        B::float_mul(sigmoid, slope),
-    );
+    let of_up = B::float_mul(gradient.clone(), up);
+    let d_gate = B::float_mul(of_up, B::float_mul(sigmoid, slope));
     let d_up = B::float_mul(gradient, silu);
     (to_dtype::<B>(d_gate, dtype), to_dtype::<B>(d_up, dtype))
 }
@@ -108,19 +104,12 @@ pub(super) fn rotate<B: Backend>(
     let heads = shape[1] / (2 * half);
     let x = B::float_reshape(x, Shape::new([rows, heads, 2, half]));
     let part = |index: usize| {
-        let place = [
-            Slice::full(),
-            Slice::full(),
-            Slice::from(index..index + 1),
-            Slice::full(),
-        ];
-        B::float_slice(x.clone(), &place)
+        let (all, of_part) = (Slice::full(), Slice::from(index..index + 1));
+        B::float_slice(x.clone(), &[all, all, of_part, all])
     };
     let table = |table: FloatTensor<B>| {
-        to_dtype::<B>(
-            B::float_reshape(table, Shape::new([rows, 1, 1, half])),
-            dtype,
-        )
+        let table = B::float_reshape(table, Shape::new([rows, 1, 1, half]));
+        to_dtype::<B>(table, dtype)
     };
     let (cos, sin) = (table(cos), table(sin));
     let sin = if rotation == Rotation::Back {
@@ -153,22 +142,13 @@ pub(super) fn cross_entropy<B: Backend>(
     let shifted = B::float_sub(logits.clone(), B::float_max_dim(logits, 1));
     let exponentials = B::float_exp(shifted.clone());
     let sums = B::float_sum_dim(exponentials.clone(), 1);
-    let losses = B::float_sub(
-        B::float_log(sums.clone()),
-        B::float_gather(1, shifted, targets.clone()),
-    );
+    let of_targets = B::float_gather(1, shifted, targets.clone());
+    let losses = B::float_sub(B::float_log(sums.clone()), of_targets);
     let gradient = B::float_mul(B::float_div(exponentials, sums), weights.clone());
-    let gradient = B::float_scatter(
-        1,
-        gradient,
-        targets,
-        B::float_neg(weights),
-        IndexingUpdateOp::Add,
-    );
-    (
-        B::float_reshape(losses, Shape::new([rows])),
-        to_dtype::<B>(gradient, dtype),
-    )
+    let (less, add) = (B::float_neg(weights), IndexingUpdateOp::Add);
+    let gradient = B::float_scatter(1, gradient, targets, less, add);
+    let losses = B::float_reshape(losses, Shape::new([rows]));
+    (losses, to_dtype::<B>(gradient, dtype))
 }
 
 /// The tests of the operations run the backend's own; these compare the reference with them.

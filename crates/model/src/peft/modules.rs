@@ -27,12 +27,11 @@ enum Selection<'a> {
 impl<'a> ModuleRules<'a> {
     pub(super) fn new(config: &'a PeftLoraConfig) -> Result<Self, ModelError> {
         let exclude = config.exclude_modules.as_ref();
+        let exclude = exclude.map(|modules| Selection::new("exclude_modules", modules));
         Ok(Self {
             config,
             target: Selection::new("target_modules", &config.target_modules)?,
-            exclude: exclude
-                .map(|e| Selection::new("exclude_modules", e))
-                .transpose()?,
+            exclude: exclude.transpose()?,
             layer_index: layer_index(&config.layers_pattern)?,
             rank: compiled("rank_pattern", &config.rank_pattern)?,
             alpha: compiled("alpha_pattern", &config.alpha_pattern)?,
@@ -41,11 +40,9 @@ impl<'a> ModuleRules<'a> {
 
     /// True if the adapter adapts `module`.
     pub(super) fn targets(&self, module: &str) -> bool {
+        let exclude = self.exclude.as_ref();
         self.target.matches(module)
-            && !self
-                .exclude
-                .as_ref()
-                .is_some_and(|exclude| exclude.matches(module))
+            && exclude.is_none_or(|exclude| !exclude.matches(module))
             && self.in_transformed_layer(module)
     }
 
@@ -67,10 +64,8 @@ impl<'a> ModuleRules<'a> {
         if layers.is_empty() || by_path {
             return true;
         }
-        let captures = self
-            .layer_index
-            .iter()
-            .find_map(|pattern| pattern.captures(module));
+        let mut patterns = self.layer_index.iter();
+        let captures = patterns.find_map(|pattern| pattern.captures(module));
         let index = captures.and_then(|captures| captures.name("idx")?.as_str().parse().ok());
         index.is_some_and(|index: usize| layers.contains(&index))
     }
@@ -90,9 +85,8 @@ impl<'a> Selection<'a> {
     fn matches(&self, module: &str) -> bool {
         match self {
             Self::Names(names) => names.iter().any(|name| {
-                module
-                    .strip_suffix(name.as_str())
-                    .is_some_and(|p| p.is_empty() || p.ends_with('.'))
+                let path = module.strip_suffix(name.as_str());
+                path.is_some_and(|path| path.is_empty() || path.ends_with('.'))
             }),
             Self::Pattern(pattern) => pattern.is_match(module),
             Self::AllLinear => module != "lm_head",
@@ -117,15 +111,11 @@ fn compiled<T: Copy>(
     key: &'static str,
     patterns: &[(String, T)],
 ) -> Result<Vec<(Regex, T)>, ModelError> {
-    patterns
-        .iter()
-        .map(|(pattern, value)| {
-            Ok((
-                compile(key, pattern, &format!(r"^(?:.*\.)?(?:{pattern})$"))?,
-                *value,
-            ))
-        })
-        .collect()
+    let one = |(pattern, value): &(String, T)| {
+        let anchored = format!(r"^(?:.*\.)?(?:{pattern})$");
+        Ok((compile(key, pattern, &anchored)?, *value))
+    };
+    patterns.iter().map(one).collect()
 }
 
 fn compile(key: &'static str, pattern: &str, anchored: &str) -> Result<Regex, ModelError> {
@@ -137,10 +127,9 @@ fn compile(key: &'static str, pattern: &str, anchored: &str) -> Result<Regex, Mo
 }
 
 fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
-    patterns
-        .iter()
-        .find(|(pattern, _)| pattern.is_match(module))
-        .map(|(_, value)| *value)
+    let mut patterns = patterns.iter();
+    let found = patterns.find(|(pattern, _)| pattern.is_match(module));
+    found.map(|(_, value)| *value)
 }
 
 #[cfg(test)]

@@ -1,63 +1,47 @@
 //! `adapter_config.json` as loraloom writes it.
 
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::config::{PeftLoraConfig, TargetModules};
 use crate::error::ModelError;
 
 /// The text of the file: keys in alphabetical order and indented, as PEFT writes them.
 pub(super) fn config_json(config: &PeftLoraConfig) -> Result<Vec<u8>, ModelError> {
-    let file = ConfigFile {
-        alpha_pattern: &config.alpha_pattern,
-        base_model_name_or_path: config.base_model_name_or_path.as_deref(),
-        bias: "none",
-        exclude_modules: config.exclude_modules.as_ref(),
-        fan_in_fan_out: false,
-        inference_mode: true,
-        init_lora_weights: true,
-        layers_pattern: some_unless_empty(&config.layers_pattern),
-        layers_to_transform: some_unless_empty(&config.layers_to_transform),
-        lora_alpha: Number(config.lora_alpha),
-        lora_dropout: config.lora_dropout,
-        modules_to_save: None,
-        peft_type: "LORA",
-        r: config.r,
-        rank_pattern: &config.rank_pattern,
-        revision: None,
-        target_modules: &config.target_modules,
-        task_type: "CAUSAL_LM",
-        use_dora: false,
-        use_rslora: config.use_rslora,
-    };
-    let mut text = serde_json::to_vec_pretty(&file).map_err(ModelError::Json)?;
+    let mut text = serde_json::to_vec_pretty(config).map_err(ModelError::Json)?;
     text.push(b'\n');
     Ok(text)
 }
 
-#[derive(Serialize)]
-struct ConfigFile<'a> {
-    #[serde(serialize_with = "alphas")]
-    alpha_pattern: &'a [(String, f64)],
-    base_model_name_or_path: Option<&'a str>,
-    bias: &'static str,
-    exclude_modules: Option<&'a TargetModules>,
-    fan_in_fan_out: bool,
-    inference_mode: bool,
-    init_lora_weights: bool,
-    layers_pattern: Option<&'a [String]>,
-    layers_to_transform: Option<&'a [usize]>,
-    lora_alpha: Number,
-    lora_dropout: f64,
-    modules_to_save: Option<()>,
-    peft_type: &'static str,
-    r: usize,
-    #[serde(serialize_with = "ranks")]
-    rank_pattern: &'a [(String, usize)],
-    revision: Option<()>,
-    target_modules: &'a TargetModules,
-    task_type: &'static str,
-    use_dora: bool,
-    use_rslora: bool,
+impl Serialize for PeftLoraConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let alphas = self.alpha_pattern.iter();
+        let alphas = alphas.map(|(pattern, alpha)| (pattern.as_str(), Number(*alpha)));
+        let ranks = self.rank_pattern.iter();
+        let ranks = ranks.map(|(pattern, rank)| (pattern.as_str(), *rank));
+        let layers_to_transform = some_unless_empty(&self.layers_to_transform);
+        let mut file = serializer.serialize_map(None)?;
+        file.serialize_entry("alpha_pattern", &Entries(alphas.collect()))?;
+        file.serialize_entry("base_model_name_or_path", &self.base_model_name_or_path)?;
+        file.serialize_entry("bias", "none")?;
+        file.serialize_entry("exclude_modules", &self.exclude_modules)?;
+        file.serialize_entry("fan_in_fan_out", &false)?;
+        file.serialize_entry("inference_mode", &true)?;
+        file.serialize_entry("init_lora_weights", &true)?;
+        file.serialize_entry("layers_pattern", &some_unless_empty(&self.layers_pattern))?;
+        file.serialize_entry("layers_to_transform", &layers_to_transform)?;
+        file.serialize_entry("lora_alpha", &Number(self.lora_alpha))?;
+        file.serialize_entry("lora_dropout", &self.lora_dropout)?;
+        file.serialize_entry("modules_to_save", &())?;
+        file.serialize_entry("peft_type", "LORA")?;
+        file.serialize_entry("r", &self.r)?;
+        file.serialize_entry("rank_pattern", &Entries(ranks.collect()))?;
+        file.serialize_entry("revision", &())?;
+        file.serialize_entry("target_modules", &self.target_modules)?;
+        file.serialize_entry("task_type", "CAUSAL_LM")?;
+        file.serialize_entry("use_dora", &false)?;
+        file.serialize_entry("use_rslora", &self.use_rslora)?;
+        file.end()
+    }
 }
 
 fn some_unless_empty<T>(items: &[T]) -> Option<&[T]> {
@@ -81,12 +65,12 @@ impl Serialize for Number {
 }
 
 /// A map in the order of its entries.
-fn ranks<S: Serializer>(entries: &[(String, usize)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(entries.iter().map(|(key, rank)| (key, rank)))
-}
+struct Entries<'a, T>(Vec<(&'a str, T)>);
 
-fn alphas<S: Serializer>(entries: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(entries.iter().map(|(key, alpha)| (key, Number(*alpha))))
+impl<T: Serialize> Serialize for Entries<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
 }
 
 impl Serialize for TargetModules {

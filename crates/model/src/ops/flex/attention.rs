@@ -22,16 +22,14 @@ struct Head<'a> {
 
 impl<'a> Head<'a> {
     fn all(shape: &'a AttentionShape) -> Vec<Self> {
-        let sequences: Vec<Range<usize>> = shape.sequences.iter().collect();
-        let heads = |rows: &Range<usize>| {
-            let rows = rows.clone();
+        let heads = |rows: Range<usize>| {
             (0..shape.num_kv_heads).map(move |index| Head {
                 shape,
                 rows: rows.clone(),
                 index,
             })
         };
-        sequences.iter().flat_map(heads).collect()
+        shape.sequences.iter().flat_map(heads).collect()
     }
 
     fn group(&self) -> usize {
@@ -74,26 +72,19 @@ impl<'a> Head<'a> {
         (queries, keys): (&Range<usize>, &Range<usize>),
         out: &mut Vec<f32>,
     ) {
-        let AttentionShape {
-            num_heads,
-            num_kv_heads,
-            ..
-        } = *self.shape;
         out.clear();
         out.resize(queries.len() * keys.len(), 0.0);
         multiply(
             MatrixMut::new(out, queries.len(), keys.len(), keys.len()),
             Output::Replace,
             self.shape.scale() as f32,
-            self.slice(q, num_heads, head, queries.clone()),
-            self.slice(k, num_kv_heads, self.index, keys.clone())
+            self.slice(q, self.shape.num_heads, head, queries.clone()),
+            self.slice(k, self.shape.num_kv_heads, self.index, keys.clone())
                 .transposed(),
         );
         for (query, row) in queries.clone().zip(out.chunks_exact_mut(keys.len())) {
-            softmax(
-                row,
-                self.shape.first_key(query) - keys.start..query + 1 - keys.start,
-            );
+            let first = self.shape.first_key(query);
+            softmax(row, first - keys.start..query + 1 - keys.start);
         }
     }
 }
@@ -133,12 +124,7 @@ fn scatter(parts: &[(Range<usize>, usize, Vec<f32>)], out: &mut [f32], width: us
 
 /// Output of attention, as q.
 pub(super) fn forward(q: &[f32], k: &[f32], v: &[f32], shape: &AttentionShape) -> Vec<f32> {
-    let AttentionShape {
-        num_heads,
-        num_kv_heads,
-        head_dim,
-        ..
-    } = *shape;
+    let (heads, kv_heads, head_dim) = (shape.num_heads, shape.num_kv_heads, shape.head_dim);
     let parts: Vec<_> = Head::all(shape)
         .into_par_iter()
         .flat_map_iter(|head| {
@@ -150,16 +136,11 @@ pub(super) fn forward(q: &[f32], k: &[f32], v: &[f32], shape: &AttentionShape) -
                     for (queries, keys) in head.blocks() {
                         head.probabilities(q, k, query_head, (&queries, &keys), &mut p);
                         multiply(
-                            MatrixMut::new(
-                                &mut out[queries.start * head_dim..],
-                                queries.len(),
-                                head_dim,
-                                head_dim,
-                            ),
+                            rows_of(&mut out, &queries, head_dim),
                             Output::Replace,
                             1.0,
                             Matrix::new(&p, queries.len(), keys.len(), keys.len()),
-                            head.slice(v, num_kv_heads, head.index, keys),
+                            head.slice(v, kv_heads, head.index, keys),
                         );
                     }
                     (head.rows.clone(), query_head, out)
@@ -169,7 +150,7 @@ pub(super) fn forward(q: &[f32], k: &[f32], v: &[f32], shape: &AttentionShape) -
         })
         .collect();
     let mut out = vec![0f32; q.len()];
-    scatter(&parts, &mut out, num_heads * head_dim, head_dim);
+    scatter(&parts, &mut out, heads * head_dim, head_dim);
     out
 }
 
@@ -179,26 +160,20 @@ pub(super) fn backward(
     gradient: &[f32],
     shape: &AttentionShape,
 ) -> [Vec<f32>; 3] {
-    let AttentionShape {
-        num_heads,
-        num_kv_heads,
-        head_dim,
-        ..
-    } = *shape;
-    let heads: Vec<_> = Head::all(shape)
+    let (heads, kv_heads, head_dim) = (shape.num_heads, shape.num_kv_heads, shape.head_dim);
+    let parts: Vec<_> = Head::all(shape)
         .into_par_iter()
         .map(|head| {
             let length = head.rows.len();
-            let mut dk = vec![0f32; length * head_dim];
-            let mut dv = vec![0f32; length * head_dim];
+            let zeros = || vec![0f32; length * head_dim];
+            let (mut dqs, mut dk, mut dv) = (Vec::new(), zeros(), zeros());
             let (mut p, mut ds) = (Vec::new(), Vec::new());
-            let mut dqs = Vec::new();
             for query_head in head.query_heads() {
-                let mut dq = vec![0f32; length * head_dim];
+                let mut dq = zeros();
                 for (queries, keys) in head.blocks() {
                     head.probabilities(q, k, query_head, (&queries, &keys), &mut p);
                     let [rows, columns] = [queries.len(), keys.len()];
-                    let d_out = head.slice(gradient, num_heads, query_head, queries.clone());
+                    let d_out = head.slice(gradient, heads, query_head, queries.clone());
                     let p_matrix = Matrix::new(&p, rows, columns, columns);
                     multiply(
                         rows_of(&mut dv, &keys, head_dim),
@@ -214,7 +189,7 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         d_out,
-                        head.slice(v, num_kv_heads, head.index, keys.clone())
+                        head.slice(v, kv_heads, head.index, keys.clone())
                             .transposed(),
                     );
                     let scale = shape.scale() as f32;
@@ -227,14 +202,14 @@ pub(super) fn backward(
                         Output::Replace,
                         1.0,
                         ds,
-                        head.slice(k, num_kv_heads, head.index, keys.clone()),
+                        head.slice(k, kv_heads, head.index, keys.clone()),
                     );
                     multiply(
                         rows_of(&mut dk, &keys, head_dim),
                         Output::Add,
                         1.0,
                         ds.transposed(),
-                        head.slice(q, num_heads, query_head, queries),
+                        head.slice(q, heads, query_head, queries),
                     );
                 }
                 dqs.push((head.rows.clone(), query_head, dq));
@@ -243,16 +218,12 @@ pub(super) fn backward(
             (dqs, place(dk), place(dv))
         })
         .collect();
-    let mut gradients = [
-        vec![0f32; q.len()],
-        vec![0f32; k.len()],
-        vec![0f32; v.len()],
-    ];
+    let mut gradients = [q, k, v].map(|x| vec![0f32; x.len()]);
     let [dq, dk, dv] = &mut gradients;
-    for (dqs, head_dk, head_dv) in heads {
-        scatter(&dqs, dq, num_heads * head_dim, head_dim);
-        scatter(&[head_dk], dk, num_kv_heads * head_dim, head_dim);
-        scatter(&[head_dv], dv, num_kv_heads * head_dim, head_dim);
+    for (dqs, head_dk, head_dv) in parts {
+        scatter(&dqs, dq, heads * head_dim, head_dim);
+        scatter(&[head_dk], dk, kv_heads * head_dim, head_dim);
+        scatter(&[head_dv], dv, kv_heads * head_dim, head_dim);
     }
     gradients
 }
