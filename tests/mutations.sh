@@ -200,8 +200,8 @@ mutation gone-queue-not-noticed crates/server/src/queue_bridge.rs '!own.is_at(pa
     lock_is_taken_away
 mutation least-work-split crates/scheduler/src/grouping/group.rs \
     'profile.tokens <= self.tokens || profile.alone <= self.alone' 'profile.tokens < 0.0' whatever_comes_and_goes
-mutation too-large-is-made crates/pipeline/src/stage/local.rs 'Some(there) if bytes > there' \
-    'Some(there) if bytes > there && there == 0' the_device_cannot_hold
+mutation too-large-is-made crates/pipeline/src/stage/local.rs '&& bytes > there' \
+    '&& bytes > there && there == 0' the_device_cannot_hold
 mutation defaults-without-effect crates/config/src/load.rs \
     'overrides::refuse_without_effect(&tree, source)?;' '' overrides_of_defaults_that_do_nothing
 mutation second-signal-ignored crates/cli/src/interrupt.rs \

@@ -17,8 +17,7 @@ use batchlora::{Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
-    Forwarded, Microbatch, MicrobatchId, PartCosts, PartSeconds, Partitions, PipelineError,
-    TrainStage,
+    Forwarded, Microbatch, MicrobatchId, PartCosts, Partitions, PipelineError, TrainStage,
     executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, simulate},
@@ -42,7 +41,8 @@ fn main() -> anyhow::Result<()> {
     let model = model.ok_or_else(|| anyhow::anyhow!("no shape `{shape}`"))?;
     if rows.as_deref() == Some("given") {
         let costs = arguments.map(|cost| cost.parse());
-        return spread(&model, given(&costs.collect::<Result<Vec<_>, _>>()?)?);
+        let costs = costs.collect::<Result<Vec<_>, _>>()?;
+        return spread(&given(&model, &costs)?);
     }
     let rows = rows.map_or(Ok(LENGTH), |rows| rows.parse())?;
     scaling(&shape, &model, rows)?;
@@ -52,8 +52,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Costs of a layer and of the head from the command line.
-fn given(costs: &[f64]) -> anyhow::Result<PartSeconds> {
+/// Costs of a model of equal layers; those of a layer and of the head are from the command line.
+fn given(model: &LlamaConfig, costs: &[f64]) -> anyhow::Result<PartCosts> {
     let &[forward, backward, head] = costs else {
         anyhow::bail!("`given` takes three costs: FORWARD, BACKWARD and HEAD");
     };
@@ -62,8 +62,9 @@ fn given(costs: &[f64]) -> anyhow::Result<PartSeconds> {
         backward,
         step: 0.0,
     };
-    Ok(PartSeconds {
-        layer: passes(forward, backward),
+    Ok(PartCosts {
+        layers: vec![passes(forward, backward); model.num_hidden_layers],
+        embedding: PassCosts::default(),
         head: passes(head, 0.0),
     })
 }
@@ -73,9 +74,9 @@ fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> 
     let sizes = [rows, LENGTH];
     let device = Device::flex();
     for predicting in [1.0, 0.5] {
-        let seconds = PartSeconds::measure(model, FloatDType::F32, &device, sizes, predicting)?;
-        let Some(seconds) = seconds else { continue };
-        let PartSeconds { layer, head } = seconds;
+        let costs = PartCosts::measure(model, FloatDType::F32, &device, sizes, predicting)?;
+        let Some(costs) = costs else { continue };
+        let (layer, head) = (costs.layers[0], costs.head);
         println!(
             "{}",
             json!({"measured_costs": {
@@ -84,14 +85,13 @@ fn scaling(shape: &str, model: &LlamaConfig, rows: usize) -> anyhow::Result<()> 
                 "head_forward": head.forward,
             }})
         );
-        spread(model, seconds)?;
+        spread(&costs)?;
     }
     Ok(())
 }
 
 /// Simulates the whole model on 1 to 8 stages.
-fn spread(model: &LlamaConfig, seconds: PartSeconds) -> anyhow::Result<()> {
-    let costs = PartCosts::measured(model.num_hidden_layers, seconds);
+fn spread(costs: &PartCosts) -> anyhow::Result<()> {
     let one = Partitions::from(costs.partition(1)?);
     let one = costs.steps_per_second(&one)?;
     for stages in [1, 2, 4, 8] {

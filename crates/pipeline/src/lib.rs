@@ -22,9 +22,7 @@ pub use executor::{
     MicrobatchTimes, PassTimes, PendingTimes, RemoteInbox, StageClock, StageTimes, Tag,
 };
 pub use memory::{HostMemory, MemoryGauge, device_memory, device_name};
-pub use partition::{
-    PartCosts, PartSeconds, PartitionError, Partitions, StageLayers, partition, stagger,
-};
+pub use partition::{PartCosts, PartitionError, Partitions, StageLayers, partition, stagger};
 pub use pipeline::{Caches, Pipeline};
 pub use stage::{
     Forwarded, Microbatch, MicrobatchId, PipelineStage, Stage, StageCache, TrainStage,

@@ -51,10 +51,8 @@ impl Pipeline {
         let stages: Vec<Box<dyn PipelineStage>> = stages.into_iter().map(Into::into).collect();
         let layers: Vec<_> = stages.iter().map(|stage| stage.layers().clone()).collect();
         let partitions = Partitions::of_stages(&layers)?;
-        let ends_model = stages
-            .last()
-            .is_some_and(|stage| stage.layers().held().end == stage.config().num_hidden_layers);
-        if !ends_model {
+        let last = stages.last();
+        if last.is_none_or(|stage| stage.layers().held().end != stage.config().num_hidden_layers) {
             let layers = partitions.of_group(0).to_vec();
             return Err(PipelineError::Gap { layers });
         }
@@ -77,11 +75,6 @@ impl Pipeline {
     /// The layers that each stage runs for each group.
     pub fn partitions(&self) -> &Partitions {
         &self.partitions
-    }
-
-    /// The device of each stage.
-    pub fn devices(&self) -> impl ExactSizeIterator<Item = &Device> {
-        self.stages.iter().map(|stage| stage.device())
     }
 
     /// Devices of this process, with the layers of the stages on them.
@@ -227,10 +220,8 @@ impl Pipeline {
         slot: usize,
     ) -> Result<Vec<LayerAdapter>, PipelineError> {
         self.revise(group);
-        let parts = self
-            .stages
-            .iter_mut()
-            .map(|stage| stage.remove(group, slot));
+        let stages = self.stages.iter_mut();
+        let parts = stages.map(|stage| stage.remove(group, slot));
         Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
@@ -315,10 +306,9 @@ impl Pipeline {
         let ([rows, width], count) = (hidden.dims(), microbatch.sequences.len());
         let tokens = rows / count;
         caches.tokens += tokens;
-        let last = hidden
-            .reshape([count, tokens, width])
-            .narrow(1, tokens - 1, 1);
-        self.read(self.head().logits(last.reshape([count, width]))?)
+        let hidden = hidden.reshape([count, tokens, width]);
+        let last = hidden.narrow(1, tokens - 1, 1).reshape([count, width]);
+        self.read(self.head().logits(last)?)
     }
 
     /// Output of the last layer, `[rows, d_model]`.

@@ -1,7 +1,7 @@
 use std::ops::{Add, Range};
 
 use crate::{
-    PartSeconds, PartitionError, Partitions, partition,
+    PartitionError, Partitions, partition,
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, TimelineError, simulate},
 };
@@ -26,15 +26,6 @@ fn passes(costs: PassCosts) -> f64 {
 }
 
 impl PartCosts {
-    /// From measured seconds, for a model of `layers` equal layers.
-    pub fn measured(layers: usize, seconds: PartSeconds) -> Self {
-        Self {
-            layers: vec![seconds.layer; layers],
-            embedding: PassCosts::default(),
-            head: seconds.head,
-        }
-    }
-
     /// Costs of a stage that runs these layers.
     pub fn of_stage(&self, layers: &Range<usize>) -> PassCosts {
         let embedding = (layers.start == 0).then_some(self.embedding);

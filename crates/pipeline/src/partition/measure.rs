@@ -5,25 +5,18 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, ModelError, Sequences, Targets};
 
 use crate::{
-    Microbatch, MicrobatchId, PipelineError, PipelineStage, Stage, TrainStage, simulate::PassCosts,
+    Microbatch, MicrobatchId, PartCosts, PipelineError, PipelineStage, Stage, TrainStage,
+    simulate::PassCosts,
 };
 
 /// Passes that are timed, after one that compiles and tunes kernels.
 const SAMPLES: usize = 3;
 
-/// Seconds of a micro-batch on a device, in a decoder layer and in the head.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PartSeconds {
-    /// One decoder layer. All layers of a model are alike.
-    pub layer: PassCosts,
-    /// Output projection and losses, with the gradient of the hidden states, all in the forward pass.
-    pub head: PassCosts,
-}
-
-impl PartSeconds {
-    /// Measures a layer, and a layer with the head, with random weights and without adapters, on about
-    /// `rows` tokens in sequences of `length`. A fraction `predicting` of the tokens are targets.
-    /// `None` for a model of fewer than three layers.
+impl PartCosts {
+    /// Measures the seconds of a layer, and of a layer with the head, with random weights and without
+    /// adapters, on about `rows` tokens in sequences of `length`. A fraction `predicting` of the tokens are
+    /// targets. All layers count alike, and the embedding as nothing. `None` for a model of fewer than three
+    /// layers.
     ///
     /// # Errors
     /// If the device fails.
@@ -60,7 +53,8 @@ impl PartSeconds {
         let with_head = seconds(with_head, &microbatch, dtype)?;
         let beyond = |whole: f64, part: f64| (whole - part).max(0.0);
         Ok(Some(Self {
-            layer,
+            layers: vec![layer; model.num_hidden_layers],
+            embedding: PassCosts::default(),
             head: PassCosts {
                 forward: beyond(with_head.forward, layer.forward),
                 backward: beyond(with_head.backward, layer.backward),
@@ -126,7 +120,7 @@ mod tests {
     use burn::tensor::{Device, FloatDType};
     use loraloom_model::LlamaConfig;
 
-    use super::PartSeconds;
+    use crate::PartCosts;
 
     #[test]
     fn layers_and_head_take_time_and_a_model_of_two_layers_is_not_measured() {
@@ -134,10 +128,11 @@ mod tests {
         model.num_hidden_layers = 3;
         model.vocab_size = 64;
         let measure = |model: &LlamaConfig| {
-            PartSeconds::measure(model, FloatDType::F32, &Device::flex(), [32, 16], 0.5).unwrap()
+            PartCosts::measure(model, FloatDType::F32, &Device::flex(), [32, 16], 0.5).unwrap()
         };
         let seconds = measure(&model).unwrap();
-        assert!(seconds.layer.forward > 0.0 && seconds.layer.backward > 0.0);
+        assert_eq!(seconds.layers.len(), 3);
+        assert!(seconds.layers[1].forward > 0.0 && seconds.layers[1].backward > 0.0);
         assert!(seconds.head.forward >= 0.0);
         model.num_hidden_layers = 2;
         assert_eq!(measure(&model), None);

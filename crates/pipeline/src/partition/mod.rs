@@ -10,5 +10,4 @@ mod stagger;
 pub use balance::{PartitionError, partition};
 pub use costs::PartCosts;
 pub use layers::{Partitions, StageLayers};
-pub use measure::PartSeconds;
 pub use stagger::stagger;

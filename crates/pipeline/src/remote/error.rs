@@ -3,6 +3,8 @@ use std::error::Error;
 use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
+use crate::PipelineError;
+
 /// Why a worker does not serve a stage.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError, Serialize, Deserialize)]
 pub enum WorkerError {
@@ -40,6 +42,12 @@ pub enum WorkerError {
         /// The worker's error.
         reason: String,
     },
+}
+
+impl From<PipelineError> for WorkerError {
+    fn from(error: PipelineError) -> Self {
+        Self::failed(&error)
+    }
 }
 
 impl WorkerError {

@@ -3,7 +3,7 @@ use std::{collections::HashMap, ops::Range};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
     Backbone, Checkpoint, DecoderLayer, LanguageModelHead, LayerAdapter, LayerBanks, LayerCache,
-    LayerGradients, LlamaConfig, RotaryTables, Targets, cost::frozen_parameters,
+    LayerGradients, LlamaConfig, ModelError, RotaryTables, Targets, cost::frozen_parameters,
 };
 
 use super::{
@@ -59,10 +59,9 @@ impl Stage {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, PipelineError> {
-        let layers = layers.into();
-        check_room(config, &layers, dtype, device)?;
-        let backbone = Backbone::load(checkpoint, config, layers.held(), dtype, device)?;
-        Ok(Self::new(backbone, config, layers, dtype, device))
+        Self::new(config, layers.into(), dtype, device, |held| {
+            Backbone::load(checkpoint, config, held, dtype, device)
+        })
     }
 
     /// Decoder layers `layers` with random weights; see [`Backbone::random`].
@@ -75,22 +74,34 @@ impl Stage {
         dtype: FloatDType,
         device: &Device,
     ) -> Result<Self, PipelineError> {
-        let layers = layers.into();
-        check_room(config, &layers, dtype, device)?;
-        let backbone = Backbone::random(config, layers.held(), dtype, device)?;
-        Ok(Self::new(backbone, config, layers, dtype, device))
+        Self::new(config, layers.into(), dtype, device, |held| {
+            Backbone::random(config, held, dtype, device)
+        })
     }
 
+    /// Refuses weights that exceed the device's memory, if it reports it, before they are loaded.
     fn new(
-        backbone: Backbone,
         config: &LlamaConfig,
         layers: StageLayers,
         dtype: FloatDType,
         device: &Device,
-    ) -> Self {
-        Self {
+        backbone: impl FnOnce(Range<usize>) -> Result<Backbone, ModelError>,
+    ) -> Result<Self, PipelineError> {
+        let held = layers.held();
+        let bytes = frozen_parameters(config, &held) as u64 * DType::from(dtype).size() as u64;
+        if let Some(there) = device_memory(device)
+            && bytes > there
+        {
+            return Err(PipelineError::TooLarge {
+                layers: held,
+                bytes,
+                dtype: format!("{dtype:?}").to_lowercase(),
+                there,
+            });
+        }
+        Ok(Self {
             config: config.clone(),
-            backbone,
+            backbone: backbone(held)?,
             layers,
             groups: Vec::new(),
             device: device.clone(),
@@ -98,7 +109,7 @@ impl Stage {
             rotary: RotaryTables::new(config, device),
             gradient_checkpointing: false,
             memory_limit: None,
-        }
+        })
     }
 
     /// Keeps only the inputs of layers in the forward pass and computes the rest again in the
@@ -304,26 +315,6 @@ impl PipelineStage for Stage {
 
     fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
         Ok(self.head()?.logits(hidden))
-    }
-}
-
-/// Refuses weights that exceed a device's memory, if the device reports it.
-fn check_room(
-    config: &LlamaConfig,
-    layers: &StageLayers,
-    dtype: FloatDType,
-    device: &Device,
-) -> Result<(), PipelineError> {
-    let layers = layers.held();
-    let bytes = frozen_parameters(config, &layers) as u64 * DType::from(dtype).size() as u64;
-    match device_memory(device) {
-        Some(there) if bytes > there => Err(PipelineError::TooLarge {
-            layers,
-            bytes,
-            dtype: format!("{dtype:?}").to_lowercase(),
-            there,
-        }),
-        _ => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use loraloom_model::{
     },
 };
 use loraloom_pipeline::{
-    PartCosts, PartSeconds, PartitionError, Partitions, PipelineError, simulate::PassCosts, stagger,
+    PartCosts, PartitionError, Partitions, PipelineError, simulate::PassCosts, stagger,
 };
 
 use crate::TrainerError;
@@ -43,8 +43,8 @@ pub(crate) fn spread(
     let choice = asked && stages > 1 && stages < layers;
     if choice && let Some((device, dtype)) = measure_on {
         let TypicalMicrobatch { sizes, predicting } = typical;
-        if let Some(seconds) = PartSeconds::measure(model, dtype, device, sizes, predicting)? {
-            costs = PartCosts::measured(layers, seconds);
+        if let Some(seconds) = PartCosts::measure(model, dtype, device, sizes, predicting)? {
+            costs = seconds;
         }
     }
     Ok(balanced(config, &costs, stages).map_err(PipelineError::from)?)

@@ -15,7 +15,7 @@ use burn::{
 };
 use loraloom_config::WorkerAddress;
 
-use super::link::Link;
+use super::link::{End, Link};
 use crate::{
     PipelineError, RemoteInbox, StageClock, Tag,
     executor::now,
@@ -68,9 +68,8 @@ impl Line {
         self.caches.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Number of the stage, and address of the worker.
-    pub(super) fn place(&self) -> (usize, &str) {
-        (self.stage, &self.address)
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     pub(super) fn sessions(&self) -> &[Session] {
@@ -101,9 +100,19 @@ impl Line {
         self.problem(WorkerError::because(reason))
     }
 
+    /// The end of all connections because of this stage.
+    pub(super) fn end(&self, lost: bool, reason: String) -> End {
+        End {
+            stage: self.stage,
+            address: self.address.clone(),
+            lost,
+            reason,
+        }
+    }
+
     /// Ends all connections because this stage is lost.
     pub(super) fn lose(&self, reason: &str) -> PipelineError {
-        self.link.lose(self.stage, &self.address, reason)
+        self.link.end(self.end(true, reason.to_owned()))
     }
 
     /// Ends all connections because a session has ended. The error is the worker's or another's failure
@@ -138,21 +147,19 @@ impl Line {
     pub(super) fn pulse(&self) -> Result<(), Silence> {
         let envelope = self.envelope(Command::Pulse);
         let asked = now();
-        match self.sessions[CONTROL].ask(&envelope, Vec::new(), &[])? {
-            Ok((
-                Answer::Pulse {
-                    time,
-                    reserved_bytes,
-                },
-                _,
-            )) => {
-                self.clock.observe(asked, now(), time);
-                let bytes = reserved_bytes.unwrap_or_default();
-                self.reserved_bytes.store(bytes, Ordering::Relaxed);
-                Ok(())
-            }
-            _ => Err(Silence),
-        }
+        let answer = self.sessions[CONTROL].ask(&envelope, Vec::new(), &[])?;
+        let (answer, _) = answer.map_err(|_| Silence)?;
+        let Answer::Pulse {
+            time,
+            reserved_bytes,
+        } = answer
+        else {
+            return Err(Silence);
+        };
+        self.clock.observe(asked, now(), time);
+        let bytes = reserved_bytes.unwrap_or_default();
+        self.reserved_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Why stages on workers cannot go on, if one of them cannot.

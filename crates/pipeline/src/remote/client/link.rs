@@ -14,10 +14,7 @@ use tokio::runtime::Runtime;
 use super::line::Line;
 use crate::{
     PipelineError,
-    remote::{
-        WorkerError, connection,
-        wire::{CONTROL, Trouble},
-    },
+    remote::{WorkerError, connection, wire::CONTROL},
 };
 
 /// All connections of a controller. They end together.
@@ -32,38 +29,29 @@ pub(super) struct Link {
     inquiry: Mutex<()>,
 }
 
-/// The reason for which all connections ended.
+/// The stage because of which all connections ended.
 #[derive(Debug, Clone)]
-struct End {
-    stage: usize,
-    address: String,
-    cause: Cause,
-}
-
-#[derive(Debug, Clone)]
-enum Cause {
-    Lost(String),
-    Failed(String),
+pub(super) struct End {
+    pub(super) stage: usize,
+    pub(super) address: String,
+    /// Whether it is lost; otherwise it failed.
+    pub(super) lost: bool,
+    pub(super) reason: String,
 }
 
 impl From<End> for PipelineError {
     fn from(end: End) -> Self {
-        let End {
-            stage,
-            address,
-            cause,
-        } = end;
-        match cause {
-            Cause::Lost(reason) => Self::StageLost {
-                stage,
-                address,
-                reason,
-            },
-            Cause::Failed(reason) => Self::Worker {
-                stage,
-                address,
-                problem: WorkerError::Failed { reason },
-            },
+        if end.lost {
+            return Self::StageLost {
+                stage: end.stage,
+                address: end.address,
+                reason: end.reason,
+            };
+        }
+        Self::Worker {
+            stage: end.stage,
+            address: end.address,
+            problem: WorkerError::because(end.reason),
         }
     }
 }
@@ -107,17 +95,6 @@ impl Link {
         end.map_or(Ok(()), |end| Err(end.into()))
     }
 
-    /// Ends all connections because a stage is lost.
-    pub(super) fn lose(&self, stage: usize, address: &str, reason: &str) -> PipelineError {
-        let cause = Cause::Lost(reason.to_owned());
-        let address = address.to_owned();
-        self.end(End {
-            stage,
-            address,
-            cause,
-        })
-    }
-
     /// Asks all workers for failures, and ends all connections if there is one. A lost stage counts
     /// before a stage's own failure, and that before a failure that another stage caused.
     pub(super) fn inquire(&self) -> Option<PipelineError> {
@@ -125,37 +102,25 @@ impl Link {
         if let Err(end) = self.check() {
             return Some(end);
         }
-        let lines: Vec<_> = locked(&self.lines)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
+        let lines = locked(&self.lines).clone();
         let mut worst: Option<(u8, End)> = None;
-        for line in lines {
-            let (rank, cause) = match line.health() {
+        for line in lines.iter().filter_map(Weak::upgrade) {
+            let (rank, lost, reason) = match line.health() {
                 Ok(None) => continue,
-                Ok(Some(Trouble {
-                    reason,
-                    inherited: false,
-                })) => (1, Cause::Failed(reason)),
                 // If no other stage has failed, the connection to this one has.
-                Ok(Some(Trouble { reason, .. })) => (0, Cause::Lost(reason)),
-                Err(_) => (2, Cause::Lost("its connection has ended".to_owned())),
+                Ok(Some(trouble)) if trouble.inherited => (0, true, trouble.reason),
+                Ok(Some(trouble)) => (1, false, trouble.reason),
+                Err(_) => (2, true, "its connection has ended".to_owned()),
             };
             if worst.as_ref().is_none_or(|(than, _)| rank > *than) {
-                let (stage, address) = line.place();
-                let end = End {
-                    stage,
-                    address: address.to_owned(),
-                    cause,
-                };
-                worst = Some((rank, end));
+                worst = Some((rank, line.end(lost, reason)));
             }
         }
         worst.map(|(_, end)| self.end(end))
     }
 
     /// Ends all connections, and with them every wait for a stage. The first reason counts.
-    fn end(&self, end: End) -> PipelineError {
+    pub(super) fn end(&self, end: End) -> PipelineError {
         let first = locked(&self.end).get_or_insert(end).clone();
         if let Some(runtime) = &self.runtime {
             let endpoint = self.endpoint.clone();

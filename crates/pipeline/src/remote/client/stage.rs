@@ -35,14 +35,9 @@ pub struct RemoteStage {
     pub(super) _monitor: Monitor,
 }
 
-fn matrix(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<2>> {
+fn first<const D: usize>(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<D>> {
     let output = outputs.into_iter().next();
-    output.map(Tensor::from_primitive::<Remote>)
-}
-
-fn vector(outputs: Vec<FloatTensor<Remote>>) -> Option<Tensor<1>> {
-    let output = outputs.into_iter().next();
-    output.map(Tensor::from_primitive::<Remote>)
+    output.map(Tensor::<D>::from_primitive::<Remote>)
 }
 
 impl RemoteStage {
@@ -65,6 +60,18 @@ impl RemoteStage {
         let found = slots.get(slot);
         let slots = slots.len();
         found.ok_or_else(|| batchlora::BatchLoraError::NoSuchSlot { slot, slots }.into())
+    }
+
+    /// Sends a command that gives one output.
+    fn compute<const D: usize>(
+        &self,
+        command: Command,
+        input: Option<Tensor<2>>,
+        promise: Promise,
+        what: &str,
+    ) -> Result<Tensor<D>, PipelineError> {
+        let outputs = self.line.send(command, Vec::from_iter(input), &[promise])?;
+        first(outputs).ok_or_else(|| self.line.failed(format!("it gives no {what}")))
     }
 
     fn ask(&self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Answer, PipelineError> {
@@ -91,10 +98,6 @@ impl RemoteStage {
     fn strange(&self, answer: &Answer) -> PipelineError {
         let problem = format!("its answer {answer:?} does not fit the question");
         self.line.failed(problem)
-    }
-
-    fn missing(&self, what: &'static str) -> PipelineError {
-        self.line.failed(format!("it gives no {what}"))
     }
 
     fn hidden(&self, rows: usize) -> Promise {
@@ -134,9 +137,9 @@ impl TrainStage for RemoteStage {
             group,
             microbatches,
         };
-        let values = vector(self.line.send(command, Vec::new(), &[promise])?);
+        let values = self.compute(command, None, promise, "times")?;
         let clock = Arc::clone(self.line.clock());
-        Ok(values.map(|values| PendingTimes { values, clock }))
+        Ok(Some(PendingTimes { values, clock }))
     }
 
     fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
@@ -168,9 +171,9 @@ impl TrainStage for RemoteStage {
             .send(command, Vec::from_iter(hidden), &[promise])?;
         self.under_way.insert(at, rows);
         let (hidden, losses) = if ends_model {
-            (None, vector(outputs))
+            (None, first(outputs))
         } else {
-            (matrix(outputs), None)
+            (first(outputs), None)
         };
         Ok(Forwarded { hidden, losses })
     }
@@ -192,7 +195,7 @@ impl TrainStage for RemoteStage {
         let command = Command::Backward { at, delivered };
         let inputs = Vec::from_iter(gradient);
         let outputs = self.line.send(command, inputs, promise.as_slice())?;
-        Ok(matrix(outputs))
+        Ok(first(outputs))
     }
 
     fn add_squares(
@@ -203,8 +206,7 @@ impl TrainStage for RemoteStage {
         let promise = Promise::squares(self.group(group)?.len());
         let delivered = above.is_none() && !self.ends_model();
         let command = Command::AddSquares { group, delivered };
-        let outputs = self.line.send(command, Vec::from_iter(above), &[promise])?;
-        matrix(outputs).ok_or_else(|| self.missing("squares"))
+        self.compute(command, above, promise, "squares")
     }
 
     fn update(
@@ -219,9 +221,7 @@ impl TrainStage for RemoteStage {
             delivered: squares.is_none(),
             updates: updates.to_vec(),
         };
-        let inputs = Vec::from_iter(squares);
-        let outputs = self.line.send(command, inputs, &[promise])?;
-        vector(outputs).ok_or_else(|| self.missing("norms"))
+        self.compute(command, squares, promise, "norms")
     }
 }
 
@@ -241,7 +241,7 @@ impl PipelineStage for RemoteStage {
     }
 
     fn name(&self) -> String {
-        self.line.place().1.to_owned()
+        self.line.address().to_owned()
     }
 
     fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
@@ -300,10 +300,7 @@ impl PipelineStage for RemoteStage {
             cache,
         };
         let promise = self.hidden(microbatch.segments.rows());
-        let outputs = self
-            .line
-            .send(command, Vec::from_iter(hidden), &[promise])?;
-        matrix(outputs).ok_or_else(|| self.missing("hidden states"))
+        self.compute(command, hidden, promise, "hidden states")
     }
 
     fn cache(&self) -> StageCache {
@@ -321,15 +318,13 @@ impl PipelineStage for RemoteStage {
         let command = Command::TargetLosses {
             targets: targets.clone(),
         };
-        let outputs = self.line.send(command, vec![hidden], &[promise])?;
-        vector(outputs).ok_or_else(|| self.missing("losses"))
+        self.compute(command, Some(hidden), promise, "losses")
     }
 
     fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {
         let shape = [hidden.dims()[0], self.config.vocab_size];
         let promise = Promise::matrix(shape, self.dtype);
-        let outputs = self.line.send(Command::Logits, vec![hidden], &[promise])?;
-        matrix(outputs).ok_or_else(|| self.missing("logits"))
+        self.compute(Command::Logits, Some(hidden), promise, "logits")
     }
 
     fn weight_bytes(&self) -> u64 {

@@ -1,7 +1,4 @@
-use std::{
-    fmt::Write,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::{
     remote::EndpointId,
@@ -164,8 +161,8 @@ impl Host {
         if digest != order.digest {
             return Err(WorkerError::Mismatch {
                 what: format!("weights of layers {held:?}"),
-                worker: format!("BLAKE3 {}", hexadecimal(&digest)),
-                controller: format!("BLAKE3 {}", hexadecimal(&order.digest)),
+                worker: named(digest),
+                controller: named(order.digest),
             });
         }
         let (dtype, device) = (order.dtype, &self.device);
@@ -173,8 +170,7 @@ impl Host {
             let reason = format!("its device does not support {dtype:?}");
             return Err(WorkerError::because(reason));
         }
-        let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)
-            .map_err(|error| WorkerError::failed(&error))?
+        let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)?
             .with_gradient_checkpointing(order.gradient_checkpointing);
         let loaded = Answer::Loaded {
             weight_bytes: stage.weight_bytes(),
@@ -234,10 +230,8 @@ impl Host {
     }
 }
 
-fn hexadecimal(digest: &[u8; 32]) -> String {
-    digest[..8].iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// The beginning of a digest, for people.
+fn named(digest: [u8; 32]) -> String {
+    let digits = blake3::Hash::from_bytes(digest).to_hex();
+    format!("BLAKE3 {}", &digits[..16])
 }

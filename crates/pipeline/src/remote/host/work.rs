@@ -1,14 +1,15 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use loraloom_model::LayerAdapter;
 
 use super::StandIn;
 use crate::{
-    MicrobatchTimes, PipelineError, PipelineStage, Stage, StageCache, TrainStage,
+    MicrobatchTimes, PipelineStage, Stage, StageCache, TrainStage,
     executor::{Stopwatch, now},
     remote::{
         WorkerError,
-        wire::{Answer, Command, Specs, WireMicrobatch, put_together, take_apart},
+        wire::{Answer, Command, put_together, take_apart},
     },
 };
 
@@ -87,17 +88,14 @@ impl Work {
         mut inputs: Vec<Tensor<2>>,
         arrived: Option<f64>,
     ) -> Result<Done, WorkerError> {
-        let failed = |error: PipelineError| WorkerError::failed(&error);
         let stage = &mut self.stage;
-        let done = match command {
+        Ok(match command {
             Command::Forward { at, microbatch, .. } => {
                 let microbatch = microbatch.microbatch()?;
                 let begun = now();
                 let out = match &mut self.stand_in {
                     Some(passes) => passes.forward(stage, at, &microbatch),
-                    None => stage
-                        .forward(at, &microbatch, inputs.pop())
-                        .map_err(failed)?,
+                    None => stage.forward(at, &microbatch, inputs.pop())?,
                 };
                 self.watch
                     .passed(at, arrived, begun, |times| &mut times.forward);
@@ -110,26 +108,23 @@ impl Work {
                 let begun = now();
                 let below = match &mut self.stand_in {
                     Some(passes) => passes.backward(stage, at),
-                    None => stage.backward(at, inputs.pop()).map_err(failed)?,
+                    None => stage.backward(at, inputs.pop())?,
                 };
                 let below = below.filter(|_| stage.layers().held().start > 0);
                 self.watch
                     .passed(at, arrived, begun, |times| &mut times.backward);
-                let mut done = Done::default();
-                done.outputs.extend(below.map(Output::Matrix));
-                done
+                below.map(Done::from).unwrap_or_default()
             }
             Command::AddSquares { group, .. } => {
                 let begun = now();
-                let squares = stage.add_squares(group, inputs.pop()).map_err(failed)?;
+                let squares = stage.add_squares(group, inputs.pop())?;
                 self.watch.worked(group, begun);
                 squares.into()
             }
             Command::Update { group, updates, .. } => {
                 let squares = only(inputs)?;
                 let begun = now();
-                let norms = stage.update(group, &updates, Some(squares));
-                let norms = norms.map_err(failed)?;
+                let norms = stage.update(group, &updates, Some(squares))?;
                 self.watch.worked(group, begun);
                 norms.into()
             }
@@ -146,74 +141,44 @@ impl Work {
                 group,
                 microbatch,
                 cache,
-            } => self.infer(group, microbatch, cache, inputs.pop())?,
+            } => {
+                let microbatch = microbatch.microbatch()?;
+                let cache = cache.map(|number| {
+                    let entry = self.caches.entry(number);
+                    entry.or_insert_with(|| stage.cache())
+                });
+                let hidden = stage.infer(group, &microbatch, inputs.pop(), cache)?;
+                hidden.into()
+            }
             Command::TargetLosses { targets } => {
-                let losses = stage.target_losses(only(inputs)?, &targets);
-                losses.map_err(failed)?.into()
+                stage.target_losses(only(inputs)?, &targets)?.into()
             }
-            Command::Logits => {
-                let logits = stage.logits(only(inputs)?);
-                logits.map_err(failed)?.into()
-            }
-            other => self.keep(other, inputs)?,
-        };
-        Ok(done)
-    }
-
-    /// Executes a command on groups, adapters or caches.
-    fn keep(&mut self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Done, WorkerError> {
-        let failed = |error: PipelineError| WorkerError::failed(&error);
-        let stage = &mut self.stage;
-        let done = match command {
+            Command::Logits => stage.logits(only(inputs)?)?.into(),
             Command::ReserveGroups { count } => {
-                stage.reserve_groups(count).map_err(failed)?;
+                stage.reserve_groups(count)?;
                 Answer::Done.into()
             }
             Command::SwapGroups { first, second } => {
-                stage.swap_groups(first, second).map_err(failed)?;
+                stage.swap_groups(first, second)?;
                 Answer::Done.into()
             }
             Command::Push { group, adapter } => {
-                let layers = stage.group_depth(group).map_err(failed)?;
+                let layers = stage.group_depth(group)?;
                 let adapter = put_together(&adapter, inputs);
                 let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
                     let reason = format!("an adapter that is not one of {layers} layers");
                     return Err(WorkerError::because(reason));
                 };
-                let slot = stage.push(group, adapter).map_err(failed)?;
-                Answer::Slot(slot).into()
+                Answer::Slot(stage.push(group, adapter)?).into()
             }
-            Command::Remove { group, slot } => {
-                let adapter = stage.remove(group, slot).map_err(failed)?;
-                answered(take_apart(adapter))
-            }
-            Command::Extract { group, slot } => {
-                let adapter = stage.extract(group, slot).map_err(failed)?;
-                answered(take_apart(adapter))
-            }
+            Command::Remove { group, slot } => answered(stage.remove(group, slot)?),
+            Command::Extract { group, slot } => answered(stage.extract(group, slot)?),
             Command::DropCache { cache } => {
                 self.caches.remove(&cache);
                 Done::default()
             }
             _ => return Err(WorkerError::because("that is not for a stage")),
-        };
-        Ok(done)
-    }
-
-    fn infer(
-        &mut self,
-        group: usize,
-        microbatch: WireMicrobatch,
-        cache: Option<u64>,
-        hidden: Option<Tensor<2>>,
-    ) -> Result<Done, WorkerError> {
-        let microbatch = microbatch.microbatch()?;
-        let cache = cache.map(|number| {
-            let entry = self.caches.entry(number);
-            entry.or_insert_with(|| self.stage.cache())
-        });
-        let hidden = self.stage.infer(group, &microbatch, hidden, cache);
-        Ok(hidden.map_err(|error| WorkerError::failed(&error))?.into())
+        })
     }
 }
 
@@ -226,7 +191,8 @@ pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
     })
 }
 
-fn answered((_, tensors): (Specs, Vec<Tensor<2>>)) -> Done {
+fn answered(adapter: Vec<LayerAdapter>) -> Done {
+    let (_, tensors) = take_apart(adapter);
     Done {
         answer: Some(Answer::Done),
         outputs: tensors.into_iter().map(Output::Matrix).collect(),

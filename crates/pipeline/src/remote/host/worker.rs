@@ -110,38 +110,30 @@ impl Worker {
     /// # Errors
     /// If the model cannot be read, or the worker cannot listen.
     pub fn start(options: WorkerOptions) -> Result<Self, ServeError> {
-        let WorkerOptions {
-            listen,
-            identity,
-            token,
-            model,
-            device,
-            stand_in,
-            version,
-            log,
-        } = options;
-        let token = TokenAuthorizer::new(token.as_str()).map_err(|_| ServeError::EmptyToken)?;
-        let config = LlamaConfig::from_directory(&model)?;
-        let checkpoint = Checkpoint::open(&model)?;
+        let listen = options.listen;
+        let token = TokenAuthorizer::new(options.token.as_str());
+        let token = token.map_err(|_| ServeError::EmptyToken)?;
+        let config = LlamaConfig::from_directory(&options.model)?;
+        let checkpoint = Checkpoint::open(&options.model)?;
         checkpoint.verify(&config)?;
-        let key = IrohIdentity::load_or_create(&identity);
+        let key = IrohIdentity::load_or_create(&options.identity);
         let key = key.map_err(|source| ServeError::Identity {
-            path: identity,
+            path: options.identity,
             source,
         })?;
         let key = SecretKey::from_bytes(&key.to_bytes());
-        let device = device.without_autodiff();
+        let device = options.device.without_autodiff();
         let host = Arc::new(Host {
-            version,
+            version: options.version,
             checkpoint,
             config,
             device: device.clone(),
-            stand_in,
+            stand_in: options.stand_in,
             leases: Leases::default(),
             received: ReceiveBuffer::default(),
             work: Mutex::new(None),
             failure: Mutex::new(None),
-            log,
+            log: options.log,
         });
         let cannot_listen = |reason: String| ServeError::Listen {
             address: listen,

@@ -84,27 +84,16 @@ impl Command {
 
     /// The tag of the delivered tensor that it takes.
     pub(in crate::remote) fn takes(&self) -> Option<Tag> {
-        match *self {
-            Self::Forward {
-                at,
-                delivered: true,
-                ..
-            } => Some(Tag::Hidden(at)),
-            Self::Backward {
-                at,
-                delivered: true,
-            } => Some(Tag::Gradient(at)),
-            Self::AddSquares {
-                group,
-                delivered: true,
-            } => Some(Tag::SquaresAbove(group)),
+        let (delivered, tag) = match *self {
+            Self::Forward { at, delivered, .. } => (delivered, Tag::Hidden(at)),
+            Self::Backward { at, delivered } => (delivered, Tag::Gradient(at)),
+            Self::AddSquares { group, delivered } => (delivered, Tag::SquaresAbove(group)),
             Self::Update {
-                group,
-                delivered: true,
-                ..
-            } => Some(Tag::Squares(group)),
-            _ => None,
-        }
+                group, delivered, ..
+            } => (delivered, Tag::Squares(group)),
+            _ => return None,
+        };
+        delivered.then_some(tag)
     }
 
     /// Whether it concerns no stage, and so must not wait for one.
@@ -170,36 +159,22 @@ pub(in crate::remote) enum Answer {
 }
 
 impl Answer {
-    /// The same with texts of at most `limit` bytes.
-    pub(in crate::remote) fn shortened(&self, limit: usize) -> Self {
-        let cut_to = |limit: usize, text: &str| {
-            let mut end = limit.min(text.len());
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            text[..end].to_owned()
-        };
-        let cut = |text: &str| cut_to(limit, text);
-        let third = |text: &str| cut_to(limit / 3, text);
+    /// Cuts its texts to at most `limit` bytes together.
+    pub(in crate::remote) fn shorten(&mut self, limit: usize) {
+        let cut = |text: &mut String, limit| text.truncate(text.floor_char_boundary(limit));
         match self {
-            Self::Health(Some(trouble)) => Self::Health(Some(Trouble {
-                reason: cut(&trouble.reason),
-                inherited: trouble.inherited,
-            })),
-            Self::Refused(WorkerError::Failed { reason }) => {
-                let reason = cut(reason);
-                Self::Refused(WorkerError::Failed { reason })
-            }
+            Self::Health(Some(Trouble { reason, .. }))
+            | Self::Refused(WorkerError::Failed { reason }) => cut(reason, limit),
             Self::Refused(WorkerError::Mismatch {
                 what,
                 worker,
                 controller,
-            }) => Self::Refused(WorkerError::Mismatch {
-                what: third(what),
-                worker: third(worker),
-                controller: third(controller),
-            }),
-            other => other.clone(),
+            }) => {
+                for text in [what, worker, controller] {
+                    cut(text, limit / 3);
+                }
+            }
+            _ => {}
         }
     }
 }

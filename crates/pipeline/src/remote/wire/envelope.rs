@@ -47,9 +47,8 @@ impl Envelope {
             })
             .collect();
         let words = words.ok_or_else(|| unreadable("it is not made of words"))?;
-        let (&length, words) = words
-            .split_first()
-            .ok_or_else(|| unreadable("it is empty"))?;
+        let split = words.split_first();
+        let (&length, words) = split.ok_or_else(|| unreadable("it is empty"))?;
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         if length > bytes.len() as u64 {
             return Err(unreadable("it is cut short"));
@@ -61,12 +60,12 @@ impl Envelope {
 
 /// An answer as elements; a text that does not fit is cut.
 pub(in crate::remote) fn answer_to_elements(answer: &Answer) -> Vec<f32> {
-    let bytes = encode(answer).unwrap_or_default();
-    let bytes = if 4 + bytes.len() > ANSWER {
-        encode(&answer.shortened(TEXT)).unwrap_or_default()
-    } else {
-        bytes
-    };
+    let mut bytes = encode(answer).unwrap_or_default();
+    if 4 + bytes.len() > ANSWER {
+        let mut short = answer.clone();
+        short.shorten(TEXT);
+        bytes = encode(&short).unwrap_or_default();
+    }
     let length = (bytes.len() as u32).to_le_bytes();
     let mut elements: Vec<f32> = length.into_iter().chain(bytes).map(f32::from).collect();
     elements.resize(ANSWER, 0.0);
@@ -75,14 +74,10 @@ pub(in crate::remote) fn answer_to_elements(answer: &Answer) -> Vec<f32> {
 
 pub(in crate::remote) fn answer_from_elements(elements: &[f32]) -> Result<Answer, WorkerError> {
     let bytes: Vec<u8> = elements.iter().map(|&element| element as u8).collect();
-    let (length, bytes) = bytes
-        .split_first_chunk()
-        .ok_or_else(|| unreadable("the answer is empty"))?;
-    let length = u32::from_le_bytes(*length) as usize;
-    let bytes = bytes
-        .get(..length)
-        .ok_or_else(|| unreadable("the answer is cut short"))?;
-    decode(bytes)
+    let split = bytes.split_first_chunk();
+    let (length, bytes) = split.ok_or_else(|| unreadable("the answer is empty"))?;
+    let bytes = bytes.get(..u32::from_le_bytes(*length) as usize);
+    decode(bytes.ok_or_else(|| unreadable("the answer is cut short"))?)
 }
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, WorkerError> {
