@@ -14,18 +14,9 @@ use crate::Routing;
 #[derive(Debug)]
 struct LoraLinear;
 
-#[derive(Debug, Clone)]
-struct LoraLinearState<B: BatchLoraOps> {
-    x: NodeId,
-    s: FloatTensor<B>,
-    weight: FloatTensor<B>,
-    a: FloatTensor<B>,
-    b: FloatTensor<B>,
-    routing: Routing,
-}
-
 impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
-    type State = LoraLinearState<B>;
+    /// x, then S, W, A and B.
+    type State = (NodeId, [FloatTensor<B>; 4], Routing);
 
     fn backward(
         self,
@@ -34,14 +25,7 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
         checkpointer: &mut Checkpointer,
     ) {
         let [x_node, a_node, b_node] = ops.parents;
-        let LoraLinearState {
-            x,
-            s,
-            weight,
-            a,
-            b,
-            routing,
-        } = ops.state;
+        let (x, [s, weight, a, b], routing) = ops.state;
         // A checkpoint must be retrieved as often as it was made, even if nothing needs it.
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
         let dh = grads.consume::<B>(&ops.node);
@@ -163,17 +147,7 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                     b.clone(),
                     routing.clone(),
                 );
-                node.finish(
-                    LoraLinearState {
-                        x: saved,
-                        s,
-                        weight,
-                        a,
-                        b,
-                        routing,
-                    },
-                    h,
-                )
+                node.finish((saved, [s, weight, a, b], routing), h)
             }
             OpsKind::UnTracked(node) => node.finish(B::lora_linear(
                 x.into_primitive(),
