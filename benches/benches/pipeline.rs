@@ -110,7 +110,7 @@ fn spread(costs: &PartCosts) -> anyhow::Result<()> {
                 }})
             );
         }
-        let partitions = stagger(&costs, stages)?;
+        let partitions = stagger(costs, stages)?;
         let held = partitions.stages();
         let held: Vec<usize> = held.iter().map(|stage| stage.held().len()).collect();
         let rate = costs.steps_per_second(&partitions)?;

@@ -10,18 +10,16 @@ use burn::{
         ir::{BackendIr, CustomOpIr, HandleContainer, TensorError, TensorIr},
     },
     server::RemoteServer,
-    tensor::{DType, Device, ExecutionError, FloatDType, Tensor, TensorData},
+    tensor::{DType, ExecutionError, Tensor},
 };
 
 use super::{
     state::Host,
-    work::{Done, Output},
+    work::{Done, Output, vector},
 };
 use crate::remote::{
     WorkerError,
-    wire::{
-        ANSWER, ANSWER_DTYPE, Answer, Command, Envelope, OPERATION, Trouble, answer_to_elements,
-    },
+    wire::{Answer, Command, Envelope, OPERATION, Trouble, answer_to_elements},
 };
 
 /// Adds the custom operation that executes a host's commands to a server of backend `B`.
@@ -71,7 +69,7 @@ where
         Err(error) => (Answer::Refused(error.clone()), Err(error)),
     };
     if let Some(answer) = answer {
-        let said = Output::Vector(answer_tensor(&said, &host.device));
+        let said = Output::Vector(vector(answer_to_elements(&said), &host.device));
         register::<B>(handles, answer, said);
     }
     match outcome {
@@ -138,12 +136,6 @@ fn check(outputs: &[Output], expected: &[TensorIr]) -> Result<(), WorkerError> {
     }
     let reason = format!("it gives {found:?} where the controller expects {expected:?}");
     Err(WorkerError::because(reason))
-}
-
-fn answer_tensor(answer: &Answer, device: &Device) -> Tensor<1> {
-    let data = TensorData::new(answer_to_elements(answer), [ANSWER]);
-    debug_assert_eq!(ANSWER_DTYPE, DType::from(FloatDType::F32));
-    Tensor::from_data(data, (device, ANSWER_DTYPE))
 }
 
 fn register<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, ir: &TensorIr, output: Output)

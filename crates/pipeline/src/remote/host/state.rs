@@ -10,7 +10,7 @@ use super::{
     MakeStandIn,
     lease::Leases,
     receive_buffer::ReceiveBuffer,
-    work::{Done, Work, only},
+    work::{Done, Work, only, vector},
 };
 use crate::{
     PipelineStage, Stage, StageLayers,
@@ -59,7 +59,7 @@ impl Host {
         mut inputs: Vec<Tensor<2>>,
     ) -> Result<Done, WorkerError> {
         match command {
-            Command::Ping => Ok(Done::vector(vec![0.0], &self.device)),
+            Command::Ping => Ok(vector(vec![0.0], &self.device).into()),
             Command::Hello(greeting) => Ok(self.greet(&greeting)?.into()),
             Command::Health => Ok(Answer::Health(self.failed(lease)).into()),
             Command::Pulse => Ok(self.pulse().into()),

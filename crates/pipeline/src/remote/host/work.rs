@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use loraloom_model::LayerAdapter;
 
 use super::StandIn;
@@ -27,14 +27,11 @@ pub(super) enum Output {
     Matrix(Tensor<2>),
 }
 
-impl Done {
-    /// Numbers as an output.
-    pub(super) fn vector(values: Vec<f32>, device: &Device) -> Self {
-        let length = values.len();
-        let data = TensorData::new(values, [length]);
-        let options = (device, DType::from(FloatDType::F32));
-        Tensor::<1>::from_data(data, options).into()
-    }
+/// Numbers as a tensor.
+pub(super) fn vector(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let length = values.len();
+    let data = TensorData::new(values, [length]);
+    Tensor::from_data(data, (device, DType::F32))
 }
 
 impl From<Answer> for Done {
@@ -135,7 +132,7 @@ impl Work {
                 let mut times = self.watch.take(group);
                 let default = MicrobatchTimes::default();
                 times.microbatches.resize(microbatches, default);
-                Done::vector(times.to_values(), stage.device())
+                vector(times.to_values(), stage.device()).into()
             }
             Command::Infer {
                 group,
