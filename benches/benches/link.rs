@@ -32,7 +32,7 @@ use loraloom_model::{
 };
 use loraloom_pipeline::{
     Microbatch, Pipeline,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, TransferTimes},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, TransferTimes},
     remote::{Controller, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
@@ -159,7 +159,6 @@ fn measure(
     let passes = Passes {
         schedule: Schedule::LoraPp,
         shape,
-        driver: Driver::default(),
     };
     pipeline.run(&passes, &mut hops)?;
     if hops.spent.len() != 2 {

@@ -18,7 +18,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
     Forwarded, Microbatch, MicrobatchId, PartCosts, Partitions, PipelineError, TrainStage,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, simulate},
     stagger,
@@ -169,7 +169,6 @@ fn executed(stages: usize, groups: usize, microbatches: usize) -> anyhow::Result
         let passes = Passes {
             schedule,
             shape: PipelineShape::new(stages, groups, microbatches, STEPS),
-            driver: Driver::default(),
         };
         run(&mut sleeping, &passes, &mut idle)?;
         let (first, end) = (&idle.booked[STEPS / 4], &idle.booked[STEPS - 3]);

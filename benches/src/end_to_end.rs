@@ -2,7 +2,7 @@ use burn::tensor::{DType, Device, FloatDType};
 use loraloom_model::{LlamaConfig, Projection, cost::frozen_parameters};
 use loraloom_pipeline::{
     Pipeline, PipelineError, Stage,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     schedule::{PipelineShape, Schedule},
 };
 use serde::Serialize;
@@ -198,7 +198,6 @@ impl EndToEndBench {
             let passes = Passes {
                 schedule: Schedule::default(),
                 shape: PipelineShape::new(1, 1, self.microbatches, count),
-                driver: Driver::default(),
             };
             pipeline.run(&passes, steps)
         };

@@ -155,10 +155,9 @@ impl AdapterBank {
             let ranks = self.ranks(slot);
             let (total, packed) = (self.rank_sum(), self.packed.take());
             let rest = |t: Tensor<2>| {
-                let width = t.dims()[1];
                 let parts = [0..ranks.start, ranks.end..total].into_iter();
                 let parts = parts.filter(|part| !part.is_empty());
-                let parts = parts.map(|part| t.clone().slice([part, 0..width]));
+                let parts = parts.map(|part| t.clone().slice_dim(0, part));
                 Tensor::cat(parts.collect(), 0)
             };
             self.packed = packed
@@ -178,12 +177,8 @@ impl AdapterBank {
         let spec = self.spec(slot)?;
         let ranks = self.ranks(slot);
         Ok(self.packed.as_ref().zip(spec).map(|(packed, spec)| {
-            let rows = |pair: &LoraPair| {
-                pair.map(|t| {
-                    let width = t.dims()[1];
-                    t.without_autodiff().slice([ranks.clone(), 0..width])
-                })
-            };
+            let rows =
+                |pair: &LoraPair| pair.map(|t| t.without_autodiff().slice_dim(0, ranks.clone()));
             AdapterState {
                 spec,
                 weights: rows(&packed.weights()),
@@ -338,11 +333,10 @@ impl AdapterBank {
     /// The rows are copied, never multiplied: values that are not finite stay in their slot.
     pub fn keep_slots(&self, gradient: LoraPair, kept: impl Fn(usize) -> bool) -> LoraPair {
         gradient.map(|rows| {
-            let width = rows.dims()[1];
             let parts = (0..self.slots.len()).map(|slot| (self.ranks(slot), kept(slot)));
             let parts = parts.filter(|(ranks, _)| !ranks.is_empty());
             let parts = parts.map(|(ranks, kept)| {
-                let part = rows.clone().slice([ranks, 0..width]);
+                let part = rows.clone().slice_dim(0, ranks);
                 if kept { part } else { part.zeros_like() }
             });
             Tensor::cat(parts.collect(), 0)

@@ -5,7 +5,7 @@ use burn::tensor::FloatDType;
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     schedule::{PipelineShape, Schedule},
 };
 use loraloom_tests::{Fixture, device};
@@ -130,7 +130,6 @@ fn training_leaves_the_base_as_it_was_loaded() {
         let passes = Passes {
             schedule: Schedule::default(),
             shape: PipelineShape::new(2, 1, 2, STEPS),
-            driver: Driver::default(),
         };
         let trained = pipeline.run(&passes, &mut training);
         trained.expect("steps");

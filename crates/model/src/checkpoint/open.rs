@@ -1,18 +1,19 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use safetensors::tensor::TensorInfo;
+use serde::Deserialize;
 
 use super::{
     dtype::TensorDtype,
-    index::{self, WeightMap},
     locate,
+    parameters::{is_ignored, parameter_shapes},
     shard::Shard,
     tensor::HostTensor,
 };
-use crate::error::ModelError;
+use crate::{config::LlamaConfig, error::ModelError, files::read_text};
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -39,7 +40,7 @@ impl Checkpoint {
         if single.exists() {
             Self::from_file(directory, &single)
         } else if index.exists() {
-            Self::from_index(directory, &index::read(&index)?).map_err(|error| error.in_file(index))
+            Self::from_index(directory, &read_index(&index)?).map_err(|error| error.in_file(index))
         } else {
             Self::from_file(directory, &locate::only_safetensors(directory)?)
         }
@@ -96,11 +97,6 @@ impl Checkpoint {
         })
     }
 
-    /// The model directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
@@ -110,7 +106,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If it does not exist or is not of a [`TensorDtype`].
-    pub fn tensor<'a>(&'a self, name: &'a str) -> Result<HostTensor<'a>, ModelError> {
+    pub fn tensor(&self, name: &str) -> Result<HostTensor<'_>, ModelError> {
         let (shard, info) = self.found(name)?;
         shard.tensor(name, info)
     }
@@ -119,11 +115,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor), or if the shape is another one.
-    pub fn expect<'a>(
-        &'a self,
-        name: &'a str,
-        shape: &[usize],
-    ) -> Result<HostTensor<'a>, ModelError> {
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<HostTensor<'_>, ModelError> {
         let (shard, info) = self.found(name)?;
         if info.shape != shape {
             return Err(ModelError::TensorShape {
@@ -161,15 +153,83 @@ impl Checkpoint {
         found.ok_or_else(|| self.missing(vec![name.to_owned()]))
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
+    /// Checks from the headers alone that every parameter of `config` is there with its shape and a
+    /// readable type, and that nothing else is except what is known to be redundant.
+    ///
+    /// # Errors
+    /// Names the tensors that are missing, unexpected or of another shape or type.
+    pub fn verify(&self, config: &LlamaConfig) -> Result<(), ModelError> {
+        let parameters = parameter_shapes(config);
+        let names = parameters.iter().map(|(name, _)| name);
+        let missing = names.filter(|name| self.find(name).is_none());
+        let missing: Vec<String> = missing.cloned().collect();
+        if !missing.is_empty() {
+            return Err(self.missing(missing));
+        }
+        for (name, shape) in &parameters {
+            self.expect(name, shape)?;
+        }
+        let unexpected = self.unexpected(config);
+        if unexpected.is_empty() {
+            return Ok(());
+        }
+        Err(ModelError::UnexpectedTensors {
+            directory: self.directory.clone(),
+            names: unexpected.into_iter().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Tensors that a model of `config` does not use, sorted; a biased projection read as an unbiased one
+    /// would show here. Known redundant tensors are left out: rotary tables of old checkpoints, and
+    /// `lm_head.weight` where it is tied to the embedding.
+    pub fn unexpected(&self, config: &LlamaConfig) -> Vec<&str> {
+        let parameters = parameter_shapes(config);
+        let expected: BTreeSet<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+        self.names()
+            .filter(|name| !expected.contains(name) && !is_ignored(config, name))
+            .collect()
+    }
+
+    fn find(&self, name: &str) -> Option<(&Shard, &TensorInfo)> {
         let shard = &self.shards[*self.places.get(name)?];
         Some((shard, shard.info(name)?))
     }
 
-    pub(super) fn missing(&self, names: Vec<String>) -> ModelError {
+    fn missing(&self, names: Vec<String>) -> ModelError {
         ModelError::MissingTensors {
             directory: self.directory.clone(),
             names,
         }
     }
+}
+
+/// Tensor names of a sharded checkpoint to the names of their files.
+type WeightMap = BTreeMap<String, String>;
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: WeightMap,
+}
+
+/// Reads `model.safetensors.index.json`.
+fn read_index(path: &Path) -> Result<WeightMap, ModelError> {
+    let text = read_text(path)?;
+    let index: Index =
+        serde_json::from_str(&text).map_err(|error| ModelError::Json(error).in_file(path))?;
+    for (tensor, file) in &index.weight_map {
+        if !is_file_name(file) {
+            let (tensor, file) = (tensor.clone(), file.clone());
+            return Err(ModelError::IndexFileName { tensor, file }.in_file(path));
+        }
+    }
+    Ok(index.weight_map)
+}
+
+/// A plain name: an index must not reach outside its directory.
+fn is_file_name(file: &str) -> bool {
+    let mut components = Path::new(file).components();
+    matches!(
+        (components.next(), components.next()),
+        (Some(Component::Normal(_)), None)
+    )
 }

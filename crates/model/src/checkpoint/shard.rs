@@ -68,7 +68,7 @@ impl Shard {
     /// The tensor that `info` describes.
     pub(crate) fn tensor<'a>(
         &'a self,
-        name: &'a str,
+        name: &str,
         info: &'a TensorInfo,
     ) -> Result<HostTensor<'a>, ModelError> {
         let dtype = TensorDtype::from_safetensors(info.dtype);
@@ -80,7 +80,6 @@ impl Shard {
         let (start, end) = info.data_offsets;
         let bytes = &self.map[self.data_start..][start..end];
         Ok(HostTensor {
-            name,
             shape: &info.shape,
             dtype,
             bytes,

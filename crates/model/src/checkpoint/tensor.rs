@@ -8,8 +8,6 @@ const CHUNK: usize = 4096;
 /// A tensor in a memory-mapped file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTensor<'a> {
-    /// Name in the file.
-    pub name: &'a str,
     /// Shape; row-major.
     pub shape: &'a [usize],
     /// Type of the elements.

@@ -5,9 +5,8 @@ use std::{
 };
 
 use super::{
-    run::Steps,
+    run::{GroupOutcome, StepOutcome, StepPlan, Steps},
     stage_loop::{Report, Results, Work},
-    step::{GroupOutcome, StepOutcome, StepPlan},
     times::{StageTimes, TransferTimes},
 };
 use crate::{

@@ -20,12 +20,10 @@ mod mailbox;
 mod readback;
 mod run;
 mod stage_loop;
-mod step;
 mod times;
 
 pub use mailbox::{RemoteInbox, Tag};
-pub use run::{Driver, Passes, Steps, run};
-pub use step::{GroupOutcome, GroupPlan, StepOutcome, StepPlan};
+pub use run::{GroupOutcome, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run};
 pub use times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, TransferTimes};
 
 pub(crate) use mailbox::Transfer;

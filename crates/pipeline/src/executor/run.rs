@@ -3,32 +3,22 @@ use std::{
     panic,
     sync::mpsc::{Sender, channel},
     thread,
+    time::Instant,
 };
+
+use batchlora::SlotUpdate;
 
 use super::{
     conductor::{Conductor, Notice},
     mailbox::{Outbox, boxes},
     stage_loop::{GroupState, StageLoop, Work},
-    step::{StepOutcome, StepPlan},
-    times::Stopwatch,
+    times::{Stopwatch, TransferTimes},
 };
 use crate::{
-    PipelineError, TrainStage,
+    Microbatch, PipelineError, TrainStage,
     schedule::{Operation, PipelineShape, Schedule, operations},
     simulate::submission_order,
 };
-
-/// Threads that run the stages' lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Driver {
-    /// A thread per stage. The calling thread runs all lists if there is a single stage, or one that
-    /// [cannot have a thread](TrainStage::may_have_thread): where calls return before the work is done,
-    /// one thread is as fast.
-    #[default]
-    ThreadPerStage,
-    /// The calling thread, in one order of all operations: the slow reference.
-    OneThread,
-}
 
 /// Optimizer steps to run one after another.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +27,55 @@ pub struct Passes {
     pub schedule: Schedule,
     /// Numbers of stages, groups, micro-batches and, at most, steps.
     pub shape: PipelineShape,
-    /// Threads that run the lists.
-    pub driver: Driver,
+}
+
+/// The work of all groups in one optimizer step.
+#[derive(Debug, Default)]
+pub struct StepPlan {
+    /// By group.
+    pub groups: Vec<GroupPlan>,
+}
+
+/// The work of one group in one optimizer step.
+#[derive(Debug, Default)]
+pub struct GroupPlan {
+    /// The micro-batches. Where there are fewer than the schedule has places, the last places stay
+    /// empty.
+    pub microbatches: Vec<Microbatch>,
+    /// One entry per slot. `None` leaves an adapter as it is and keeps its gradient, to which the
+    /// micro-batches of later steps add until it is updated. The gradient is lost when an adapter
+    /// joins or leaves the group: see [`Pipeline::revision`](crate::Pipeline::revision).
+    pub updates: Vec<Option<SlotUpdate>>,
+}
+
+/// Results of one optimizer step of all groups.
+#[derive(Debug, Clone)]
+pub struct StepOutcome {
+    /// Step of the run, counted from 0.
+    pub step: usize,
+    /// By group.
+    pub groups: Vec<GroupOutcome>,
+    /// When the last result was read.
+    pub at: Instant,
+    /// Seconds that each stage worked on the step; `None` where calls return before the work is done.
+    pub busy: Vec<Option<f64>>,
+    /// Transfers between stages in different processes; `None` where there are none, or a stage does
+    /// not know when its passes end.
+    pub transfers: Option<TransferTimes>,
+    /// Largest number of bytes that this process had allocated while a CPU stage of it worked on the
+    /// step; `None` without such a stage, or where allocations are not
+    /// [counted](crate::HostMemory). With several such stages, which work on several steps at a time,
+    /// the peak of all.
+    pub host_peak_bytes: Option<u64>,
+}
+
+/// Results of one optimizer step of a group.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GroupOutcome {
+    /// Cross-entropy of every target in nats, by micro-batch in the order of its targets.
+    pub losses: Vec<Vec<f32>>,
+    /// Square of the global norm of each slot's gradient, before clipping.
+    pub squared_norms: Vec<f32>,
 }
 
 /// Plans steps and takes their results.
@@ -64,6 +101,10 @@ pub trait Steps {
 /// Runs steps over the stages, in the order of the model's layers. Afterwards no pass is under way
 /// and every optimizer step is taken.
 ///
+/// Every stage has a thread. The calling thread runs all lists if there is a single stage, or one that
+/// [cannot have a thread](TrainStage::may_have_thread): where calls return before the work is done, one
+/// thread is as fast.
+///
 /// # Errors
 /// The first error of a stage or of `steps`. The stages are then left in the middle of a step.
 ///
@@ -80,8 +121,7 @@ pub fn run<S: TrainStage + ?Sized, T: Steps>(
     };
     let lists = operations(passes.schedule, &shape);
     let order = submission_order(&lists).map_err(PipelineError::from)?;
-    let apart = stages.len() > 1 && stages.iter().all(|stage| stage.may_have_thread());
-    let threads = apart && passes.driver == Driver::ThreadPerStage;
+    let threads = stages.len() > 1 && stages.iter().all(|stage| stage.may_have_thread());
     let (inboxes, outbox) = boxes(stages, threads);
     let elsewhere = stages.iter().map(|stage| stage.remote_inbox().is_some());
     let elsewhere: Vec<bool> = elsewhere.collect();

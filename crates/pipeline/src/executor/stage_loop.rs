@@ -7,7 +7,7 @@ use super::{
     conductor::Notice,
     mailbox::{Inbox, Outbox, Tag},
     readback::Readback,
-    step::{GroupPlan, StepPlan},
+    run::{GroupPlan, StepPlan},
     times::{PendingTimes, StageClock, StageTimes, Stopwatch, now},
 };
 use crate::{HostMemory, MicrobatchId, PipelineError, TrainStage, schedule::Operation};

@@ -1,12 +1,12 @@
 //! The parts of a connection that both ends share.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, ops::Range, time::Duration};
 
 use iroh::{
     Endpoint, RelayMode, SecretKey,
     endpoint::{PortmapperConfig, QuicTransportConfig, presets},
 };
-use loraloom_model::LlamaConfig;
+use loraloom_model::{Checkpoint, LlamaConfig, ModelError, stage_parameters};
 
 /// A connection ends when nothing arrives for this long.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -46,4 +46,24 @@ pub(super) async fn bind(
 /// A configuration with a field per line, for comparison.
 pub(super) fn describe(config: &LlamaConfig) -> String {
     format!("{config:#?}")
+}
+
+/// BLAKE3 over name, type, shape and bytes of every parameter of a stage with these layers, as stored, to
+/// compare the weights of two machines. Reads all bytes once.
+///
+/// # Errors
+/// If a parameter is missing.
+pub(super) fn weights_digest(
+    checkpoint: &Checkpoint,
+    config: &LlamaConfig,
+    layers: &Range<usize>,
+) -> Result<[u8; 32], ModelError> {
+    let mut whole = blake3::Hasher::new();
+    for (name, shape) in stage_parameters(config, layers) {
+        let tensor = checkpoint.expect(&name, &shape)?;
+        let header = format!("{name} {} {shape:?}\n", tensor.dtype);
+        whole.update(header.as_bytes());
+        whole.update(blake3::hash(tensor.bytes).as_bytes());
+    }
+    Ok(*whole.finalize().as_bytes())
 }

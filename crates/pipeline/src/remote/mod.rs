@@ -19,7 +19,6 @@
 
 mod client;
 mod connection;
-mod digest;
 mod error;
 mod host;
 mod wire;

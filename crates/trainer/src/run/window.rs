@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use loraloom_pipeline::{
-    executor::{Driver, Passes, StepOutcome, StepPlan, Steps},
+    executor::{Passes, StepOutcome, StepPlan, Steps},
     schedule::PipelineShape,
 };
 use loraloom_scheduler::{TaskId, TaskOutcome};
@@ -88,7 +88,6 @@ impl Session<'_> {
                 self.steps_until_something_follows(most),
             )
             .with_extra_warmup(pipeline.extra_warmup),
-            driver: Driver::default(),
         };
         let mut window = Window {
             tasks: &mut self.placed.tasks,

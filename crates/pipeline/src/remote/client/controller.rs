@@ -22,7 +22,6 @@ use crate::{
     PipelineError, StageLayers,
     remote::{
         WorkerError, connection,
-        digest::weights_digest,
         wire::{Answer, CONTROL, Command, Envelope, Greeting, LoadOrder, PROTOCOL, SESSIONS},
     },
 };
@@ -85,7 +84,11 @@ impl Reached {
             layers: by_partition.map(|range| [range.start, range.end]).collect(),
             dtype: order.dtype,
             gradient_checkpointing: order.gradient_checkpointing,
-            digest: weights_digest(order.checkpoint, &self.config, &order.layers.held())?,
+            digest: connection::weights_digest(
+                order.checkpoint,
+                &self.config,
+                &order.layers.held(),
+            )?,
         });
         let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
         let Answer::Loaded {

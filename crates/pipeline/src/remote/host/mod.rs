@@ -3,10 +3,9 @@
 mod lease;
 mod operation;
 mod receive_buffer;
-mod stand_in;
 mod state;
 mod work;
 mod worker;
 
-pub use stand_in::{MakeStandIn, StandIn};
+pub use work::{MakeStandIn, StandIn};
 pub use worker::{ServeError, Worker, WorkerOptions};

@@ -17,8 +17,7 @@ use crate::{
     executor::now,
     remote::{
         WorkerError,
-        connection::describe,
-        digest::weights_digest,
+        connection::{describe, weights_digest},
         wire::{Answer, Command, Greeting, LoadOrder, PROTOCOL, Trouble},
     },
 };

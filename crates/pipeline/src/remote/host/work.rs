@@ -1,11 +1,11 @@
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use loraloom_model::LayerAdapter;
 
-use super::StandIn;
 use crate::{
-    MicrobatchTimes, PipelineStage, Stage, StageCache, TrainStage,
+    Forwarded, Microbatch, MicrobatchId, MicrobatchTimes, PipelineStage, Stage, StageCache,
+    TrainStage,
     executor::{Stopwatch, now},
     remote::{
         WorkerError,
@@ -53,6 +53,20 @@ impl From<Tensor<2>> for Done {
         let (answer, outputs) = (None, vec![Output::Matrix(matrix)]);
         Self { answer, outputs }
     }
+}
+
+/// Makes a stand-in for a stage that was loaded.
+pub type MakeStandIn = Box<dyn Fn() -> Box<dyn StandIn> + Send + Sync>;
+
+/// Executes the passes of a worker's stage in its place, such as by sleeping: so schedules and networks
+/// are measured without a device that leaves the processor to the network, as a GPU does. The
+/// messages, the adapters and the optimizer stay those of the stage.
+pub trait StandIn: fmt::Debug + Send {
+    /// A micro-batch forward.
+    fn forward(&mut self, stage: &Stage, at: MicrobatchId, microbatch: &Microbatch) -> Forwarded;
+
+    /// A micro-batch backward: the gradient for the stage below.
+    fn backward(&mut self, stage: &Stage, at: MicrobatchId) -> Option<Tensor<2>>;
 }
 
 /// A stage and its state for a controller.

@@ -124,7 +124,7 @@ pub(in crate::remote) struct LoadOrder {
     pub(in crate::remote) layers: Vec<[usize; 2]>,
     pub(in crate::remote) dtype: FloatDType,
     pub(in crate::remote) gradient_checkpointing: bool,
-    /// Digest of the weights; see [`weights_digest`](crate::remote::digest::weights_digest).
+    /// Digest of the weights; see [`weights_digest`](crate::remote::connection::weights_digest).
     pub(in crate::remote) digest: [u8; 32],
 }
 

@@ -8,7 +8,7 @@ use batchlora::Segments;
 use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, PipelineError,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
     schedule::{PipelineShape, Schedule},
     simulate::bubble_lorapp,
 };
@@ -54,12 +54,11 @@ impl Steps for Plans {
     }
 }
 
-fn passes(schedule: Schedule, shape: [usize; 4], driver: Driver) -> Passes {
+fn passes(schedule: Schedule, shape: [usize; 4]) -> Passes {
     let [stages, groups, microbatches, steps] = shape;
     Passes {
         schedule,
         shape: PipelineShape::new(stages, groups, microbatches, steps),
-        driver,
     }
 }
 
@@ -74,7 +73,7 @@ fn plans(groups: usize, microbatches: usize) -> Plans {
 
 const SCHEDULES: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPipe];
 
-/// Both drivers, every schedule: the same work in the same order with the same messages; every
+/// With and without threads, every schedule: the same work in the same order with the same messages; every
 /// stage's squares reach the first, their total reaches all, and no group's forward pass comes
 /// before its optimizer step.
 #[test]
@@ -91,17 +90,20 @@ fn threads_do_what_one_thread_does() {
             [4, 4, 1, 0],
         ] {
             let shape = [stages, groups, microbatches, 5];
-            let run_with = |driver| {
+            let run_with = |threads| {
                 let mut stages = sleepers(stages, Duration::from_micros(200));
+                for stage in &mut stages {
+                    stage.has_thread = threads;
+                }
                 let mut plans = plans(groups, microbatches);
-                let mut passes = passes(schedule, shape, driver);
+                let mut passes = passes(schedule, shape);
                 passes.shape.extra_warmup = extra;
                 run(&mut stages, &passes, &mut plans).unwrap();
                 assert_eq!(plans.booked.len(), 5);
                 (stages, plans)
             };
-            let (threads, booked) = run_with(Driver::ThreadPerStage);
-            let (one, _) = run_with(Driver::OneThread);
+            let (threads, booked) = run_with(true);
+            let (one, _) = run_with(false);
             for (threads, one) in threads.iter().zip(&one) {
                 assert_eq!(done(threads), done(one), "{schedule:?} {shape:?}");
                 assert_eq!(threads.in_flight, 0);
@@ -154,7 +156,7 @@ fn a_group_with_fewer_micro_batches_leaves_places_empty() {
     }
     let mut stages = sleepers(3, Duration::ZERO);
     let mut plans = Fewer(plans(2, 3));
-    let passes = passes(Schedule::LoraPp, [3, 2, 3, 4], Driver::default());
+    let passes = passes(Schedule::LoraPp, [3, 2, 3, 4]);
     run(&mut stages, &passes, &mut plans).unwrap();
     for outcome in &plans.0.booked {
         assert_eq!(outcome.groups[0].losses.len(), 3);
@@ -165,15 +167,18 @@ fn a_group_with_fewer_micro_batches_leaves_places_empty() {
 /// No step begins after the last one that there is a plan for; those that have begun end.
 #[test]
 fn a_run_ends_where_plans_end() {
-    for driver in [Driver::ThreadPerStage, Driver::OneThread] {
+    for threads in [true, false] {
         let mut stages = sleepers(3, Duration::from_micros(100));
+        for stage in &mut stages {
+            stage.has_thread = threads;
+        }
         let mut plans = Plans {
             end: 7,
             ..plans(3, 1)
         };
         run(
             &mut stages,
-            &passes(Schedule::LoraPp, [3, 3, 1, 100], driver),
+            &passes(Schedule::LoraPp, [3, 3, 1, 100]),
             &mut plans,
         )
         .unwrap();
@@ -191,10 +196,13 @@ fn a_run_ends_where_plans_end() {
 #[test]
 fn a_failing_stage_ends_the_run() {
     for failing in 0..4 {
-        for driver in [Driver::ThreadPerStage, Driver::OneThread] {
+        for threads in [true, false] {
             let mut stages = sleepers(4, Duration::from_micros(100));
+            for stage in &mut stages {
+                stage.has_thread = threads;
+            }
             stages[failing].fails_at = Some(9);
-            let passes = passes(Schedule::LoraPp, [4, 4, 1, 50], driver);
+            let passes = passes(Schedule::LoraPp, [4, 4, 1, 50]);
             let error = run(&mut stages, &passes, &mut plans(4, 1)).unwrap_err();
             assert!(
                 matches!(error, PipelineError::NoSuchGroup { group: 77, .. }),
@@ -209,7 +217,7 @@ fn a_failing_stage_ends_the_run() {
 fn a_panicking_stage_does_not_hang_the_run() {
     let mut stages = sleepers(3, Duration::from_micros(100));
     (stages[1].fails_at, stages[1].panics) = (Some(5), true);
-    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50], Driver::default());
+    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50]);
     let _ = run(&mut stages, &passes, &mut plans(3, 1));
 }
 
@@ -230,7 +238,7 @@ fn an_error_of_the_steps_ends_the_run() {
         }
     }
     let mut stages = sleepers(3, Duration::from_micros(100));
-    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50], Driver::default());
+    let passes = passes(Schedule::LoraPp, [3, 3, 1, 50]);
     let error = run(&mut stages, &passes, &mut Fails(plans(3, 1))).unwrap_err();
     assert!(matches!(error, PipelineError::NoSuchGroup { group: 5, .. }));
 }
@@ -242,7 +250,7 @@ fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
     let mut sleeping = sleepers(stages, Duration::from_millis(30));
     let mut plans = plans(groups, microbatches);
     let shape = [stages, groups, microbatches, steps];
-    let passes = passes(Schedule::LoraPp, shape, Driver::default());
+    let passes = passes(Schedule::LoraPp, shape);
     run(&mut sleeping, &passes, &mut plans).expect("nothing fails");
     let between = &plans.booked[3..=steps - 3];
     let (first, last) = (&between[0], &between[between.len() - 1]);

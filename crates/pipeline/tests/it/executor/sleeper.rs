@@ -31,6 +31,7 @@ pub(crate) struct Sleeper {
     /// The forward pass, counted from 1, at which it fails, or panics.
     pub(crate) fails_at: Option<usize>,
     pub(crate) panics: bool,
+    pub(crate) has_thread: bool,
     forwards: usize,
 }
 
@@ -55,6 +56,10 @@ impl TrainStage for Sleeper {
 
     fn computes_in_call(&self) -> bool {
         true
+    }
+
+    fn may_have_thread(&self) -> bool {
+        self.has_thread
     }
 
     fn forward(
@@ -139,6 +144,7 @@ pub(crate) fn sleepers(stages: usize, pass: Duration) -> Vec<Box<Sleeper>> {
             most_in_flight: 0,
             fails_at: None,
             panics: false,
+            has_thread: true,
             forwards: 0,
         })
     };

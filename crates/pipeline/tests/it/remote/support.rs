@@ -13,7 +13,7 @@ use burn::tensor::{Device, FloatDType, TensorData};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage, StageLayers,
-    executor::{Driver, GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
     remote::{Controller, RemoteStage, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
@@ -242,7 +242,6 @@ pub(crate) fn passes(stages: usize, groups: usize, microbatches: usize, steps: u
     Passes {
         schedule: Schedule::LoraPp,
         shape: PipelineShape::new(stages, groups, microbatches, steps),
-        driver: Driver::ThreadPerStage,
     }
 }
 
