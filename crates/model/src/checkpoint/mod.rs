@@ -1,7 +1,6 @@
 //! Frozen weights from (sharded) safetensors: memory-mapped, one tensor at a time.
 
 mod dtype;
-mod locate;
 mod open;
 mod parameters;
 mod shard;

@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs, io,
     path::{Component, Path, PathBuf},
 };
 
@@ -8,12 +9,15 @@ use serde::Deserialize;
 
 use super::{
     dtype::TensorDtype,
-    locate,
     parameters::{is_ignored, parameter_shapes},
     shard::Shard,
     tensor::HostTensor,
 };
-use crate::{config::LlamaConfig, error::ModelError, files::read_text};
+use crate::{
+    config::LlamaConfig,
+    error::ModelError,
+    files::{read_text, reading},
+};
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -42,7 +46,7 @@ impl Checkpoint {
         } else if index.exists() {
             Self::from_index(directory, &read_index(&index)?).map_err(|error| error.in_file(index))
         } else {
-            Self::from_file(directory, &locate::only_safetensors(directory)?)
+            Self::from_file(directory, &only_safetensors(directory)?)
         }
     }
 
@@ -232,4 +236,42 @@ fn is_file_name(file: &str) -> bool {
         (components.next(), components.next()),
         (Some(Component::Normal(_)), None)
     )
+}
+
+/// The only safetensors file of a directory that has neither of the usual names.
+fn only_safetensors(directory: &Path) -> Result<PathBuf, ModelError> {
+    let names = fs::read_dir(directory).and_then(|entries| {
+        let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let names = entries.map(|entry| entry.map(name));
+        names.collect::<io::Result<Vec<String>>>()
+    });
+    let mut names = reading(directory, names)?;
+    names.sort();
+    let path = directory.to_owned();
+    if names.iter().any(|name| name == "adapter_config.json") {
+        return Err(ModelError::AdapterAsBase(path));
+    }
+    let is_a = |name: &str, wanted: &str| {
+        let extension = Path::new(name).extension();
+        extension.is_some_and(|extension| extension == wanted)
+    };
+    let (mut files, others): (Vec<_>, Vec<_>) =
+        (names.into_iter()).partition(|name| is_a(name, "safetensors"));
+    let mut others = others.into_iter();
+    match files.len() {
+        0 => Err(
+            match others.find(|name| is_a(name, "bin") || is_a(name, "pth")) {
+                Some(file) => ModelError::PickleOnly {
+                    directory: path,
+                    file,
+                },
+                None => ModelError::NoWeights(path),
+            },
+        ),
+        1 => Ok(directory.join(files.remove(0))),
+        _ => Err(ModelError::AmbiguousWeights {
+            directory: path,
+            files,
+        }),
+    }
 }

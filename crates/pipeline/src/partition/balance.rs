@@ -92,41 +92,6 @@ pub fn partition(
             return Err(PartitionError::Cost { part, cost });
         }
     }
-    Ok(balanced(layer_costs, embedding_cost, head_cost, stages))
-}
-
-/// Layers by the number on each stage.
-pub(super) fn explicit(
-    counts: &[usize],
-    stages: usize,
-    layers: usize,
-) -> Result<Vec<Range<usize>>, PartitionError> {
-    if counts.len() != stages {
-        let counts = counts.len();
-        return Err(PartitionError::Stages { counts, stages });
-    }
-    if let Some(stage) = counts.iter().position(|&count| count == 0) {
-        return Err(PartitionError::EmptyStage { stage });
-    }
-    let sum = counts.iter().copied().fold(0, usize::saturating_add);
-    if sum != layers {
-        return Err(PartitionError::Sum { sum, layers });
-    }
-    let mut end = 0;
-    let range = |count| {
-        end += count;
-        end - count..end
-    };
-    Ok(counts.iter().map(range).collect())
-}
-
-fn balanced(
-    layer_costs: &[f64],
-    embedding_cost: f64,
-    head_cost: f64,
-    stages: usize,
-) -> Vec<Range<usize>> {
-    let layers = layer_costs.len();
     let mut sums = vec![0.0; layers + 1];
     for (layer, cost) in layer_costs.iter().enumerate() {
         sums[layer + 1] = sums[layer] + cost;
@@ -153,7 +118,32 @@ fn balanced(
             0.0
         }
     };
-    best(layers, stages, &squared, |left, right| left + right).1
+    Ok(best(layers, stages, &squared, |left, right| left + right).1)
+}
+
+/// Layers by the number on each stage.
+pub(super) fn explicit(
+    counts: &[usize],
+    stages: usize,
+    layers: usize,
+) -> Result<Vec<Range<usize>>, PartitionError> {
+    if counts.len() != stages {
+        let counts = counts.len();
+        return Err(PartitionError::Stages { counts, stages });
+    }
+    if let Some(stage) = counts.iter().position(|&count| count == 0) {
+        return Err(PartitionError::EmptyStage { stage });
+    }
+    let sum = counts.iter().copied().fold(0, usize::saturating_add);
+    if sum != layers {
+        return Err(PartitionError::Sum { sum, layers });
+    }
+    let mut end = 0;
+    let range = |count| {
+        end += count;
+        end - count..end
+    };
+    Ok(counts.iter().map(range).collect())
 }
 
 /// The partition with the least joined cost of its stages, by dynamic programming over the end of the
