@@ -161,7 +161,7 @@ fn a_large_layer_launches_at_most_130_times_for_any_number_of_long_sequences() {
     let device = device();
     let config = LlamaConfig::named("llama-3.1-8b").expect("a known shape");
     let _dry_run = DryRun::new();
-    let backbone = loraloom_model::Backbone::random(&config, 1..2, FloatDType::BF16, &device);
+    let backbone = Backbone::random(&config, 1..2, FloatDType::BF16, &device);
     let backbone = backbone.expect("nothing is read");
     let layer = &backbone.layers()[0];
     let launches = |sequences, adapters| {
