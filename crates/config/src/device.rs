@@ -2,40 +2,29 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::DeviceChoice;
-
-/// A text that does not parse as a device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device `{text}`: {}", expected(text))]
-pub struct ParseDeviceError {
-    text: String,
-}
-
-fn expected(text: &str) -> &'static str {
-    if text.starts_with("remote:") {
-        "a worker is a stage, name it in `pipeline.stages`"
-    } else {
-        "expected auto, cpu, wgpu, wgpu:<index>, cuda or cuda:<index>"
-    }
-}
+use crate::{DeviceChoice, ParseError};
 
 impl FromStr for DeviceChoice {
-    type Err = ParseDeviceError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown = || ParseDeviceError {
-            text: text.to_owned(),
-        };
         let (kind, index) = match text.split_once(':') {
-            Some((kind, digits)) => (kind, Some(digits.parse().map_err(|_| unknown())?)),
-            None => (text, None),
+            Some((kind, digits)) => (kind, digits.parse().ok().map(Some)),
+            None => (text, Some(None)),
         };
         match (kind, index) {
-            ("auto", None) => Ok(Self::Auto),
-            ("cpu", None) => Ok(Self::Cpu),
-            ("wgpu", index) => Ok(Self::Wgpu(index)),
-            ("cuda", index) => Ok(Self::Cuda(index)),
-            _ => Err(unknown()),
+            ("auto", Some(None)) => Ok(Self::Auto),
+            ("cpu", Some(None)) => Ok(Self::Cpu),
+            ("wgpu", Some(index)) => Ok(Self::Wgpu(index)),
+            ("cuda", Some(index)) => Ok(Self::Cuda(index)),
+            _ => {
+                let expected = if kind == "remote" && kind != text {
+                    "a worker is a stage, name it in `pipeline.stages`"
+                } else {
+                    "expected auto, cpu, wgpu, wgpu:<index>, cuda or cuda:<index>"
+                };
+                Err(ParseError(format!("unknown device `{text}`: {expected}")))
+            }
         }
     }
 }
@@ -54,7 +43,7 @@ impl fmt::Display for DeviceChoice {
 }
 
 impl TryFrom<String> for DeviceChoice {
-    type Error = ParseDeviceError;
+    type Error = ParseError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()

@@ -16,7 +16,7 @@ pub enum ConfigError {
         /// Cause.
         source: io::Error,
     },
-    /// The file's name does not say what format it is in.
+    /// The file's extension is that of no known format.
     #[error("cannot tell the format of {}: its name must end in .yaml, .yml, .toml or .json", path.display())]
     UnknownFormat {
         /// Path of the file.
@@ -30,7 +30,7 @@ pub enum ConfigError {
         /// Message of the parser.
         problem: String,
     },
-    /// A key that means nothing here.
+    /// An unknown key.
     #[error(
         "{place}: unknown key `{key}` {}{}",
         within(parent),
@@ -64,7 +64,7 @@ pub enum ConfigError {
         /// Description of the mistake.
         problem: String,
     },
-    /// A word that is not among the ones known there: a dataset's name, a module, an option.
+    /// An unknown word, such as a dataset's name, a module or an option.
     #[error("{place}: `{key}`: unknown {what} `{name}`{}", did_you_mean(valid))]
     UnknownName {
         /// Place of the word.
@@ -88,7 +88,7 @@ pub enum ConfigError {
         /// Place of the first name.
         first: Place,
     },
-    /// Something that has a meaning, but not in this version.
+    /// A setting of mLoRA that is not supported.
     #[error("{place}: `{key}`: {reason}")]
     Unsupported {
         /// Place of the setting.
@@ -98,7 +98,7 @@ pub enum ConfigError {
         /// The unsupported setting and the supported ones.
         reason: String,
     },
-    /// An override that is not `KEY=VALUE`, or whose key leads nowhere.
+    /// An override that is not `KEY=VALUE`, or whose key does not exist.
     #[error("--set {text}: {problem}")]
     Override {
         /// The override.
@@ -116,6 +116,11 @@ pub enum ConfigError {
     #[error("cannot write the configuration as YAML: {0}")]
     Write(String),
 }
+
+/// A text that is not a device, a stage, a worker's address or a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(pub(crate) String);
 
 impl ConfigError {
     /// How to fix the mistake, if known and not in the message.

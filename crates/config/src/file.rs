@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::{
     AdapterConfig, BalanceChoice, ColumnMap, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     PipelineConfig, SaveSettings, Schedule, SchedulerConfig, StageLocation, TrainSettings,
-    Validation, one_or_many::OneOrMany, sweep::SweepFile,
+    Validation, alternatives::OneOrMany, sweep::SweepFile,
 };
 
 /// A run: one base model and the LoRA adapters trained over it.
@@ -119,7 +119,7 @@ pub(crate) struct DatasetFile {
 #[serde(deny_unknown_fields, expecting = "a mapping of adapter settings")]
 #[expect(
     dead_code,
-    reason = "read to learn whether it can be, and for the schema"
+    reason = "only to check that it can be read, and for the schema"
 )]
 pub(crate) struct DefaultsFile {
     /// Name of the dataset.
@@ -140,4 +140,9 @@ pub(crate) struct DefaultsFile {
     pub(crate) eval: Option<EvalSettings>,
     /// Intervals of saves.
     pub(crate) save: Option<SaveSettings>,
+}
+
+/// The JSON schema (draft 2020-12) of a configuration file, for editors.
+pub fn json_schema() -> serde_json::Value {
+    schemars::schema_for!(RunFile).to_value()
 }

@@ -4,6 +4,7 @@
 //! everything after it works with plain values. Mistakes in a file are [`ConfigError`]s that name
 //! the key, the line and, where there is one, the key that was probably meant.
 
+mod alternatives;
 mod columns;
 mod defaults;
 mod device;
@@ -12,7 +13,6 @@ mod file;
 mod load;
 mod merge;
 mod mlora;
-mod one_or_many;
 mod overrides;
 mod paths;
 mod pipeline;
@@ -21,30 +21,25 @@ mod resolve;
 mod resolved;
 mod schedule;
 mod scheduler;
-mod schema;
 mod starter;
 mod suggest;
 mod sweep;
 mod target_module;
 mod tree;
 mod validate;
-mod validation;
+mod written;
 
-pub use device::ParseDeviceError;
-pub use error::ConfigError;
+pub use error::{ConfigError, ParseError};
+pub use file::json_schema;
 pub use load::{LoadOptions, Loaded};
 pub use paths::absolute;
-pub use pipeline::{
-    BalanceChoice, ParseStageError, ParseWorkerError, PipelineConfig, Schedule, StageLocation,
-    WorkerAddress,
-};
+pub use pipeline::{BalanceChoice, PipelineConfig, Schedule, StageLocation, WorkerAddress};
 pub use place::Place;
 pub use resolved::{
     AdapterConfig, ColumnMap, DatasetConfig, DeviceChoice, DtypeChoice, EvalSettings, LoraSettings,
     LrSchedulerType, RunConfig, SaveSettings, TrainSettings, Validation,
 };
-pub use scheduler::{MemoryLimit, ParseSizeError, PolicyChoice, SchedulerConfig};
-pub use schema::json_schema;
+pub use scheduler::{MemoryLimit, PolicyChoice, SchedulerConfig};
 pub use starter::{StarterDataset, starter};
 pub use suggest::Candidates;
 pub use sweep::{EarlyStopping, StoppingMetric, SweepConfig};

@@ -1,4 +1,4 @@
-//! The way in: a file, overrides and a few options of the caller become a run.
+//! Loads a run from a file, overrides and a few options of the caller.
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use crate::{
     sweep,
     tree::{Node, Value, read_file, read_text},
     validate::validate,
+    written::Written,
 };
 
 /// Options of the caller that change a configuration file.
@@ -29,12 +30,12 @@ pub struct LoadOptions {
     pub without_adapters: bool,
 }
 
-/// A configuration and what is odd about it.
+/// A configuration and warnings about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The resolved configuration.
     pub config: RunConfig,
-    /// Settings that are legal but probably not meant, a sentence each.
+    /// Legal but probably unintended settings, a sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -103,19 +104,17 @@ impl RunConfig {
         if is_mlora {
             tree = mlora::import(&tree, source, &mut warnings)?;
         }
-        let given = [
-            ("model", &options.base_model),
-            ("output_dir", &options.output_dir),
-        ];
-        for (key, path) in given {
+        let default_model = options
+            .default_model
+            .as_ref()
+            .filter(|_| tree.get("model").is_none());
+        for (key, path) in [
+            ("model", options.base_model.as_ref().or(default_model)),
+            ("output_dir", options.output_dir.as_ref()),
+        ] {
             if let Some(path) = path {
                 tree.set(key, Node::string(path.to_string_lossy()));
             }
-        }
-        if let Some(model) = &options.default_model
-            && tree.get("model").is_none()
-        {
-            tree.set("model", Node::string(model.to_string_lossy()));
         }
         let empty = [
             ("datasets", Value::Mapping(Vec::new())),
@@ -148,13 +147,18 @@ impl RunConfig {
         let expansion = sweep::expand(&mut tree, source)?;
         overrides::refuse_without_effect(&tree, source)?;
         if let Some(defaults) = tree.get("defaults") {
-            // Mistakes in them are found where they are written.
+            // Mistakes in defaults are reported at their own place.
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
         }
         let file: RunFile = merged(&tree).deserialize(source, "")?;
-        let config = resolve(file, &expansion, &tree, source)?;
+        let written = Written {
+            tree: &tree,
+            source,
+            expansion: &expansion,
+        };
+        let config = resolve(file, written)?;
         let empty = options.without_adapters && config.adapters.is_empty();
-        warnings.extend(validate(&config, &expansion, &tree, source, empty)?);
+        warnings.extend(validate(&config, written, empty)?);
         warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })
     }

@@ -2,7 +2,7 @@
 
 use crate::tree::{Node, Value};
 
-/// Keys that `null` in an adapter unsets. Any other `null` counts as a key that is not written.
+/// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
 const NULLABLE: [&str; 2] = ["max_steps", "patience"];
 
 /// The tree with `defaults` and the run's `seed` merged into each adapter.

@@ -1,13 +1,12 @@
 //! `--set KEY=VALUE`: one value of the tree, by its dotted path.
 //!
-//! A key that does not exist is not found here: it lands in the tree, and deserialization refuses
-//! it with the keys that do exist. A path that ends with the name of a dataset, adapter or sweep
-//! replaces it, adds it, or with `null` takes it out; a longer one must lead into one that is there.
+//! Unknown keys are not found here: they are set in the tree, and deserialization refuses them. A path
+//! that ends with the name of a dataset, adapter or sweep replaces it, adds it, or with `null` removes
+//! it; a longer path must begin with an existing one.
 
 use crate::{
     ConfigError,
     place::{Location, Source},
-    suggest::Candidates,
     tree::{Key, Node, Value, read_fragment},
 };
 
@@ -15,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// [`ConfigError::Override`] or [`ConfigError::UnknownName`] for the first that cannot be.
+/// [`ConfigError::Override`] or [`ConfigError::UnknownName`] for the first that cannot be applied.
 pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigError> {
     for (index, text) in source.overrides.iter().enumerate() {
         let problem = |problem: String| ConfigError::Override {
@@ -30,15 +29,15 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
             .map_err(|error| problem(format!("the value cannot be read: {error}")))?;
         let steps = Steps {
             path: path.trim(),
+            text,
             source,
             location,
         };
         if let Some((key, name)) = steps.entry(tree) {
-            let put = steps.put(tree, key, name, value);
-            put.map_err(|error| error.into_config(text))?;
+            steps.put(tree, key, name, value)?;
             continue;
         }
-        let (parent, key) = steps.walk(tree).map_err(|error| error.into_config(text))?;
+        let (parent, key) = steps.walk(tree)?;
         if !parent.set(key, value) {
             return Err(problem(format!(
                 "`{path}` leads into {}",
@@ -49,20 +48,17 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses an override of `defaults` that every adapter overrides: it would do nothing. The adapters of
-/// grids are in the tree.
+/// Refuses an override of `defaults` that has no effect because every adapter, those of grids
+/// included, sets the same key.
 ///
 /// # Errors
 ///
 /// [`ConfigError::Override`] for the first of them.
 pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
-    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
+    let (adapters, defaults) = (tree.list("adapters"), tree.get("defaults"));
     for (index, text) in source.overrides.iter().enumerate() {
         let path = text.split_once('=').map_or("", |(path, _)| path.trim());
-        let Some(defaults) = tree
-            .get("defaults")
-            .filter(|_| path.starts_with("defaults"))
-        else {
+        let Some(defaults) = defaults.filter(|_| path.starts_with("defaults")) else {
             continue;
         };
         for field in leaves(defaults, Location::Set(index)) {
@@ -81,7 +77,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
     Ok(())
 }
 
-/// Paths of the values below a node that are from a place.
+/// Paths of the values below a node that were written at `from`.
 fn leaves(node: &Node, from: Location) -> Vec<String> {
     let Value::Mapping(entries) = &node.value else {
         return Vec::new();
@@ -99,45 +95,38 @@ fn leaves(node: &Node, from: Location) -> Vec<String> {
 
 struct Steps<'a> {
     path: &'a str,
+    /// The whole override.
+    text: &'a str,
     source: &'a Source<'a>,
     location: Location,
 }
 
-enum StepError {
-    Problem(String),
-    Config(ConfigError),
-}
-
-impl StepError {
-    fn into_config(self, text: &str) -> ConfigError {
-        match self {
-            Self::Problem(problem) => ConfigError::Override {
-                text: text.to_owned(),
-                problem,
-            },
-            Self::Config(error) => error,
+impl<'a> Steps<'a> {
+    fn problem(&self, problem: String) -> ConfigError {
+        ConfigError::Override {
+            text: self.text.to_owned(),
+            problem,
         }
     }
-}
 
-impl<'a> Steps<'a> {
     /// The key and the name of the dataset, adapter or sweep that the path ends with, if it does.
-    fn entry(&self, tree: &Node) -> Option<(&'static str, &'a str)> {
-        let (first, name) = self.path.split_once('.')?;
-        let mut keys = ["adapters", "sweep", "datasets"].into_iter();
-        let key = keys.find(|key| *key == first)?;
+    fn entry(&self, tree: &Node) -> Option<(&'a str, &'a str)> {
+        let (key, name) = self.path.split_once('.')?;
+        if !matches!(key, "adapters" | "sweep" | "datasets") {
+            return None;
+        }
         let is_whole = || names(tree.get(key)).iter().any(|known| known == name);
         (!name.is_empty() && (!name.contains('.') || is_whole())).then_some((key, name))
     }
 
-    /// Replaces, adds or takes out a whole dataset, adapter or sweep.
+    /// Replaces, adds or removes a whole dataset, adapter or sweep.
     fn put(
         &self,
         tree: &mut Node,
-        key: &'static str,
+        key: &str,
         name: &str,
         mut value: Node,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), ConfigError> {
         let known = names(tree.get(key));
         let found = known.iter().position(|known| known == name);
         let found = found.or_else(|| {
@@ -146,8 +135,7 @@ impl<'a> Steps<'a> {
         });
         let is_out = matches!(value.value, Value::Null);
         if is_out && found.is_none() {
-            let what = key.strip_suffix('s').unwrap_or(key);
-            return Err(self.unknown(what, key, name, known));
+            return Err(self.unknown(key, name, &known));
         }
         if tree.get(key).is_none() {
             let empty = match key {
@@ -158,16 +146,14 @@ impl<'a> Steps<'a> {
         }
         let node = tree.get_mut(key).map(|node| &mut node.value);
         match (node, found) {
-            (Some(Value::Mapping(entries)), Some(index)) if key == "datasets" && is_out => {
-                entries.remove(index);
-            }
-            (Some(Value::Mapping(entries)), Some(index)) if key == "datasets" => {
-                entries[index].1 = value;
-            }
-            (Some(Value::Mapping(entries)), None) if key == "datasets" => {
-                let (name, location) = (name.to_owned(), self.location);
-                entries.push((Key { name, location }, value));
-            }
+            (Some(Value::Mapping(entries)), found) if key == "datasets" => match found {
+                Some(index) if is_out => drop(entries.remove(index)),
+                Some(index) => entries[index].1 = value,
+                None => {
+                    let (name, location) = (name.to_owned(), self.location);
+                    entries.push((Key { name, location }, value));
+                }
+            },
             (Some(Value::Sequence(items)), Some(index)) if is_out => {
                 items.remove(index);
             }
@@ -176,7 +162,7 @@ impl<'a> Steps<'a> {
                 match value.get("name").and_then(Node::text) {
                     Some(other) if other != name => {
                         let problem = format!("`{name}` and `name: {other}` are two names");
-                        return Err(StepError::Problem(problem));
+                        return Err(self.problem(problem));
                     }
                     None if matches!(value.value, Value::Mapping(_)) => {
                         value.set("name", Node::string(name).at(self.location));
@@ -191,19 +177,19 @@ impl<'a> Steps<'a> {
             (node, _) => {
                 let found =
                     node.map_or_else(String::new, |value| Node::new(value.clone()).describe());
-                return Err(StepError::Problem(format!("`{key}` is {found}")));
+                return Err(self.problem(format!("`{key}` is {found}")));
             }
         }
         Ok(())
     }
 
-    /// The mapping that holds the last key of the path, made where it is absent, and that key.
-    fn walk<'t>(&self, tree: &'t mut Node) -> Result<(&'t mut Node, &'a str), StepError> {
+    /// The last key of the path and the mapping that holds it, which is created if it is absent.
+    fn walk<'t>(&self, tree: &'t mut Node) -> Result<(&'t mut Node, &'a str), ConfigError> {
         let (first, rest) = self.path.split_once('.').unwrap_or((self.path, ""));
-        let (node, rest) = match first {
-            "adapters" if !rest.is_empty() => self.item(tree, ("adapters", "adapter"), rest)?,
-            "sweep" if !rest.is_empty() => self.item(tree, ("sweep", "sweep"), rest)?,
-            "datasets" if !rest.is_empty() => self.dataset(tree, rest)?,
+        let (mut node, rest) = match first {
+            "adapters" | "sweep" | "datasets" if !rest.is_empty() => {
+                self.item(tree, first, rest)?
+            }
             _ => (tree, self.path),
         };
         // A grid's keys are whole paths.
@@ -214,102 +200,80 @@ impl<'a> Steps<'a> {
             None => (Vec::new(), rest),
         };
         if key.is_empty() || parents.iter().any(|step| step.is_empty()) {
-            return Err(StepError::Problem("the key has an empty part".to_owned()));
+            return Err(self.problem("the key has an empty part".to_owned()));
         }
-        let mut node = node;
         for step in parents {
-            if node.get(step).is_none() {
-                let empty = Node::new(Value::Mapping(Vec::new())).at(self.location);
-                if !node.set(step, empty) {
-                    break;
-                }
+            let empty = || Node::mapping([]).at(self.location);
+            if node.get(step).is_none() && !node.set(step, empty()) {
+                break;
             }
             node = match node.get_mut(step) {
                 Some(node) => node,
-                None => return Err(StepError::Problem(format!("`{step}` leads nowhere"))),
+                None => return Err(self.problem(format!("`{step}` leads nowhere"))),
             };
         }
         Ok((node, key))
     }
 
-    /// The item of a list of named mappings that the path begins with, by name or by index.
+    /// The dataset, or the item of a list of named mappings, that the path begins with: by name, or by
+    /// its index in a list.
     fn item<'t>(
         &self,
         tree: &'t mut Node,
-        (key, what): (&str, &'static str),
+        key: &str,
         rest: &'a str,
-    ) -> Result<(&'t mut Node, &'a str), StepError> {
+    ) -> Result<(&'t mut Node, &'a str), ConfigError> {
         let names = names(tree.get(key));
-        let items = tree.get_mut(key).map(Node::items_mut).unwrap_or_default();
         let (first, after) = rest.split_once('.').unwrap_or((rest, ""));
-        let found = match longest_prefix(rest, names.iter().map(String::as_str)) {
-            Some((name, after)) => names
-                .iter()
-                .position(|other| other == name)
-                .zip(Some(after)),
-            None => first.parse().ok().zip(Some(after)),
+        let named = longest_prefix(rest, &names);
+        let found = match tree.get_mut(key).map(|node| &mut node.value) {
+            Some(Value::Mapping(entries)) if key == "datasets" => {
+                named.and_then(|(index, after)| Some((&mut entries.get_mut(index)?.1, after)))
+            }
+            Some(Value::Sequence(items)) if key != "datasets" => named
+                .or_else(|| first.parse().ok().zip(Some(after)))
+                .and_then(|(index, after)| Some((items.get_mut(index)?, after))),
+            _ => None,
         };
-        if let Some((index, after)) = found
-            && let Some(item) = items.get_mut::<usize>(index)
-        {
-            return Ok((item, after));
-        }
-        Err(self.unknown(what, key, first, names))
+        found.ok_or_else(|| self.unknown(key, first, &names))
     }
 
-    fn dataset<'t>(
-        &self,
-        tree: &'t mut Node,
-        rest: &'a str,
-    ) -> Result<(&'t mut Node, &'a str), StepError> {
-        let names = names(tree.get("datasets"));
-        if let Some((name, after)) = longest_prefix(rest, names.iter().map(String::as_str))
-            && let Some(node) = tree.get_mut("datasets").and_then(|node| node.get_mut(name))
-        {
-            return Ok((node, after));
-        }
-        let first = rest.split('.').next().unwrap_or(rest);
-        Err(self.unknown("dataset", "datasets", first, names))
-    }
-
-    fn unknown(&self, what: &'static str, key: &str, name: &str, valid: Vec<String>) -> StepError {
-        StepError::Config(ConfigError::UnknownName {
-            place: self.source.place(self.location),
-            key: key.to_owned(),
-            what,
-            name: name.to_owned(),
-            valid: Candidates::of(name, valid.iter().map(String::as_str)),
-        })
+    fn unknown(&self, key: &str, name: &str, valid: &[String]) -> ConfigError {
+        let what = match key {
+            "adapters" => "adapter",
+            "datasets" => "dataset",
+            _ => "sweep",
+        };
+        let valid = valid.iter().map(String::as_str);
+        self.source
+            .unknown_name(self.location, key, what, name, valid)
     }
 }
 
 /// Names of the entries of a mapping, or of a list of mappings; one without a name has an empty one.
 fn names(entries: Option<&Node>) -> Vec<String> {
-    let Some(entries) = entries else {
-        return Vec::new();
-    };
     let name = |item: &Node| {
         item.get("name")
             .and_then(Node::text)
             .unwrap_or_default()
             .to_owned()
     };
-    let keys = entries.keys().into_iter().map(str::to_owned);
-    keys.chain(entries.items().iter().map(name)).collect()
+    match entries.map(|node| &node.value) {
+        Some(Value::Mapping(entries)) => entries.iter().map(|(key, _)| key.name.clone()).collect(),
+        Some(Value::Sequence(items)) => items.iter().map(name).collect(),
+        _ => Vec::new(),
+    }
 }
 
-/// The longest name that the path starts with, since names may have dots in them, and what follows.
-fn longest_prefix<'n, 'p>(
-    path: &'p str,
-    names: impl Iterator<Item = &'n str>,
-) -> Option<(&'n str, &'p str)> {
-    names
-        .filter_map(|name| {
-            let after = path.strip_prefix(name)?;
-            if name.is_empty() {
-                return None;
-            }
-            after.strip_prefix('.').map(|after| (name, after))
-        })
-        .max_by_key(|(name, _)| name.len())
+/// The index of the longest name that the path starts with, since names may have dots in them, and the
+/// rest of the path.
+fn longest_prefix<'p>(path: &'p str, names: &[String]) -> Option<(usize, &'p str)> {
+    let after = |name: &String| path.strip_prefix(name)?.strip_prefix('.');
+    let prefixes = names
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| !name.is_empty());
+    prefixes
+        .filter_map(|(index, name)| Some((index, after(name)?)))
+        .min_by_key(|(_, after)| after.len())
 }

@@ -1,6 +1,6 @@
 //! Resolves relative paths (docs/adr/0022): in a configuration against the folder of its file, on
-//! the command line against the working directory. mLoRA's files are read from the working
-//! directory, or else from its file's folder.
+//! the command line against the working directory. Files that an mLoRA configuration names are read
+//! from the working directory, or else from the folder of the configuration.
 
 use std::{
     env, fs, io,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Rewrites every path of a tree to one from the working directory: expands `~`, `$VAR` and `${VAR}`,
-/// and puts the file's folder before what the file says. Overrides and options stay as they are.
+/// and puts the file's folder before relative paths of the file, not of overrides and options.
 ///
 /// # Errors
 /// A variable that is not set; an input that is not in the folder, but in the working directory.
@@ -82,7 +82,7 @@ impl Anchor<'_> {
                  start; it is in the working directory: write {}",
                 self.seen_from_folder(&written.to_string())
             );
-            return Err(self.invalid(key, node.location, problem));
+            return Err(self.source.invalid(node.location, key, problem));
         }
         Ok(())
     }
@@ -96,36 +96,28 @@ impl Anchor<'_> {
         else {
             return Ok(None);
         };
-        let expanded = expand(text).map_err(|problem| self.invalid(key, *location, problem))?;
-        let written = PathBuf::from(expanded);
+        let invalid = |problem: String| self.source.invalid(*location, key, problem);
+        let written = PathBuf::from(expand(text).map_err(invalid)?);
         let is_anchored = matches!(location, Location::At(..)) && !self.is_mlora;
         let path = if is_anchored && !written.as_os_str().is_empty() {
             join(self.folder, &written)
         } else {
             written.clone()
         };
-        *text = path.into_os_string().into_string().map_err(|path| {
-            let problem = format!("`{}` is not valid Unicode", path.display());
-            self.invalid(key, *location, problem)
-        })?;
+        *text = path
+            .into_os_string()
+            .into_string()
+            .map_err(|path| invalid(format!("`{}` is not valid Unicode", path.display())))?;
         Ok(Some(written))
-    }
-
-    fn invalid(&self, key: &str, location: Location, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(location),
-            key: key.to_owned(),
-            problem,
-        }
     }
 
     /// A path from the working directory, rewritten for a file in the folder.
     fn seen_from_folder(&self, path: &str) -> String {
         let parts = self.folder.components();
-        let is_below = parts
+        if parts
             .clone()
-            .all(|part| matches!(part, Component::Normal(_)));
-        if is_below {
+            .all(|part| matches!(part, Component::Normal(_)))
+        {
             format!("`{}{path}`", "../".repeat(parts.count()))
         } else {
             "an absolute path".to_owned()
@@ -157,7 +149,7 @@ pub(crate) fn mlora_path(written: &Path, config: &Path) -> PathBuf {
     }
 }
 
-/// `path` as seen from `folder`. A `..` takes the folder before it away, unless that is a symbolic link.
+/// `path` as seen from `folder`. A `..` removes the folder before it, unless that is a symbolic link.
 fn join(folder: &Path, path: &Path) -> PathBuf {
     if path.is_absolute() {
         return path.to_owned();

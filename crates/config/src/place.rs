@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::{ConfigError, suggest::Candidates};
+
 /// Place of a value, as shown in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -45,7 +47,7 @@ pub(crate) enum Location {
 }
 
 /// The file and the overrides that one tree was built from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     /// The configuration file.
     pub(crate) path: &'a Path,
@@ -62,11 +64,48 @@ impl Source<'_> {
                 line,
                 column,
             },
-            Location::Set(index) => self.overrides.get(index).map_or_else(
-                || Place::File(self.path.to_owned()),
-                |text| Place::Set(text.clone()),
-            ),
+            Location::Set(index) => Place::Set(self.overrides[index].clone()),
             Location::Unknown => Place::File(self.path.to_owned()),
+        }
+    }
+
+    /// The error for a value of the wrong type or out of its range.
+    pub(crate) fn invalid(
+        &self,
+        location: Location,
+        key: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Invalid {
+            place: self.place(location),
+            key: key.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// The error for a required key that is absent.
+    pub(crate) fn missing(&self, location: Location, key: impl Into<String>) -> ConfigError {
+        ConfigError::MissingKey {
+            place: self.place(location),
+            key: key.into(),
+        }
+    }
+
+    /// The error for a word that is not among the valid ones.
+    pub(crate) fn unknown_name<'v>(
+        &self,
+        location: Location,
+        key: impl Into<String>,
+        what: &'static str,
+        name: &str,
+        valid: impl IntoIterator<Item = &'v str>,
+    ) -> ConfigError {
+        ConfigError::UnknownName {
+            place: self.place(location),
+            key: key.into(),
+            what,
+            name: name.to_owned(),
+            valid: Box::new(Candidates::of(name, valid)),
         }
     }
 }

@@ -1,48 +1,32 @@
-//! From what the file says to what the run is: defaults filled in, names and paths resolved.
+//! From the values of the file to those of the run: defaults filled in, names and paths resolved.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     ConfigError, DatasetConfig, DtypeChoice, RunConfig, Validation,
     file::{DatasetFile, RunFile},
-    pipeline,
-    place::Source,
-    scheduler,
-    suggest::Candidates,
-    sweep::{self, Expansion},
-    tree::Node,
+    pipeline, sweep,
+    written::Written,
 };
 
-/// Fills in what the file leaves open. Ranges are not checked here, those of
-/// `pipeline`, `scheduler` and `sweep` apart.
+/// Fills in the values that the file leaves open. Checks the ranges of `pipeline`, `scheduler` and
+/// `sweep`, and no others.
 ///
 /// # Errors
 ///
-/// A pipeline, scheduler or sweep that cannot be; an adapter that names no dataset where there are
+/// An invalid pipeline, scheduler or sweep; an adapter that names no dataset where there are
 /// several, or one that does not exist.
-pub(crate) fn resolve(
-    file: RunFile,
-    expansion: &Expansion,
-    tree: &Node,
-    source: &Source<'_>,
-) -> Result<RunConfig, ConfigError> {
-    let (device, pipeline) = pipeline::resolve(file.pipeline, file.device, tree, source)?;
-    scheduler::check(&file.scheduler, tree, source)?;
+pub(crate) fn resolve(file: RunFile, written: Written<'_>) -> Result<RunConfig, ConfigError> {
+    let (device, pipeline) = pipeline::resolve(file.pipeline, file.device, written)?;
+    file.scheduler.check(written)?;
     let datasets: BTreeMap<String, DatasetConfig> = file
         .datasets
         .into_iter()
-        .map(|(name, written)| (name, dataset(written)))
+        .map(|(name, file)| (name, dataset(file)))
         .collect();
     let mut adapters = file.adapters;
     for (index, adapter) in adapters.iter_mut().enumerate() {
-        let chosen = Chosen {
-            index,
-            expansion,
-            tree,
-            source,
-            datasets: &datasets,
-        };
-        adapter.dataset = chosen.dataset(&adapter.dataset)?;
+        adapter.dataset = dataset_of(index, &adapter.dataset, &datasets, written)?;
     }
     let mut config = RunConfig {
         model: file.model.into(),
@@ -57,49 +41,37 @@ pub(crate) fn resolve(
         adapters,
         sweep: Vec::new(),
     };
-    let sweeps = file.sweep.unwrap_or_default();
-    config.sweep = sweep::resolve(sweeps, &config, expansion, tree, source)?;
+    config.sweep = sweep::resolve(file.sweep.unwrap_or_default(), &config, written)?;
     Ok(config)
 }
 
-fn dataset(written: DatasetFile) -> DatasetConfig {
-    let validation = written.validation.unwrap_or(Validation::Fraction(0.0));
+fn dataset(file: DatasetFile) -> DatasetConfig {
     DatasetConfig {
-        path: written.path.items().iter().map(PathBuf::from).collect(),
-        columns: written.columns,
-        template: written.template,
-        validation,
+        path: file.path.items().iter().map(PathBuf::from).collect(),
+        columns: file.columns,
+        template: file.template,
+        validation: file.validation.unwrap_or(Validation::Fraction(0.0)),
     }
 }
 
-/// Finds the dataset of one adapter.
-struct Chosen<'a> {
-    index: usize,
-    expansion: &'a Expansion,
-    tree: &'a Node,
-    source: &'a Source<'a>,
-    datasets: &'a BTreeMap<String, DatasetConfig>,
-}
-
-impl Chosen<'_> {
-    /// `named` is empty where none is.
-    fn dataset(&self, named: &str) -> Result<String, ConfigError> {
-        let (location, key) = self.expansion.locate(self.tree, self.index, "dataset");
-        let mut names = self.datasets.keys();
-        match (named, names.next(), names.next()) {
-            (name, ..) if self.datasets.contains_key(name) => Ok(name.to_owned()),
-            ("", Some(only), None) => Ok(only.clone()),
-            ("", ..) => Err(ConfigError::MissingKey {
-                place: self.source.place(location),
-                key,
-            }),
-            (name, ..) => Err(ConfigError::UnknownName {
-                place: self.source.place(location),
-                key,
-                what: "dataset",
-                name: name.to_owned(),
-                valid: Candidates::of(name, self.datasets.keys().map(String::as_str)),
-            }),
+/// The dataset of an adapter; `named` is empty if the adapter names none.
+fn dataset_of(
+    adapter: usize,
+    named: &str,
+    datasets: &BTreeMap<String, DatasetConfig>,
+    written: Written<'_>,
+) -> Result<String, ConfigError> {
+    let (location, key) = written.of_adapter(adapter, "dataset");
+    let mut names = datasets.keys();
+    match (named, names.next(), names.next()) {
+        (name, ..) if datasets.contains_key(name) => Ok(name.to_owned()),
+        ("", Some(only), None) => Ok(only.clone()),
+        ("", ..) => Err(written.source.missing(location, key)),
+        (name, ..) => {
+            let known = datasets.keys().map(String::as_str);
+            Err(written
+                .source
+                .unknown_name(location, key, "dataset", name, known))
         }
     }
 }

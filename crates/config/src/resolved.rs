@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule, one_or_many::OneOrMany,
+    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule, alternatives::OneOrMany,
     target_module::modules,
 };
 

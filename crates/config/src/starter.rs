@@ -29,18 +29,14 @@ pub fn starter(model: &Path, output_dir: &Path, datasets: &[StarterDataset<'_>])
 }
 
 fn dataset_lines(dataset: &StarterDataset<'_>) -> String {
-    let (name, path) = (
-        quoted(dataset.name),
-        quoted(&dataset.path.to_string_lossy()),
-    );
+    let name = quoted(dataset.name);
+    let path = quoted(&dataset.path.to_string_lossy());
     format!("  {name}:\n    path: {path}\n    validation: 0.05\n")
 }
 
 fn adapter_lines(dataset: &StarterDataset<'_>, rank: usize) -> String {
-    let (adapter, name) = (
-        quoted(&format!("{}-r{rank}", dataset.name)),
-        quoted(dataset.name),
-    );
+    let adapter = quoted(&format!("{}-r{rank}", dataset.name));
+    let name = quoted(dataset.name);
     let alpha = 2 * rank;
     format!(
         "  - name: {adapter}\n    dataset: {name}\n    lora: {{r: {rank}, lora_alpha: {alpha}}}\n"

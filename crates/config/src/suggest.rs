@@ -11,16 +11,10 @@ pub struct Candidates {
 
 impl Candidates {
     /// The words valid where `word` was written.
-    #[expect(
-        clippy::unnecessary_box_returns,
-        reason = "every error holds it boxed, to stay small"
-    )]
-    pub(crate) fn of<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> Box<Self> {
-        let all: Vec<&str> = valid.into_iter().collect();
-        Box::new(Self {
-            nearest: nearest(word, all.iter().copied()),
-            all: all.into_iter().map(str::to_owned).collect(),
-        })
+    pub(crate) fn of<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> Self {
+        let all: Vec<String> = valid.into_iter().map(str::to_owned).collect();
+        let nearest = nearest(word, &all);
+        Self { nearest, all }
     }
 }
 
@@ -55,18 +49,15 @@ const SYNONYMS: [(&str, &str); 27] = [
     ("1f1b", "one_f_one_b"),
 ];
 
-/// The word of `valid` closest to `word`, if one is close enough to be a misspelling of it or is
-/// what another trainer's word of that name is called here.
-fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str> + Clone) -> Option<String> {
-    let lowered = word.to_lowercase().replace('-', "_");
-    let synonym = SYNONYMS
-        .iter()
-        .find(|(other, _)| *other == lowered)
-        .map(|(_, ours)| *ours);
-    if let Some(ours) = synonym
-        && valid.clone().into_iter().any(|word| word == ours)
+/// The word of `valid` that another trainer calls `word`, or the closest one if `word` may be a
+/// misspelling of it.
+fn nearest(word: &str, valid: &[String]) -> Option<String> {
+    let comparable = |word: &str| word.to_lowercase().replace('-', "_");
+    let lowered = comparable(word);
+    if let Some((_, ours)) = SYNONYMS.iter().find(|(other, _)| *other == lowered)
+        && valid.iter().any(|word| word == ours)
     {
-        return Some(ours.to_owned());
+        return Some((*ours).to_owned());
     }
     // Nothing is close to a single letter, and one slip is close to any longer word.
     let letters = word.chars().count();
@@ -75,18 +66,12 @@ fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str> + Clone) -> 
     } else {
         (letters / 3).clamp(1, 4)
     };
-    valid
-        .into_iter()
-        .map(|candidate| {
-            let comparable = candidate.to_lowercase().replace('-', "_");
-            (
-                strsim::damerau_levenshtein(&lowered, &comparable),
-                candidate,
-            )
-        })
+    let edits = |word: &str| strsim::damerau_levenshtein(&lowered, &comparable(word));
+    let counted = valid.iter().map(|word| (edits(word), word));
+    let (_, nearest) = counted
         .filter(|(edits, _)| *edits <= most_edits)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, candidate)| candidate.to_owned())
+        .min_by_key(|(edits, _)| *edits)?;
+    Some(nearest.clone())
 }
 
 #[cfg(test)]
@@ -95,18 +80,13 @@ mod tests {
 
     #[test]
     fn finds_misspellings_and_synonyms_only() {
-        let keys = ["learning_rate", "batch_size", "r", "lora_alpha"];
-        assert_eq!(
-            nearest("lerning_rate", keys).as_deref(),
-            Some("learning_rate")
-        );
-        assert_eq!(
-            nearest("learning-rate", keys).as_deref(),
-            Some("learning_rate")
-        );
-        assert_eq!(nearest("lr", keys).as_deref(), Some("learning_rate"));
-        assert_eq!(nearest("rank", keys).as_deref(), Some("r"));
-        assert_eq!(nearest("rank", ["batch_size"]), None);
-        assert_eq!(nearest("wibble", keys), None);
+        let keys = ["learning_rate", "batch_size", "r", "lora_alpha"].map(str::to_owned);
+        let nearest = |word| nearest(word, &keys);
+        assert_eq!(nearest("lerning_rate").as_deref(), Some("learning_rate"));
+        assert_eq!(nearest("learning-rate").as_deref(), Some("learning_rate"));
+        assert_eq!(nearest("lr").as_deref(), Some("learning_rate"));
+        assert_eq!(nearest("rank").as_deref(), Some("r"));
+        assert_eq!(super::nearest("rank", &keys[1..2]), None);
+        assert_eq!(nearest("wibble"), None);
     }
 }

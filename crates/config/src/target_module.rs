@@ -1,6 +1,6 @@
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use crate::one_or_many::OneOrMany;
+use crate::alternatives::OneOrMany;
 
 /// PEFT's name of every linear layer.
 const ALL_LINEAR: &str = "all-linear";

@@ -1,7 +1,7 @@
 //! mLoRA's keys, as its demos write them.
 //!
-//! Keys of what is refused anyway (other adapters, other tasks) are not here: an adapter or a task
-//! is refused by its `type` before its keys are looked at.
+//! Keys of other kinds of adapters and tasks are missing: those are refused by their `type` before
+//! their keys are read.
 
 use std::collections::BTreeMap;
 

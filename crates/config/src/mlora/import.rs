@@ -11,7 +11,6 @@ use super::{
 use crate::{
     ConfigError,
     place::{Location, Source},
-    suggest::Candidates,
     tree::{Node, Value},
 };
 
@@ -30,7 +29,7 @@ pub(crate) fn is_mlora(tree: &Node) -> bool {
 ///
 /// # Errors
 ///
-/// A key mLoRA does not have, or something of mLoRA's that is not supported, with the reason.
+/// A key that mLoRA does not have, or a setting of mLoRA that is not supported, with the reason.
 pub(crate) fn import(
     tree: &Node,
     source: &Source<'_>,
@@ -44,7 +43,7 @@ pub(crate) fn import(
         file: &file,
         warnings,
     };
-    let mut datasets = Node::new(Value::Mapping(Vec::new())).at(import.location("datasets"));
+    let mut datasets = Node::mapping([]).at(tree.locate("datasets"));
     for index in 0..file.datasets.len() {
         let (name, dataset) = import.dataset(index)?;
         if datasets.get(&name).is_some() {
@@ -52,28 +51,18 @@ pub(crate) fn import(
         }
         datasets.set(&name, dataset);
     }
-    let mut adapters = Vec::new();
-    for index in 0..file.tasks.len() {
-        adapters.push(import.task(index)?);
-    }
+    let tasks = (0..file.tasks.len()).map(|index| import.task(index));
+    let adapters = Value::Sequence(tasks.collect::<Result<_, _>>()?);
     import.warn_unused();
-    let mut run = Node::new(Value::Mapping(Vec::new())).at(tree.location);
-    run.set("datasets", datasets);
-    run.set(
-        "adapters",
-        Node::new(Value::Sequence(adapters)).at(import.location("tasks")),
-    );
+    let mut run = Node::mapping([
+        ("datasets", datasets),
+        ("adapters", Node::new(adapters).at(tree.locate("tasks"))),
+    ]);
     if let Some(concurrent) = file.dispatcher.as_ref().and_then(|d| d.concurrency_num) {
-        let location = tree
-            .find("dispatcher.concurrency_num")
-            .unwrap_or(tree)
-            .location;
-        run.set(
-            "scheduler",
-            Node::mapping([("max_adapters", whole(concurrent).at(location))]),
-        );
+        let cap = whole(concurrent).at(tree.locate("dispatcher.concurrency_num"));
+        run.set("scheduler", Node::mapping([("max_adapters", cap)]));
     }
-    Ok(run)
+    Ok(run.at(tree.location))
 }
 
 struct Import<'a> {
@@ -84,23 +73,16 @@ struct Import<'a> {
 }
 
 impl Import<'_> {
-    fn location(&self, section: &str) -> Location {
-        self.tree.get(section).unwrap_or(self.tree).location
-    }
-
-    /// The item of a section and the place of its key, or its own if it has no such key.
+    /// The place of a key of a section's item, or of the item if it has no such key.
     fn at(&self, section: &str, index: usize, key: &str) -> Location {
-        let items = self.tree.get(section).map(Node::items).unwrap_or_default();
-        let item = items.get(index).unwrap_or(self.tree);
-        item.find(key).unwrap_or(item).location
+        let item = self.tree.list(section).get(index).unwrap_or(self.tree);
+        item.locate(key)
     }
 
     fn invalid(&self, section: &str, index: usize, key: &str, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(self.at(section, index, key)),
-            key: format!("{section}[{index}].{key}"),
-            problem,
-        }
+        let location = self.at(section, index, key);
+        let key = format!("{section}[{index}].{key}");
+        self.source.invalid(location, key, problem)
     }
 
     fn unsupported(&self, section: &str, index: usize, key: &str, reason: &str) -> ConfigError {
@@ -113,10 +95,8 @@ impl Import<'_> {
 
     fn dataset(&self, index: usize) -> Result<(String, Node), ConfigError> {
         let dataset: &Dataset = &self.file.datasets[index];
-        if dataset
-            .prompt_type
-            .is_some_and(|kind| kind != PromptType::Instruction)
-        {
+        let prompt_type = dataset.prompt_type.unwrap_or(PromptType::Instruction);
+        if prompt_type != PromptType::Instruction {
             let reason = "only `instruction` prompts are supported";
             return Err(self.unsupported("datasets", index, "prompt_type", reason));
         }
@@ -133,35 +113,36 @@ impl Import<'_> {
         Ok((dataset.name.clone(), node.at(at("name"))))
     }
 
+    /// The index of the adapter or dataset that a task names.
+    fn named<'n>(
+        &self,
+        task: usize,
+        what: &'static str,
+        name: &str,
+        mut names: impl Iterator<Item = &'n str> + Clone,
+    ) -> Result<usize, ConfigError> {
+        let known = names.clone();
+        names.position(|other| other == name).ok_or_else(|| {
+            let key = format!("tasks[{task}].{what}");
+            let location = self.at("tasks", task, what);
+            self.source.unknown_name(location, key, what, name, known)
+        })
+    }
+
     fn task(&mut self, index: usize) -> Result<Node, ConfigError> {
         let file = self.file;
         let task = &file.tasks[index];
-        let position = |names: Vec<&str>, key: &str, what: &'static str, name: &str| {
-            names
-                .iter()
-                .position(|other| *other == name)
-                .ok_or_else(|| ConfigError::UnknownName {
-                    place: self.source.place(self.at("tasks", index, key)),
-                    key: format!("tasks[{index}].{key}"),
-                    what,
-                    name: name.to_owned(),
-                    valid: Candidates::of(name, names.iter().copied()),
-                })
-        };
-        let adapters = file.adapters.iter().map(|a| a.name.as_str()).collect();
-        let adapter_index = position(adapters, "adapter", "adapter", &task.adapter)?;
-        let datasets = file.datasets.iter().map(|d| d.name.as_str()).collect();
-        let dataset_index = position(datasets, "dataset", "dataset", &task.dataset)?;
-        if let Some(first) = file.tasks[..index]
-            .iter()
-            .position(|t| t.adapter == task.adapter)
-        {
+        let adapters = file.adapters.iter().map(|a| a.name.as_str());
+        let adapter_index = self.named(index, "adapter", &task.adapter, adapters)?;
+        let datasets = file.datasets.iter().map(|d| d.name.as_str());
+        let dataset = &file.datasets[self.named(index, "dataset", &task.dataset, datasets)?];
+        let same = |earlier: &Task| earlier.adapter == task.adapter;
+        if let Some(first) = file.tasks[..index].iter().position(same) {
             let adapter = &task.adapter;
             let problem = format!("adapter `{adapter}` is trained by tasks[{first}] already");
             return Err(self.invalid("tasks", index, "adapter", problem));
         }
         let adapter = &file.adapters[adapter_index];
-        let dataset = &file.datasets[dataset_index];
         let accumulation = self.accumulation(task, index)?;
         self.check_schedule(adapter, adapter_index, task, dataset)?;
         if let Some(path) = &adapter.path {
@@ -170,27 +151,59 @@ impl Import<'_> {
                 adapter.name
             ));
         }
+        let of_adapter = |key: &str| self.at("adapters", adapter_index, key);
         let of_task = |key: &str| self.at("tasks", index, key);
-        // mLoRA counts micro-batches here, and this counts optimizer steps.
-        let save = task.save_step.unwrap_or(SAVE_STEP).div_ceil(accumulation);
-        Ok(Node::mapping([
+        let chosen = adapter
+            .target_modules
+            .iter()
+            .filter(|(_, adapted)| **adapted);
+        let modules = chosen.map(|(name, _)| Node::string(name)).collect();
+        let modules = Node::new(Value::Sequence(modules));
+        let lora = Node::mapping([
+            ("r", whole(adapter.r).at(of_adapter("r"))),
+            ("lora_alpha", number(adapter.alpha).at(of_adapter("alpha"))),
             (
-                "name",
-                Node::string(&adapter.name).at(self.at("adapters", adapter_index, "name")),
+                "lora_dropout",
+                number(adapter.dropout).at(of_adapter("dropout")),
             ),
+            ("target_modules", modules.at(of_adapter("target_modules"))),
+        ]);
+        let batch_size = whole(task.mini_batch_size).at(of_task("mini_batch_size"));
+        let steps = whole(accumulation).at(of_task("batch_size"));
+        let length = whole(task.cutoff_len.unwrap_or(CUTOFF_LEN)).at(of_task("cutoff_len"));
+        let schedule = match adapter.lrscheduler {
+            Some(_) => "cosine",
+            None => "constant",
+        };
+        let schedule = Node::string(schedule).at(of_adapter("lrscheduler"));
+        let shuffle = dataset.preprocess == Some(Preprocess::Shuffle);
+        let train = Node::mapping([
+            ("batch_size", batch_size),
+            ("gradient_accumulation_steps", steps),
+            ("max_seq_len", length),
+            (
+                "num_epochs",
+                number(task.num_epochs).at(of_task("num_epochs")),
+            ),
+            ("learning_rate", number(adapter.lr).at(of_adapter("lr"))),
+            ("lr_scheduler_type", schedule),
+            ("weight_decay", number(TORCH_ADAMW_WEIGHT_DECAY)),
+            ("max_grad_norm", number(0.0)),
+            ("shuffle", Node::new(Value::Bool(shuffle))),
+            ("train_on_prompt", Node::new(Value::Bool(true))),
+        ]);
+        // mLoRA counts micro-batches here, loraloom optimizer steps.
+        let save = task.save_step.unwrap_or(SAVE_STEP).div_ceil(accumulation);
+        let save = Node::mapping([("steps", whole(save).at(of_task("save_step")))]);
+        Ok(Node::mapping([
+            ("name", Node::string(&adapter.name).at(of_adapter("name"))),
             (
                 "dataset",
                 Node::string(&task.dataset).at(of_task("dataset")),
             ),
-            ("lora", self.lora(adapter, adapter_index)),
-            (
-                "train",
-                self.train(adapter, adapter_index, task, index, accumulation, dataset),
-            ),
-            (
-                "save",
-                Node::mapping([("steps", whole(save).at(of_task("save_step")))]),
-            ),
+            ("lora", lora),
+            ("train", train),
+            ("save", save),
         ])
         .at(of_task("type")))
     }
@@ -205,75 +218,6 @@ impl Import<'_> {
         Err(self.invalid("tasks", index, "mini_batch_size", problem))
     }
 
-    fn lora(&self, adapter: &Adapter, index: usize) -> Node {
-        let at = |key: &str| self.at("adapters", index, key);
-        let chosen = adapter
-            .target_modules
-            .iter()
-            .filter(|(_, adapted)| **adapted);
-        let modules = chosen.map(|(name, _)| Node::string(name)).collect();
-        Node::mapping([
-            ("r", whole(adapter.r).at(at("r"))),
-            (
-                "lora_alpha",
-                Node::new(Value::Float(adapter.alpha)).at(at("alpha")),
-            ),
-            (
-                "lora_dropout",
-                Node::new(Value::Float(adapter.dropout)).at(at("dropout")),
-            ),
-            (
-                "target_modules",
-                Node::new(Value::Sequence(modules)).at(at("target_modules")),
-            ),
-        ])
-    }
-
-    fn train(
-        &self,
-        adapter: &Adapter,
-        adapter_index: usize,
-        task: &Task,
-        index: usize,
-        accumulation: usize,
-        dataset: &Dataset,
-    ) -> Node {
-        let of_task = |key: &str| self.at("tasks", index, key);
-        let of_adapter = |key: &str| self.at("adapters", adapter_index, key);
-        let number = |value| Node::new(Value::Float(value));
-        let schedule = if adapter.lrscheduler.is_some() {
-            "cosine"
-        } else {
-            "constant"
-        };
-        let shuffle = dataset.preprocess == Some(Preprocess::Shuffle);
-        let length = task.cutoff_len.unwrap_or(CUTOFF_LEN);
-        Node::mapping([
-            (
-                "batch_size",
-                whole(task.mini_batch_size).at(of_task("mini_batch_size")),
-            ),
-            (
-                "gradient_accumulation_steps",
-                whole(accumulation).at(of_task("batch_size")),
-            ),
-            ("max_seq_len", whole(length).at(of_task("cutoff_len"))),
-            (
-                "num_epochs",
-                number(task.num_epochs).at(of_task("num_epochs")),
-            ),
-            ("learning_rate", number(adapter.lr).at(of_adapter("lr"))),
-            (
-                "lr_scheduler_type",
-                Node::string(schedule).at(of_adapter("lrscheduler")),
-            ),
-            ("weight_decay", number(TORCH_ADAMW_WEIGHT_DECAY)),
-            ("max_grad_norm", number(0.0)),
-            ("shuffle", Node::new(Value::Bool(shuffle))),
-            ("train_on_prompt", Node::new(Value::Bool(true))),
-        ])
-    }
-
     fn check_schedule(
         &mut self,
         adapter: &Adapter,
@@ -286,16 +230,13 @@ impl Import<'_> {
             return Err(self.unsupported("adapters", index, "optimizer", reason));
         }
         if adapter.lrscheduler.is_none() {
-            if adapter.t_max.is_some() || adapter.eta_min.is_some() {
-                let problem = "has no meaning without `lrscheduler`".to_owned();
-                let key = if adapter.t_max.is_some() {
-                    "t_max"
-                } else {
-                    "eta_min"
-                };
-                return Err(self.invalid("adapters", index, key, problem));
-            }
-            return Ok(());
+            let key = match (adapter.t_max, adapter.eta_min) {
+                (Some(_), _) => "t_max",
+                (None, Some(_)) => "eta_min",
+                (None, None) => return Ok(()),
+            };
+            let problem = "has no meaning without `lrscheduler`".to_owned();
+            return Err(self.invalid("adapters", index, key, problem));
         }
         let name = &adapter.name;
         match adapter.eta_min {
@@ -328,24 +269,14 @@ impl Import<'_> {
     }
 
     fn warn_unused(&mut self) {
-        for adapter in &self.file.adapters {
-            if !self
-                .file
-                .tasks
-                .iter()
-                .any(|task| task.adapter == adapter.name)
-            {
-                self.warnings.push(format!(
-                    "adapter `{}` is in no task: not trained",
-                    adapter.name
-                ));
+        let file = self.file;
+        for Adapter { name, .. } in &file.adapters {
+            if !file.tasks.iter().any(|task| task.adapter == *name) {
+                let warning = format!("adapter `{name}` is in no task: not trained");
+                self.warnings.push(warning);
             }
         }
-        if let Some(name) = self
-            .file
-            .dispatcher
-            .as_ref()
-            .and_then(|d| d.name.as_deref())
+        if let Some(name) = file.dispatcher.as_ref().and_then(|d| d.name.as_deref())
             && name != "default"
         {
             self.warnings.push(format!(
@@ -358,4 +289,8 @@ impl Import<'_> {
 
 fn whole(value: usize) -> Node {
     Node::new(Value::Integer(value as i128))
+}
+
+fn number(value: f64) -> Node {
+    Node::new(Value::Float(value))
 }

@@ -1,33 +1,26 @@
-//! Kinds of adapters and tasks that mLoRA has and this does not.
+//! Kinds of adapters and tasks that mLoRA has and loraloom has not.
 
-use crate::{ConfigError, place::Source, suggest::Candidates, tree::Node};
+use crate::{ConfigError, place::Source, tree::Node};
 
 /// Refuses adapters and tasks of other kinds, before their keys are called unknown.
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let sections = [("adapters", "lora", ADAPTERS), ("tasks", "train", TASKS)];
     for (section, supported, refused) in sections {
-        let nodes = tree.get(section).map(Node::items).unwrap_or_default();
-        for (index, node) in nodes.iter().enumerate() {
-            let Some(kind) = node.get("type") else {
+        for (index, node) in tree.list(section).iter().enumerate() {
+            let name = node.get("type").and_then(Node::text);
+            let Some(name) = name.filter(|name| *name != supported) else {
                 continue;
             };
-            let Some(name) = kind.text().filter(|name| *name != supported) else {
-                continue;
-            };
-            let place = source.place(kind.location);
-            let key = format!("{section}[{index}].type");
+            let (location, key) = (node.locate("type"), format!("{section}[{index}].type"));
             if let Some((_, reason)) = refused.iter().find(|(other, _)| *other == name) {
-                let reason = format!("`{name}` is not supported, only `{supported}` is: {reason}");
-                return Err(ConfigError::Unsupported { place, key, reason });
+                return Err(ConfigError::Unsupported {
+                    place: source.place(location),
+                    key,
+                    reason: format!("`{name}` is not supported, only `{supported}` is: {reason}"),
+                });
             }
             let valid = refused.iter().map(|(name, _)| *name).chain([supported]);
-            return Err(ConfigError::UnknownName {
-                place,
-                key,
-                what: "type",
-                name: name.to_owned(),
-                valid: Candidates::of(name, valid),
-            });
+            return Err(source.unknown_name(location, key, "type", name, valid));
         }
     }
     Ok(())

@@ -9,5 +9,5 @@ mod worker;
 pub use balance::BalanceChoice;
 pub(crate) use resolve::{resolve, warn};
 pub use settings::{PipelineConfig, Schedule};
-pub use stage::{ParseStageError, StageLocation};
-pub use worker::{ParseWorkerError, WorkerAddress};
+pub use stage::StageLocation;
+pub use worker::WorkerAddress;

@@ -1,12 +1,7 @@
 //! Resolves the section `pipeline`, with all checks that need no model.
 
 use super::{BalanceChoice, PipelineConfig, Schedule, StageLocation};
-use crate::{
-    ConfigError, DeviceChoice,
-    file::PipelineFile,
-    place::{Location, Source},
-    tree::Node,
-};
+use crate::{ConfigError, DeviceChoice, file::PipelineFile, written::Written};
 
 const STAGES: &str = "pipeline.stages";
 const BALANCE: &str = "pipeline.balance";
@@ -21,17 +16,13 @@ const TOKEN_FILE: &str = "pipeline.token_file";
 pub(crate) fn resolve(
     file: Option<PipelineFile>,
     device: Option<DeviceChoice>,
-    tree: &Node,
-    source: &Source<'_>,
+    written: Written<'_>,
 ) -> Result<(DeviceChoice, PipelineConfig), ConfigError> {
     let file = file.unwrap_or_default();
-    let check = Check { tree, source };
-    let mut stages = match file.stages {
-        Some(stages) => stages,
-        None => vec![StageLocation::Device(device.unwrap_or(DeviceChoice::Auto))],
-    };
-    check.stages(&stages)?;
-    let device = check.device(&mut stages, device)?;
+    let only = || vec![StageLocation::Device(device.unwrap_or(DeviceChoice::Auto))];
+    let mut stages = file.stages.unwrap_or_else(only);
+    check_stages(&stages, written)?;
+    let device = run_device(&mut stages, device, written)?;
     let pipeline = PipelineConfig {
         stages,
         balance: file.balance.unwrap_or(BalanceChoice::Auto),
@@ -41,21 +32,19 @@ pub(crate) fn resolve(
         token_file: file.token_file.map(Into::into),
         step_deadline: file.step_deadline.unwrap_or(PipelineConfig::STEP_DEADLINE),
     };
-    check.numbers(&pipeline)?;
-    check.balance(&pipeline)?;
-    check.token_file(&pipeline)?;
+    check_numbers(&pipeline, written)?;
+    check_balance(&pipeline, written)?;
+    check_token_file(&pipeline, written)?;
     Ok((device, pipeline))
 }
 
-/// Warnings of settings that are legal and probably not meant, a sentence each.
+/// Warnings about legal but probably unintended settings, a sentence each.
 pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, stage) in pipeline.stages.iter().enumerate() {
-        let first = pipeline.stages.iter().position(|other| other == stage);
-        // Each stage on the CPU has threads of its own.
+        // Each stage on the CPU has its own threads.
         let shares = *stage != StageLocation::Device(DeviceChoice::Cpu);
-        if let Some(first) = first
-            && first < index
+        if let Some(first) = pipeline.stages[..index].iter().position(|s| s == stage)
             && shares
         {
             warnings.push(format!(
@@ -73,173 +62,128 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
         BalanceChoice::Auto | BalanceChoice::Layers(_) => None,
     };
     if let Some(staggered) = staggered {
-        let lorapp = pipeline.schedule == Schedule::LoraPp;
-        let why = match pipeline.stages.len() {
-            1 => Some("the pipeline has one stage"),
-            _ => (!lorapp).then_some("groups are not on their way together under this schedule"),
+        let why = match (pipeline.stages.len(), pipeline.schedule) {
+            (1, _) => Some("the pipeline has one stage"),
+            (_, Schedule::LoraPp) => None,
+            _ => Some("groups are not on their way together under this schedule"),
         };
         warnings.extend(why.map(|why| format!("`{BALANCE}: {staggered}` gains nothing: {why}")));
     }
     warnings
 }
 
-struct Check<'a> {
-    tree: &'a Node,
-    source: &'a Source<'a>,
+fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), ConfigError> {
+    if stages.is_empty() {
+        let problem = "must name at least one stage; leave it out for one on `device`";
+        return Err(written.invalid(STAGES, problem));
+    }
+    for (index, stage) in stages.iter().enumerate() {
+        if stages.len() > 1 && *stage == StageLocation::Device(DeviceChoice::Auto) {
+            let problem = "`auto` cannot be one of several stages; name the device";
+            return Err(written.invalid_item(STAGES, index, problem));
+        }
+        let earlier = stages[..index].iter().position(|other| other == stage);
+        if let (StageLocation::Remote(address), Some(first)) = (stage, earlier) {
+            let problem = format!(
+                "the worker at {}:{} is stage {first} already: a worker holds one stage, \
+                 start another one there",
+                address.host, address.port
+            );
+            return Err(written.invalid_item(STAGES, index, problem));
+        }
+    }
+    Ok(())
 }
 
-impl Check<'_> {
-    fn location(&self, path: &str) -> Location {
-        self.tree.find(path).unwrap_or(self.tree).location
-    }
-
-    fn invalid(&self, key: &str, problem: String) -> ConfigError {
-        self.invalid_at(self.location(key), key.to_owned(), problem)
-    }
-
-    fn invalid_at(&self, location: Location, key: String, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(location),
-            key,
-            problem,
+/// The device of the run. A single stage that is `auto` takes the device that `device` names.
+fn run_device(
+    stages: &mut [StageLocation],
+    device: Option<DeviceChoice>,
+    written: Written<'_>,
+) -> Result<DeviceChoice, ConfigError> {
+    let device = device.filter(|device| *device != DeviceChoice::Auto);
+    let local = stages.iter_mut().find_map(|stage| match stage {
+        StageLocation::Device(device) => Some(device),
+        StageLocation::Remote(_) => None,
+    });
+    let problem = match (local, device) {
+        (None, None | Some(DeviceChoice::Cpu)) => return Ok(DeviceChoice::Cpu),
+        (None, Some(device)) => {
+            format!("all stages of the pipeline are workers; leave it out instead of `{device}`")
         }
-    }
-
-    /// The error for one item of a list.
-    fn invalid_item(&self, list: &str, index: usize, problem: String) -> ConfigError {
-        let items = self.tree.find(list).map(Node::items).unwrap_or_default();
-        let location = items
-            .get(index)
-            .map_or_else(|| self.location(list), |item| item.location);
-        self.invalid_at(location, format!("{list}[{index}]"), problem)
-    }
-
-    fn stages(&self, stages: &[StageLocation]) -> Result<(), ConfigError> {
-        if stages.is_empty() {
-            let problem = "must name at least one stage; leave it out for one on `device`";
-            return Err(self.invalid(STAGES, problem.to_owned()));
+        (Some(local), None) => return Ok(*local),
+        (Some(local), Some(device)) if *local == DeviceChoice::Auto || *local == device => {
+            *local = device;
+            return Ok(device);
         }
-        for (index, stage) in stages.iter().enumerate() {
-            if stages.len() > 1 && *stage == StageLocation::Device(DeviceChoice::Auto) {
-                let problem = "`auto` cannot be one of several stages; name the device";
-                return Err(self.invalid_item(STAGES, index, problem.to_owned()));
+        (Some(local), Some(device)) => format!(
+            "`{STAGES}` begins with `{local}` on this machine; leave `device` out instead of \
+             `{device}`"
+        ),
+    };
+    Err(written.invalid("device", problem))
+}
+
+fn check_numbers(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+    if pipeline.microbatches == 0 {
+        return Err(written.invalid("pipeline.microbatches", "must be at least 1, got 0"));
+    }
+    let (warmup, most) = (pipeline.extra_warmup, PipelineConfig::MOST_WARMUP);
+    if warmup > most {
+        let problem = format!("must be at most {most}, got {warmup}");
+        return Err(written.invalid("pipeline.extra_warmup", problem));
+    }
+    let deadline = pipeline.step_deadline;
+    if !(deadline.is_finite() && deadline > 0.0) {
+        let problem = format!("must be finite and above 0, got {deadline}");
+        return Err(written.invalid("pipeline.step_deadline", problem));
+    }
+    Ok(())
+}
+
+fn check_balance(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+    let mistake = |layers: &Vec<usize>| layer_mistake(layers, pipeline.stages.len());
+    match &pipeline.balance {
+        BalanceChoice::Auto | BalanceChoice::Staggered => {}
+        BalanceChoice::Layers(layers) => {
+            if let Some(problem) = mistake(layers) {
+                return Err(written.invalid(BALANCE, problem));
             }
-            let earlier = stages[..index].iter().position(|other| other == stage);
-            if let (StageLocation::Remote(address), Some(first)) = (stage, earlier) {
-                let problem = format!(
-                    "the worker at {}:{} is stage {first} already: a worker holds one stage, \
-                     start another one there",
-                    address.host, address.port
-                );
-                return Err(self.invalid_item(STAGES, index, problem));
-            }
         }
-        Ok(())
-    }
-
-    /// The device of the run. A single stage that is `auto` takes the device that `device` names.
-    fn device(
-        &self,
-        stages: &mut [StageLocation],
-        written: Option<DeviceChoice>,
-    ) -> Result<DeviceChoice, ConfigError> {
-        let written = written.filter(|device| *device != DeviceChoice::Auto);
-        let local = stages.iter_mut().find_map(|stage| match stage {
-            StageLocation::Device(device) => Some(device),
-            StageLocation::Remote(_) => None,
-        });
-        let Some(local) = local else {
-            return match written {
-                None | Some(DeviceChoice::Cpu) => Ok(DeviceChoice::Cpu),
-                Some(device) => {
-                    let problem = format!(
-                        "all stages of the pipeline are workers; leave it out instead of `{device}`"
-                    );
-                    Err(self.invalid("device", problem))
+        BalanceChoice::Partitions(partitions) => {
+            for (index, layers) in partitions.iter().enumerate() {
+                if let Some(problem) = mistake(layers) {
+                    return Err(written.invalid_item(BALANCE, index, problem));
                 }
-            };
-        };
-        match written {
-            None => Ok(*local),
-            Some(device) if *local == DeviceChoice::Auto => {
-                *local = device;
-                Ok(device)
-            }
-            Some(device) if *local == device => Ok(device),
-            Some(device) => {
-                let problem = format!(
-                    "`{STAGES}` begins with `{local}` on this machine; leave `device` out instead \
-                     of `{device}`"
-                );
-                Err(self.invalid("device", problem))
             }
         }
     }
+    Ok(())
+}
 
-    fn numbers(&self, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
-        if pipeline.microbatches == 0 {
-            let problem = "must be at least 1, got 0".to_owned();
-            return Err(self.invalid("pipeline.microbatches", problem));
+fn check_token_file(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+    match &pipeline.token_file {
+        Some(path) if path.as_os_str().is_empty() => {
+            Err(written.invalid(TOKEN_FILE, "must not be empty"))
         }
-        let (warmup, most) = (pipeline.extra_warmup, PipelineConfig::MOST_WARMUP);
-        if warmup > most {
-            let problem = format!("must be at most {most}, got {warmup}");
-            return Err(self.invalid("pipeline.extra_warmup", problem));
-        }
-        let deadline = pipeline.step_deadline;
-        if !(deadline.is_finite() && deadline > 0.0) {
-            let problem = format!("must be finite and above 0, got {deadline}");
-            return Err(self.invalid("pipeline.step_deadline", problem));
-        }
-        Ok(())
-    }
-
-    fn balance(&self, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
-        let stages = pipeline.stages.len();
-        match &pipeline.balance {
-            BalanceChoice::Auto | BalanceChoice::Staggered => Ok(()),
-            BalanceChoice::Layers(layers) => {
-                one_each(layers, stages).map_err(|problem| self.invalid(BALANCE, problem))
-            }
-            BalanceChoice::Partitions(partitions) => {
-                partitions
-                    .iter()
-                    .enumerate()
-                    .try_for_each(|(index, layers)| {
-                        one_each(layers, stages)
-                            .map_err(|problem| self.invalid_item(BALANCE, index, problem))
-                    })
-            }
-        }
-    }
-
-    fn token_file(&self, pipeline: &PipelineConfig) -> Result<(), ConfigError> {
-        match &pipeline.token_file {
-            Some(path) if path.as_os_str().is_empty() => {
-                Err(self.invalid(TOKEN_FILE, "must not be empty".to_owned()))
-            }
-            None if pipeline.has_workers() => Err(ConfigError::MissingKey {
-                place: self.source.place(self.location(STAGES)),
-                key: TOKEN_FILE.to_owned(),
-            }),
-            _ => Ok(()),
-        }
+        None if pipeline.has_workers() => Err(written
+            .source
+            .missing(written.tree.locate(STAGES), TOKEN_FILE)),
+        _ => Ok(()),
     }
 }
 
-/// Checks the number of layers on each stage, as far as possible without the model.
-fn one_each(layers: &[usize], stages: usize) -> Result<(), String> {
+/// The mistake in the numbers of layers on each stage, if it can be found without the model.
+fn layer_mistake(layers: &[usize], stages: usize) -> Option<String> {
     let counts = layers.len();
     if counts != stages {
-        return Err(format!(
-            "has layers for {counts} {}, the pipeline has {stages}",
-            if counts == 1 { "stage" } else { "stages" }
+        let noun = if counts == 1 { "stage" } else { "stages" };
+        return Some(format!(
+            "has layers for {counts} {noun}, the pipeline has {stages}"
         ));
     }
-    match layers.iter().position(|&count| count == 0) {
-        Some(stage) => Err(format!(
-            "stage {stage} has 0 layers; every stage needs at least 1"
-        )),
-        None => Ok(()),
-    }
+    let empty = layers.iter().position(|&count| count == 0)?;
+    Some(format!(
+        "stage {empty} has 0 layers; every stage needs at least 1"
+    ))
 }

@@ -2,8 +2,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-use super::{ParseWorkerError, WorkerAddress};
-use crate::DeviceChoice;
+use super::WorkerAddress;
+use crate::{DeviceChoice, ParseError};
 
 /// The location of a stage. In a configuration, `D` is a [`DeviceChoice`], and it is written `cpu`,
 /// `cuda:1`, `wgpu:0` or `remote:<id>@<host>:<port>`.
@@ -21,32 +21,19 @@ impl<D> From<D> for StageLocation<D> {
     }
 }
 
-/// Error of a text that names no stage.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ParseStageError {
-    /// Neither a device nor a worker.
-    #[error(
-        "unknown device `{0}`: expected auto, cpu, wgpu, wgpu:<index>, cuda, cuda:<index> or \
-         remote:<id>@<host>:<port>"
-    )]
-    Device(String),
-    /// A worker with an invalid address.
-    #[error(transparent)]
-    Worker(#[from] ParseWorkerError),
-}
-
 impl FromStr for StageLocation {
-    type Err = ParseStageError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("remote:") {
             return Ok(Self::Remote(text.parse()?));
         }
-        match text.parse() {
-            Ok(device) => Ok(Self::Device(device)),
-            Err(_) => Err(ParseStageError::Device(text.to_owned())),
-        }
+        text.parse().map(Self::Device).map_err(|_| {
+            ParseError(format!(
+                "unknown device `{text}`: expected auto, cpu, wgpu, wgpu:<index>, cuda, \
+                 cuda:<index> or remote:<id>@<host>:<port>"
+            ))
+        })
     }
 }
 

@@ -1,12 +1,11 @@
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Serialize, Serializer,
-    de::{Deserialize, Deserializer, Error, Visitor},
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Units of a size. Where two write a size equally short, the first is used.
+use crate::{ParseError, alternatives::NumberOrText};
+
+/// Units of a size. If two write a size equally short, the first is used.
 const UNITS: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -27,11 +26,6 @@ pub enum MemoryLimit {
     /// Bytes; above 0.
     Bytes(u64),
 }
-
-/// A text that does not parse as a size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no size: expected a number and a unit, such as 20GiB or 1.5TB")]
-pub struct ParseSizeError(String);
 
 impl MemoryLimit {
     /// The limit in bytes on a device with `device_bytes`, at most `device_bytes`.
@@ -60,14 +54,15 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 impl FromStr for MemoryLimit {
-    type Err = ParseSizeError;
+    type Err = ParseError;
 
     /// Reads a size; a fraction is a number, not a text.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match parse_size(text.trim()) {
-            Some(bytes) => Ok(Self::Bytes(bytes)),
-            None => Err(ParseSizeError(text.to_owned())),
-        }
+        parse_size(text.trim()).map(Self::Bytes).ok_or_else(|| {
+            ParseError(format!(
+                "`{text}` is no size: expected a number and a unit, such as 20GiB or 1.5TB"
+            ))
+        })
     }
 }
 
@@ -97,33 +92,11 @@ impl Serialize for MemoryLimit {
 
 impl<'de> Deserialize<'de> for MemoryLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(MemoryLimitVisitor)
-    }
-}
-
-struct MemoryLimitVisitor;
-
-impl Visitor<'_> for MemoryLimitVisitor {
-    type Value = MemoryLimit;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a fraction of the device's memory such as 0.9, or a size such as 20GiB")
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<MemoryLimit, E> {
-        Ok(MemoryLimit::Fraction(value as f64))
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<MemoryLimit, E> {
-        Ok(MemoryLimit::Fraction(value as f64))
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<MemoryLimit, E> {
-        Ok(MemoryLimit::Fraction(value))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<MemoryLimit, E> {
-        text.parse().map_err(E::custom)
+        deserializer.deserialize_any(NumberOrText {
+            expecting: "a fraction of the device's memory such as 0.9, or a size such as 20GiB",
+            number: Self::Fraction,
+            text: str::parse,
+        })
     }
 }
 

@@ -2,6 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MemoryLimit;
+use crate::{ConfigError, written::Written};
 
 /// Which adapters train at the same time, and in which groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +37,48 @@ impl Default for SchedulerConfig {
             max_slowdown: 1.2,
             max_adapters: None,
             aging: None,
+        }
+    }
+}
+
+impl SchedulerConfig {
+    /// Checks the ranges of the section.
+    ///
+    /// # Errors
+    ///
+    /// The first value out of its range, with its place.
+    pub(crate) fn check(&self, written: Written<'_>) -> Result<(), ConfigError> {
+        let refuse = |field: &str, problem: String| {
+            Err(written.invalid(&format!("scheduler.{field}"), problem))
+        };
+        match self.memory_limit {
+            MemoryLimit::Fraction(fraction) if !(fraction > 0.0 && fraction <= 1.0) => {
+                let problem = format!(
+                    "a fraction must be above 0 and at most 1, got {fraction}; a size has a unit, \
+                     such as 20GiB"
+                );
+                return refuse("memory_limit", problem);
+            }
+            MemoryLimit::Bytes(0) => {
+                return refuse("memory_limit", "must be above 0, got 0 bytes".to_owned());
+            }
+            _ => {}
+        }
+        let slowdown = self.max_slowdown;
+        if !(slowdown.is_finite() && slowdown >= 1.0) {
+            let problem = format!("must be finite and at least 1, got {slowdown}");
+            return refuse("max_slowdown", problem);
+        }
+        if self.max_adapters == Some(0) {
+            let problem = "must be at least 1, got 0; leave it out for no cap";
+            return refuse("max_adapters", problem.to_owned());
+        }
+        match self.aging {
+            Some(seconds) if !(seconds.is_finite() && seconds > 0.0) => refuse(
+                "aging",
+                format!("must be finite and above 0, got {seconds}; leave it out for none"),
+            ),
+            _ => Ok(()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! From grids to adapters, in the tree: so that a point has its defaults, checks and places as any
-//! other adapter.
+//! Turns grids into adapters in the tree, so that a point has defaults, checks and places as any other
+//! adapter.
 
 use super::{
     SweepFile,
@@ -9,9 +9,8 @@ use super::{
 };
 use crate::{
     ConfigError,
-    place::{Location, Source},
-    suggest::Candidates,
-    tree::{Key, Node, Value},
+    place::Source,
+    tree::{Node, Value},
 };
 
 /// Appends the points of every sweep to the adapters of the tree.
@@ -19,10 +18,9 @@ use crate::{
 /// # Errors
 ///
 /// A sweep of the wrong form; a base that does not exist; a grid without points or with too many; a
-/// setting that cannot be in one.
+/// setting that a grid cannot have.
 pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, ConfigError> {
-    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
-    let written = adapters.to_vec();
+    let written = tree.list("adapters").to_vec();
     let mut of_adapters: Vec<Option<Point>> = written.iter().map(|_| None).collect();
     let mut points = Vec::new();
     if let Some(sweeps) = tree.get("sweep") {
@@ -56,7 +54,7 @@ pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, 
     })
 }
 
-/// Makes adapters where there are none. Anything but a list stays, and is reported as such.
+/// Adds the points to the list of adapters, or creates it. Another value stays and is reported later.
 fn append(tree: &mut Node, points: Vec<Node>) {
     if let Some(adapters) = tree.get_mut("adapters") {
         match &mut adapters.value {
@@ -71,19 +69,14 @@ fn append(tree: &mut Node, points: Vec<Node>) {
 
 /// Every choice of one value of each axis; the last axis changes fastest. None without axes.
 fn combinations(axes: &[Axis]) -> Vec<Vec<&Node>> {
-    let mut chosen: Vec<Vec<&Node>> = Vec::new();
-    for (position, axis) in axes.iter().enumerate() {
-        if position == 0 {
-            chosen = axis.values.iter().map(|value| vec![value]).collect();
-            continue;
-        }
-        let with = |values: &Vec<_>, value| [values.as_slice(), &[value]].concat();
-        chosen = chosen
-            .iter()
-            .flat_map(|values| axis.values.iter().map(move |value| with(values, value)))
-            .collect();
+    if axes.is_empty() {
+        return Vec::new();
     }
-    chosen
+    axes.iter().fold(vec![Vec::new()], |chosen, axis| {
+        let with = |values: &Vec<_>, value| [values.as_slice(), &[value]].concat();
+        let longer = |values| axis.values.iter().map(move |value| with(values, value));
+        chosen.iter().flat_map(longer).collect()
+    })
 }
 
 /// One sweep that is being read.
@@ -97,21 +90,14 @@ struct SweepReader<'a> {
     source: &'a Source<'a>,
 }
 
-impl SweepReader<'_> {
+impl<'a> SweepReader<'a> {
     fn key(&self, field: &str) -> String {
         format!("sweep[{}].{field}", self.sweep)
     }
 
-    fn invalid(&self, field: &str, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(self.location(field)),
-            key: self.key(field),
-            problem,
-        }
-    }
-
-    fn location(&self, field: &str) -> Location {
-        self.node.get(field).unwrap_or(self.node).location
+    fn invalid(&self, field: &str, problem: impl Into<String>) -> ConfigError {
+        self.source
+            .invalid(self.node.locate(field), self.key(field), problem)
     }
 
     /// Index of the base.
@@ -119,24 +105,23 @@ impl SweepReader<'_> {
         let Some(name) = &file.base else {
             return Ok(None);
         };
-        let names = self
-            .written
-            .iter()
-            .filter_map(|node| node.get("name")?.text());
+        let name_of = |node: &'a Node| node.get("name")?.text();
         let found = self
             .written
             .iter()
-            .position(|node| node.get("name").and_then(Node::text) == Some(name.as_str()));
-        match found {
-            Some(index) => Ok(Some(index)),
-            None => Err(ConfigError::UnknownName {
-                place: self.source.place(self.location("base")),
-                key: self.key("base"),
-                what: "adapter",
-                name: name.clone(),
-                valid: Candidates::of(name, names),
-            }),
+            .position(|node| name_of(node) == Some(name));
+        if found.is_none() {
+            let (location, names) = (self.node.locate("base"), self.written.iter());
+            let names = names.filter_map(name_of);
+            return Err(self.source.unknown_name(
+                location,
+                self.key("base"),
+                "adapter",
+                name,
+                names,
+            ));
         }
+        Ok(found)
     }
 
     /// The axes of the grid; none if the sweep names its adapters.
@@ -146,17 +131,13 @@ impl SweepReader<'_> {
                 [("grid", file.grid.is_some()), ("base", file.base.is_some())]
             {
                 if is_written {
-                    let problem = "has no meaning together with `adapters`";
-                    return Err(self.invalid(field, problem.to_owned()));
+                    return Err(self.invalid(field, "has no meaning together with `adapters`"));
                 }
             }
             return Ok(Vec::new());
         }
         let Some(grid) = self.node.get("grid").filter(|_| file.grid.is_some()) else {
-            return Err(ConfigError::MissingKey {
-                place: self.source.place(self.node.location),
-                key: self.key("grid"),
-            });
+            return Err(self.source.missing(self.node.location, self.key("grid")));
         };
         let key = self.key("grid");
         let reader = GridReader {
@@ -190,11 +171,9 @@ impl SweepReader<'_> {
             .iter()
             .map(|axis| axis.path.as_str())
             .zip(values.iter().copied());
-        let location = self.location("name");
-        let mut adapter = match base.and_then(|base| self.written.get(base)) {
-            Some(base) => base.clone().at(location),
-            None => Node::new(Value::Mapping(Vec::<(Key, Node)>::new())).at(location),
-        };
+        let location = self.node.locate("name");
+        let base = base.and_then(|base| self.written.get(base)).cloned();
+        let mut adapter = base.unwrap_or_else(|| Node::mapping([])).at(location);
         let name = point_name(&file.name, settings.clone());
         adapter.set("name", Node::string(name).at(location));
         for (path, value) in settings {

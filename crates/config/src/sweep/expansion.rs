@@ -24,19 +24,16 @@ impl Expansion {
             return locate_written(tree, adapter, field);
         };
         let sweep = point.sweep;
-        let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
-        let node = adapters.get(adapter).unwrap_or(tree);
+        let node = tree.list("adapters").get(adapter).unwrap_or(tree);
         if point.paths.iter().any(|path| path == field) {
-            let location = node.find(field).unwrap_or(node).location;
-            (location, format!("sweep[{sweep}].grid.{field}"))
+            (node.locate(field), format!("sweep[{sweep}].grid.{field}"))
         } else if field == "name" {
             (node.location, format!("sweep[{sweep}].name"))
         } else if let Some(base) = point.base {
             locate_written(tree, base, field)
         } else {
-            let written = tree.get("defaults").and_then(|node| node.find(field));
-            let location = written.unwrap_or(node).location;
-            (location, format!("defaults.{field}"))
+            let key = format!("defaults.{field}");
+            (tree.find(&key).unwrap_or(node).location, key)
         }
     }
 
@@ -49,15 +46,16 @@ impl Expansion {
 }
 
 fn locate_written(tree: &Node, index: usize, field: &str) -> (Location, String) {
-    let adapters = tree.get("adapters").map(Node::items).unwrap_or_default();
-    let adapter = adapters.get(index);
-    let written = |node: Option<&Node>| node.and_then(|node| node.find(field)).map(|n| n.location);
-    let own = format!("adapters[{index}].{field}");
-    if let Some(location) = written(adapter) {
-        (location, own)
-    } else if let Some(location) = written(tree.get("defaults")) {
-        (location, format!("defaults.{field}"))
-    } else {
-        (adapter.unwrap_or(tree).location, own)
+    let adapter = tree.list("adapters").get(index);
+    let default = format!("defaults.{field}");
+    match (
+        adapter.and_then(|node| node.find(field)),
+        tree.find(&default),
+    ) {
+        (None, Some(node)) => (node.location, default),
+        (own, _) => {
+            let node = own.or(adapter).unwrap_or(tree);
+            (node.location, format!("adapters[{index}].{field}"))
+        }
     }
 }

@@ -6,8 +6,8 @@ use crate::{
 };
 use serde::Deserialize;
 
-/// Points of all grids of a run: more are taken for a mistake, and what a run writes of them would be
-/// too long a file to read again.
+/// Most points of all grids of a run: more are probably a mistake, and their resolved configuration
+/// would be too long for the YAML parser.
 pub(super) const MOST_POINTS: usize = 1024;
 
 /// One setting of a grid and its values, in the order of the file.
@@ -18,8 +18,8 @@ pub(super) struct Axis {
     pub(super) values: Vec<Node>,
 }
 
-/// Rewrites every grid so that each of its keys is a whole dotted path, which is what overrides look
-/// for: `{train: {learning_rate: []}}` becomes `{train.learning_rate: []}`.
+/// Rewrites every grid so that each of its keys is a whole dotted path, as overrides expect:
+/// `{train: {learning_rate: []}}` becomes `{train.learning_rate: []}`.
 pub(crate) fn flatten_grids(tree: &mut Node) {
     let Some(sweeps) = tree.get_mut("sweep") else {
         return;
@@ -50,7 +50,7 @@ fn flatten(entries: Vec<(Key, Node)>, parent: &str, flat: &mut Vec<(Key, Node)>)
 /// The settings of a point that the grid sets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read to learn whether it can be")]
+#[expect(dead_code, reason = "only to check that it can be read")]
 struct PointFile {
     lora: Option<LoraSettings>,
     train: Option<TrainSettings>,
@@ -72,18 +72,13 @@ impl GridReader<'_> {
     /// written twice; no values.
     pub(super) fn axes(&self, grid: &Node) -> Result<Vec<Axis>, ConfigError> {
         let Value::Mapping(entries) = &grid.value else {
-            return Err(self.invalid(
-                grid.location,
-                None,
-                format!(
-                    "expected a mapping of settings to lists, found {}",
-                    grid.describe()
-                ),
-            ));
+            let found = grid.describe();
+            let problem = format!("expected a mapping of settings to lists, found {found}");
+            return Err(self.source.invalid(grid.location, self.key, problem));
         };
         if entries.is_empty() {
-            let problem = "must name at least one setting, such as lora.r".to_owned();
-            return Err(self.invalid(grid.location, None, problem));
+            let problem = "must name at least one setting, such as lora.r";
+            return Err(self.source.invalid(grid.location, self.key, problem));
         }
         let known = settable();
         let mut axes: Vec<Axis> = Vec::new();
@@ -92,19 +87,18 @@ impl GridReader<'_> {
             if SHARED.contains(&path.as_str()) {
                 let problem = "cannot differ within a sweep, whose adapters see the same rows in \
                                the same order and are compared by the same loss";
-                return Err(self.invalid(key.location, Some(path), problem.to_owned()));
+                return Err(self.invalid(key.location, path, problem));
             }
             if !known.contains(path) {
                 return Err(ConfigError::UnknownKey {
                     place: self.source.place(key.location),
                     key: path.clone(),
                     parent: self.key.to_owned(),
-                    valid: candidates(path),
+                    valid: Box::new(candidates(path)),
                 });
             }
             if axes.iter().any(|axis| axis.path == *path) {
-                let problem = "is written twice".to_owned();
-                return Err(self.invalid(key.location, Some(path), problem));
+                return Err(self.invalid(key.location, path, "is written twice"));
             }
             axes.push(Axis {
                 path: path.clone(),
@@ -117,40 +111,31 @@ impl GridReader<'_> {
     fn values(&self, path: &str, node: &Node) -> Result<Vec<Node>, ConfigError> {
         let Value::Sequence(values) = &node.value else {
             let problem = format!("expected a list of values, found {}", node.describe());
-            return Err(self.invalid(node.location, Some(path), problem));
+            return Err(self.invalid(node.location, path, problem));
         };
         if values.is_empty() {
-            let problem = "must have at least one value".to_owned();
-            return Err(self.invalid(node.location, Some(path), problem));
+            return Err(self.invalid(node.location, path, "must have at least one value"));
         }
         if values.len() > MOST_POINTS {
-            let problem = format!(
-                "has {} values, at most {MOST_POINTS} are taken",
-                values.len()
-            );
-            return Err(self.invalid(node.location, Some(path), problem));
+            let count = values.len();
+            let problem = format!("has {count} values, at most {MOST_POINTS} are taken");
+            return Err(self.invalid(node.location, path, problem));
         }
         for (index, value) in values.iter().enumerate() {
-            let mut point = Node::new(Value::Mapping(Vec::new())).at(value.location);
+            let mut point = Node::mapping([]).at(value.location);
             set(&mut point, path, value.clone());
             point.deserialize::<PointFile>(self.source, self.key)?;
             if values[..index].iter().any(|other| same(other, value)) {
                 let problem = format!("{} is written twice", value.describe());
-                return Err(self.invalid(value.location, Some(path), problem));
+                return Err(self.invalid(value.location, path, problem));
             }
         }
         Ok(values.clone())
     }
 
-    fn invalid(&self, location: Location, path: Option<&str>, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(location),
-            key: match path {
-                Some(path) => format!("{}.{path}", self.key),
-                None => self.key.to_owned(),
-            },
-            problem,
-        }
+    fn invalid(&self, at: Location, path: &str, problem: impl Into<String>) -> ConfigError {
+        self.source
+            .invalid(at, format!("{}.{path}", self.key), problem)
     }
 }
 
@@ -162,8 +147,7 @@ pub(super) fn set(node: &mut Node, path: &str, value: Node) {
         return;
     };
     if node.get(first).is_none() {
-        let empty = Node::new(Value::Mapping(Vec::new())).at(value.location);
-        node.set(first, empty);
+        node.set(first, Node::mapping([]).at(value.location));
     }
     if let Some(inner) = node.get_mut(first) {
         set(inner, rest, value);

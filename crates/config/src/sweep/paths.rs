@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 
 use crate::{LoraSettings, TrainSettings, suggest::Candidates};
 
-/// Settings that decide which rows an adapter sees, in which order, and what a loss is of.
+/// Settings that decide which rows an adapter sees, in which order, and which tokens its loss counts.
 pub(crate) const SHARED: [&str; 5] = [
     "dataset",
     "seed",
@@ -30,13 +30,9 @@ fn schema<T: JsonSchema>() -> schemars::Schema {
     schemars::schema_for!(T)
 }
 
-/// The settings of a grid where an unknown one was written. The one that was meant is found by the
-/// last part of the path, since people leave the first one out.
-#[expect(
-    clippy::unnecessary_box_returns,
-    reason = "every error holds it boxed, to stay small"
-)]
-pub(crate) fn candidates(written: &str) -> Box<Candidates> {
+/// The settings of a grid where an unknown one was written. The last part of the path is compared as
+/// well, since the first one is often left out.
+pub(crate) fn candidates(written: &str) -> Candidates {
     let paths = settable();
     let mut candidates = Candidates::of(written, paths.iter().map(String::as_str));
     if candidates.nearest.is_none() {

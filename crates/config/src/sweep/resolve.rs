@@ -1,55 +1,48 @@
 use super::{
-    EarlyStopping, Expansion, StoppingMetric, SweepConfig, SweepFile, file::EarlyStoppingFile,
-    paths::SHARED,
+    EarlyStopping, StoppingMetric, SweepConfig, SweepFile, file::EarlyStoppingFile, paths::SHARED,
 };
 use crate::{
-    AdapterConfig, ConfigError, RunConfig, Validation,
-    place::{Location, Source},
-    suggest::Candidates,
-    tree::Node,
-    validate::unsafe_name,
+    AdapterConfig, ConfigError, RunConfig, Validation, tree::Node, validate::unsafe_name,
+    written::Written,
 };
 
 /// The sweeps of a run whose adapters are known, points included.
 ///
 /// # Errors
 ///
-/// A name that cannot be or is taken; adapters that do not exist, are in two sweeps, or see other
-/// rows than each other; early stopping that cannot be.
+/// A name that is invalid or taken; adapters that do not exist, are in two sweeps, or see other
+/// rows than each other; invalid early stopping.
 pub(crate) fn resolve(
     files: Vec<SweepFile>,
     config: &RunConfig,
-    expansion: &Expansion,
-    tree: &Node,
-    source: &Source<'_>,
+    written: Written<'_>,
 ) -> Result<Vec<SweepConfig>, ConfigError> {
-    let nodes = tree.get("sweep").map(Node::items).unwrap_or_default();
     let mut sweeps: Vec<SweepConfig> = Vec::new();
     for (index, file) in files.into_iter().enumerate() {
         let check = Check {
             index,
-            node: nodes.get(index).unwrap_or(tree),
+            node: written
+                .tree
+                .list("sweep")
+                .get(index)
+                .unwrap_or(written.tree),
             config,
-            source,
+            written,
         };
         check.name(&file.name, &sweeps)?;
-        let adapters = match &file.adapters {
-            Some(names) => check.members(names, &sweeps)?,
-            None => expansion
-                .points(index)
-                .map(|i| &config.adapters[i])
-                .collect(),
+        let adapters = if let Some(names) = &file.adapters {
+            check.members(names, &sweeps)?
+        } else {
+            let points = written.expansion.points(index);
+            points.map(|point| &config.adapters[point]).collect()
         };
-        let early_stopping = match &file.early_stopping {
-            Some(stopping) => Some(check.early_stopping(stopping, &adapters)?),
-            None => None,
-        };
+        let early_stopping = file
+            .early_stopping
+            .map(|stopping| check.early_stopping(stopping, &adapters))
+            .transpose()?;
         sweeps.push(SweepConfig {
             name: file.name,
-            adapters: adapters
-                .iter()
-                .map(|adapter| adapter.name.clone())
-                .collect(),
+            adapters: adapters.iter().map(|a| a.name.clone()).collect(),
             early_stopping,
         });
     }
@@ -61,24 +54,19 @@ struct Check<'a> {
     index: usize,
     node: &'a Node,
     config: &'a RunConfig,
-    source: &'a Source<'a>,
+    written: Written<'a>,
 }
 
 impl<'a> Check<'a> {
-    fn location(&self, path: &str) -> Location {
-        self.node.find(path).unwrap_or(self.node).location
+    fn key(&self, path: &str) -> String {
+        format!("sweep[{}].{path}", self.index)
     }
 
-    fn invalid(&self, path: &str, problem: String) -> ConfigError {
-        self.invalid_at(self.location(path), path, problem)
-    }
-
-    fn invalid_at(&self, location: Location, path: &str, problem: String) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.source.place(location),
-            key: format!("sweep[{}].{path}", self.index),
-            problem,
-        }
+    fn invalid(&self, path: &str, problem: impl Into<String>) -> ConfigError {
+        let location = self.node.locate(path);
+        self.written
+            .source
+            .invalid(location, self.key(path), problem)
     }
 
     fn name(&self, name: &str, others: &[SweepConfig]) -> Result<(), ConfigError> {
@@ -86,13 +74,11 @@ impl<'a> Check<'a> {
             return Err(self.invalid("name", problem));
         }
         let same = |other: &SweepConfig| other.name.eq_ignore_ascii_case(name);
-        match others.iter().position(same) {
-            None => Ok(()),
-            Some(first) => {
-                let problem = format!("`{name}` is already the name of sweep[{first}]");
-                Err(self.invalid("name", problem))
-            }
+        if let Some(first) = others.iter().position(same) {
+            let problem = format!("`{name}` is already the name of sweep[{first}]");
+            return Err(self.invalid("name", problem));
         }
+        Ok(())
     }
 
     /// The adapters that a sweep names.
@@ -102,56 +88,46 @@ impl<'a> Check<'a> {
         others: &[SweepConfig],
     ) -> Result<Vec<&'a AdapterConfig>, ConfigError> {
         if names.is_empty() {
-            return Err(self.invalid("adapters", "must name at least one adapter".to_owned()));
+            return Err(self.invalid("adapters", "must name at least one adapter"));
         }
-        let nodes = self
-            .node
-            .get("adapters")
-            .map(Node::items)
-            .unwrap_or_default();
+        let (source, adapters) = (self.written.source, &self.config.adapters);
         let mut members: Vec<&AdapterConfig> = Vec::new();
         for (position, name) in names.iter().enumerate() {
+            let nodes = self.node.list("adapters");
             let location = nodes.get(position).unwrap_or(self.node).location;
-            let path = format!("adapters[{position}]");
-            let adapters = &self.config.adapters;
+            let key = self.key(&format!("adapters[{position}]"));
             let Some(member) = adapters.iter().find(|adapter| adapter.name == *name) else {
                 let all = adapters.iter().map(|adapter| adapter.name.as_str());
-                return Err(ConfigError::UnknownName {
-                    place: self.source.place(location),
-                    key: format!("sweep[{}].{path}", self.index),
-                    what: "adapter",
-                    name: name.clone(),
-                    valid: Candidates::of(name, all),
-                });
+                return Err(source.unknown_name(location, key, "adapter", name, all));
             };
-            if names[..position].contains(name) {
-                return Err(self.invalid_at(location, &path, format!("`{name}` is named twice")));
-            }
-            if let Some(other) = others.iter().find(|sweep| sweep.adapters.contains(name)) {
-                let problem = format!("`{name}` is in sweep `{}` already", other.name);
-                return Err(self.invalid_at(location, &path, problem));
-            }
-            if let Some(first) = members.first()
-                && let Some(field) = other_rows(first, member)
-            {
-                let problem = format!(
+            let other = others.iter().find(|sweep| sweep.adapters.contains(name));
+            let differs = members
+                .first()
+                .and_then(|first| Some((first, other_rows(first, member)?)));
+            let problem = if names[..position].contains(name) {
+                format!("`{name}` is named twice")
+            } else if let Some(other) = other {
+                format!("`{name}` is in sweep `{}` already", other.name)
+            } else if let Some((first, field)) = differs {
+                format!(
                     "`{name}` has another `{field}` than `{}`: adapters of a sweep see the same \
                      rows in the same order",
                     first.name
-                );
-                return Err(self.invalid_at(location, &path, problem));
-            }
-            members.push(member);
+                )
+            } else {
+                members.push(member);
+                continue;
+            };
+            return Err(source.invalid(location, key, problem));
         }
         Ok(members)
     }
 
     fn early_stopping(
         &self,
-        file: &EarlyStoppingFile,
+        file: EarlyStoppingFile,
         adapters: &[&AdapterConfig],
     ) -> Result<EarlyStopping, ConfigError> {
-        let field = |field: &str| format!("early_stopping.{field}");
         // Adapters of a sweep share one dataset.
         let dataset = adapters
             .first()
@@ -170,29 +146,29 @@ impl<'a> Check<'a> {
                 "dataset `{name}` has no validation rows; set `datasets.{name}.validation` or \
                  compare by train_loss"
             );
-            return Err(self.invalid(&field("metric"), problem));
+            return Err(self.invalid("early_stopping.metric", problem));
         }
         if file.grace_period == 0 {
-            let problem = "must be at least 1, got 0".to_owned();
-            return Err(self.invalid(&field("grace_period"), problem));
+            let problem = "must be at least 1, got 0";
+            return Err(self.invalid("early_stopping.grace_period", problem));
         }
-        let factor = file
+        let reduction_factor = file
             .reduction_factor
             .unwrap_or(EarlyStopping::REDUCTION_FACTOR);
-        if factor < 2 {
-            let problem = format!("must be at least 2, got {factor}");
-            return Err(self.invalid(&field("reduction_factor"), problem));
+        if reduction_factor < 2 {
+            let problem = format!("must be at least 2, got {reduction_factor}");
+            return Err(self.invalid("early_stopping.reduction_factor", problem));
         }
         if let Some(multiple) = file.divergence
             && !(multiple.is_finite() && multiple > 1.0)
         {
             let problem = format!("must be finite and above 1, got {multiple}");
-            return Err(self.invalid(&field("divergence"), problem));
+            return Err(self.invalid("early_stopping.divergence", problem));
         }
         Ok(EarlyStopping {
             metric,
             grace_period: file.grace_period,
-            reduction_factor: factor,
+            reduction_factor,
             divergence: file.divergence,
         })
     }

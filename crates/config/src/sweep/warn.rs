@@ -1,4 +1,4 @@
-use crate::{AdapterConfig, RunConfig};
+use crate::{RunConfig, TrainSettings};
 
 /// Warnings about legal but probably unintended sweeps, a sentence each.
 pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
@@ -7,33 +7,22 @@ pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
         let Some(stopping) = &sweep.early_stopping else {
             continue;
         };
-        let members: Vec<_> = config
-            .adapters
-            .iter()
-            .filter(|a| sweep.adapters.contains(&a.name))
-            .collect();
-        let rows = |a: &AdapterConfig| {
-            let train = &a.train;
-            train
-                .batch_size
-                .saturating_mul(train.gradient_accumulation_steps)
-        };
-        if members
-            .windows(2)
-            .any(|pair| rows(pair[0]) != rows(pair[1]))
-        {
+        let mut members: Vec<&TrainSettings> = Vec::new();
+        for adapter in &config.adapters {
+            if sweep.adapters.contains(&adapter.name) {
+                members.push(&adapter.train);
+            }
+        }
+        let rows = |t: &TrainSettings| t.batch_size.saturating_mul(t.gradient_accumulation_steps);
+        if members.iter().any(|train| rows(train) != rows(members[0])) {
             warnings.push(format!(
                 "sweep `{}`: its adapters take different numbers of rows in a step, and early \
                  stopping compares them after the same number of steps",
                 sweep.name
             ));
         }
-        let ends = |a: &&AdapterConfig| {
-            a.train
-                .max_steps
-                .is_some_and(|s| s <= stopping.grace_period)
-        };
-        if members.iter().copied().all(|a| ends(&a)) {
+        let ends = |t: &&TrainSettings| t.max_steps.is_some_and(|s| s <= stopping.grace_period);
+        if members.iter().all(ends) {
             warnings.push(format!(
                 "sweep `{}`: no adapter takes more than grace_period {} steps, none is stopped \
                  early",

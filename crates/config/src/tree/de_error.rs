@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// A mistake, the innermost place known for it, and the path to it from the outside in reverse.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}")]
 pub(crate) struct DeError {
     kind: Kind,
     location: Location,
@@ -27,17 +28,21 @@ pub(super) enum Step {
     Index(usize),
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum Kind {
+    #[error("unknown key `{key}`")]
     UnknownKey {
         key: String,
         valid: &'static [&'static str],
     },
+    #[error("unknown value `{name}`")]
     UnknownName {
         name: String,
         valid: &'static [&'static str],
     },
+    #[error("missing key `{0}`")]
     MissingKey(&'static str),
+    #[error("{0}")]
     Problem(String),
 }
 
@@ -74,7 +79,7 @@ impl DeError {
         match self.kind {
             Kind::UnknownKey { key, valid } => ConfigError::UnknownKey {
                 place,
-                valid: Candidates::of(&key, valid.iter().copied()),
+                valid: Box::new(Candidates::of(&key, valid.iter().copied())),
                 key,
                 parent: path,
             },
@@ -82,7 +87,7 @@ impl DeError {
                 place,
                 key: path,
                 what: if valid == NAMES { "module" } else { "value" },
-                valid: Candidates::of(&name, valid.iter().copied()),
+                valid: Box::new(Candidates::of(&name, valid.iter().copied())),
                 name,
             },
             Kind::MissingKey(key) => ConfigError::MissingKey {
@@ -171,16 +176,3 @@ fn shown(found: Unexpected<'_>) -> String {
         other => other.to_string(),
     }
 }
-
-impl fmt::Display for DeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::UnknownKey { key, .. } => write!(f, "unknown key `{key}`"),
-            Kind::UnknownName { name, .. } => write!(f, "unknown value `{name}`"),
-            Kind::MissingKey(key) => write!(f, "missing key `{key}`"),
-            Kind::Problem(problem) => f.write_str(problem),
-        }
-    }
-}
-
-impl std::error::Error for DeError {}

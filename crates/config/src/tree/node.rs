@@ -1,16 +1,16 @@
-//! A value of any of the formats, with the place it was written at.
+//! A value of any format, with its place.
 
 use super::words::quoted;
 use crate::{ConfigError, place::Location, place::Source};
 
-/// A value and where it is written.
+/// A value and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
     pub(crate) location: Location,
 }
 
-/// A key of a mapping and where it is written.
+/// A key of a mapping and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) name: String,
@@ -43,18 +43,13 @@ impl Node {
         Self::new(Value::String(text.into()))
     }
 
-    /// A mapping without a place.
+    /// A mapping of these values and their places, without a place of its own.
     pub(crate) fn mapping(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
-        let entry = |(name, node): (&str, Self)| {
-            (
-                Key {
-                    name: name.to_owned(),
-                    location: node.location,
-                },
-                node,
-            )
-        };
-        Self::new(Value::Mapping(entries.into_iter().map(entry).collect()))
+        let mut mapping = Self::new(Value::Mapping(Vec::new()));
+        for (name, node) in entries {
+            mapping.set(name, node);
+        }
+        mapping
     }
 
     /// The same value at another place.
@@ -105,6 +100,16 @@ impl Node {
         path.split('.').try_fold(self, Self::get)
     }
 
+    /// The place of the value at a path of keys, or of this node if there is none.
+    pub(crate) fn locate(&self, path: &str) -> Location {
+        self.find(path).unwrap_or(self).location
+    }
+
+    /// The items of the list under a key; nothing if there is none.
+    pub(crate) fn list(&self, name: &str) -> &[Self] {
+        self.get(name).map(Self::items).unwrap_or_default()
+    }
+
     /// Sets a key of a mapping, replacing its value. A `null` becomes a mapping first; any other
     /// value is left alone and `false` returned.
     pub(crate) fn set(&mut self, name: &str, node: Self) -> bool {
@@ -140,14 +145,6 @@ impl Node {
             items
         } else {
             &mut []
-        }
-    }
-
-    /// The names of a mapping's keys; nothing for any other value.
-    pub(crate) fn keys(&self) -> Vec<&str> {
-        match &self.value {
-            Value::Mapping(entries) => entries.iter().map(|(key, _)| key.name.as_str()).collect(),
-            _ => Vec::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! From text to a tree, by the file's extension.
+//! Parses text to a tree, by the file's extension.
 
 use std::fs;
 
@@ -15,7 +15,10 @@ use crate::{
     place::{Location, Source},
 };
 
-/// Reads a file as YAML, TOML or JSON, whichever its extension says.
+/// Most lists and mappings around a value of YAML. Each takes about 30 kB of stack in a debug build.
+const DEEPEST: usize = 32;
+
+/// Reads a file as YAML, TOML or JSON, by its extension.
 ///
 /// # Errors
 ///
@@ -41,22 +44,23 @@ pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
         Ok(text) => parse(text),
         Err(error) => Err(not_utf8(&bytes, error.valid_up_to())),
     };
-    parsed.map_err(|(location, problem)| ConfigError::Syntax {
-        place: source.place(location),
-        problem,
-    })
+    parsed.map_err(|mistake| malformed(mistake, source))
 }
 
-/// Reads YAML text that is no file.
+/// Reads YAML text that is not from a file.
 ///
 /// # Errors
 ///
 /// The text is not well formed.
 pub(crate) fn read_text(text: &str, source: &Source<'_>) -> Result<Node, ConfigError> {
-    read_yaml(text).map_err(|(location, problem)| ConfigError::Syntax {
+    read_yaml(text).map_err(|mistake| malformed(mistake, source))
+}
+
+fn malformed((location, problem): (Location, String), source: &Source<'_>) -> ConfigError {
+    ConfigError::Syntax {
         place: source.place(location),
         problem,
-    })
+    }
 }
 
 /// Reads the value of an override, a YAML scalar, list or mapping.
@@ -70,13 +74,14 @@ pub(crate) fn read_fragment(text: &str, location: Location) -> Result<Node, Stri
     Ok(node)
 }
 
-/// A tree, or where the text is not well formed and why.
+/// A tree, or the place and the problem of malformed text.
 type Parsed = Result<Node, (Location, String)>;
 
 fn read_yaml(text: &str) -> Parsed {
     let options = serde_saphyr::options! { strict_booleans: true,
     // Validation refuses these with the key's path.
-    non_finite_float_policy: NonFiniteFloatPolicy::PassThrough, with_snippet: false };
+    non_finite_float_policy: NonFiniteFloatPolicy::PassThrough, with_snippet: false,
+    budget: serde_saphyr::budget! { max_depth: DEEPEST } };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let location = error
             .location()
@@ -85,7 +90,7 @@ fn read_yaml(text: &str) -> Parsed {
     })
 }
 
-/// The parser's words without its API's: it repeats the position and names Rust options.
+/// The parser's message without the position and the names of Rust options.
 fn yaml_problem(error: &YamlError) -> String {
     match error {
         YamlError::DuplicateMappingKey { key, .. } => match key {
@@ -109,11 +114,11 @@ fn not_utf8(bytes: &[u8], valid: usize) -> (Location, String) {
         "byte {:#04x} is not UTF-8 text; save the file as UTF-8",
         bytes[valid]
     );
-    (Lines { text }.location(valid), problem)
+    (Lines(text).location(valid), problem)
 }
 
 fn read_json(text: &str) -> Parsed {
-    // YAML's grammar finds the positions, JSON's decides what is allowed.
+    // JSON's parser refuses other YAML; YAML's parser knows the positions.
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
         let text = error.to_string();
         let problem = text.split(" at line ").next().unwrap_or(&text);
@@ -125,7 +130,7 @@ fn read_json(text: &str) -> Parsed {
 }
 
 fn read_toml(text: &str) -> Parsed {
-    let lines = Lines { text };
+    let lines = Lines(text);
     let table = DeTable::parse(text).map_err(|error| {
         let location = error
             .span()
@@ -140,13 +145,11 @@ fn read_toml(text: &str) -> Parsed {
 }
 
 /// Turns byte offsets into lines and columns.
-struct Lines<'a> {
-    text: &'a str,
-}
+struct Lines<'a>(&'a str);
 
 impl Lines<'_> {
     fn location(&self, offset: usize) -> Location {
-        let before = self.text.get(..offset).unwrap_or(self.text);
+        let before = self.0.get(..offset).unwrap_or(self.0);
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
         Location::At(line as u64, column as u64)
