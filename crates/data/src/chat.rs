@@ -66,15 +66,7 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        self.render_named(PLAIN, messages, &Value::from(()), add_generation_prompt)
-    }
-
-    /// The whole text of a row's chat.
-    pub(crate) fn render_conversation(
-        &self,
-        conversation: &Conversation,
-    ) -> Result<String, TemplateError> {
-        self.render_named(PLAIN, &conversation.messages, &conversation.tools, false)
+        self.render_with(messages, &Value::from(()), add_generation_prompt)
     }
 
     /// Byte ranges of `whole`, the conversation's rendering, that are trained on.
@@ -117,7 +109,7 @@ impl ChatTemplate {
     }
 
     /// The text of some messages, without generation marks.
-    pub(crate) fn render_plain(
+    pub(crate) fn render_with(
         &self,
         messages: &[Message],
         tools: &Value,

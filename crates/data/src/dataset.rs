@@ -14,7 +14,7 @@ use crate::{
     format::DetectedFormat,
     message::Message,
     oddities::Oddities,
-    preview::{self, Preview},
+    preview::{Preview, render_masked},
     reader,
     render::{Renderer, RowText},
     row::Row,
@@ -81,38 +81,27 @@ impl Dataset {
         })?;
         let format = DetectedFormat {
             columns,
-            detected,
             template: template.is_some(),
         };
 
         let rows: Vec<Row> = files.into_iter().flat_map(|(_, rows)| rows).collect();
         if rows.is_empty() {
-            return Err(DataError::NoPath {
-                dataset: name.to_owned(),
-            });
+            return Err(DataError::NoPath(name.to_owned()));
         }
         let oddities = check(&renderer, &rows, detected)?;
         if oddities.empty == rows.len() && !matches!(renderer, Renderer::Chat { .. }) {
+            let empty = |column: &str| NoTarget::Empty(column.to_owned());
+            let column = renderer.target_column();
             return Err(DataError::NothingInRows {
                 dataset: name.to_owned(),
                 split: "training",
                 rows: rows.len(),
-                reason: renderer
-                    .target_column()
-                    .map_or(NoTarget::NothingRendered, |column| NoTarget::Empty {
-                        column: column.to_owned(),
-                    }),
+                reason: column.map_or(NoTarget::NothingRendered, empty),
             });
         }
         let about = format!("dataset {name}");
         warnings.extend(oddities.warnings(&about, rows.len(), &renderer));
-        warnings.extend(
-            odd_settings(config, &renderer).map(|(message, hint)| Warning {
-                about: about.clone(),
-                message,
-                hint,
-            }),
-        );
+        warnings.extend(odd_settings(&about, config, &renderer));
         let (train, validation) = match &config.validation {
             Validation::File(path) => {
                 let validation = reader::read(path, &mut warnings)?;
@@ -123,14 +112,11 @@ impl Dataset {
             }
             Validation::Fraction(fraction) => {
                 let is_held_out = split::held_out(name, rows.len(), *fraction, seed)?;
-                let (validation, train): (Vec<_>, Vec<_>) = is_held_out
+                let mut is_held_out = is_held_out.into_iter();
+                let (validation, train): (Vec<_>, Vec<_>) = rows
                     .into_iter()
-                    .zip(rows)
-                    .partition(|(held_out, _)| *held_out);
-                let rows =
-                    |split: Vec<(bool, Row)>| split.into_iter().map(|(_, row)| row).collect();
-                let validation = (!validation.is_empty()).then(|| rows(validation));
-                (rows(train), validation)
+                    .partition(|_| is_held_out.next().unwrap_or(false));
+                (train, (!validation.is_empty()).then_some(validation))
             }
         };
         Ok(Self {
@@ -183,17 +169,14 @@ impl Dataset {
     ) -> Result<Encoded, DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
         let mut warnings = Vec::new();
-        let train =
-            self.encode_rows(&self.train, "training", tokenizer, &encoder, &mut warnings)?;
-        let validation = match &self.validation {
-            Some(rows) => {
-                Some(self.encode_rows(rows, "validation", tokenizer, &encoder, &mut warnings)?)
-            }
-            None => None,
-        };
+        let mut encode =
+            |rows: &_, split| self.encode_rows(rows, split, tokenizer, &encoder, &mut warnings);
+        let train = encode(&self.train, "training")?;
+        let validation = self.validation.as_ref();
+        let validation = validation.map(|rows| encode(rows, "validation"));
         Ok(Encoded {
             train,
-            validation,
+            validation: validation.transpose()?,
             warnings,
         })
     }
@@ -211,11 +194,18 @@ impl Dataset {
         rows: usize,
     ) -> Result<Vec<Preview>, DataError> {
         let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
-        self.train
-            .iter()
-            .take(rows)
-            .map(|row| preview::preview(row.location.clone(), encoder.encode(row)?, tokenizer))
-            .collect()
+        let preview = |row: &Row| {
+            let EncodedRow { sample, tokens } = encoder.encode(row)?;
+            Ok(Preview {
+                location: row.location.clone(),
+                tokens,
+                truncated: tokens > sample.len(),
+                dropped: sample.num_targets() == 0,
+                text: render_masked(&sample, tokenizer)?,
+                sample,
+            })
+        };
+        self.train.iter().take(rows).map(preview).collect()
     }
 
     fn encoder<'a>(
@@ -224,13 +214,8 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<Encoder<'a>, DataError> {
-        Encoder::new(
-            &self.name,
-            tokenizer,
-            &self.renderer,
-            max_seq_len,
-            train_on_prompt,
-        )
+        let (name, renderer) = (&self.name, &self.renderer);
+        Encoder::new(name, tokenizer, renderer, max_seq_len, train_on_prompt)
     }
 
     fn encode_rows(
@@ -246,15 +231,8 @@ impl Dataset {
         let mut samples = Vec::with_capacity(rows.len());
         let mut report = EncodeReport {
             rows: rows.len(),
-            kept: 0,
-            dropped_without_target: 0,
-            truncated: 0,
-            tokens_cut: 0,
-            with_eos_target: 0,
-            tokens: 0,
-            target_tokens: 0,
-            longest: 0,
             format: self.format.to_string(),
+            ..EncodeReport::default()
         };
         let mut without_target = Vec::new();
         for (row, encoded) in rows.iter().zip(encoded) {
@@ -279,20 +257,21 @@ impl Dataset {
         }
         let max_seq_len = encoder.max_seq_len();
         if samples.is_empty() {
-            if let Some(reason) = shared_reason(&without_target) {
-                return Err(DataError::NothingInRows {
-                    dataset: self.name.clone(),
+            let (dataset, rows) = (self.name.clone(), rows.len());
+            return Err(match shared_reason(&without_target) {
+                Some(reason) => DataError::NothingInRows {
+                    dataset,
                     split,
-                    rows: rows.len(),
+                    rows,
                     reason,
-                });
-            }
-            return Err(DataError::NoTargets {
-                dataset: self.name.clone(),
-                split,
-                rows: rows.len(),
-                max_seq_len,
-                longest: report.longest,
+                },
+                None => DataError::NoTargets {
+                    dataset,
+                    split,
+                    rows,
+                    max_seq_len,
+                    longest: report.longest,
+                },
             });
         }
         let mut about = format!("dataset {} at max_seq_len {max_seq_len}", self.name);
@@ -300,35 +279,26 @@ impl Dataset {
             about = format!("{about}, {split}");
         }
         warnings.extend(report.warnings(&about, max_seq_len));
-        let cut_off = without_target
-            .iter()
-            .filter(|(_, reason)| reason.is_none())
-            .count();
-        if cut_off > 0 {
-            warnings.push(Warning {
-                about: about.clone(),
-                message: format!(
-                    "{cut_off} of {} rows are dropped: all their targets are cut off",
-                    rows.len()
-                ),
-                hint: Some("raise train.max_seq_len to train on them"),
-            });
-        }
-        let mut void = without_target
+        let rows = rows.len();
+        let void: Vec<_> = without_target
             .iter()
             .filter_map(|(row, reason)| Some((row, reason.as_ref()?)))
-            .peekable();
-        if let Some((row, reason)) = void.peek().copied() {
-            let void = void.count();
-            let (location, rows) = (&row.location, rows.len());
-            warnings.push(Warning {
-                about,
-                message: format!(
-                    "{void} of {rows} rows have nothing to train on and are dropped, the first of them \
-                     at {location}: {reason}"
-                ),
-                hint: Some(reason.hint()),
-            });
+            .collect();
+        let cut_off = without_target.len() - void.len();
+        if cut_off > 0 {
+            let message =
+                format!("{cut_off} of {rows} rows are dropped: all their targets are cut off");
+            let hint = "raise train.max_seq_len to train on them";
+            warnings.push(Warning::new(&about, message, hint));
+        }
+        if let Some((row, reason)) = void.first() {
+            let message = format!(
+                "{} of {rows} rows have nothing to train on and are dropped, the first of them at \
+                 {}: {reason}",
+                void.len(),
+                row.location
+            );
+            warnings.push(Warning::new(about, message, reason.hint()));
         }
         Ok(EncodedDataset { samples, report })
     }
@@ -343,7 +313,7 @@ impl Dataset {
                 }
                 let roles = messages.iter().map(|message| message.role().to_owned());
                 let roles = roles.collect::<BTreeSet<_>>().into_iter().collect();
-                return Some(NoTarget::NoAssistant { roles });
+                return Some(NoTarget::NoAssistant(roles));
             }
         }
         (!is_cut).then_some(NoTarget::NothingRendered)
@@ -352,26 +322,21 @@ impl Dataset {
 
 /// Reason why no row has a target: that of the first row, with the roles of all.
 fn shared_reason(rows: &[(&Row, Option<NoTarget>)]) -> Option<NoTarget> {
-    let reasons = rows.iter().map(|(_, reason)| reason.as_ref());
-    let reasons = reasons.collect::<Option<Vec<_>>>()?;
+    let mut first = rows.first()?.1.clone()?;
     let mut all = BTreeSet::new();
-    for reason in &reasons {
-        if let NoTarget::NoAssistant { roles } = reason {
+    for (_, reason) in rows {
+        if let NoTarget::NoAssistant(roles) = reason.as_ref()? {
             all.extend(roles.iter().cloned());
         }
     }
-    let mut first = (*reasons.first()?).clone();
-    if let NoTarget::NoAssistant { roles } = &mut first {
+    if let NoTarget::NoAssistant(roles) = &mut first {
         *roles = all.into_iter().collect();
     }
     Some(first)
 }
 
 /// Warnings about the settings of a dataset.
-fn odd_settings(
-    config: &DatasetConfig,
-    renderer: &Renderer,
-) -> impl Iterator<Item = (String, Option<&'static str>)> {
+fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec<Warning> {
     // Of two names for one file neither need be the real one.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<PathBuf> = config.path.iter().map(real).collect();
@@ -379,68 +344,64 @@ fn odd_settings(
     for (index, path) in paths.iter().enumerate() {
         if paths[..index].contains(path) {
             let shown = config.path[index].display();
-            odd.push((
-                format!("{shown} is listed more than once, and its rows count as often"),
-                None,
-            ));
+            odd.push(Warning {
+                about: about.to_owned(),
+                message: format!("{shown} is listed more than once, and its rows count as often"),
+                hint: None,
+            });
         }
     }
     if let Validation::File(path) = &config.validation
         && paths.contains(&real(path))
     {
-        odd.push((
-            format!(
-                "{} is trained on and validated on: its loss tells nothing about other rows",
-                path.display()
-            ),
-            Some("name another file, or hold rows out, for example with `validation: 0.1`"),
-        ));
+        let path = path.display();
+        let message = format!(
+            "{path} is trained on and validated on: its loss tells nothing about other rows"
+        );
+        let hint = "name another file, or hold rows out, for example with `validation: 0.1`";
+        odd.push(Warning::new(about, message, hint));
     }
     if let Some(column) = renderer.column_used_twice() {
-        odd.push((
-            format!("column `{column}` is both prompt and completion"),
-            Some("name the two columns in `columns`"),
+        let message = format!("column `{column}` is both prompt and completion");
+        odd.push(Warning::new(
+            about,
+            message,
+            "name the two columns in `columns`",
         ));
     }
-    odd.into_iter()
+    odd
 }
 
 /// The format that all files have.
 fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataError> {
-    let mut first: Option<(&Path, ColumnMap)> = None;
+    let mut files = files.iter();
+    let (first, rows) = files
+        .next()
+        .ok_or_else(|| DataError::NoPath(name.to_owned()))?;
+    let expected = DetectedFormat::detect(first, rows)?;
     for (path, rows) in files {
         let columns = DetectedFormat::detect(path, rows)?;
-        match &first {
-            None => first = Some((path, columns)),
-            Some((_, expected)) if *expected == columns => {}
-            Some((first, expected)) => {
-                let show = |columns: &ColumnMap| {
-                    let columns = Some(columns.clone());
-                    DetectedFormat {
-                        columns,
-                        detected: true,
-                        template: false,
-                    }
-                    .to_string()
+        if columns != expected {
+            let show = |columns| {
+                let format = DetectedFormat {
+                    columns: Some(columns),
+                    template: false,
                 };
-                return Err(DataError::MixedFormats {
-                    first: first.to_path_buf(),
-                    first_format: show(expected),
-                    path: path.to_path_buf(),
-                    format: show(&columns),
-                });
-            }
+                format.to_string()
+            };
+            return Err(DataError::MixedFormats {
+                first: first.to_path_buf(),
+                first_format: show(expected),
+                path: path.to_path_buf(),
+                format: show(columns),
+            });
         }
     }
-    first
-        .map(|(_, columns)| columns)
-        .ok_or_else(|| DataError::NoPath {
-            dataset: name.to_owned(),
-        })
+    Ok(expected)
 }
 
-/// Renders every row once, so that a bad one is found before anything is trained; what is odd about
-/// them.
+/// Renders every row once, so that a bad one is found before anything is trained. Returns the oddities
+/// of the rows.
 fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<Oddities, DataError> {
     let mut oddities = Oddities::default();
     for row in rows {

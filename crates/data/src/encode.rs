@@ -46,28 +46,23 @@ impl<'a> Encoder<'a> {
         train_on_prompt: bool,
     ) -> Result<Self, DataError> {
         let directory = || tokenizer.directory().to_owned();
-        let eos = tokenizer.eos().ok_or_else(|| DataError::NoEos {
-            directory: directory(),
-        })?;
+        let eos = tokenizer
+            .eos()
+            .ok_or_else(|| DataError::NoEos(directory()))?;
         let chat_template = match renderer {
-            Renderer::Chat {
-                template: Some(template),
-                ..
-            } => Some(Cow::Owned(
-                template
-                    .clone()
-                    .with_special_tokens(tokenizer.special_tokens().clone()),
-            )),
-            Renderer::Chat { template: None, .. } => {
-                let template =
-                    tokenizer
-                        .chat_template()
-                        .ok_or_else(|| DataError::NoChatTemplate {
-                            dataset: dataset.to_owned(),
-                            directory: directory(),
-                        })?;
-                Some(Cow::Borrowed(template))
-            }
+            Renderer::Chat { template, .. } => Some(match (template, tokenizer.chat_template()) {
+                (Some(own), _) => {
+                    let tokens = tokenizer.special_tokens().clone();
+                    Cow::Owned(own.clone().with_special_tokens(tokens))
+                }
+                (None, Some(template)) => Cow::Borrowed(template),
+                (None, None) => {
+                    return Err(DataError::NoChatTemplate {
+                        dataset: dataset.to_owned(),
+                        directory: directory(),
+                    });
+                }
+            }),
             _ => None,
         };
         Ok(Self {
@@ -87,9 +82,8 @@ impl<'a> Encoder<'a> {
 
     /// The row's tokens, cut to `max_seq_len`.
     pub(crate) fn encode(&self, row: &Row) -> Result<EncodedRow, DataError> {
-        self.tokens(row)
-            .map(|tokens| self.finish(tokens))
-            .map_err(|problem| row.error(problem))
+        let tokens = self.tokens(row).map_err(|problem| row.error(problem))?;
+        Ok(self.finish(tokens))
     }
 
     fn tokens(&self, row: &Row) -> Result<Tokens, RowError> {
@@ -98,13 +92,14 @@ impl<'a> Encoder<'a> {
             RowText::PromptCompletion { prompt, completion } => {
                 tokens.extend(self.text(&prompt)?, self.train_on_prompt);
                 tokens.extend(self.text(&completion)?, true);
-                self.end(&mut tokens);
             }
-            RowText::Text(text) => {
-                tokens.extend(self.text(&text)?, true);
-                self.end(&mut tokens);
-            }
-            RowText::Chat(conversation) => tokens = self.chat(&conversation)?,
+            RowText::Text(text) => tokens.extend(self.text(&text)?, true),
+            RowText::Chat(conversation) => return self.chat(&conversation),
+        }
+        // Ends the row with EOS, unless its text did.
+        if tokens.ids.last() != Some(&self.eos) {
+            tokens.ids.push(self.eos);
+            tokens.is_target.push(true);
         }
         Ok(tokens)
     }
@@ -114,7 +109,7 @@ impl<'a> Encoder<'a> {
             .chat_template
             .as_deref()
             .ok_or(TemplateError::Missing)?;
-        let text = template.render_conversation(conversation)?;
+        let text = template.render_with(&conversation.messages, &conversation.tools, false)?;
         let Beginning {
             ids,
             offsets,
@@ -146,14 +141,6 @@ impl<'a> Encoder<'a> {
         self.tokenizer
             .beginning(text, self.max_seq_len)
             .map_err(without_row)
-    }
-
-    /// Ends the row with EOS, unless its text did.
-    fn end(&self, tokens: &mut Tokens) {
-        if tokens.ids.last() != Some(&self.eos) {
-            tokens.ids.push(self.eos);
-            tokens.is_target.push(true);
-        }
     }
 
     /// Puts BOS first exactly once, cuts, and clears the target that nothing predicts.
@@ -217,14 +204,12 @@ fn targets(offsets: &[Range<usize>], spans: &[Range<usize>]) -> Vec<bool> {
         .collect()
 }
 
-/// The tokenizer's complaint, to be given a row's location.
+/// The tokenizer's error, without the location of the row.
 fn without_row(error: DataError) -> RowError {
-    match error {
-        DataError::Tokenize { reason } => RowError::Tokenize { reason },
-        error => RowError::Tokenize {
-            reason: error.to_string(),
-        },
-    }
+    RowError::Tokenize(match error {
+        DataError::Tokenize(reason) => reason,
+        error => error.to_string(),
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{format::similar_name, oddities::ROLES, row::Location};
 
-/// Hint for a quote that swallows lines of a CSV file.
+/// Hint for a quote that takes in lines of a CSV file.
 pub(crate) const QUOTE_HINT: &str =
     "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\"";
 
@@ -20,35 +20,20 @@ pub enum DataError {
         source: io::Error,
     },
     /// A directory, a pipe or a device.
-    #[error("{} is not a regular file", path.display())]
-    NotAFile {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} is not a regular file", .0.display())]
+    NotAFile(PathBuf),
     /// Parquet was asked for.
-    #[error("parquet is not supported in this build: {}", path.display())]
-    Parquet {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("parquet is not supported in this build: {}", .0.display())]
+    Parquet(PathBuf),
     /// The extension names no known format.
-    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv", path.display())]
-    UnknownExtension {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv", .0.display())]
+    UnknownExtension(PathBuf),
     /// A file without rows.
-    #[error("{} has no rows", path.display())]
-    Empty {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} has no rows", .0.display())]
+    Empty(PathBuf),
     /// A dataset without files.
-    #[error("dataset `{dataset}` has no path")]
-    NoPath {
-        /// Name of the dataset.
-        dataset: String,
-    },
+    #[error("dataset `{0}` has no path")]
+    NoPath(String),
     /// The text of a file does not parse.
     #[error("{}:{line}{}: {reason}", path.display(), suffix(*column))]
     Malformed {
@@ -61,7 +46,7 @@ pub enum DataError {
         /// Message of the parser.
         reason: String,
     },
-    /// A quote in a CSV file takes lines that were hardly meant.
+    /// A quote in a CSV file takes in lines that probably are rows.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     Quote {
         /// Path of the file.
@@ -70,7 +55,7 @@ pub enum DataError {
         line: u64,
         /// Column in bytes, from 1.
         column: u64,
-        /// Description of the swallowed lines.
+        /// Description of the lines taken in.
         reason: String,
     },
     /// A file is not UTF-8.
@@ -181,11 +166,8 @@ pub enum DataError {
         directory: PathBuf,
     },
     /// A model directory lacks a file.
-    #[error("{} does not exist", path.display())]
-    MissingModelFile {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error("{} does not exist", .0.display())]
+    MissingModelFile(PathBuf),
     /// A tokenizer file does not parse.
     #[error("cannot use {}: {reason}", path.display())]
     MalformedModelFile {
@@ -205,17 +187,11 @@ pub enum DataError {
         token: String,
     },
     /// A tokenizer without an end-of-sequence token cannot prepare training data.
-    #[error("the tokenizer in {} has no EOS token", directory.display())]
-    NoEos {
-        /// Path of the model directory.
-        directory: PathBuf,
-    },
+    #[error("the tokenizer in {} has no EOS token", .0.display())]
+    NoEos(PathBuf),
     /// The tokenizer failed.
-    #[error("tokenizer: {reason}")]
-    Tokenize {
-        /// Message of the failure.
-        reason: String,
-    },
+    #[error("tokenizer: {0}")]
+    Tokenize(String),
     /// An order over no samples or of empty steps.
     #[error("no order over {num_samples} samples in steps of {rows_per_step} rows")]
     EmptyOrder {
@@ -230,11 +206,8 @@ pub enum DataError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoTarget {
     /// No message is by the assistant.
-    #[error("no message of role `assistant`; found: {}", list(roles))]
-    NoAssistant {
-        /// The roles there are.
-        roles: Vec<String>,
-    },
+    #[error("no message of role `assistant`; found: {}", list(.0))]
+    NoAssistant(Vec<String>),
     /// The messages themselves say that they are not trained on.
     #[error("`train` or `weight` excludes every message from training")]
     NotTrained,
@@ -242,20 +215,17 @@ pub enum NoTarget {
     #[error("the template renders nothing to train on")]
     NothingRendered,
     /// The column that is trained on has no text.
-    #[error("column `{column}` is empty")]
-    Empty {
-        /// Name of the column.
-        column: String,
-    },
+    #[error("column `{0}` is empty")]
+    Empty(String),
 }
 
 impl NoTarget {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
-            Self::NoAssistant { roles } if roles.iter().all(|role| ROLES.contains(&&**role)) => {
+            Self::NoAssistant(roles) if roles.iter().all(|role| ROLES.contains(&&**role)) => {
                 "add messages of the assistant, or set train_on_prompt: true to train on everything"
             }
-            Self::NoAssistant { .. } => {
+            Self::NoAssistant(_) => {
                 "name the roles system, user, assistant and tool; `from: gpt` is read as well, `role: gpt` is \
                  not"
             }
@@ -263,7 +233,7 @@ impl NoTarget {
             Self::NothingRendered => {
                 "check which columns and messages the template prints, and under which conditions"
             }
-            Self::Empty { .. } => "name the column that has the text in `columns`",
+            Self::Empty(_) => "name the column that has the text in `columns`",
         }
     }
 }
@@ -272,11 +242,8 @@ impl NoTarget {
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// Not a JSON object.
-    #[error("expected an object, found {found}")]
-    NotAnObject {
-        /// Type that was found.
-        found: String,
-    },
+    #[error("expected an object, found {0}")]
+    NotAnObject(String),
     /// A column is missing.
     #[error("no column `{column}`; the row has {}", list(available))]
     MissingColumn {
@@ -296,13 +263,8 @@ pub enum RowError {
         found: String,
     },
     /// A chat is text.
-    #[error(
-        "column `{column}` is a string that holds a list, expected the list of messages itself"
-    )]
-    ListAsText {
-        /// Name of the column.
-        column: String,
-    },
+    #[error("column `{0}` is a string that holds a list, expected the list of messages itself")]
+    ListAsText(String),
     /// A chat message cannot be used.
     #[error("message {message} of column `{column}`: {reason}")]
     Message {
@@ -317,22 +279,16 @@ pub enum RowError {
     #[error("template: {0}")]
     Template(#[from] TemplateError),
     /// The tokenizer failed on this row.
-    #[error("tokenizer: {reason}")]
-    Tokenize {
-        /// Message of the failure.
-        reason: String,
-    },
+    #[error("tokenizer: {0}")]
+    Tokenize(String),
 }
 
 /// A mistake in a template or its output.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// It does not compile.
-    #[error("syntax: {reason}")]
-    Syntax {
-        /// Message of the engine, with the template's line.
-        reason: String,
-    },
+    #[error("syntax: {0}")]
+    Syntax(String),
     /// It has no text.
     #[error("it is empty")]
     Empty,
@@ -340,23 +296,14 @@ pub enum TemplateError {
     #[error("it prints a null, which would be trained on as `None`")]
     PrintsNull,
     /// It failed while rendering.
-    #[error("{reason}")]
-    Render {
-        /// Message of the engine, with the template's line.
-        reason: String,
-    },
+    #[error("{0}")]
+    Render(String),
     /// It does not come to an end.
-    #[error("the template took more than {limit} steps")]
-    TooManySteps {
-        /// Steps that a rendering may take.
-        limit: u64,
-    },
+    #[error("the template took more than {0} steps")]
+    TooManySteps(u64),
     /// It makes too much text.
-    #[error("the template made more than {limit} bytes of text")]
-    TooLong {
-        /// Bytes that a rendering may make.
-        limit: usize,
-    },
+    #[error("the template made more than {0} bytes of text")]
+    TooLong(usize),
     /// It cannot be told which text of the rendering is a message's.
     #[error("cannot tell which text is that of message {message}: {reason}")]
     Ambiguous {
@@ -377,9 +324,9 @@ impl DataError {
     /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NotAFile { .. } => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
+            Self::NotAFile(_) => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
             Self::Quote { .. } => QUOTE_HINT,
-            Self::Parquet { .. } => "convert it to JSONL, one object a line",
+            Self::Parquet(_) => "convert it to JSONL, one object a line",
             Self::UnknownFormat {
                 similar: Some(similar),
                 ..
@@ -408,11 +355,11 @@ impl DataError {
                 "use an instruction-tuned model's tokenizer, put a chat_template.jinja into the model \
                  directory, or set the dataset's `template`"
             }
-            Self::MissingModelFile { .. } => {
+            Self::MissingModelFile(_) => {
                 "the model directory needs a tokenizer.json; transformers writes one with \
                  AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             }
-            Self::NoEos { .. } => "name an `eos_token` in tokenizer_config.json",
+            Self::NoEos(_) => "name an `eos_token` in tokenizer_config.json",
             Self::Row { problem, .. } => return problem.hint(),
             _ => return None,
         };
@@ -430,7 +377,7 @@ impl RowError {
                 }
                 "every row needs its column; name those that hold the data in `columns`"
             }
-            Self::ListAsText { .. } => {
+            Self::ListAsText(_) => {
                 "a CSV cell is always text; write the chats as JSONL, one object a line, with the list \
                  itself in it"
             }
@@ -450,7 +397,7 @@ impl RowError {
             Self::Template(TemplateError::PrintsNull) => {
                 "print something else for it, for example {{ column or \"\" }}, or leave the row out"
             }
-            Self::Template(TemplateError::TooManySteps { .. } | TemplateError::TooLong { .. }) => {
+            Self::Template(TemplateError::TooManySteps(_) | TemplateError::TooLong(_)) => {
                 "look for loops over ranges and for text that grows from loop to loop, or split the row"
             }
             _ => return None,
@@ -461,24 +408,16 @@ impl RowError {
 
 /// `:column`, if there is one.
 fn suffix(column: Option<u64>) -> String {
-    column
-        .map(|column| format!(":{column}"))
-        .unwrap_or_default()
+    column.map_or_else(String::new, |column| format!(":{column}"))
 }
 
 /// `a`, `b`, `c`, cut after twenty names.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 20;
-    let mut text = names
-        .iter()
-        .take(SHOWN)
-        .map(|name| format!("`{name}`"))
-        .collect::<Vec<_>>()
-        .join(", ");
     if names.is_empty() {
-        text.push_str("none");
-    } else if names.len() > SHOWN {
-        text.push_str(", …");
+        return "none".to_owned();
     }
-    text
+    let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`"));
+    let rest = (names.len() > SHOWN).then(|| "…".to_owned());
+    shown.chain(rest).collect::<Vec<_>>().join(", ")
 }

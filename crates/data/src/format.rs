@@ -15,8 +15,6 @@ const ROWS_LOOKED_AT: usize = 16;
 pub struct DetectedFormat {
     /// The columns; `None` if a template renders whole rows.
     pub columns: Option<ColumnMap>,
-    /// The columns were found in the rows rather than configured.
-    pub detected: bool,
     /// A configured template renders the prompt, the chat or the whole row.
     pub template: bool,
 }
@@ -32,12 +30,14 @@ impl DetectedFormat {
     pub(crate) fn detect(path: &Path, rows: &[Row]) -> Result<ColumnMap, DataError> {
         let first = &rows[..rows.len().min(ROWS_LOOKED_AT)];
         let candidates = candidates();
-        let find =
-            |fits: &dyn Fn(&ColumnMap) -> bool| candidates.iter().find(|format| fits(format));
         let by_columns = |row| {
-            find(&|format| fits(format, row)).or_else(|| find(&|format| has_columns(format, row)))
+            let mut fitting = candidates.iter().filter(|format| fits(format, row));
+            let mut having = candidates.iter().filter(|format| has_columns(format, row));
+            fitting.next().or_else(|| having.next())
         };
-        find(&|format| first.iter().all(|row| fits(format, row)))
+        candidates
+            .iter()
+            .find(|format| first.iter().all(|row| fits(format, row)))
             .or_else(|| first.iter().find_map(by_columns))
             .cloned()
             .ok_or_else(|| {
@@ -128,20 +128,12 @@ fn as_yaml(name: &str) -> String {
 }
 
 fn fits(format: &ColumnMap, row: &Row) -> bool {
-    let has = |column: &str, kind| row.get(column).is_some_and(|value| value.kind() == kind);
-    match format {
-        ColumnMap::Messages { messages } => has(messages, ValueKind::Seq),
-        ColumnMap::Conversations { conversations } => has(conversations, ValueKind::Seq),
-        ColumnMap::PromptCompletion { prompt, completion } => {
-            has(prompt, ValueKind::String) && has(completion, ValueKind::String)
-        }
-        ColumnMap::Instruction {
-            instruction,
-            output,
-            ..
-        } => has(instruction, ValueKind::String) && has(output, ValueKind::String),
-        ColumnMap::Text { text } => has(text, ValueKind::String),
-    }
+    let kind = match format {
+        ColumnMap::Messages { .. } | ColumnMap::Conversations { .. } => ValueKind::Seq,
+        _ => ValueKind::String,
+    };
+    let has = |column| row.get(column).is_some_and(|value| value.kind() == kind);
+    required(format).iter().all(|(_, column)| has(column))
 }
 
 impl fmt::Display for DetectedFormat {
@@ -149,43 +141,31 @@ impl fmt::Display for DetectedFormat {
         let Some(columns) = &self.columns else {
             return formatter.write_str("text (template)");
         };
-        match (columns, self.template) {
-            (ColumnMap::Messages { messages }, _) => write!(formatter, "messages ({messages}")?,
-            (ColumnMap::Conversations { conversations }, _) => {
-                write!(formatter, "conversations ({conversations}")?;
+        let (name, prompt, rest): (_, Vec<&str>, Option<&str>) = match columns {
+            ColumnMap::Messages { messages } => ("messages", Vec::new(), Some(messages)),
+            ColumnMap::Conversations { conversations } => {
+                ("conversations", Vec::new(), Some(conversations))
             }
-            (ColumnMap::PromptCompletion { prompt, completion }, false) => {
-                write!(formatter, "prompt/completion ({prompt}, {completion}")?;
+            ColumnMap::PromptCompletion { prompt, completion } => {
+                ("prompt/completion", vec![prompt], Some(completion))
             }
-            (ColumnMap::PromptCompletion { completion, .. }, true) => {
-                write!(formatter, "prompt/completion ({completion}")?;
+            ColumnMap::Instruction {
+                instruction,
+                input,
+                output,
+            } => {
+                let prompt = [Some(instruction), input.as_ref()];
+                let prompt = prompt.into_iter().flatten().map(String::as_str);
+                ("instruction", prompt.collect(), Some(output))
             }
-            (
-                ColumnMap::Instruction {
-                    instruction,
-                    input: Some(input),
-                    output,
-                },
-                false,
-            ) => {
-                write!(formatter, "instruction ({instruction}, {input}, {output}")?;
-            }
-            (
-                ColumnMap::Instruction {
-                    instruction,
-                    input: None,
-                    output,
-                },
-                false,
-            ) => {
-                write!(formatter, "instruction ({instruction}, {output}")?;
-            }
-            (ColumnMap::Instruction { output, .. }, true) => {
-                write!(formatter, "instruction ({output}")?;
-            }
-            (ColumnMap::Text { .. }, true) => return formatter.write_str("text (template)"),
-            (ColumnMap::Text { text }, false) => write!(formatter, "text ({text}")?,
+            ColumnMap::Text { text } => ("text", vec![text], None),
+        };
+        // A template replaces the columns of the prompt.
+        let mut shown = if self.template { Vec::new() } else { prompt };
+        shown.extend(rest);
+        if self.template {
+            shown.push("template");
         }
-        formatter.write_str(if self.template { ", template)" } else { ")" })
+        write!(formatter, "{name} ({})", shown.join(", "))
     }
 }

@@ -93,11 +93,9 @@ pub(crate) fn add_template(
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let longest = longest_tag(&source);
     if longest > MAX_TAG {
-        return Err(TemplateError::Syntax {
-            reason: format!(
-                "a tag of {longest} characters, strings apart; at most {MAX_TAG} are allowed"
-            ),
-        });
+        return Err(TemplateError::Syntax(format!(
+            "a tag of {longest} characters, strings apart; at most {MAX_TAG} are allowed"
+        )));
     }
     environment
         .add_template_owned(name, source)
@@ -133,10 +131,10 @@ fn longest_tag(source: &str) -> usize {
 pub(crate) fn render(template: &Template<'_, '_>, context: Value) -> Result<String, TemplateError> {
     let mut text = LimitedText::default();
     match template.render_captured_to(context, &mut text) {
-        Ok(_) => String::from_utf8(text.bytes).map_err(|error| TemplateError::Render {
-            reason: error.to_string(),
-        }),
-        Err(_) if text.is_full => Err(TemplateError::TooLong { limit: MAX_TEXT }),
+        Ok(_) => {
+            String::from_utf8(text.bytes).map_err(|error| TemplateError::Render(error.to_string()))
+        }
+        Err(_) if text.is_full => Err(TemplateError::TooLong(MAX_TEXT)),
         Err(error) => Err(render_error(&error)),
     }
 }
@@ -164,14 +162,12 @@ impl io::Write for LimitedText {
 }
 
 pub(crate) fn syntax_error(error: &Error) -> TemplateError {
-    TemplateError::Syntax {
-        reason: error.to_string(),
-    }
+    TemplateError::Syntax(error.to_string())
 }
 
 fn render_error(error: &Error) -> TemplateError {
     if error.kind() == ErrorKind::OutOfFuel {
-        return TemplateError::TooManySteps { limit: MAX_STEPS };
+        return TemplateError::TooManySteps(MAX_STEPS);
     }
     if error.kind() == ErrorKind::BadSerialization && error.detail() == Some(PRINTS_NULL) {
         return TemplateError::PrintsNull;
@@ -183,7 +179,7 @@ fn render_error(error: &Error) -> TemplateError {
         reason.push_str(&cause.to_string());
         source = cause.source();
     }
-    TemplateError::Render { reason }
+    TemplateError::Render(reason)
 }
 
 #[cfg(test)]

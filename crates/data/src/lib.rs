@@ -35,7 +35,6 @@ mod row;
 mod sample;
 mod special_tokens;
 mod split;
-mod template;
 mod tokenizer;
 mod turns;
 mod warning;

@@ -75,26 +75,15 @@ impl Message {
 
     /// The same message with this text as its content, in the shape the content has.
     pub(crate) fn with_content(&self, text: &str) -> Self {
-        let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
-        let content = match field("content").kind() {
-            ValueKind::Seq => {
+        let content = match self.fields.get_item(&"content".into()) {
+            Ok(list) if list.kind() == ValueKind::Seq => {
                 Value::from(vec![Value::from_pairs([("type", "text"), ("text", text)])])
             }
             _ => text.into(),
         };
-        let others = self.fields.try_iter().into_iter().flatten();
-        let others = others.filter(|name| name.as_str() != Some("content"));
-        let fields = others
-            .map(|name| {
-                (
-                    name.clone(),
-                    self.fields.get_item(&name).unwrap_or_default(),
-                )
-            })
-            .chain([("content".into(), content)])
-            .collect::<Vec<_>>();
+        let others = pairs(&self.fields).filter(|(name, _)| name.as_str() != Some("content"));
         Self {
-            fields: Value::from_pairs(fields),
+            fields: Value::from_pairs(others.chain([("content".into(), content)])),
             ..self.clone()
         }
     }
@@ -119,10 +108,8 @@ impl Message {
         let role = share_gpt_role(from)?;
         let content = field("value");
         if content.as_str().is_none() {
-            return Err(format!(
-                "`value` is {}, expected a string",
-                describe(&content)
-            ));
+            let found = describe(&content);
+            return Err(format!("`value` is {found}, expected a string"));
         }
         let fields = Value::from_pairs([("role", Value::from(role)), ("content", content)]);
         Ok(Self {
@@ -138,15 +125,12 @@ impl Conversation {
     pub(crate) fn parse(row: &Row, column: &str) -> Result<Self, RowError> {
         let list = row.require(column)?;
         if list.kind() != ValueKind::Seq {
-            if list
-                .as_str()
-                .is_some_and(|text| text.trim_start().starts_with('['))
-            {
-                return Err(RowError::ListAsText {
-                    column: column.to_owned(),
-                });
-            }
-            return Err(wrong_type(column, "a list of messages", &list));
+            return Err(match list.as_str() {
+                Some(text) if text.trim_start().starts_with('[') => {
+                    RowError::ListAsText(column.to_owned())
+                }
+                _ => wrong_type(column, "a list of messages", &list),
+            });
         }
         let messages = (1..)
             .zip(list.try_iter().into_iter().flatten())
@@ -159,7 +143,11 @@ impl Conversation {
             })
             .collect::<Result<Vec<_>, _>>()?;
         if messages.is_empty() {
-            return Err(wrong_type_empty(column));
+            return Err(RowError::WrongType {
+                column: column.to_owned(),
+                expected: "a list of messages",
+                found: "an empty list".to_owned(),
+            });
         }
         let tools = row.get("tools").unwrap_or_else(|| Value::from(()));
         if !matches!(tools.kind(), ValueKind::None | ValueKind::Seq) {
@@ -169,35 +157,30 @@ impl Conversation {
     }
 }
 
+/// The keys and values of a map.
+fn pairs(map: &Value) -> impl Iterator<Item = (Value, Value)> {
+    let names = map.try_iter().into_iter().flatten();
+    names.map(|name| (name.clone(), map.get_item(&name).unwrap_or_default()))
+}
+
 /// The fields as transformers gives them to templates: without nulls, and with an assistant's
 /// reasoning, which rows have under one of three names, under the names that templates read.
 fn as_templates_see(message: &Value) -> Value {
-    let fields: Vec<_> = message
-        .try_iter()
-        .into_iter()
-        .flatten()
-        .map(|name| (name.clone(), message.get_item(&name).unwrap_or_default()))
+    let fields: Vec<_> = pairs(message)
         .filter(|(_, value)| !value.is_none())
         .collect();
+    let field = |wanted| {
+        fields
+            .iter()
+            .find(|(name, _)| name.as_str() == Some(wanted))
+    };
     let reasoning = ["reasoning_content", "thinking", "reasoning"]
-        .iter()
-        .find_map(|wanted| {
-            fields
-                .iter()
-                .find(|(name, _)| name.as_str() == Some(*wanted))
-        })
+        .into_iter()
+        .find_map(field)
         .map(|(_, value)| value.clone());
     let under = |name: &str| reasoning.clone().map(|value| (Value::from(name), value));
     let (first, last) = (under("thinking"), under("reasoning_content"));
     Value::from_pairs(first.into_iter().chain(fields).chain(last))
-}
-
-fn wrong_type_empty(column: &str) -> RowError {
-    RowError::WrongType {
-        column: column.to_owned(),
-        expected: "a list of messages",
-        found: "an empty list".to_owned(),
-    }
 }
 
 fn share_gpt_role(from: &str) -> Result<&'static str, String> {

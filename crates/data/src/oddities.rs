@@ -49,32 +49,23 @@ impl Oddities {
 
     /// In words; `about` says which rows they are.
     pub(crate) fn warnings(&self, about: &str, rows: usize, renderer: &Renderer) -> Vec<Warning> {
-        let warning = |message, hint| Warning {
-            about: about.to_owned(),
-            message,
-            hint: Some(hint),
+        let what = match renderer {
+            Renderer::Text(_) => "are empty",
+            Renderer::PromptCompletion { .. } => "have an empty completion",
+            Renderer::Chat { .. } => "have an empty message to learn",
         };
-        let mut warnings = Vec::new();
-        if self.empty > 0 {
-            let what = match renderer {
-                Renderer::Text(_) => "are empty",
-                Renderer::PromptCompletion { .. } => "have an empty completion",
-                Renderer::Chat { .. } => "have an empty message to learn",
-            };
-            warnings.push(warning(
-                format!("{} of {rows} rows {what}", self.empty),
-                "only the end of text is learnt from them; remove them if that is unintended",
-            ));
-        }
-        for (role, count) in &self.roles {
-            warnings.push(warning(
-                format!(
-                    "messages of role `{role}`, {count} in all, are not trained on, and chat templates do \
-                     not know it"
-                ),
-                "name the roles system, user, assistant and tool",
-            ));
-        }
-        warnings
+        let empty = (self.empty > 0).then(|| {
+            let hint =
+                "only the end of text is learnt from them; remove them if that is unintended";
+            Warning::new(about, format!("{} of {rows} rows {what}", self.empty), hint)
+        });
+        let unknown = self.roles.iter().map(|(role, count)| {
+            let message = format!(
+                "messages of role `{role}`, {count} in all, are not trained on, and chat templates do \
+                 not know it"
+            );
+            Warning::new(about, message, "name the roles system, user, assistant and tool")
+        });
+        empty.into_iter().chain(unknown).collect()
     }
 }

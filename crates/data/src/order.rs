@@ -72,11 +72,6 @@ impl RowOrder {
         (epochs * self.steps_per_epoch() as f64).ceil() as usize
     }
 
-    /// Number of samples.
-    pub fn num_samples(&self) -> usize {
-        self.num_samples
-    }
-
     /// Rows of a full step.
     pub fn rows_per_step(&self) -> usize {
         self.rows_per_step

@@ -1,8 +1,6 @@
 //! Samples as text, with the trained parts marked.
 
-use crate::{
-    encode::EncodedRow, error::DataError, row::Location, sample::Sample, tokenizer::Tokenizer,
-};
+use crate::{error::DataError, row::Location, sample::Sample, tokenizer::Tokenizer};
 
 /// A row as it would be trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +17,6 @@ pub struct Preview {
     pub dropped: bool,
     /// Its text with targets in brackets, as [`render_masked`] writes it.
     pub text: String,
-}
-
-pub(crate) fn preview(
-    location: Location,
-    row: EncodedRow,
-    tokenizer: &Tokenizer,
-) -> Result<Preview, DataError> {
-    let EncodedRow { sample, tokens } = row;
-    Ok(Preview {
-        location,
-        tokens,
-        truncated: tokens > sample.len(),
-        dropped: sample.num_targets() == 0,
-        text: render_masked(&sample, tokenizer)?,
-        sample,
-    })
 }
 
 /// The sample's text, special tokens included, with every run of targets in `⟦` and `⟧`.

@@ -70,8 +70,7 @@ impl Writer {
                 self.container(('{', '}'), &keys, depth, |writer, key| {
                     let name = key.to_string();
                     writer.string(&name)?;
-                    let separator = writer.key.clone();
-                    writer.out.push_str(&separator);
+                    writer.out.push_str(&writer.key);
                     writer.value(&value.get_item(key)?, depth + 1)
                 })?;
             }
@@ -90,8 +89,7 @@ impl Writer {
         self.out.push(open);
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
-                let separator = self.item.clone();
-                self.out.push_str(&separator);
+                self.out.push_str(&self.item);
             }
             self.newline(depth + 1);
             write(self, item)?;

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use loraloom_config::ColumnMap;
+use minijinja::{Environment, context};
 
 use crate::{
     chat::ChatTemplate,
     error::{RowError, TemplateError},
+    jinja::{self, add_template, row_environment, syntax_error},
     message::Conversation,
     row::Row,
-    template::RowTemplate,
 };
 
 /// A row's text, by what is trained on.
@@ -172,5 +173,32 @@ impl Source {
                 })
             }
         }
+    }
+}
+
+/// The name of the only template.
+const NAME: &str = "template";
+
+/// Jinja over a row's columns by name; `data_point` is the row as a whole, as in mLoRA's templates.
+#[derive(Debug, Clone)]
+pub(crate) struct RowTemplate {
+    environment: Environment<'static>,
+}
+
+impl RowTemplate {
+    fn new(source: &str) -> Result<Self, TemplateError> {
+        let mut environment = row_environment();
+        add_template(&mut environment, NAME, source)?;
+        Ok(Self { environment })
+    }
+
+    fn render(&self, row: &Row) -> Result<String, TemplateError> {
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|error| syntax_error(&error))?;
+        let columns = row.columns.clone();
+        let context = context! { data_point => columns.clone(), ..columns };
+        jinja::render(&template, context)
     }
 }

@@ -24,6 +24,13 @@ pub enum FilePlace {
     Row(u64),
 }
 
+impl Location {
+    pub(crate) fn new(path: &Arc<Path>, place: FilePlace) -> Self {
+        let path = path.clone();
+        Self { path, place }
+    }
+}
+
 impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
@@ -47,9 +54,7 @@ impl Row {
         if columns.kind() == ValueKind::Map {
             Ok(Self { columns, location })
         } else {
-            let problem = RowError::NotAnObject {
-                found: describe(&columns),
-            };
+            let problem = RowError::NotAnObject(describe(&columns));
             Err(DataError::Row { location, problem })
         }
     }

@@ -46,7 +46,7 @@ pub struct EncodedDataset {
 }
 
 /// Counts of a dataset's rows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct EncodeReport {
     /// Rows read.
     pub rows: usize,
@@ -74,31 +74,19 @@ pub struct EncodeReport {
 impl EncodeReport {
     /// Warnings about the samples of a split, named by `about`.
     pub(crate) fn warnings(&self, about: &str, max_seq_len: usize) -> Vec<Warning> {
-        let Self {
-            rows,
-            kept,
-            truncated,
-            ..
-        } = *self;
-        let warning = |message, hint| Warning {
-            about: about.to_owned(),
-            message,
-            hint: Some(hint),
-        };
+        let (rows, kept, truncated) = (self.rows, self.kept, self.truncated);
         let mut warnings = Vec::new();
         if truncated > 0 {
             let share = share(self.tokens_cut, truncated * max_seq_len + self.tokens_cut);
-            warnings.push(warning(
-                format!("{truncated} of {rows} rows are cut, {share} of their tokens"),
-                "raise train.max_seq_len, or split the rows: the cut part is not trained",
-            ));
+            let message = format!("{truncated} of {rows} rows are cut, {share} of their tokens");
+            let hint = "raise train.max_seq_len, or split the rows: the cut part is not trained";
+            warnings.push(Warning::new(about, message, hint));
         }
         let unended = kept.saturating_sub(self.with_eos_target);
         if unended > truncated {
-            warnings.push(warning(
-                format!("{unended} of {kept} samples never train the end of a text"),
-                "the model may not learn to stop; see the chat template's end of turn",
-            ));
+            let message = format!("{unended} of {kept} samples never train the end of a text");
+            let hint = "the model may not learn to stop; see the chat template's end of turn";
+            warnings.push(Warning::new(about, message, hint));
         }
         warnings
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 
 use serde_json::Value;
 
-use crate::error::DataError;
+use crate::{error::DataError, reader::cannot_read};
 
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
@@ -156,9 +156,6 @@ fn read_optional(path: &Path) -> Result<Option<String>, DataError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(DataError::Io {
-            path: path.to_owned(),
-            source,
-        }),
+        Err(source) => Err(cannot_read(path, source)),
     }
 }

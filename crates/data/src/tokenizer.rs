@@ -53,7 +53,7 @@ impl Tokenizer {
         let directory = directory.as_ref();
         let path = directory.join("tokenizer.json");
         if !path.is_file() {
-            return Err(DataError::MissingModelFile { path });
+            return Err(DataError::MissingModelFile(path));
         }
         let malformed = |error: tokenizers::Error| DataError::MalformedModelFile {
             path: path.clone(),
@@ -77,11 +77,10 @@ impl Tokenizer {
         let pad = token("pad_token")?;
         token("unk_token")?;
         let mut eos_ids: Vec<u32> = token("eos_token")?.into_iter().collect();
-        let model_eos = files.ids("eos_token_id");
         if bos.is_none() && !files.name_tokens() {
             bos = files.ids("bos_token_id").first().copied();
         }
-        eos_ids.extend(model_eos);
+        eos_ids.extend(files.ids("eos_token_id"));
         let mut seen = std::collections::HashSet::new();
         eos_ids.retain(|id| seen.insert(*id));
         for (key, id) in [("bos_token", bos), ("eos_token", eos_ids.first().copied())] {
@@ -93,17 +92,14 @@ impl Tokenizer {
             bos = None;
         }
 
-        let chat_template = match files.chat_template()? {
-            None => None,
-            Some((source, origin)) => Some(
-                ChatTemplate::new(&source, special_tokens.clone())
-                    .map_err(|source| DataError::Template { origin, source })?,
-            ),
+        let compile = |(source, origin): (String, String)| {
+            ChatTemplate::new(&source, special_tokens.clone())
+                .map_err(|source| DataError::Template { origin, source })
         };
-        let directory = directory.to_owned();
+        let chat_template = files.chat_template()?.map(compile).transpose()?;
         Ok(Self {
             inner,
-            directory,
+            directory: directory.to_owned(),
             bos,
             pad,
             eos_ids,
@@ -136,7 +132,15 @@ impl Tokenizer {
         text: &str,
         wanted: usize,
     ) -> Result<Beginning, DataError> {
-        self.begin(text, wanted, |text| self.encode_with_offsets(text))
+        self.begin(text, wanted, |text| {
+            let encoding = self.inner.encode(text, false);
+            let encoding = encoding.map_err(|error| tokenize(&error))?;
+            let offsets = encoding
+                .get_offsets()
+                .iter()
+                .map(|&(start, end)| start..end);
+            Ok((encoding.get_ids().to_vec(), offsets.collect()))
+        })
     }
 
     /// Tokenises no more of a long text than is wanted and as much again, so that what the end of the
@@ -173,29 +177,8 @@ impl Tokenizer {
     /// See [`encode`](Self::encode).
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let ids = self.encode(text)?;
-        let written = self.leading_bos(&ids);
-        Ok(self
-            .bos
-            .into_iter()
-            .chain(ids.into_iter().skip(written))
-            .collect())
-    }
-
-    /// Ids of `text` and the bytes of it that each stands for.
-    pub(crate) fn encode_with_offsets(
-        &self,
-        text: &str,
-    ) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
-        let encoding = self
-            .inner
-            .encode(text, false)
-            .map_err(|error| tokenize(&error))?;
-        let offsets = encoding
-            .get_offsets()
-            .iter()
-            .map(|&(start, end)| start..end)
-            .collect();
-        Ok((encoding.get_ids().to_vec(), offsets))
+        let rest = ids.iter().skip(self.leading_bos(&ids)).copied();
+        Ok(self.bos.into_iter().chain(rest).collect())
     }
 
     /// Tokens at the start of `ids` that are BOS.
@@ -267,9 +250,7 @@ fn piece(text: &str, bytes: usize) -> &str {
 }
 
 fn tokenize(error: &tokenizers::Error) -> DataError {
-    DataError::Tokenize {
-        reason: error.to_string(),
-    }
+    DataError::Tokenize(error.to_string())
 }
 
 impl fmt::Debug for Tokenizer {

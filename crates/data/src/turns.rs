@@ -110,7 +110,7 @@ impl Turns<'_> {
         }
         let replaced = match replaced {
             Ok(text) => text,
-            Err(TemplateError::Render { reason }) => {
+            Err(TemplateError::Render(reason)) => {
                 return Err(ambiguous(&format!(
                     "the template fails when its content is another: {reason}"
                 )));
@@ -164,7 +164,7 @@ impl Turns<'_> {
 
     fn render(&self, messages: &[Message], prompt: bool) -> Result<String, TemplateError> {
         self.template
-            .render_plain(messages, &self.conversation.tools, prompt)
+            .render_with(messages, &self.conversation.tools, prompt)
     }
 }
 
@@ -172,7 +172,7 @@ impl Turns<'_> {
 fn rendered(text: Result<String, TemplateError>) -> Result<Option<String>, TemplateError> {
     match text {
         Ok(text) => Ok(Some(text)),
-        Err(TemplateError::Render { .. }) => Ok(None),
+        Err(TemplateError::Render(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -312,7 +312,7 @@ mod tests {
                     .collect(),
                 tools: Value::from(()),
             };
-            let whole = template.render_conversation(&conversation).unwrap();
+            let whole = template.render(&conversation.messages, false).unwrap();
             let turns = Turns {
                 template: &template,
                 conversation: &conversation,

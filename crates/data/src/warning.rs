@@ -13,6 +13,16 @@ pub struct Warning {
     pub hint: Option<&'static str>,
 }
 
+impl Warning {
+    pub(crate) fn new(about: impl Into<String>, message: String, hint: &'static str) -> Self {
+        Self {
+            about: about.into(),
+            message,
+            hint: Some(hint),
+        }
+    }
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {}", self.about, self.message)?;

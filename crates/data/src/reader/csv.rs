@@ -48,13 +48,8 @@ pub(super) fn read(
     {
         let line = record.position().map_or(0, ::csv::Position::line);
         let columns = Value::from_pairs(header.iter().zip(&record));
-        rows.push(Row::new(
-            columns,
-            Location {
-                path: file.clone(),
-                place: FilePlace::Line(line),
-            },
-        )?);
+        let location = Location::new(&file, FilePlace::Line(line));
+        rows.push(Row::new(columns, location)?);
     }
     Ok(rows)
 }
@@ -80,6 +75,16 @@ struct Field {
     are_like_rows: bool,
 }
 
+impl Field {
+    fn opened(opened: (u64, usize)) -> Self {
+        Self {
+            opened,
+            lines: 0,
+            are_like_rows: true,
+        }
+    }
+}
+
 /// Lines that look like rows by chance: a field may well have some.
 const LINES_LIKE_ROWS: u64 = 3;
 
@@ -95,11 +100,7 @@ fn check_quotes(
     let mut reader = BufReader::new(open(path)?);
     let mut line = Vec::new();
     let mut state = Scan::FieldStart;
-    let mut field = Field {
-        opened: (0, 0),
-        lines: 0,
-        are_like_rows: true,
-    };
+    let mut field = Field::opened((0, 0));
     let refuse = |(line, column): (u64, usize), reason: String| DataError::Quote {
         path: path.to_owned(),
         line,
@@ -124,20 +125,13 @@ fn check_quotes(
             return Err(refuse(field.opened, reason));
         }
         let before = (state == Scan::Quoted).then_some(field);
-        let start = if number == 1 && line.starts_with(BOM) {
-            BOM.len()
-        } else {
-            0
-        };
+        let has_bom = number == 1 && line.starts_with(BOM);
+        let start = if has_bom { BOM.len() } else { 0 };
         for (at, byte) in line.iter().copied().enumerate().skip(start) {
             let is_end = byte == delimiter || matches!(byte, b'\r' | b'\n');
             state = match (state, byte) {
                 (Scan::FieldStart, b'"') => {
-                    field = Field {
-                        opened: (number, at + 1),
-                        lines: 0,
-                        are_like_rows: true,
-                    };
+                    field = Field::opened((number, at + 1));
                     Scan::Quoted
                 }
                 (Scan::Quoted, b'"') => Scan::Closed,
@@ -161,13 +155,11 @@ fn check_quotes(
             field.are_like_rows &= fields == columns && columns > 1;
         } else if before.are_like_rows && before.lines >= LINES_LIKE_ROWS {
             let first = before.opened.0;
-            warnings.push(Warning {
-                about: format!("{}:{first}", path.display()),
-                message: format!(
-                    "a quote makes lines {first} to {number} one field, and each of them looks like a row"
-                ),
-                hint: Some(QUOTE_HINT),
-            });
+            let about = format!("{}:{first}", path.display());
+            let message = format!(
+                "a quote makes lines {first} to {number} one field, and each of them looks like a row"
+            );
+            warnings.push(Warning::new(about, message, QUOTE_HINT));
         }
     }
     Ok(())
@@ -186,9 +178,7 @@ fn malformed(path: &Path, error: ::csv::Error) -> DataError {
         }
         ::csv::ErrorKind::UnequalLengths {
             expected_len, len, ..
-        } => {
-            format!("{len} fields where the header has {expected_len}")
-        }
+        } => format!("{len} fields where the header has {expected_len}"),
         kind => format!("{kind:?}"),
     };
     DataError::Malformed {

@@ -51,16 +51,10 @@ fn first_byte(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
         if buffer.is_empty() {
             return Ok(None);
         }
-        let skipped = if start && buffer.starts_with(BOM) {
-            BOM.len()
-        } else {
-            0
-        };
+        let bom = buffer.strip_prefix(BOM).filter(|_| start);
         start = false;
-        if let Some(byte) = buffer[skipped..]
-            .iter()
-            .find(|byte| !byte.is_ascii_whitespace())
-        {
+        let mut bytes = bom.unwrap_or(buffer).iter();
+        if let Some(byte) = bytes.find(|byte| !byte.is_ascii_whitespace()) {
             return Ok(Some(*byte));
         }
         let read = buffer.len();
@@ -93,10 +87,7 @@ fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
     for_each_line(path, |number, line| {
         let Json(columns) =
             serde_json::from_str(line).map_err(|error| malformed(path, number, &error))?;
-        let location = Location {
-            path: file.clone(),
-            place: FilePlace::Line(number),
-        };
+        let location = Location::new(&file, FilePlace::Line(number));
         rows.push(Row::new(columns, location)?);
         Ok(true)
     })?;
@@ -124,7 +115,12 @@ fn for_each_line(
             &line
         };
         // The parser would report a row that ends too early at the start of the next line.
-        let text = utf8(path, number, bytes)?.trim_ascii_end();
+        let text = std::str::from_utf8(bytes).map_err(|error| DataError::InvalidUtf8 {
+            path: path.to_owned(),
+            line: number,
+            byte: error.valid_up_to() + 1,
+        })?;
+        let text = text.trim_ascii_end();
         if !text.trim_ascii_start().is_empty() && !visit(number, text)? {
             break;
         }
@@ -138,15 +134,11 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(&bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];
-        let line = valid.split(|byte| *byte == b'\n').count() as u64;
-        let start = valid
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |newline| newline + 1);
+        let mut lines = valid.split(|byte| *byte == b'\n');
         DataError::InvalidUtf8 {
             path: path.to_owned(),
-            line,
-            byte: valid.len() - start + 1,
+            line: lines.clone().count() as u64,
+            byte: lines.next_back().map_or(0, <[u8]>::len) + 1,
         }
     })?;
     let Json(value) = serde_json::from_str(text).map_err(|error| malformed(path, 1, &error))?;
@@ -156,10 +148,7 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
     if let Some(rows) = wrapped_rows(path, &value)? {
         return Ok(rows);
     }
-    let location = Location {
-        path: path.into(),
-        place: FilePlace::Row(1),
-    };
+    let location = Location::new(&path.into(), FilePlace::Row(1));
     Ok(vec![Row::new(value, location)?])
 }
 
@@ -176,14 +165,9 @@ fn wrapped_rows(path: &Path, object: &Value) -> Result<Option<Vec<Row>>, DataErr
             arrays.push(value);
         }
     }
+    let is_row = |row: Value| row.kind() == ValueKind::Map;
     match arrays.as_slice() {
-        [rows]
-            if rows
-                .get_item_by_index(0)
-                .is_ok_and(|row| row.kind() == ValueKind::Map) =>
-        {
-            elements(path, rows).map(Some)
-        }
+        [rows] if rows.get_item_by_index(0).is_ok_and(is_row) => elements(path, rows).map(Some),
         _ => Ok(None),
     }
 }
@@ -192,24 +176,8 @@ fn elements(path: &Path, array: &Value) -> Result<Vec<Row>, DataError> {
     let file: Arc<Path> = path.into();
     (1..)
         .zip(array.try_iter().into_iter().flatten())
-        .map(|(number, columns)| {
-            Row::new(
-                columns,
-                Location {
-                    path: file.clone(),
-                    place: FilePlace::Row(number),
-                },
-            )
-        })
+        .map(|(number, columns)| Row::new(columns, Location::new(&file, FilePlace::Row(number))))
         .collect()
-}
-
-fn utf8<'a>(path: &Path, line: u64, bytes: &'a [u8]) -> Result<&'a str, DataError> {
-    std::str::from_utf8(bytes).map_err(|error| DataError::InvalidUtf8 {
-        path: path.to_owned(),
-        line,
-        byte: error.valid_up_to() + 1,
-    })
 }
 
 /// A parser's error with its line counted from `first_line`.

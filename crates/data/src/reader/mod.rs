@@ -24,21 +24,11 @@ pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>,
         Some("json") => json::read(path, json::Extension::Json)?,
         Some("csv") => csv::read(path, b',', warnings)?,
         Some("tsv") => csv::read(path, b'\t', warnings)?,
-        Some("parquet") => {
-            return Err(DataError::Parquet {
-                path: path.to_owned(),
-            });
-        }
-        _ => {
-            return Err(DataError::UnknownExtension {
-                path: path.to_owned(),
-            });
-        }
+        Some("parquet") => return Err(DataError::Parquet(path.to_owned())),
+        _ => return Err(DataError::UnknownExtension(path.to_owned())),
     };
     if rows.is_empty() {
-        return Err(DataError::Empty {
-            path: path.to_owned(),
-        });
+        return Err(DataError::Empty(path.to_owned()));
     }
     Ok(rows)
 }
@@ -47,14 +37,12 @@ fn open(path: &Path) -> Result<File, DataError> {
     // Opening a pipe blocks until a writer comes, and files are read more than once.
     let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
     if !metadata.is_file() {
-        return Err(DataError::NotAFile {
-            path: path.to_owned(),
-        });
+        return Err(DataError::NotAFile(path.to_owned()));
     }
     File::open(path).map_err(|source| cannot_read(path, source))
 }
 
-fn cannot_read(path: &Path, source: io::Error) -> DataError {
+pub(crate) fn cannot_read(path: &Path, source: io::Error) -> DataError {
     DataError::Io {
         path: path.to_owned(),
         source,

@@ -42,7 +42,6 @@ fn each_format_is_detected_and_rendered() {
     ] {
         let dataset = load("rows.jsonl", row).unwrap();
         assert_eq!(dataset.format().to_string(), format);
-        assert!(dataset.format().detected);
         assert_eq!(masked(&dataset, &tokenizer, false), [text], "{row}");
         let whole = text.replace(['⟦', '⟧'], "").replacen("<s>", "<s>⟦", 1) + "⟧";
         assert_eq!(masked(&dataset, &tokenizer, true), [whole], "{row}");
