@@ -1,6 +1,6 @@
 use crate::{Member, TaskId};
 
-/// What changes before the next iteration: tasks are parked, then others admitted, then groups formed.
+/// Changes before the next iteration: tasks are parked, then others admitted, then groups formed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Decision {
     /// Running tasks that lose their places now; they keep their state.

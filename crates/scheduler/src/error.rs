@@ -29,14 +29,6 @@ pub enum SchedulerError {
     /// A cap of zero would keep all tasks waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
-    /// A coefficient of the memory model is out of its range.
-    #[error("{term} of the memory model is {value}, but must be finite and not negative")]
-    MemoryCoefficient {
-        /// b0, b1 or b2.
-        term: &'static str,
-        /// The number.
-        value: String,
-    },
     /// A device's share of each adapter is not between 0 and 1.
     #[error("`{device}` holds {share} of each adapter, but a share is between 0 and 1")]
     AdapterShare {
@@ -48,18 +40,12 @@ pub enum SchedulerError {
     /// There is no device to train on.
     #[error("there is no device, so no group could ever train")]
     NoDevices,
-    /// The bound on slowdown is below 1.
-    #[error("max_slowdown is {0}, but a task that has its share to itself has a slowdown of 1")]
-    SlowdownBound(String),
-    /// The least gain of a regrouping is negative.
-    #[error("the least gain of a regrouping is {0}, and must not be negative")]
-    NegativeGain(String),
     /// A task does not fit even alone.
     #[error("`{name}` cannot train here even alone: {reason}")]
     NeverFits {
         /// Name of the refused task.
         name: String,
-        /// What is missing, with the numbers.
+        /// The missing resource, with the numbers.
         reason: String,
     },
     /// Steps were reported for a task that does not run.
@@ -70,14 +56,14 @@ pub enum SchedulerError {
         /// Its state.
         state: TaskState,
     },
-    /// An option of the scheduler is out of its range.
+    /// An option of the scheduler or a coefficient of its models is out of its range.
     #[error("{option} is {given}, but {wanted}")]
     OutOfRange {
-        /// Name of the option.
-        option: &'static str,
-        /// What was given.
+        /// Its name.
+        option: String,
+        /// Its value.
         given: String,
-        /// What it may be.
+        /// Its range.
         wanted: &'static str,
     },
 }

@@ -20,7 +20,7 @@ mod task;
 
 pub use decision::{Admission, Decision, Parking};
 pub use error::SchedulerError;
-pub use grouping::{Budget, GroupedRoom, GroupingOptions, Unlimited};
+pub use grouping::{Budget, GroupedRoom, GroupingOptions};
 pub use least_squares::nnls;
 pub use memory::{
     Coefficients, DeviceMemory, Estimate, Forecasts, LearntMemory, Measurement, MemoryModel,

@@ -5,12 +5,11 @@ use crate::{Forecasts, Learnt, Load, Measurement, Task, TaskId, Work};
 /// A policy orders tasks; a room says which of them can train together. It knows memory, step times and
 /// the number of groups, but no queues, priorities or tenants. It may learn from measured iterations.
 pub trait Room {
-    /// Whether `task` could ever train here, with nothing beside it.
+    /// Checks that `task` could train here alone.
     ///
     /// # Errors
     /// A [`Refusal`] with the numbers if it could not.
-    fn admits_alone(&self, task: &Task) -> Result<(), Refusal> {
-        let _ = task;
+    fn admits_alone(&self, _task: &Task) -> Result<(), Refusal> {
         Ok(())
     }
 
@@ -38,8 +37,7 @@ pub trait Room {
 
     /// Seconds between two optimizer steps of `task` beside the tasks that are there now; `None` while step
     /// times are unknown, or if it is not there.
-    fn seconds_per_step(&self, task: TaskId) -> Option<f64> {
-        let _ = task;
+    fn seconds_per_step(&self, _task: TaskId) -> Option<f64> {
         None
     }
 
@@ -51,20 +49,15 @@ pub trait Room {
 
     /// Optimizer steps after which measurements may change a decision, given whether the last decision
     /// admitted a task and whether tasks wait; `None` if they never do.
-    fn learns_after(&self, admitted: bool, waiting: bool) -> Option<usize> {
-        let _ = (admitted, waiting);
+    fn learns_after(&self, _admitted: bool, _waiting: bool) -> Option<usize> {
         None
     }
 
     /// Learns from an iteration; its load includes the adapters.
-    fn measured(&mut self, iteration: &MeasuredIteration) {
-        let _ = iteration;
-    }
+    fn measured(&mut self, _iteration: &MeasuredIteration) {}
 
     /// Memory ran out while tasks with this load trained.
-    fn out_of_memory(&mut self, load: Load) {
-        let _ = load;
-    }
+    fn out_of_memory(&mut self, _load: Load) {}
 
     /// Everything learnt so far, for a restart; `None` if the room does not learn.
     fn learnt(&self) -> Option<Learnt> {
@@ -90,11 +83,11 @@ pub struct Member {
 /// Why a task does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is missing, with the numbers, for people.
+    /// The missing resource, with the numbers, for people.
     pub reason: String,
 }
 
-/// What an iteration did and took.
+/// The work, time and memory of an iteration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredIteration {
     /// Tasks that trained.
@@ -103,7 +96,7 @@ pub struct MeasuredIteration {
     pub work: Work,
     /// Seconds that a device was busy with it: with several stages, without the bubble.
     pub seconds: f64,
-    /// What all groups together asked of memory, by their real tokens.
+    /// Load of all groups together, by their real tokens.
     pub load: Load,
     /// Memory of each device, in the order of the room's budgets; empty if none was measured.
     pub memory: Vec<Measurement>,

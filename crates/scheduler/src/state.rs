@@ -88,17 +88,17 @@ impl TaskState {
         }
     }
 
-    /// Whether a task in this state has ended. Only a failed one can be resumed.
+    /// True if a task in this state has ended. Only a failed one can be resumed.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)
     }
 
-    /// Whether a task in this state asks for a place that it does not have.
+    /// True if a task in this state asks for a place that it does not have.
     pub fn is_waiting(self) -> bool {
         matches!(self, Self::Queued | Self::Parked)
     }
 
-    /// Whether a task may go from this state to `next`.
+    /// True if a task may go from this state to `next`.
     pub fn can_become(self, next: Self) -> bool {
         match self {
             Self::Queued => matches!(
@@ -115,6 +115,19 @@ impl TaskState {
             Self::Done | Self::Cancelled => false,
         }
     }
+
+    /// Goes to `next`, if there is such an arrow; `task` is whose state it is.
+    pub(crate) fn enter(&mut self, next: Self, task: &Task) -> Result<(), SchedulerError> {
+        if !self.can_become(next) {
+            return Err(SchedulerError::IllegalTransition {
+                name: task.name.clone(),
+                from: *self,
+                to: next,
+            });
+        }
+        *self = next;
+        Ok(())
+    }
 }
 
 impl From<TaskOutcome> for TaskState {
@@ -130,42 +143,6 @@ impl From<TaskOutcome> for TaskState {
 impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// A task and its state; the state changes only along the arrows of [`TaskState`].
-#[derive(Debug, Clone)]
-pub(crate) struct Tracked {
-    pub(crate) task: Task,
-    state: TaskState,
-}
-
-impl Tracked {
-    pub(crate) fn queued(task: Task) -> Self {
-        Self {
-            task,
-            state: TaskState::Queued,
-        }
-    }
-
-    pub(crate) fn restored(task: Task, state: TaskState) -> Self {
-        Self { task, state }
-    }
-
-    pub(crate) fn state(&self) -> TaskState {
-        self.state
-    }
-
-    pub(crate) fn enter(&mut self, next: TaskState) -> Result<(), SchedulerError> {
-        if !self.state.can_become(next) {
-            return Err(SchedulerError::IllegalTransition {
-                name: self.task.name.clone(),
-                from: self.state,
-                to: next,
-            });
-        }
-        self.state = next;
-        Ok(())
     }
 }
 
@@ -213,18 +190,18 @@ mod tests {
                     max_parts: 1,
                     load: Load::default(),
                 };
-                let mut tracked = Tracked { task, state: from };
-                let result = tracked.enter(to);
+                let mut state = from;
+                let result = state.enter(to, &task);
                 if legal.contains(&(from, to)) {
                     assert_eq!(result, Ok(()));
-                    assert_eq!(tracked.state(), to);
+                    assert_eq!(state, to);
                 } else {
                     let error = result.expect_err("not an arrow");
                     assert_eq!(
                         error.to_string(),
                         format!("`math` is {from} and cannot become {to}")
                     );
-                    assert_eq!(tracked.state(), from);
+                    assert_eq!(state, from);
                 }
             }
         }

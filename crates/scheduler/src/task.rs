@@ -35,11 +35,11 @@ pub struct Task {
     pub total_steps: usize,
     /// Most iterations that a step may be spread over; at least 1.
     pub max_parts: usize,
-    /// What it asks of a device's memory.
+    /// Its load on the memory of a device.
     pub load: Load,
 }
 
-/// What a task, or several together, ask of a device's memory while they train.
+/// Memory that one or several tasks need of a device while they train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Load {
     /// Upper bound on the tokens of one pass: B·L of the paper's memory model.
@@ -51,7 +51,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether `load` asks for no more than this in any respect.
+    /// True if `load` asks for no more than this in any respect.
     pub fn covers(&self, load: Self) -> bool {
         load.tokens <= self.tokens
             && load.squared_tokens <= self.squared_tokens

@@ -20,7 +20,7 @@ const DAY: u64 = 86_400 * 1_000_000_000;
 /// Pages of the host's allocator.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// What a trace is replayed under: baselines, and the policies of a configuration.
+/// The policies that a trace is replayed under: baselines, and those of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimulatedPolicy {
     /// A task has a device to itself; strictly first come, first served.
@@ -176,7 +176,6 @@ impl Simulation {
         let options = GroupingOptions {
             max_slowdown: self.max_slowdown,
             keep_places: true,
-            ..GroupingOptions::default()
         };
         let room = GroupedRoom::per_group(memory, options)?;
         self.replay(&jobs, room, policy, Padding::None, step)

@@ -4,7 +4,7 @@ use crate::{DeviceMemory, Load, Refusal, Task};
 
 /// The memory of a device that tasks may use.
 pub trait Budget: Debug {
-    /// Whether `tasks` tasks that together ask for `load` fit. A set of tasks that fits must still
+    /// True if `tasks` tasks that together ask for `load` fit. A set of tasks that fits must still
     /// fit without one of them.
     fn fits(&self, load: Load, tasks: usize) -> bool;
 
@@ -19,22 +19,6 @@ pub trait Budget: Debug {
     /// As [`learns`](Self::learns), for reading.
     fn learnt(&self) -> Option<&DeviceMemory> {
         None
-    }
-}
-
-/// Memory without a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Unlimited;
-
-impl Budget for Unlimited {
-    fn fits(&self, _: Load, _: usize) -> bool {
-        true
-    }
-
-    fn refusal(&self, _: Load, _: usize) -> Refusal {
-        Refusal {
-            reason: "memory is not limited".into(),
-        }
     }
 }
 
@@ -53,39 +37,27 @@ impl<B: Budget> Memory<B> {
     pub(super) fn overfull(&self, group: usize, load: Load, tasks: usize) -> Option<usize> {
         match self {
             Self::Shared(budgets) => budgets.iter().position(|budget| !budget.fits(load, tasks)),
-            Self::PerGroup(budgets) => match budgets.get(group) {
-                Some(budget) => (!budget.fits(load, tasks)).then_some(group),
-                None => None,
-            },
+            Self::PerGroup(budgets) => (!budgets[group].fits(load, tasks)).then_some(group),
         }
     }
 
     pub(super) fn refusal(&self, device: usize, load: Load, tasks: usize) -> Refusal {
         let (Self::Shared(budgets) | Self::PerGroup(budgets)) = self;
-        match budgets.get(device) {
-            Some(budget) if budgets.len() > 1 => {
-                let Refusal { reason } = budget.refusal(load, tasks);
-                Refusal {
-                    reason: format!("device {device}: {reason}"),
-                }
-            }
-            Some(budget) => budget.refusal(load, tasks),
-            None => Unlimited.refusal(load, tasks),
+        let mut refusal = budgets[device].refusal(load, tasks);
+        if budgets.len() > 1 {
+            refusal.reason = format!("device {device}: {}", refusal.reason);
         }
+        refusal
     }
 
-    /// Whether a task fits with nothing beside it.
+    /// Checks that a task fits alone.
     pub(super) fn admits_alone(&self, task: &Task) -> Result<(), Refusal> {
         let refused = match self {
             Self::Shared(_) => self.overfull(0, task.load, 1),
             Self::PerGroup(budgets) => {
-                let devices = 0..budgets.len();
-                let fits = |&device: &usize| self.overfull(device, task.load, 1).is_none();
-                match devices.clone().find(fits) {
-                    Some(_) => None,
-                    // All refuse; the reason of the first is given.
-                    None => devices.min(),
-                }
+                // If all refuse, the reason of the first is given.
+                let none_fits = budgets.iter().all(|budget| !budget.fits(task.load, 1));
+                none_fits.then_some(0)
             }
         };
         refused.map_or(Ok(()), |device| Err(self.refusal(device, task.load, 1)))

@@ -5,7 +5,7 @@ use super::{
     budget::Memory,
     group::Rejection,
     layout::Layout,
-    options::Rules,
+    options::{MIN_GAIN, Rules},
     planner::{Regrouping, regrouped},
     profile::Profile,
 };
@@ -49,8 +49,7 @@ impl<B: Budget> GroupedRoom<B> {
     /// stages, memory has no limit.
     ///
     /// # Errors
-    /// [`SchedulerError::SlowdownBound`] or [`SchedulerError::NegativeGain`] if the options are not
-    /// usable.
+    /// [`SchedulerError::OutOfRange`] if the bound is below 1.
     pub fn shared(
         groups: NonZeroUsize,
         stages: Vec<B>,
@@ -132,7 +131,7 @@ impl<B: Budget> GroupedRoom<B> {
         };
         let before = seconds(&self.layout, &self.rules);
         let after = seconds(&layout, &rules);
-        let moved = |(a, b): (&f64, &f64)| (a - b).abs() > self.options.min_gain * a.min(*b);
+        let moved = |(a, b): (&f64, &f64)| (a - b).abs() > MIN_GAIN * a.min(*b);
         let empty = self.settled.is_empty() && self.layout.members().is_empty();
         if self.model.is_some() && !empty && !before.iter().zip(&after).any(moved) {
             return false;
@@ -194,18 +193,16 @@ impl<B: Budget> Room for GroupedRoom<B> {
             .and_then(|group| {
                 let kept = self.rules.without_bound();
                 let with = |rules| self.layout.with(&profile, group, &self.memory, rules);
-                let placed = with(&self.rules);
-                let iteration = match placed {
+                let iteration = match with(&self.rules) {
                     Err(_) if self.options.keep_places => with(&kept),
                     placed => placed,
                 };
-                let iteration = iteration.ok()?;
-                Some((group, iteration))
+                Some((group, iteration.ok()?))
             });
-        let found = match stay {
-            Some(found) => Ok(found),
-            None => self.layout.best(&profile, None, &self.memory, &self.rules),
-        };
+        let found = stay.map_or_else(
+            || self.layout.best(&profile, None, &self.memory, &self.rules),
+            Ok,
+        );
         let (group, iteration) = found.map_err(|rejection| self.refusal(task, rejection))?;
         self.layout.add(profile, group, iteration);
         self.layout.level(&self.rules);
@@ -222,12 +219,7 @@ impl<B: Budget> Room for GroupedRoom<B> {
         if places == self.settled {
             return None;
         }
-        let found = regrouped(
-            &self.layout,
-            &self.memory,
-            &self.rules,
-            self.options.min_gain,
-        );
+        let found = regrouped(&self.layout, &self.memory, &self.rules);
         let Some(Regrouping { layout, reason }) = found else {
             self.settled = places;
             return None;

@@ -11,7 +11,7 @@ use crate::{Load, Member, TaskId};
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     pub(super) groups: Vec<Group>,
-    /// Whether all groups go through one pipeline of as many stages, rather than each having a
+    /// True if all groups go through one pipeline of as many stages, rather than each having a
     /// device of its own.
     pipeline: bool,
     sequence: u64,
@@ -87,13 +87,11 @@ impl Layout {
         let sharing = if self.pipeline {
             &self.groups[..]
         } else {
-            std::slice::from_ref(&self.groups[group])
+            &self.groups[group..=group]
         };
-        sharing
-            .iter()
-            .fold((profile.load, 1), |(load, tasks), group| {
-                (load + group.load, tasks + group.members.len())
-            })
+        let load: Load = sharing.iter().map(|group| group.load).sum();
+        let tasks: usize = sharing.iter().map(|group| group.members.len()).sum();
+        (load + profile.load, tasks + 1)
     }
 
     /// The group that suits a task best: an empty one; then the one with the largest gain in tokens a second,
@@ -197,13 +195,9 @@ impl Layout {
     }
 
     pub(super) fn find(&self, task: TaskId) -> Option<(usize, &GroupMember)> {
-        let mut groups = self.groups.iter().enumerate();
-        groups.find_map(|(number, group)| {
-            let member = group
-                .members
-                .iter()
-                .find(|member| member.profile.id == task)?;
-            Some((number, member))
+        self.groups.iter().enumerate().find_map(|(number, group)| {
+            let is_it = |member: &&GroupMember| member.profile.id == task;
+            Some((number, group.members.iter().find(is_it)?))
         })
     }
 
@@ -262,11 +256,10 @@ impl Layout {
 
     /// Seconds (or tokens) of the group whose whole steps are longest.
     pub(super) fn longest_group(&self, rules: &Rules) -> f64 {
-        let seconds = self
-            .groups
+        self.groups
             .iter()
-            .map(|group| group.whole_seconds(&rules.prices));
-        seconds.fold(0.0, f64::max)
+            .map(|group| group.whole_seconds(&rules.prices))
+            .fold(0.0, f64::max)
     }
 }
 

@@ -70,11 +70,8 @@ fn rate(groups: &[Group], rules: &Rules) -> f64 {
 
 fn beats_time_sharing(groups: &[Group], rules: &Rules) -> bool {
     let together = groups.iter().map(|group| group.pass.seconds(&rules.prices));
-    let apart = groups
-        .iter()
-        .flat_map(|group| &group.members)
-        .map(part_apart);
-    let apart = groups.len() as f64 * apart.sum::<f64>();
+    let members = groups.iter().flat_map(|group| &group.members);
+    let apart = groups.len() as f64 * members.map(part_apart).sum::<f64>();
     pipeline_seconds(together) <= apart * (1.0 + ROUNDING)
 }
 
@@ -84,9 +81,9 @@ fn part_apart(member: &GroupMember) -> f64 {
 
 fn slowdown(group: &Group, rules: &Rules) -> f64 {
     let shared = group.pass.seconds(&rules.prices) / group.members.len() as f64;
-    let slowdowns = group
+    group
         .members
         .iter()
-        .map(|member| shared / part_apart(member));
-    slowdowns.fold(0.0, f64::max)
+        .map(|member| shared / part_apart(member))
+        .fold(0.0, f64::max)
 }

@@ -57,6 +57,6 @@ mod options;
 mod planner;
 mod profile;
 
-pub use budget::{Budget, Unlimited};
+pub use budget::Budget;
 pub use grouped_room::GroupedRoom;
 pub use options::GroupingOptions;

@@ -7,9 +7,7 @@ pub struct GroupingOptions {
     /// Largest slowdown of a task by its neighbours, compared with having its share of the devices to
     /// itself; at least 1, infinite for no bound.
     pub max_slowdown: f64,
-    /// Least predicted gain in tokens a second, as a fraction, for which tasks are moved between groups.
-    pub min_gain: f64,
-    /// Whether a task that is put back into its group needs only memory there: it then keeps its place even
+    /// True if a task that is put back into its group needs only memory there: it then keeps its place even
     /// where the bound on slowdown would refuse a new task.
     pub keep_places: bool,
 }
@@ -18,7 +16,6 @@ impl Default for GroupingOptions {
     fn default() -> Self {
         Self {
             max_slowdown: 1.2,
-            min_gain: 0.05,
             keep_places: false,
         }
     }
@@ -27,10 +24,11 @@ impl Default for GroupingOptions {
 impl GroupingOptions {
     pub(super) fn checked(self) -> Result<Self, SchedulerError> {
         if self.max_slowdown.is_nan() || self.max_slowdown < 1.0 {
-            return Err(SchedulerError::SlowdownBound(self.max_slowdown.to_string()));
-        }
-        if self.min_gain.is_nan() || self.min_gain < 0.0 {
-            return Err(SchedulerError::NegativeGain(self.min_gain.to_string()));
+            return Err(SchedulerError::OutOfRange {
+                option: "max_slowdown".to_owned(),
+                given: self.max_slowdown.to_string(),
+                wanted: "a task that has its share to itself has a slowdown of 1",
+            });
         }
         Ok(self)
     }
@@ -39,14 +37,17 @@ impl GroupingOptions {
 /// Rounding errors of sums.
 pub(super) const ROUNDING: f64 = 1e-9;
 
+/// Least predicted gain in tokens a second, as a fraction, for which tasks are moved between groups.
+pub(super) const MIN_GAIN: f64 = 0.05;
+
 /// The options, with the prices they are applied with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) prices: Prices,
     pub(super) max_slowdown: f64,
-    /// Whether groups are those of one pipeline, rather than of a device each.
+    /// True if groups are those of one pipeline, rather than of a device each.
     pub(super) pipeline: bool,
-    /// Whether tasks are refused for slowdown and throughput.
+    /// True if tasks are refused for slowdown and throughput.
     checked: bool,
 }
 
@@ -73,7 +74,7 @@ impl Rules {
         }
     }
 
-    /// Whether slowdown and throughput count: only if they are known.
+    /// True if slowdown and throughput count: only if they are known.
     pub(super) fn bounded(&self) -> bool {
         self.checked && self.prices.known
     }

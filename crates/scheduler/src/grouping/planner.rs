@@ -4,7 +4,7 @@ use super::{
     budget::{Budget, Memory},
     group::GroupMember,
     layout::Layout,
-    options::{ROUNDING, Rules},
+    options::{MIN_GAIN, ROUNDING, Rules},
 };
 use crate::TaskId;
 
@@ -21,12 +21,11 @@ pub(super) struct Regrouping {
 }
 
 /// Fills empty groups from those with several tasks, in any case; and lays all tasks out again, until that
-/// no longer gains `min_gain`. If a task is slowed down beyond the bound, any gain will do.
+/// no longer gains [`MIN_GAIN`]. If a task is slowed down beyond the bound, any gain will do.
 pub(super) fn regrouped<B: Budget>(
     layout: &Layout,
     memory: &Memory<B>,
     rules: &Rules,
-    min_gain: f64,
 ) -> Option<Regrouping> {
     let planner = Planner { memory, rules };
     let filled = planner.fill_empty_groups(layout);
@@ -35,17 +34,15 @@ pub(super) fn regrouped<B: Budget>(
         let base = found.as_ref().map_or(layout, |found| &found.layout);
         let kept = !rules.bounded() || planner.within_bound(base);
         let least = if kept {
-            base.worth(rules) * (1.0 + min_gain)
+            base.worth(rules) * (1.0 + MIN_GAIN)
         } else {
             0.0
         };
         if planner.most_worth(base) < least {
             return found;
         }
-        let layouts = planner
-            .laid_out_again(base)
-            .into_iter()
-            .chain([base.clone()]);
+        let again = planner.laid_out_again(base);
+        let layouts = again.into_iter().chain([base.clone()]);
         let best = layouts.max_by(|a, b| a.worth(rules).total_cmp(&b.worth(rules)));
         let best = best.map(|best| planner.improved(best));
         let Some(better) = best.filter(|best| best.worth(rules) >= least && moves(base, best) > 0)
@@ -116,10 +113,9 @@ impl<B: Budget> Planner<'_, B> {
         }
         let seconds = |&group: &usize| layout.groups[group].whole_seconds(&self.rules.prices);
         donors.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
-        let mut moved = donors
+        donors
             .into_iter()
-            .map(|donor| self.best_move(layout, donor, empty));
-        moved.find_map(|moved| moved)
+            .find_map(|donor| self.best_move(layout, donor, empty))
     }
 
     /// The best layout with one task of `from` moved to `to`.
@@ -130,10 +126,7 @@ impl<B: Budget> Planner<'_, B> {
             let place = |task, group| Some(if task == moved.profile.id { to } else { group });
             self.rebuilt(layout, place)
         });
-        layouts.max_by(|a, b| {
-            let (worth_a, worth_b) = (a.worth(self.rules), b.worth(self.rules));
-            worth_a.total_cmp(&worth_b)
-        })
+        layouts.max_by(|a, b| a.worth(self.rules).total_cmp(&b.worth(self.rules)))
     }
 
     /// Upper bound on the worth of any layout of these tasks: passes are free, and all tokens cost as little
@@ -226,11 +219,8 @@ impl<B: Budget> Planner<'_, B> {
     /// The best layout after one move or one exchange of two tasks that leaves no group empty; `None` if none
     /// is worth more.
     fn best_change(&self, layout: &Layout) -> Option<Layout> {
-        let places: Vec<_> = layout
-            .members()
-            .into_iter()
-            .map(|(member, at)| (member.profile.id, at))
-            .collect();
+        let place = |(member, at): (&GroupMember, usize)| (member.profile.id, at);
+        let places: Vec<_> = layout.members().into_iter().map(place).collect();
         let several = |group| layout.tasks_in(group) > 1;
         let mut changes = Vec::new();
         for &(task, from) in &places {
@@ -264,7 +254,6 @@ impl<B: Budget> Planner<'_, B> {
         layout
             .groups
             .iter()
-            .map(|group| group.now.slowdown)
-            .all(|slowdown| slowdown <= bound)
+            .all(|group| group.now.slowdown <= bound)
     }
 }

@@ -6,7 +6,7 @@ use crate::{Load, StepTimeModel, Task, TaskId};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prices {
     pub(super) model: StepTimeModel,
-    /// Whether they are seconds.
+    /// True if they are seconds.
     pub(super) known: bool,
 }
 
@@ -23,7 +23,7 @@ impl Prices {
     }
 }
 
-/// What grouping knows of a task.
+/// The properties of a task that grouping depends on.
 #[derive(Debug, Clone)]
 pub(super) struct Profile {
     pub(super) id: TaskId,

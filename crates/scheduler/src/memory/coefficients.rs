@@ -18,15 +18,14 @@ impl Coefficients {
     pub fn new(base: f64, per_token: f64, per_squared_token: f64) -> Result<Self, SchedulerError> {
         for (term, value) in [("b0", base), ("b1", per_token), ("b2", per_squared_token)] {
             if !(value.is_finite() && value >= 0.0) {
-                let value = value.to_string();
-                return Err(SchedulerError::MemoryCoefficient { term, value });
+                return Err(SchedulerError::OutOfRange {
+                    option: format!("{term} of the memory model"),
+                    given: value.to_string(),
+                    wanted: "must be finite and not negative",
+                });
             }
         }
-        Ok(Self {
-            base,
-            per_token,
-            per_squared_token,
-        })
+        Ok(Self::solved([base, per_token, per_squared_token]))
     }
 
     /// From the values of a solver, which are finite and not negative.
@@ -38,19 +37,9 @@ impl Coefficients {
         }
     }
 
-    /// Bytes of any load: b₀.
-    pub fn base(&self) -> f64 {
-        self.base
-    }
-
-    /// Bytes of a token: b₁.
-    pub fn per_token(&self) -> f64 {
-        self.per_token
-    }
-
-    /// Bytes of a squared token: b₂.
-    pub fn per_squared_token(&self) -> f64 {
-        self.per_squared_token
+    /// Bytes of any load, of a token and of a squared token: b₀, b₁ and b₂.
+    pub fn values(&self) -> [f64; 3] {
+        [self.base, self.per_token, self.per_squared_token]
     }
 
     /// Bytes of a load, without its adapters.

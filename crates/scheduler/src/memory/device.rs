@@ -49,7 +49,7 @@ impl DeviceMemory {
         })
     }
 
-    /// Whether the bound of `load` is within the limit.
+    /// Checks that the bound of `load` is within the limit.
     ///
     /// # Errors
     /// A [`Shortage`] with the numbers if it does not.
@@ -75,7 +75,7 @@ impl DeviceMemory {
         self.running = load;
     }
 
-    /// Whether there is a limit.
+    /// True if there is a limit.
     pub fn is_limited(&self) -> bool {
         self.limit_bytes < u64::MAX
     }
@@ -180,7 +180,7 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Whether no measurement could change it: the known bytes are too many, or memory ran out for such a
+    /// True if no measurement could change it: the known bytes are too many, or memory ran out for such a
     /// load.
     pub fn is_certain(&self) -> bool {
         self.estimate.least_bytes > self.limit_bytes

@@ -1,19 +1,21 @@
 /// Errors of predictions that were made before the iteration was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Forecasts {
-    fitted: Errors,
-    unfitted: Errors,
+    /// Errors of the fit.
+    pub(super) fitted: Errors,
+    /// Errors from before there was a fit.
+    pub(super) unfitted: Errors,
 }
 
 /// Relative errors, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-struct Errors {
+pub(super) struct Errors {
     count: u64,
     percentages: f64,
 }
 
 impl Errors {
-    fn add(&mut self, expected_bytes: u64, measured_bytes: u64) {
+    pub(super) fn add(&mut self, expected_bytes: u64, measured_bytes: u64) {
         if measured_bytes > 0 {
             let error = expected_bytes.abs_diff(measured_bytes) as f64;
             self.percentages += 100.0 * error / measured_bytes as f64;
@@ -27,16 +29,6 @@ impl Errors {
 }
 
 impl Forecasts {
-    /// Adds a prediction by the fit.
-    pub(super) fn add_expected(&mut self, expected_bytes: u64, measured_bytes: u64) {
-        self.fitted.add(expected_bytes, measured_bytes);
-    }
-
-    /// Adds a prediction from before there was a fit.
-    pub(super) fn add_unfitted(&mut self, expected_bytes: u64, measured_bytes: u64) {
-        self.unfitted.add(expected_bytes, measured_bytes);
-    }
-
     /// Mean of |expected − measured| / measured over predictions by the fit, in percent of all bytes of the
     /// device as in mLoRA. `None` before the first.
     pub fn mean_absolute_percentage_error(&self) -> Option<f64> {
@@ -63,10 +55,10 @@ mod tests {
     fn errors_are_relative_to_what_was_measured() {
         let mut forecasts = Forecasts::default();
         assert_eq!(forecasts.mean_absolute_percentage_error(), None);
-        forecasts.add_expected(110, 100);
-        forecasts.add_expected(180, 200);
-        forecasts.add_expected(5, 0);
-        forecasts.add_unfitted(150, 100);
+        forecasts.fitted.add(110, 100);
+        forecasts.fitted.add(180, 200);
+        forecasts.fitted.add(5, 0);
+        forecasts.unfitted.add(150, 100);
         let mean = forecasts.mean_absolute_percentage_error().unwrap();
         assert!((mean - 10.0).abs() < 1e-12, "{mean}");
         let unfitted = forecasts.unfitted_percentage_error().unwrap();

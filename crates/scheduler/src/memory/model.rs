@@ -131,11 +131,11 @@ impl MemoryModel {
         let Some(bytes) = measured.peak_in_use_bytes.or(grown) else {
             return;
         };
-        if self.fit.is_some() {
-            self.forecasts.add_expected(forecast.expected_bytes, bytes);
-        } else {
-            self.forecasts.add_unfitted(forecast.expected_bytes, bytes);
-        }
+        let errors = match self.fit {
+            Some(_) => &mut self.forecasts.fitted,
+            None => &mut self.forecasts.unfitted,
+        };
+        errors.add(forecast.expected_bytes, bytes);
         let bytes = bytes as f64 - exact_bytes as f64;
         self.measured.push(Row { load, bytes });
         self.measured
@@ -266,7 +266,7 @@ impl MemoryModel {
         self.fit.map_or(self.prior, |fit| fit.coefficients)
     }
 
-    /// Whether there are measurements enough for a fit.
+    /// True if there are measurements enough for a fit.
     pub fn is_fitted(&self) -> bool {
         self.fit.is_some()
     }

@@ -35,7 +35,7 @@ impl<R: Room> Scheduler<R> {
         decision
     }
 
-    fn runs(&self, task: TaskId) -> bool {
+    pub(super) fn runs(&self, task: TaskId) -> bool {
         self.state(task) == Some(TaskState::Running)
     }
 
@@ -45,7 +45,7 @@ impl<R: Room> Scheduler<R> {
         };
         if !entry.is_running() {
             entry.stop_waiting(now);
-            if entry.tracked.enter(TaskState::Running).is_err() {
+            if entry.enter(TaskState::Running).is_err() {
                 return;
             }
             self.admissions += 1;
@@ -67,7 +67,7 @@ impl<R: Room> Scheduler<R> {
         let Some(entry) = self.entries.get_mut(&task) else {
             return;
         };
-        if entry.is_running() && entry.tracked.enter(TaskState::Parked).is_ok() {
+        if entry.is_running() && entry.enter(TaskState::Parked).is_ok() {
             entry.start_waiting(now);
             if let Wait::Delays(head, _) = wait {
                 entry.withdrawn_for = Some(head);
@@ -90,10 +90,7 @@ impl<R: Room> Scheduler<R> {
                     moved |= !new && before != Some(number);
                 }
             }
-            group.sort_by_key(|member| {
-                let entry = self.entries.get(&member.task);
-                entry.map(|entry| entry.admission)
-            });
+            group.sort_by_key(|member| self.entries.get(&member.task).map(|e| e.admission));
             if !group.is_empty() {
                 self.groups.push(group);
             }
@@ -109,9 +106,10 @@ impl<R: Room> Scheduler<R> {
         let Some(aging) = self.options.aging_seconds else {
             return f64::INFINITY;
         };
-        let waiting = self.live.iter().filter_map(|task| self.entries.get(task));
-        waiting
-            .filter(|entry| entry.state().is_waiting())
+        self.live
+            .iter()
+            .filter_map(|task| self.entries.get(task))
+            .filter(|entry| entry.state.is_waiting())
             .map(|entry| entry.next_raise(now, aging))
             .fold(f64::INFINITY, f64::min)
     }

@@ -1,14 +1,15 @@
 use super::Past;
-use crate::{Task, TaskId, TaskState, state::Tracked};
+use crate::{SchedulerError, Task, TaskId, TaskState};
 
 /// A task and what the scheduler knows of it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    pub(super) tracked: Tracked,
+    pub(super) task: Task,
+    pub(super) state: TaskState,
     /// Index of its tenant in the scheduler's list, which compares faster than the name.
     pub(super) tenant: usize,
     pub(super) steps_taken: usize,
-    /// Whether it has trained, so that it is parked and not queued after a pause.
+    /// True if it has trained, so that it is parked and not queued after a pause.
     pub(super) has_trained: bool,
     /// Seconds it has waited, without the current wait.
     pub(super) waited: f64,
@@ -18,7 +19,7 @@ pub(super) struct Entry {
     pub(super) group: Option<usize>,
     /// Number of its admission: orders running tasks by the time of it.
     pub(super) admission: u64,
-    /// Whether it was placed before the head, last time. Only then does it come before waiting tasks of
+    /// True if it was placed before the head, last time. Only then does it come before waiting tasks of
     /// its class.
     pub(super) protected: bool,
     /// Orders protected tasks by the time since when they are.
@@ -34,25 +35,9 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn queued(task: Task, now: f64) -> Self {
-        Self::of(Tracked::queued(task), now)
-    }
-
-    pub(super) fn restored(task: Task, past: Past, now: f64) -> Self {
-        let state = match past.state {
-            TaskState::Running => TaskState::Parked,
-            other => other,
-        };
         Self {
-            steps_taken: past.steps_taken,
-            has_trained: past.steps_taken > 0 || state == TaskState::Parked,
-            waited: past.waited.max(0.0),
-            ..Self::of(Tracked::restored(task, state), now)
-        }
-    }
-
-    fn of(tracked: Tracked, now: f64) -> Self {
-        Self {
-            tracked,
+            task,
+            state: TaskState::Queued,
             tenant: 0,
             steps_taken: 0,
             has_trained: false,
@@ -68,30 +53,40 @@ impl Entry {
         }
     }
 
-    pub(super) fn task(&self) -> &Task {
-        &self.tracked.task
+    pub(super) fn restored(task: Task, past: Past, now: f64) -> Self {
+        let state = match past.state {
+            TaskState::Running => TaskState::Parked,
+            other => other,
+        };
+        Self {
+            state,
+            steps_taken: past.steps_taken,
+            has_trained: past.steps_taken > 0 || state == TaskState::Parked,
+            waited: past.waited.max(0.0),
+            ..Self::queued(task, now)
+        }
     }
 
-    pub(super) fn state(&self) -> TaskState {
-        self.tracked.state()
+    pub(super) fn enter(&mut self, next: TaskState) -> Result<(), SchedulerError> {
+        self.state.enter(next, &self.task)
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.state() == TaskState::Running
+        self.state == TaskState::Running
     }
 
-    /// Whether it asks for a place, or has one.
+    /// True if it asks for a place, or has one.
     pub(super) fn is_live(&self) -> bool {
-        self.is_running() || self.state().is_waiting()
+        self.is_running() || self.state.is_waiting()
     }
 
     pub(super) fn steps_left(&self) -> usize {
-        self.task().total_steps.saturating_sub(self.steps_taken)
+        self.task.total_steps.saturating_sub(self.steps_taken)
     }
 
     /// Seconds it has waited for a place, in all.
     pub(super) fn waited(&self, now: f64) -> f64 {
-        if self.state().is_waiting() {
+        if self.state.is_waiting() {
             self.waited + (now - self.waits_since).max(0.0)
         } else {
             self.waited

@@ -84,7 +84,10 @@ pub(super) fn rank(candidates: &mut [Candidate], accounts: &BTreeMap<i64, Accoun
         *rank += 1.0;
         candidate.key = candidate.counter + lead * (1.0 - 1.0 / *rank);
         if !candidate.protected {
-            let front = fronts.entry(candidate.priority).or_default();
+            let front = fronts.entry(candidate.priority).or_insert(Front {
+                least: f64::INFINITY,
+                first_waiting: f64::INFINITY,
+            });
             front.least = front.least.min(candidate.counter);
             if !candidate.runs {
                 front.first_waiting = front.first_waiting.min(candidate.key);
@@ -109,15 +112,6 @@ struct Front {
     least: f64,
     /// Least key of those that wait.
     first_waiting: f64,
-}
-
-impl Default for Front {
-    fn default() -> Self {
-        Self {
-            least: f64::INFINITY,
-            first_waiting: f64::INFINITY,
-        }
-    }
 }
 
 /// During a placement, the tenants whose tasks are not all placed yet.

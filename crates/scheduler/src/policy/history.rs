@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LearntMemory, StepTimeModel, StepTimes, TaskId, TaskState};
 
-/// What a scheduler needs after a restart, besides the progress of tasks.
+/// The state that a scheduler needs after a restart, besides the progress of tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
     /// Service of the tenants, by priority; empty unless the policy is fair.
     pub ledgers: BTreeMap<i64, Ledger>,
     /// Seconds waited for a place, by task that has not ended.
     pub waited: BTreeMap<TaskId, f64>,
-    /// What the room has learnt, if it learns.
+    /// Measurements of the room, if it learns.
     pub learnt: Option<Learnt>,
 }
 

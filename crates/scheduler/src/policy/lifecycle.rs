@@ -41,12 +41,12 @@ impl<R: Room> Scheduler<R> {
     pub fn restore(&mut self, task: Task, past: Past, now: f64) -> Result<(), SchedulerError> {
         let now = self.clock(now);
         let existing = self.entries.get(&task.id);
-        if existing.is_none_or(|existing| existing.state() != TaskState::Failed) {
+        if existing.is_none_or(|existing| existing.state != TaskState::Failed) {
             self.check_new(&task)?;
         }
         let entry = Entry::restored(task, past, now);
         if entry.is_live() {
-            self.check_fits(entry.task())?;
+            self.check_fits(&entry.task)?;
         }
         self.insert(entry);
         Ok(())
@@ -63,8 +63,7 @@ impl<R: Room> Scheduler<R> {
         for part in &iteration.tasks {
             self.progress(part.task, part.steps, part.tokens)?;
             let entry = self.entries.get(&part.task);
-            iteration.load.adapter_bytes +=
-                entry.map_or(0, |entry| entry.task().load.adapter_bytes);
+            iteration.load.adapter_bytes += entry.map_or(0, |entry| entry.task.load.adapter_bytes);
         }
         self.room.measured(&iteration);
         self.changed = true;
@@ -87,15 +86,15 @@ impl<R: Room> Scheduler<R> {
             .ok_or(SchedulerError::UnknownTask(task))?;
         if !entry.is_running() {
             return Err(SchedulerError::NotRunning {
-                name: entry.task().name.clone(),
-                state: entry.state(),
+                name: entry.task.name.clone(),
+                state: entry.state,
             });
         }
         entry.steps_taken = entry.steps_taken.saturating_add(steps);
         // The steps left decide which tasks may pass the head.
         self.changed |= steps > 0 && self.reservation.is_some();
         if let Policy::Fair { .. } = self.options.policy {
-            let task = entry.task();
+            let task = &entry.task;
             let account = self.accounts.entry(task.priority).or_default();
             account.charge(&task.tenant, tokens as f64);
         }
@@ -113,14 +112,6 @@ impl<R: Room> Scheduler<R> {
         now: f64,
     ) -> Result<(), SchedulerError> {
         self.enter(task, outcome.into(), now)
-    }
-
-    /// Ends a task for its owner.
-    ///
-    /// # Errors
-    /// As [`finish`](Self::finish).
-    pub fn cancel(&mut self, task: TaskId, now: f64) -> Result<(), SchedulerError> {
-        self.enter(task, TaskState::Cancelled, now)
     }
 
     /// Holds a task that is queued, runs or is parked. Until it is resumed, it neither trains nor
@@ -144,11 +135,11 @@ impl<R: Room> Scheduler<R> {
         };
         // A running task could become parked, but was not paused.
         if let Some(entry) = entry
-            && entry.state() != TaskState::Paused
+            && entry.state != TaskState::Paused
         {
             return Err(SchedulerError::IllegalTransition {
-                name: entry.task().name.clone(),
-                from: entry.state(),
+                name: entry.task.name.clone(),
+                from: entry.state,
                 to: next,
             });
         }
@@ -163,18 +154,12 @@ impl<R: Room> Scheduler<R> {
     pub fn out_of_memory(&mut self, now: f64) -> OutOfMemory {
         let now = self.clock(now);
         let load = self.load();
-        let running: Vec<TaskId> = self
-            .live
-            .iter()
-            .copied()
-            .filter(|&task| self.state(task) == Some(TaskState::Running))
-            .collect();
+        let mut running: Vec<TaskId> = self.live.iter().copied().collect();
+        running.retain(|&task| self.runs(task));
         let rank = |task: &TaskId| {
-            let entry = self.entries.get(task);
-            entry.map(|entry| {
-                let last = Reverse(entry.admission);
-                (entry.task().priority, entry.protected, last)
-            })
+            let entry = self.entries.get(task)?;
+            let last = Reverse(entry.admission);
+            Some((entry.task.priority, entry.protected, last))
         };
         let Some(victim) = running.iter().copied().min_by_key(rank) else {
             return OutOfMemory::NobodyRuns;
@@ -186,7 +171,7 @@ impl<R: Room> Scheduler<R> {
         let wait = Wait::OutOfMemory(beside.clone());
         let reason = self.waits_for(&wait);
         if let Some(entry) = self.entries.get_mut(&victim)
-            && entry.tracked.enter(TaskState::Parked).is_ok()
+            && entry.enter(TaskState::Parked).is_ok()
         {
             entry.start_waiting(now);
             entry.out_of_memory_beside = beside;
@@ -208,7 +193,7 @@ impl<R: Room> Scheduler<R> {
             .get_mut(&task)
             .ok_or(SchedulerError::UnknownTask(task))?;
         let waited = entry.waited(now);
-        entry.tracked.enter(next)?;
+        entry.enter(next)?;
         entry.waited = waited;
         if next.is_waiting() {
             entry.start_waiting(now);
@@ -230,7 +215,7 @@ impl<R: Room> Scheduler<R> {
             Some(existing) => Err(SchedulerError::DuplicateTask {
                 id: task.id,
                 name: task.name.clone(),
-                existing: existing.task().name.clone(),
+                existing: existing.task.name.clone(),
             }),
         }
     }
@@ -244,16 +229,13 @@ impl<R: Room> Scheduler<R> {
     }
 
     fn insert(&mut self, mut entry: Entry) {
-        let id = entry.task().id;
+        let id = entry.task.id;
         let next = self.tenants.len();
-        let tenant = &entry.task().tenant;
-        entry.tenant = if let Some(&number) = self.tenant_numbers.get(tenant) {
-            number
-        } else {
-            self.tenants.push(tenant.clone());
-            self.tenant_numbers.insert(tenant.clone(), next);
+        let number = self.tenant_numbers.entry(entry.task.tenant.clone());
+        entry.tenant = *number.or_insert_with(|| {
+            self.tenants.push(entry.task.tenant.clone());
             next
-        };
+        });
         if entry.is_live() {
             self.live.insert(id);
             self.changed = true;

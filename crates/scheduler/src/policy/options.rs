@@ -43,7 +43,7 @@ pub enum Policy {
         /// Tokens that a tenant may be ahead of one that waits. With a larger lead, tasks swap less often:
         /// two tenants that share one place swap about every 2·`lead` tokens.
         lead: u64,
-        /// Whether the counter of a tenant is lifted when it becomes backlogged. Without the lift,
+        /// True if the counter of a tenant is lifted when it becomes backlogged. Without the lift,
         /// which is the baseline LCF of the same paper, a tenant that returns from idle is served
         /// alone until its counter has caught up, and the bound does not hold.
         lift: bool,
@@ -84,7 +84,7 @@ impl SchedulerOptions {
             && !(seconds.is_finite() && seconds > 0.0)
         {
             return Err(SchedulerError::OutOfRange {
-                option: "aging_seconds",
+                option: "aging_seconds".to_owned(),
                 given: seconds.to_string(),
                 wanted: "has to be positive and finite",
             });

@@ -3,11 +3,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{
-    Policy, SchedulerOptions,
-    entry::Entry,
-    fair::{self, Account},
-};
+use super::{Policy, Scheduler, entry::Entry, fair};
 use crate::TaskId;
 
 /// A task that trains or waits, with all that orders it among the others.
@@ -20,7 +16,7 @@ pub(super) struct Candidate {
     /// The priority, raised by waiting.
     pub(super) class: i64,
     pub(super) runs: bool,
-    /// Whether it runs and comes before the waiting tasks of its class.
+    /// True if it runs and comes before the waiting tasks of its class.
     pub(super) protected: bool,
     /// Orders the tasks of a priority before their arrival does; equal for all unless the policy is
     /// fair.
@@ -54,56 +50,50 @@ impl Candidate {
     }
 }
 
-/// All tasks that run or wait, in the order in which they are placed. The tasks in `unprotected` lose
-/// their protection.
-pub(super) fn candidates(
-    entries: &BTreeMap<TaskId, Entry>,
-    live: &BTreeSet<TaskId>,
-    accounts: &BTreeMap<i64, Account>,
-    options: &SchedulerOptions,
-    unprotected: &BTreeSet<TaskId>,
-    now: f64,
-) -> Vec<Candidate> {
-    let fair = matches!(options.policy, Policy::Fair { .. });
-    let mut counters: BTreeMap<(i64, usize), f64> = BTreeMap::new();
-    let mut counter = |entry: &Entry| {
-        let task = entry.task();
-        let of = || {
-            let account = accounts.get(&task.priority);
-            account.map_or(0.0, |account| account.counter(&task.tenant))
+impl<R> Scheduler<R> {
+    /// All tasks that run or wait, in the order in which they are placed. The tasks in `unprotected`
+    /// lose their protection.
+    pub(super) fn candidates(&self, unprotected: &BTreeSet<TaskId>, now: f64) -> Vec<Candidate> {
+        let options = &self.options;
+        let fair = matches!(options.policy, Policy::Fair { .. });
+        let mut counters: BTreeMap<(i64, usize), f64> = BTreeMap::new();
+        let mut counter = |entry: &Entry| {
+            let task = &entry.task;
+            let account = self.accounts.get(&task.priority);
+            let of = || account.map_or(0.0, |account| account.counter(&task.tenant));
+            let known = counters.entry((task.priority, entry.tenant));
+            *known.or_insert_with(of)
         };
-        let known = counters.entry((task.priority, entry.tenant));
-        *known.or_insert_with(of)
-    };
-    let candidate = |id: &TaskId| {
-        let entry = entries.get(id)?;
-        let priority = entry.task().priority;
-        let raised = options
-            .aging_seconds
-            .map_or(0, |aging| entry.raised_by(now, aging));
-        Some(Candidate {
-            task: *id,
-            tenant: entry.tenant,
-            priority,
-            class: priority.saturating_add(raised),
-            runs: entry.is_running(),
-            protected: entry.is_running() && entry.protected && !unprotected.contains(id),
-            key: 0.0,
-            counter: if fair { counter(entry) } else { 0.0 },
-            seniority: entry.seniority,
-            arrival: entry.task().arrival,
-        })
-    };
-    let mut candidates: Vec<Candidate> = live.iter().filter_map(candidate).collect();
-    if let Policy::Fair { lead, .. } = options.policy {
-        fair::rank(&mut candidates, accounts, lead as f64);
+        let candidate = |id: &TaskId| {
+            let entry = self.entries.get(id)?;
+            let priority = entry.task.priority;
+            let raised = options
+                .aging_seconds
+                .map_or(0, |aging| entry.raised_by(now, aging));
+            Some(Candidate {
+                task: *id,
+                tenant: entry.tenant,
+                priority,
+                class: priority.saturating_add(raised),
+                runs: entry.is_running(),
+                protected: entry.is_running() && entry.protected && !unprotected.contains(id),
+                key: 0.0,
+                counter: if fair { counter(entry) } else { 0.0 },
+                seniority: entry.seniority,
+                arrival: entry.task.arrival,
+            })
+        };
+        let mut candidates: Vec<Candidate> = self.live.iter().filter_map(candidate).collect();
+        if let Policy::Fair { lead, .. } = options.policy {
+            fair::rank(&mut candidates, &self.accounts, lead as f64);
+        }
+        candidates.sort_unstable_by(Candidate::within_priority);
+        if options.aging_seconds.is_some() {
+            raise_earlier(&mut candidates);
+            candidates.sort_unstable_by(Candidate::by_class);
+        }
+        candidates
     }
-    candidates.sort_unstable_by(Candidate::within_priority);
-    if options.aging_seconds.is_some() {
-        raise_earlier(&mut candidates);
-        candidates.sort_unstable_by(Candidate::by_class);
-    }
-    candidates
 }
 
 /// A task that is raised raises the tasks of its priority before it, so that aging never changes the

@@ -112,11 +112,11 @@ impl<'a, R: Room> Placement<'a, R> {
             Ok(()) => return Ok(()),
             Err(refused) => refused,
         };
-        if let (Wait::Missing(_), Err(never)) = (&refused, self.room.admits_alone(entry.task())) {
+        if let (Wait::Missing(_), Err(never)) = (&refused, self.room.admits_alone(&entry.task)) {
             // A task that can never be placed must not hold up others.
             return Err(Wait::NeverFits(never.reason));
         }
-        self.done.head = Some(entry.task().id);
+        self.done.head = Some(entry.task.id);
         if !matches!(self.options.policy, Policy::Fair { .. }) {
             self.reserve(entry);
         }
@@ -143,7 +143,7 @@ impl<'a, R: Room> Placement<'a, R> {
         if self.options.policy == Policy::BestEffortFifo
             && let Some(later) = self.delay(head)
         {
-            self.take_out(entry.task().id);
+            self.take_out(entry.task.id);
             return Err(Wait::Delays(head, later));
         }
         Ok(())
@@ -151,7 +151,7 @@ impl<'a, R: Room> Placement<'a, R> {
 
     fn place(&mut self, entry: &'a Entry, protected: bool) -> Result<(), Wait> {
         let group = place_beside(self.room, &self.placed, self.options.max_adapters, entry)?;
-        let id = entry.task().id;
+        let id = entry.task.id;
         self.placed.push(id);
         self.groups.push(group);
         self.done.places.insert(id, (group, protected));
@@ -195,7 +195,7 @@ impl<'a, R: Room> Placement<'a, R> {
         }
         self.restore_places();
         let Some((ended, fresh)) = found else { return };
-        let task = head.task().id;
+        let task = head.task.id;
         let reservation = match self.kept {
             Some(kept) if kept.is_valid_for(task, &self.placed) => kept.clone(),
             _ => Reservation {
@@ -221,7 +221,7 @@ impl<'a, R: Room> Placement<'a, R> {
             let Some(entry) = self.entries.get(&task) else {
                 continue;
             };
-            match self.room.place(entry.task(), Some(group)) {
+            match self.room.place(&entry.task, Some(group)) {
                 Ok(group) => {
                     self.placed.push(task);
                     self.groups.push(group);
@@ -266,7 +266,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Whether it is that of `head`, and no task is placed before the head that it does not count.
+    /// True if it is that of `head`, and no task is placed before the head that it does not count.
     fn is_valid_for(&self, head: TaskId, ahead: &[TaskId]) -> bool {
         self.head == head && ahead.iter().all(|task| self.ahead.contains(task))
     }
@@ -299,6 +299,6 @@ fn place_beside<R: Room>(
     if !beside.is_empty() && beside.iter().all(|task| placed.contains(task)) {
         return Err(Wait::OutOfMemory(beside.clone()));
     }
-    room.place(entry.task(), entry.group)
+    room.place(&entry.task, entry.group)
         .map_err(|refusal| Wait::Missing(refusal.reason))
 }

@@ -1,13 +1,13 @@
 //! Reasons of admissions, waits and parkings, for people.
 
 use super::{Policy, Scheduler, entry::Wait, order::Candidate};
-use crate::{Parking, TaskId, TaskState};
+use crate::{Parking, Task, TaskId, TaskState};
 
 impl<R> Scheduler<R> {
     /// A task's name, or its number if it is unknown.
     pub(super) fn name(&self, task: TaskId) -> String {
         match self.entries.get(&task) {
-            Some(entry) => format!("`{}`", entry.task().name),
+            Some(entry) => format!("`{}`", entry.task.name),
             None => task.to_string(),
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn admission<R>(
         ),
         _ => match &scheduler.options.policy {
             Policy::Fair { .. } => {
-                let tenant = &entry.task().tenant;
+                let tenant = &entry.task.tenant;
                 let account = scheduler.accounts.get(&candidate.priority);
                 let tokens = account.map_or(0.0, |account| account.counter(tenant));
                 format!(
@@ -78,7 +78,7 @@ pub(super) fn admission<R>(
             }
         },
     };
-    if entry.state() == TaskState::Parked {
+    if entry.state == TaskState::Parked {
         format!("{reason}; goes on after step {}", entry.steps_taken)
     } else {
         reason
@@ -97,14 +97,8 @@ pub(super) fn parking<R>(
         _ => admitted,
     };
     let why = scheduler.waits_for(wait);
-    let priority_of = |task| {
-        scheduler
-            .entries
-            .get(&task)
-            .map(|entry| entry.task().priority)
-    };
-    let reason = match by.and_then(|by| Some((by, priority_of(by)?))) {
-        Some((by, priority)) => format!(
+    let reason = match by.and_then(|by| Some((by, &scheduler.entries.get(&by)?.task))) {
+        Some((by, Task { priority, .. })) => format!(
             "gives way to {} (priority {priority}, its own {}): {why}",
             scheduler.name(by),
             candidate.priority

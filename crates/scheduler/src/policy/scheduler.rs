@@ -4,7 +4,7 @@ use super::{
     History, Ledger, Policy, SchedulerOptions,
     entry::{Entry, Wait},
     fair::Account,
-    order::{Candidate, candidates},
+    order::Candidate,
     placement::{Placed, Placement, Reservation},
 };
 use crate::{Decision, Forecasts, Load, Member, Room, SchedulerError, TaskId, TaskState};
@@ -55,7 +55,7 @@ pub struct Scheduler<R> {
     /// The head, and its predicted start if step times are known.
     pub(super) head: Option<(TaskId, Option<f64>)>,
     pub(super) groups: Vec<Vec<Member>>,
-    /// Whether anything has happened since the last decision.
+    /// True if anything has happened since the last decision.
     pub(super) changed: bool,
     /// The next time at which waiting raises a task.
     pub(super) next_raise: f64,
@@ -119,7 +119,7 @@ impl<R: Room> Scheduler<R> {
             .iter()
             .filter_map(|task| self.entries.get(task))
             .filter(|entry| entry.is_running())
-            .map(|entry| entry.task().load)
+            .map(|entry| entry.task.load)
             .sum()
     }
 
@@ -128,23 +128,10 @@ impl<R: Room> Scheduler<R> {
     fn place_all(&mut self, now: f64) -> (Vec<Candidate>, Placed) {
         let mut unprotected = BTreeSet::new();
         loop {
-            let candidates = candidates(
-                &self.entries,
-                &self.live,
-                &self.accounts,
-                &self.options,
-                &unprotected,
-                now,
-            );
-            let reservation = self.reservation.as_ref();
-            let placed = Placement::new(
-                &mut self.room,
-                &self.entries,
-                &self.options,
-                reservation,
-                now,
-            )
-            .run(&candidates);
+            let candidates = self.candidates(&unprotected, now);
+            let (room, entries, options) = (&mut self.room, &self.entries, &self.options);
+            let placement = Placement::new(room, entries, options, self.reservation.as_ref(), now);
+            let placed = placement.run(&candidates);
             let lost = candidates.iter().filter(|candidate| {
                 let place = placed.places.get(&candidate.task);
                 candidate.protected && place.is_none_or(|&(_, protected)| !protected)
@@ -165,7 +152,7 @@ impl<R: Room> Scheduler<R> {
     /// Why a task waits since the last decision, or its state, for people; `None` if it was never submitted.
     pub fn why(&self, task: TaskId) -> Option<String> {
         let entry = self.entries.get(&task)?;
-        Some(match entry.state() {
+        Some(match entry.state {
             TaskState::Queued | TaskState::Parked => self.waits_for(&entry.wait),
             TaskState::Running if entry.protected => "trains".into(),
             TaskState::Running => {
@@ -203,7 +190,7 @@ impl<R: Room> Scheduler<R> {
 
     /// State of a task; `None` if it was never submitted.
     pub fn state(&self, task: TaskId) -> Option<TaskState> {
-        self.entries.get(&task).map(Entry::state)
+        self.entries.get(&task).map(|entry| entry.state)
     }
 
     /// Optimizer steps that a task has taken; `None` if it was never submitted.
@@ -223,18 +210,14 @@ impl<R: Room> Scheduler<R> {
             .map(|(&priority, account)| (priority, &account.ledger))
     }
 
-    /// What a restart after `now` needs.
+    /// The state that a restart after `now` needs.
     pub fn history(&self, now: f64) -> History {
         let ledgers = self.ledgers();
-        let live = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !entry.state().is_final());
+        let is_live = |(_, entry): &(&TaskId, &Entry)| !entry.state.is_final();
+        let live = self.entries.iter().filter(is_live);
         History {
             learnt: self.room.learnt(),
-            ledgers: ledgers
-                .map(|(priority, ledger)| (priority, ledger.clone()))
-                .collect(),
+            ledgers: ledgers.map(|(priority, l)| (priority, l.clone())).collect(),
             waited: live.map(|(&id, entry)| (id, entry.waited(now))).collect(),
         }
     }
@@ -251,24 +234,19 @@ impl<R: Room> Scheduler<R> {
         self.now
     }
 
-    /// Whether the tenant of a running task is too far ahead of one that waits.
+    /// True if the tenant of a running task is too far ahead of one that waits.
     fn share_exceeded(&self) -> bool {
         let Policy::Fair { lead, .. } = self.options.policy else {
             return false;
         };
-        let running = self.groups.iter().flatten();
-        running
-            .filter_map(|member| self.entries.get(&member.task))
-            .any(|entry| {
-                let task = entry.task();
-                let account = self.accounts.get(&task.priority);
-                account.is_some_and(|account| {
-                    let least = account.least_backlogged();
-                    least.is_some_and(|(_, least)| {
-                        account.counter(&task.tenant) > least + lead as f64
-                    })
-                })
-            })
+        let is_ahead = |member: &Member| {
+            let task = &self.entries.get(&member.task)?.task;
+            let account = self.accounts.get(&task.priority)?;
+            let (_, least) = account.least_backlogged()?;
+            Some(account.counter(&task.tenant) > least + lead as f64)
+        };
+        let mut running = self.groups.iter().flatten();
+        running.any(|member| is_ahead(member).unwrap_or(false))
     }
 
     /// Tells the accounts which tenants wait. A task that can never fit does not count.
@@ -279,10 +257,10 @@ impl<R: Room> Scheduler<R> {
         let mut backlogs: BTreeMap<i64, BTreeSet<usize>> = BTreeMap::new();
         for task in &self.live {
             if let Some(entry) = self.entries.get(task)
-                && entry.state().is_waiting()
+                && entry.state.is_waiting()
                 && !matches!(entry.wait, Wait::NeverFits(_))
             {
-                let of_priority = backlogs.entry(entry.task().priority).or_default();
+                let of_priority = backlogs.entry(entry.task.priority).or_default();
                 of_priority.insert(entry.tenant);
             }
         }

@@ -14,7 +14,6 @@ pub(crate) fn scheduler(
     let grouping = GroupingOptions {
         max_slowdown: config.max_slowdown,
         keep_places: true,
-        ..GroupingOptions::default()
     };
     let groups = NonZeroUsize::new(groups).unwrap_or(NonZeroUsize::MIN);
     let room = GroupedRoom::shared(groups, devices, grouping)?;

@@ -1,18 +1,17 @@
 use std::num::NonZeroUsize;
 
 use loraloom_scheduler::{
-    GroupedRoom, GroupingOptions, Member, Refusal, Room, StepTimeModel, Task, TaskId, Unlimited,
+    DeviceMemory, GroupedRoom, GroupingOptions, Member, Refusal, Room, StepTimeModel, Task, TaskId,
 };
 
 /// The room of runs, which knows from the beginning how long steps take.
-pub(crate) struct KnownTimes(GroupedRoom<Unlimited>);
+pub(crate) struct KnownTimes(GroupedRoom<DeviceMemory>);
 
 impl KnownTimes {
     pub(crate) fn new(max_slowdown: f64) -> Self {
         let options = GroupingOptions {
             max_slowdown,
             keep_places: true,
-            ..GroupingOptions::default()
         };
         let mut room = GroupedRoom::shared(NonZeroUsize::MIN, Vec::new(), options)
             .expect("options that can be used");

@@ -80,7 +80,7 @@ fn noiseless_measurements_give_b_back() {
                 memory.observe(load, peak(bytes));
             }
             let b = memory.model().coefficients();
-            let found = [b.base(), b.per_token(), b.per_squared_token()];
+            let found = b.values();
             for (found, expected) in found.into_iter().zip(truth.b) {
                 let error = (found / expected - 1.0).abs();
                 assert!(

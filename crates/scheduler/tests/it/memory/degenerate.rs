@@ -45,7 +45,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 fn assert_sane(memory: &DeviceMemory, load: Load) {
     let b = memory.model().coefficients();
-    for b in [b.base(), b.per_token(), b.per_squared_token()] {
+    for b in b.values() {
         assert!(b.is_finite() && b >= 0.0, "{b}");
     }
     let estimate = memory.estimate(load);

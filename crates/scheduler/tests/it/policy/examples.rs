@@ -93,7 +93,10 @@ fn a_pause_gives_the_place_away_and_a_resume_parks_nobody() {
     world.scheduler.resume(first, world.now).unwrap();
     assert!(world.decide().parked.is_empty());
     assert_eq!(world.state(first), TaskState::Parked);
-    world.scheduler.cancel(second, world.now).unwrap();
+    world
+        .scheduler
+        .finish(second, TaskOutcome::Cancelled, world.now)
+        .unwrap();
     world.decide();
     assert_eq!(world.state(first), TaskState::Running);
     let error = world.scheduler.resume(first, world.now);

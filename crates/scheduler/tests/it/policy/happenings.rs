@@ -1,4 +1,4 @@
-use loraloom_scheduler::{TaskId, TaskState};
+use loraloom_scheduler::{TaskId, TaskOutcome, TaskState};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use crate::policy::{room::Pace, world::World};
@@ -80,7 +80,9 @@ impl World {
             }
             Happening::Cancel(which) => {
                 if let Some(task) = self.pick(*which, &live) {
-                    self.scheduler.cancel(task, self.now).unwrap();
+                    self.scheduler
+                        .finish(task, TaskOutcome::Cancelled, self.now)
+                        .unwrap();
                     self.running.remove(&task);
                 }
             }

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use loraloom_scheduler::{Policy, SchedulerOptions};
+use loraloom_scheduler::{Policy, SchedulerOptions, TaskOutcome};
 
 use crate::policy::{
     room::{Pace, StubRoom},
@@ -32,7 +32,10 @@ fn times(policy: Policy, aging_seconds: Option<f64>) -> (Duration, Duration) {
             .iter()
             .nth(decision % world.running.len().max(1))
         {
-            world.scheduler.cancel(task, world.now).unwrap();
+            world
+                .scheduler
+                .finish(task, TaskOutcome::Cancelled, world.now)
+                .unwrap();
             world.running.remove(&task);
         }
         while queued(&world) < QUEUED {
