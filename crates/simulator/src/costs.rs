@@ -4,7 +4,7 @@ use loraloom_scheduler::{Load, Task};
 
 use super::{Padding, SimulationError};
 
-/// What an iteration takes on one device. The scheduler does not know these costs: it measures iterations,
+/// Seconds and bytes of an iteration on one device. The scheduler does not know these costs: it measures iterations,
 /// as in training, and fits its own models. Its step-time model has no term for attention.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,22 +88,21 @@ impl Costs {
     pub(super) fn seconds(&self, shares: &[Share], padding: Padding) -> f64 {
         let sum = |of: fn(&Share) -> f64| shares.iter().map(of).sum::<f64>();
         let tokens = sum(|share| share.tokens());
-        let mut seconds = self.seconds_constant
+        let seconds = self.seconds_constant
             + self.seconds_per_token * tokens
             + self.seconds_per_rank_token * sum(|share| share.tokens() * share.rank as f64)
             + self.seconds_per_task * shares.len() as f64;
         match padding {
             Padding::None => {
                 let squared = sum(|share| share.tokens() * share.length);
-                seconds += self.seconds_per_squared_token * squared;
+                seconds + self.seconds_per_squared_token * squared
             }
             Padding::ToLongest => {
                 let padded = padded_tokens(shares);
-                seconds += self.seconds_per_padding_token * (padded - tokens)
-                    + self.seconds_per_squared_token * padded * longest(shares);
+                let padding = self.seconds_per_padding_token * (padded - tokens);
+                seconds + (padding + self.seconds_per_squared_token * padded * longest(shares))
             }
         }
-        seconds
     }
 
     /// Seconds of a step of a task that has a device to itself.
@@ -124,11 +123,9 @@ impl Costs {
         let ranks: usize = shares.iter().map(|share| share.rank).sum();
         let (tokens, squared) = match padding {
             Padding::None => {
+                let tokens: f64 = shares.iter().map(|share| share.tokens()).sum();
                 let squared = shares.iter().map(|share| share.tokens() * share.length);
-                (
-                    shares.iter().map(|share| share.tokens()).sum(),
-                    squared.sum(),
-                )
+                (tokens, squared.sum::<f64>())
             }
             Padding::ToLongest => {
                 let padded = padded_tokens(shares);

@@ -1,5 +1,7 @@
 //! Simulated devices.
 
+use std::cmp::Reverse;
+
 use loraloom_scheduler::Member;
 
 use super::Costs;
@@ -12,7 +14,7 @@ pub struct Devices {
     pub count: usize,
     /// Costs of iterations.
     pub costs: Costs,
-    /// Whether batches are padded.
+    /// Padding of batches.
     pub padding: Padding,
     /// Standard deviation of measured seconds, relative to the true ones.
     pub noise: f64,
@@ -23,7 +25,7 @@ pub struct Devices {
     pub decide_every: Option<f64>,
 }
 
-/// Whether the rows of a batch are made equally long.
+/// Padding of the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Padding {
     /// A batch holds the tokens of its rows and nothing else, as loraloom's batches do.
@@ -75,7 +77,7 @@ impl Stretch {
         new
     }
 
-    /// Whether an iteration has just ended and the next has not begun. All ended ones must be counted.
+    /// True if an iteration has just ended and the next has not begun. All ended ones must be counted.
     pub(super) fn is_at_boundary(&self, now: u64) -> bool {
         self.begun + self.period * self.counted == now
     }
@@ -101,17 +103,13 @@ pub(super) fn devices_for(groups: &[Vec<Member>], devices: &[Device]) -> Vec<usi
             };
             group.iter().filter(is_there).count()
         };
-        let mut best = None;
-        for (index, device) in devices.iter().enumerate() {
-            let count = common(device);
-            if !taken[index] && count > best.map_or(0, |(_, most)| most) {
-                best = Some((index, count));
-            }
-        }
-        if let Some((index, _)) = best {
+        let best = (0..devices.len())
+            .filter(|&index| !taken[index] && common(&devices[index]) > 0)
+            .max_by_key(|&index| (common(&devices[index]), Reverse(index)));
+        if let Some(index) = best {
             taken[index] = true;
         }
-        chosen.push(best.map(|(index, _)| index));
+        chosen.push(best);
     }
     let mut free = (0..devices.len()).filter(|&index| !taken[index]);
     let place = |device: Option<usize>| device.or_else(|| free.next()).unwrap_or(devices.len());

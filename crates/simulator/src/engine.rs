@@ -294,7 +294,7 @@ impl<R: Room> Clock<R> {
         }
     }
 
-    /// Whether no other device trains the job now.
+    /// True if no other device trains the job now.
     fn is_free_for(&self, device: usize, task: TaskId) -> bool {
         let job = &self.jobs[self.places[&task]];
         job.finished.is_none() && job.on.is_none_or(|on| on == device)

@@ -24,7 +24,7 @@ pub enum SimulationError {
         column: &'static str,
         /// Its text.
         value: String,
-        /// What is expected.
+        /// The expected form.
         expected: &'static str,
     },
     /// The trace has too few jobs from that place on.
@@ -50,7 +50,7 @@ pub enum SimulationError {
     /// A set to draw from is empty.
     #[error("no {name} to draw from")]
     NothingToDraw {
-        /// What is drawn.
+        /// Name of the set.
         name: &'static str,
     },
     /// Too few iterations to fit costs to.

@@ -33,14 +33,16 @@ impl Fairness {
 
     /// Updates the gap. Until now the same tenants have been waiting.
     pub(super) fn observe(&mut self) {
-        let tenants = self.served.len();
-        for one in 0..tenants {
-            for other in one + 1..tenants {
-                if self.waits[one] && self.waits[other] {
-                    self.observe_pair(one, other);
-                }
+        for (one, other) in self.pairs() {
+            if self.waits[one] && self.waits[other] {
+                self.observe_pair(one, other);
             }
         }
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let tenants = self.served.len();
+        (0..tenants).flat_map(move |one| (one + 1..tenants).map(move |other| (one, other)))
     }
 
     fn observe_pair(&mut self, one: usize, other: usize) {
@@ -54,14 +56,11 @@ impl Fairness {
 
     /// Sets which tenants have tasks waiting from now on.
     pub(super) fn wait(&mut self, waits: &[bool]) {
-        let tenants = self.served.len();
-        for one in 0..tenants {
-            for other in one + 1..tenants {
-                let both = waits[one] && waits[other];
-                if both && !(self.waits[one] && self.waits[other]) {
-                    self.ranges[one * tenants + other] = None;
-                    self.observe_pair(one, other);
-                }
+        for (one, other) in self.pairs() {
+            let both = waits[one] && waits[other];
+            if both && !(self.waits[one] && self.waits[other]) {
+                self.ranges[one * self.served.len() + other] = None;
+                self.observe_pair(one, other);
             }
         }
         self.waits.copy_from_slice(waits);

@@ -77,7 +77,7 @@ impl FilledRoom {
             .position(|device| device.tasks.iter().any(|there| there.id == task))
     }
 
-    /// Whether a task fits on a device.
+    /// Checks that a task fits on a device.
     fn fits(&self, device: &Device, task: &Task) -> Result<(), Refusal> {
         if self.rule == Filling::OneTask && !device.tasks.is_empty() {
             let reason = "every device has its task".to_owned();

@@ -11,7 +11,7 @@ pub struct TracedJob {
     pub duration: f64,
     /// Devices that it had.
     pub devices: usize,
-    /// Who submitted it.
+    /// Its owner.
     pub tenant: String,
 }
 
