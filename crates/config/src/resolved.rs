@@ -49,7 +49,7 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The wgpu adapter with this index; `None` is the default one.
+    /// The wgpu device with this index; `None` is the default one.
     Wgpu(Option<usize>),
     /// The CUDA device with this index; `None` is the first.
     Cuda(Option<usize>),
@@ -195,16 +195,16 @@ pub struct LoraSettings {
     expecting = "a mapping of training settings"
 )]
 pub struct TrainSettings {
-    /// Rows per micro-batch of this adapter.
+    /// Rows per batch of this adapter.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub batch_size: usize,
-    /// Micro-batches per optimizer step.
+    /// Batches per optimizer step.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub gradient_accumulation_steps: usize,
     /// Tokens at which longer rows are cut.
     #[schemars(range(min = 2))]
     pub max_seq_len: usize,
-    /// Passes over the dataset; may be fractional. Ignored if `max_steps` is set.
+    /// Times to go through the dataset; may be fractional. Ignored if `max_steps` is set.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub num_epochs: f64,
     /// Optimizer steps; overrides `num_epochs`. null in an adapter removes the value of `defaults`.

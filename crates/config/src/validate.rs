@@ -30,6 +30,14 @@ pub(crate) fn validate(
         Check { index, written }.all(adapter)?;
         warn(adapter, &mut warnings);
     }
+    let cut = config.pipeline.microbatches;
+    let batches = config.adapters.iter().map(|a| a.train.batch_size);
+    if let Some(largest) = batches.max().filter(|&largest| largest < cut) {
+        warnings.push(format!(
+            "pipeline.microbatches is {cut}, but the largest batch has {largest} rows: no batch is cut into \
+             more micro-batches than it has rows"
+        ));
+    }
     let is_used = |name: &String| config.adapters.iter().any(|a| a.dataset == *name);
     let unused = config
         .datasets

@@ -1,17 +1,17 @@
-//! Rows of a file to text, text to tokens and loss masks, tokens to index-addressed samples.
+//! Reads rows of files, renders them as text, and encodes text as tokens and loss masks.
 //!
-//! [`Dataset::load`] reads rows and settles their format, [`Dataset::encode`] makes [`Sample`]s with
-//! a [`Tokenizer`], and [`RowOrder`] says which samples a step takes. Nothing here knows of tensors.
+//! [`Dataset::load`] reads rows and detects their format, [`Dataset::encode`] makes [`Sample`]s with
+//! a [`Tokenizer`], and [`RowOrder`] gives the samples of a step. The crate does not use tensors.
 //!
 //! # Semantics
 //!
 //! - A row is `[BOS if the tokenizer has one] + prompt + completion + [EOS]`; prompt and completion are
 //!   tokenised separately. Completion and EOS are the targets; with `train_on_prompt`, and for plain
-//!   text, everything but BOS is.
+//!   text, all tokens but BOS.
 //! - A chat is one rendering of the chat template, tokenised at once. Its targets are what the
 //!   template marks with `{% generation %}`, otherwise every assistant turn with its end-of-turn
 //!   token, found by rendering prefixes of the chat, or the chat with a stand-in for the turn's text
-//!   where prefixes differ; a template that leaves it open which text is the turn's is refused.
+//!   where prefixes differ; a template is refused if the text of a turn cannot be determined.
 //! - Rows longer than `max_seq_len` keep their first tokens; rows left without a target are dropped
 //!   and counted.
 

@@ -1,7 +1,7 @@
-//! What the kernels of [batchlora](https://docs.rs/batchlora) and of loraloom's decoder share: operands of
-//! a launch, matrix products, and the count and time of launches.
+//! Code that the kernels of [batchlora](https://docs.rs/batchlora) and of loraloom's decoder share: launch
+//! operands, matrix products, and counts and times of launches.
 //!
-//! The interface changes with batchlora's kernels: depend on batchlora instead.
+//! The interface is not stable: depend on batchlora instead.
 
 #[cfg(feature = "cubecl")]
 mod count;

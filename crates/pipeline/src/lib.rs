@@ -1,10 +1,10 @@
 //! The backbone as stages: each holds contiguous decoder layers on one device, with their adapters
 //! and optimizer state, and runs forward passes, backward passes and optimizer steps.
 //!
-//! [`partition()`] assigns layers to stages, or [`stagger()`], where groups of adapters have their
-//! layers on different stages; [`schedule`] orders a stage's work for several groups, and
-//! [`simulate`] predicts the time that it takes. These are functions of numbers and know no device. A
-//! [`Pipeline`] holds the stages, and the [`executor`] runs them.
+//! [`partition()`] assigns layers to stages, and [`stagger()`] assigns other layers to a stage for each
+//! group of adapters; [`schedule`] orders a stage's work for several groups, and [`simulate`] predicts its
+//! time. These functions take numbers and use no device. A [`Pipeline`] holds the stages, and the
+//! [`executor`] runs them.
 
 mod error;
 pub mod executor;

@@ -1,8 +1,8 @@
-//! Which adapters train in the next iteration, and in which groups.
+//! Decides which adapters train next, and in which groups.
 //!
-//! A [`Task`] is one adapter to train. At iteration boundaries the trainer asks a [`Scheduler`] to
-//! [`decide`](Scheduler::decide), trains the groups of the [`Decision`], and reports what that took and
-//! which tasks ended. A [`Policy`] orders the tasks, a [`Room`] says which fit together.
+//! A [`Task`] is one adapter to train. Between two windows of iterations the trainer calls
+//! [`decide`](Scheduler::decide), trains the groups of the [`Decision`], and reports measured iterations
+//! and the tasks that ended. A [`Policy`] orders the tasks; a [`Room`] decides which fit together.
 //!
 //! The crate has no clock, files, devices or random numbers: the same calls give the same decisions.
 

@@ -2,7 +2,8 @@
 //!
 //! [`Server`] owns a run directory: it trains the tasks of its [`queue`] and writes their progress back.
 //! [`Client`] is any other process: it submits tasks, asks for them to be paused, resumed or cancelled,
-//! and reads their status. The two share the queue's file and nothing else.
+//! and reads their status. Both communicate only through files of the run directory: the queue, the
+//! server's lock and its configuration.
 
 mod client;
 mod error;

@@ -1,8 +1,8 @@
 //! A job trace on a virtual clock, scheduled by the code that schedules training.
 //!
-//! The scheduler is that of training, with its policies, grouping and models of memory and time; the trace
-//! has arrivals, durations and tenants. Simulated are the devices, whose iterations take what [`Costs`]
-//! says, and the rank, batch size and length of a job, which are not in a trace ([`Workload`]).
+//! The scheduler is that of training, with its policies, grouping and models of memory and time. The trace
+//! has the arrivals, durations and tenants of jobs; [`Workload`] draws their rank, batch size and length,
+//! and [`Costs`] gives the time of an iteration on the simulated devices.
 
 mod chart;
 mod costs;

@@ -1,19 +1,19 @@
 //! A training run: several adapters over one frozen backbone.
 //!
 //! [`Run::prepare`] reads and checks everything, [`Run::train`] trains every adapter to its end and
-//! keeps the run directory; [`Generator`] asks the result. At every iteration the scheduler says
-//! which tasks train, each takes the rows of its own next step, and a group's tasks go through the
-//! stages in one batch.
+//! writes the run directory; [`Generator`] generates text with the trained adapters. The scheduler decides
+//! which tasks train; in every iteration each takes the rows of its own next step, and a group's tasks go
+//! through the stages in one batch.
 //!
-//! A module uses only those of the rows above its own; a test compares:
+//! A module uses only modules of higher rows, which a test enforces:
 //!
 //! | modules | |
 //! |---|---|
 //! | `error` | what can end a run |
-//! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, what a run came to, its files, memory and scheduler, layers on devices |
+//! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
-//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, a run before it starts, what a run writes beside the training |
+//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, `plan`, what a run writes during training |
 //! | `run` | the loop |
 
 mod adapter;

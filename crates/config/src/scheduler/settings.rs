@@ -18,7 +18,7 @@ pub struct SchedulerConfig {
     /// device does not report its memory and needs a size.
     pub memory_limit: MemoryLimit,
     /// Largest slowdown of an adapter by its neighbours: its step time among the k adapters of a
-    /// device, divided by its step time with 1/k of the device to itself.
+    /// group, divided by its step time with 1/k of the device to itself.
     #[schemars(range(min = 1.0))]
     pub max_slowdown: f64,
     /// Largest number of adapters that train at the same time. By default only memory limits it.

@@ -398,7 +398,8 @@ fn a_written_configuration_is_the_same_from_everywhere() {
 #[test]
 fn legal_but_odd_settings_are_warned_of() {
     let text = "model: m\ndatasets: {d: {path: p}, spare: {path: p}}\n\
-                pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t}\nadapters:\n\
+                pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t, microbatches: 5}\n\
+                defaults: {train: {batch_size: 4}}\nadapters:\n\
                 - {name: a, dataset: d, train: {lr_scheduler_type: constant, warmup_steps: 3, warmup_ratio: 0.1}}\n\
                 - {name: b, dataset: d, train: {max_steps: 5, warmup_steps: 5, learning_rate: 0}}\n";
     let warnings = load(text, &[]).unwrap().warnings;
@@ -409,6 +410,7 @@ fn legal_but_odd_settings_are_warned_of() {
     adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
     adapter `b`: warm-up takes 5 of 5 steps, the learning rate never reaches its peak
     adapter `b`: the learning rate is 0, nothing is learned
+    pipeline.microbatches is 5, but the largest batch has 4 rows: no batch is cut into more micro-batches than it has rows
     dataset `spare` is used by no adapter
     ");
 }
