@@ -264,7 +264,7 @@ impl Session {
             let reason = format!("{:?} is not remote", self.device);
             return Err(WorkerError::because(reason));
         };
-        let inputs: Result<Vec<TensorIr>, _> = inputs
+        let inputs: Result<Vec<TensorIr>, WorkerError> = inputs
             .into_iter()
             .map(|tensor| {
                 // A queue's operations take tensors of this queue only.
