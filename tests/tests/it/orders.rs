@@ -67,12 +67,13 @@ fn run_and_task(directory: &Path) -> (Run, NewTask) {
     });
     let mut value = Fixture::open("llama-gqa").config(&[adapter], &directory.join("run"));
     let data = directory.join("data.jsonl");
-    fs::copy(value["datasets"]["data"]["path"].as_str().unwrap(), &data).unwrap();
+    let rows = value["datasets"]["data"]["path"].as_str();
+    fs::copy(rows.expect("a path"), &data).expect("the rows are copied");
     value["datasets"]["data"]["path"] = json!(data);
     let path = directory.join("config.json");
     let config = RunConfig::load_yaml(&value.to_string(), &path, &LoadOptions::default());
-    let mut config = config.unwrap().config;
-    let (inspected, _) = inspect(&config).unwrap();
+    let mut config = config.expect("a valid configuration").config;
+    let (inspected, _) = inspect(&config).expect("its data is read");
     let task = NewTask {
         id: ID,
         adapter: config.adapters.remove(0),
@@ -82,7 +83,8 @@ fn run_and_task(directory: &Path) -> (Run, NewTask) {
         sweep: None,
         paused: false,
     };
-    (Run::prepare(config, &[Device::flex()]).unwrap(), task)
+    let run = Run::prepare(config, &[Device::flex()]);
+    (run.expect("the run is prepared"), task)
 }
 
 /// The only task, interrupted by the script's end.
@@ -97,7 +99,7 @@ fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<Order>>) {
         next,
         news: &news,
     };
-    let report = run.serve(&mut script, signals).unwrap();
+    let report = run.serve(&mut script, signals).expect("the run ends");
     assert_eq!(report.adapters.len(), 1);
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }
