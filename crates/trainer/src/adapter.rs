@@ -16,6 +16,21 @@ use crate::TrainerError;
 /// An adapter's state at every decoder layer.
 pub(crate) type ModelAdapter = Vec<LayerAdapter>;
 
+/// An adapter with these states, by layer and projection.
+pub(crate) fn by_projection<E>(
+    layers: usize,
+    mut state: impl FnMut(usize, Projection) -> Result<Option<AdapterState>, E>,
+) -> Result<ModelAdapter, E> {
+    let layer = |layer| {
+        let mut adapter = LayerAdapter::default();
+        for projection in Projection::ALL {
+            adapter[projection as usize] = state(layer, projection)?;
+        }
+        Ok(adapter)
+    };
+    (0..layers).map(layer).collect()
+}
+
 /// A fresh adapter, a function of the adapter's configuration alone.
 pub(crate) fn fresh(
     config: &AdapterConfig,
@@ -27,18 +42,15 @@ pub(crate) fn fresh(
         .with_use_rslora(lora.use_rslora)
         .with_lora_dropout(lora.lora_dropout);
     let (shapes, targets) = (model.linears(), targets(lora));
-    (0..model.num_hidden_layers)
-        .map(|layer| {
-            let mut adapter = LayerAdapter::default();
-            for &projection in &targets {
-                let shape = &shapes[projection as usize];
-                let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
-                let state = AdapterState::init(spec, shape, config.seed, module, device)?;
-                adapter[projection as usize] = Some(state);
-            }
-            Ok(adapter)
-        })
-        .collect()
+    by_projection(model.num_hidden_layers, |layer, projection| {
+        if !targets.contains(&projection) {
+            return Ok(None);
+        }
+        let shape = &shapes[projection as usize];
+        let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
+        let state = AdapterState::init(spec, shape, config.seed, module, device)?;
+        Ok(Some(state))
+    })
 }
 
 /// An adapter from a PEFT directory: its shape is the directory's.
@@ -49,23 +61,16 @@ pub(crate) fn from_peft(
     device: &Device,
 ) -> Result<ModelAdapter, TrainerError> {
     adapter.verify(model)?;
-    (0..model.num_hidden_layers)
-        .map(|layer| {
-            let mut states = LayerAdapter::default();
-            for projection in Projection::ALL {
-                if let Some(weights) = adapter.modules.get(&projection.module(layer)) {
-                    let rslora = adapter.config.use_rslora;
-                    let state = weights.to_state(rslora, lora_dropout, device)?;
-                    states[projection as usize] = Some(state);
-                }
-            }
-            Ok(states)
-        })
-        .collect()
+    let rslora = adapter.config.use_rslora;
+    by_projection(model.num_hidden_layers, |layer, projection| {
+        let weights = adapter.modules.get(&projection.module(layer));
+        let state = weights.map(|weights| weights.to_state(rslora, lora_dropout, device));
+        Ok(state.transpose()?)
+    })
 }
 
 /// An adapter with its moments in the host's memory, bit for bit, and nowhere else.
-pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
+pub(crate) fn on_host(mut adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
     let host = Device::flex().without_autodiff();
     let tensor = |tensor: Tensor<2>| {
         let shape = tensor.dims();
@@ -86,15 +91,10 @@ pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError>
             second_moment: pair(state.second_moment)?,
         })
     };
-    let mut parked = Vec::with_capacity(adapter.len());
-    for layer in adapter {
-        let mut states = LayerAdapter::default();
-        for (slot, state) in states.iter_mut().zip(layer) {
-            *slot = state.map(part).transpose()?;
-        }
-        parked.push(states);
+    for state in adapter.iter_mut().flatten() {
+        *state = state.take().map(part).transpose()?;
     }
-    Ok(parked)
+    Ok(adapter)
 }
 
 /// Bytes of an adapter with its moments.
@@ -135,11 +135,13 @@ pub(crate) fn peft_config(
     like: Option<&PeftLoraConfig>,
 ) -> PeftLoraConfig {
     let lora = &config.lora;
-    let names = lora.target_modules.iter().map(|module| module.name());
-    let names = names.map(str::to_owned).collect();
+    let names = lora
+        .target_modules
+        .iter()
+        .map(|module| module.name().to_owned());
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
-        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names)
+        ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())
     });
     // A relative path would mean another directory wherever the adapter is copied to.
     let model = loraloom_config::absolute(&run.model).unwrap_or_else(|_| run.model.clone());
@@ -157,8 +159,7 @@ pub(crate) fn to_peft(
     for (layer, states) in states.iter().enumerate() {
         for (projection, state) in Projection::ALL.into_iter().zip(states) {
             if let Some(state) = state {
-                let weights = LoraWeights::from_state(state)?;
-                modules.insert(projection.module(layer), weights);
+                modules.insert(projection.module(layer), LoraWeights::from_state(state)?);
             }
         }
     }

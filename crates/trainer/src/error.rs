@@ -17,10 +17,6 @@ use thiserror::Error;
 /// An error of a [`TaskSource`](crate::TaskSource).
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// What to do about a task that no device has room for.
-const NEVER_FITS_HINT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, \
-     set `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)";
-
 /// What can end a run. A single task's failure does not: it is an
 /// [`Outcome`](crate::Outcome) of that task.
 #[derive(Debug, Error)]
@@ -247,6 +243,14 @@ pub enum TrainerError {
     },
 }
 
+/// The result of writing `path`.
+pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
+    result.map_err(|source| TrainerError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 fn added(new: &[String]) -> String {
     match new {
         [] => String::new(),
@@ -262,25 +266,17 @@ fn listed(problems: &[String]) -> String {
 impl TrainerError {
     /// Whether a device has run out of memory.
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        let says_so = |reason: &str| {
-            // Drivers say so in words only.
-            let reason = reason.to_lowercase();
-            let words = ["out of memory", "out of device memory", "outofmemory"];
-            words.iter().any(|words| reason.contains(words))
-        };
         match self {
             Self::Pipeline(PipelineError::OutOfMemory { .. }) => true,
             Self::Model(ModelError::Device { reason })
             | Self::Pipeline(PipelineError::Model(ModelError::Device { reason })) => {
-                says_so(reason)
+                // Drivers say so in words only.
+                let reason = reason.to_lowercase();
+                let words = ["out of memory", "out of device memory", "outofmemory"];
+                words.iter().any(|words| reason.contains(words))
             }
             _ => false,
         }
-    }
-
-    pub(crate) fn write(path: &Path, source: io::Error) -> Self {
-        let path = path.to_owned();
-        Self::Write { path, source }
     }
 
     /// Whether it is the disk that fails, and not what is to be written.
@@ -302,68 +298,71 @@ impl TrainerError {
 
     /// What the user can do about it, for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Config(error) => error.hint(),
-            Self::Data(error) => error.hint(),
-            Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => error.hint(),
-            Self::InitFrom { source, .. } => source.hint(),
-            Self::RunExists { .. } => {
-                Some(
-                    "`--resume` goes on with it; or choose another `output_dir`, or move it away"
-                        .into(),
-                )
+        let hint = match self {
+            Self::Config(error) => return error.hint(),
+            Self::Data(error) => return error.hint(),
+            Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => {
+                return error.hint();
             }
-            Self::NoCheckpoint { is_run: true, .. } => Some(
+            Self::InitFrom { source, .. } => return source.hint(),
+            Self::RunExists { .. } => {
+                "`--resume` goes on with it; or choose another `output_dir`, or move it away"
+            }
+            Self::NoCheckpoint { is_run: true, .. } => {
                 "start a new run with another `output_dir`; an adapter goes on from its weights with \
                  `init_from: RUN/adapters/NAME/last`"
-                    .into(),
-            ),
-            Self::NoCheckpoint { is_run: false, .. } => {
-                Some("start the run without `--resume`".into())
             }
-            Self::RunInUse { .. } => Some("wait until it has ended, or stop it".into()),
-            Self::AdapterGone { run, .. } => Some(format!(
-                "a run keeps its adapters and their names; `loraloom train --resume {}` goes on with \
-                 its own configuration",
-                run.display()
-            )),
-            Self::ConfigChanged { run, .. } => Some(format!(
-                "`loraloom train --resume {}` goes on with the run's own configuration; anything else \
-                 is a new run",
-                run.display()
-            )),
-            Self::DirectoryGone { .. } => Some(
+            Self::NoCheckpoint { is_run: false, .. } => "start the run without `--resume`",
+            Self::RunInUse { .. } => "wait until it has ended, or stop it",
+            Self::AdapterGone { run, .. } => {
+                return Some(format!(
+                    "a run keeps its adapters and their names; `loraloom train --resume {}` goes on \
+                     with its own configuration",
+                    run.display()
+                ));
+            }
+            Self::ConfigChanged { run, .. } => {
+                return Some(format!(
+                    "`loraloom train --resume {}` goes on with the run's own configuration; anything \
+                     else is a new run",
+                    run.display()
+                ));
+            }
+            Self::DirectoryGone { .. } => {
                 "if it was moved, `--resume` or `serve` with its new place goes on from the last \
                  checkpoint in it"
-                    .into(),
-            ),
-            Self::OtherModel { .. } => Some(
+            }
+            Self::OtherModel { .. } => {
                 "if the run's model was moved, name its directory; an adapter's own directory works \
                  with any model of its shape: `loraloom generate --model DIR --adapter \
                  RUN/adapters/NAME/last`"
-                    .into(),
-            ),
-            Self::SavesFailed { .. } => Some("make room, or mend the disk".into()),
-            Self::TokenBeyondVocabulary { .. } => {
-                Some("is `tokenizer.json` the one that belongs to this model?".into())
             }
-            Self::Partition(PartitionError::TooManyStages { layers, .. }) => Some(format!(
-                "name at most {layers} in `pipeline.stages`, one a layer"
-            )),
-            Self::Partition(_) => Some("`pipeline.balance: auto` spreads the layers evenly".into()),
-            Self::NoToken => Some("name the file that workers were given, too".into()),
+            Self::SavesFailed { .. } => "make room, or mend the disk",
+            Self::TokenBeyondVocabulary { .. } => {
+                "is `tokenizer.json` the one that belongs to this model?"
+            }
+            Self::Partition(PartitionError::TooManyStages { layers, .. }) => {
+                return Some(format!(
+                    "name at most {layers} in `pipeline.stages`, one a layer"
+                ));
+            }
+            Self::Partition(_) => "`pipeline.balance: auto` spreads the layers evenly",
+            Self::NoToken => "name the file that workers were given, too",
             #[cfg(feature = "remote")]
-            Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem),
-            Self::Pipeline(PipelineError::TooLarge { .. }) => Some(
+            Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem)?,
+            Self::Pipeline(PipelineError::TooLarge { .. }) => {
                 "a smaller model, a narrower `dtype` where the device has it, or `pipeline.stages` with \
                  several devices"
-                    .into(),
-            ),
-            Self::UnsupportedDtype { .. } => Some("use `dtype: float32`".into()),
-            Self::Scheduler(SchedulerError::NeverFits { .. }) => Some(NEVER_FITS_HINT.into()),
-            Self::NoChatTemplate { .. } => Some("give the prompt as raw text".into()),
-            _ => None,
-        }
+            }
+            Self::UnsupportedDtype { .. } => "use `dtype: float32`",
+            Self::Scheduler(SchedulerError::NeverFits { .. }) => {
+                "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
+                 `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)"
+            }
+            Self::NoChatTemplate { .. } => "give the prompt as raw text",
+            _ => return None,
+        };
+        Some(hint.to_owned())
     }
 }
 
@@ -375,8 +374,8 @@ fn in_a_row(times: usize) -> String {
 }
 
 #[cfg(feature = "remote")]
-fn worker_hint(problem: &WorkerError) -> Option<String> {
-    let hint = match problem {
+fn worker_hint(problem: &WorkerError) -> Option<&'static str> {
+    Some(match problem {
         WorkerError::Unreachable { .. } => {
             "is `loraloom worker` running there, is this the line that it printed, and does every machine \
              let UDP through to its port?"
@@ -390,8 +389,7 @@ fn worker_hint(problem: &WorkerError) -> Option<String> {
         }
         WorkerError::NoKey => "copy the line that `loraloom worker` printed",
         WorkerError::Failed { .. } => return None,
-    };
-    Some(hint.into())
+    })
 }
 
 impl From<PipelineError> for TrainerError {

@@ -42,7 +42,9 @@ pub use report::{
     SweepStanding,
 };
 pub use run::{Run, Signals};
-pub use run_directory::{Identity, holds_run, refuse_in_use};
+pub use run_directory::{
+    ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Identity, holds_run, refuse_in_use,
+};
 pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};

@@ -6,6 +6,8 @@ use loraloom_data::Sample;
 use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::Microbatch;
 
+use super::submitted::TargetRange;
+
 /// One task's part of a batch.
 #[derive(Debug)]
 pub(crate) struct TaskRows<'a> {
@@ -28,8 +30,8 @@ pub(crate) struct TaskRows<'a> {
 #[derive(Debug)]
 pub(crate) struct AssembledBatch {
     pub(crate) microbatch: Microbatch,
-    /// Number of targets of each task, in the order of the tasks: targets are in task order.
-    pub(crate) targets_per_task: Vec<usize>,
+    /// The targets of each task, in the order of the tasks.
+    pub(crate) targets: Vec<TargetRange>,
 }
 
 /// Lays the tasks' samples out, without the tokens after their last prediction.
@@ -40,7 +42,7 @@ pub(crate) fn assemble(
     let (mut ids, mut dropout_rows) = (Vec::new(), Vec::new());
     let (mut lengths, mut rope_lengths) = (Vec::new(), Vec::new());
     let (mut segments, mut loss_scales) = (Vec::new(), Vec::new());
-    let mut targets_per_task = Vec::new();
+    let mut ranges = Vec::new();
     let mut targets = Targets::default();
     for task in tasks {
         let (first_row, first_target) = (ids.len(), targets.ids.len());
@@ -68,7 +70,10 @@ pub(crate) fn assemble(
             slot: task.slot,
         });
         loss_scales.push(loss_scale as f32);
-        targets_per_task.push(targets.ids.len() - first_target);
+        ranges.push(TargetRange {
+            slot: task.slot,
+            count: targets.ids.len() - first_target,
+        });
     }
     Ok(AssembledBatch {
         microbatch: Microbatch {
@@ -82,7 +87,7 @@ pub(crate) fn assemble(
             targets,
             ids,
         },
-        targets_per_task,
+        targets: ranges,
     })
 }
 

@@ -60,22 +60,20 @@ fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
 fn load(rows: &[StepRows<'_>]) -> Load {
     let count = rows.iter().map(|rows| rows.microbatches.len()).max();
     let at = |index: usize| {
+        let mut sum = Load::default();
         let parts = rows.iter().filter_map(|rows| rows.microbatches.get(index));
-        parts
-            .flatten()
-            .map(|sample| sample.len() as u64)
-            .fold(Load::default(), |sum, length| Load {
-                tokens: sum.tokens + length,
-                squared_tokens: sum.squared_tokens + length * length,
-                adapter_bytes: 0,
-            })
+        for length in parts.flatten().map(|sample| sample.len() as u64) {
+            sum.tokens += length;
+            sum.squared_tokens += length * length;
+        }
+        sum
     };
-    let loads = (0..count.unwrap_or(0)).map(at);
-    loads.fold(Load::default(), |largest, load| Load {
-        tokens: largest.tokens.max(load.tokens),
-        squared_tokens: largest.squared_tokens.max(load.squared_tokens),
-        adapter_bytes: 0,
-    })
+    let mut largest = Load::default();
+    for load in (0..count.unwrap_or(0)).map(at) {
+        largest.tokens = largest.tokens.max(load.tokens);
+        largest.squared_tokens = largest.squared_tokens.max(load.squared_tokens);
+    }
+    largest
 }
 
 fn described((task, rows): (&&Task, &StepRows<'_>)) -> SubmittedStep {
@@ -123,12 +121,7 @@ fn microbatches(
             first_samples[slot] += samples.len();
         }
         let batch = assemble(&parts, Some(draws.clone()))?;
-        let targets = parts.iter().zip(&batch.targets_per_task);
-        let range = |(part, &count): (&TaskRows<'_>, &usize)| TargetRange {
-            slot: part.slot,
-            count,
-        };
-        all_ranges.push(targets.map(range).collect());
+        all_ranges.push(batch.targets);
         batches.push(batch.microbatch);
     }
     Ok((batches, all_ranges))

@@ -126,22 +126,16 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
         return None;
     }
     if let (Value::Object(saved), Value::Object(now)) = (saved, now) {
-        let keys = saved.keys().chain(now.keys());
-        let found = keys.into_iter().find_map(|field| {
+        return saved.keys().chain(now.keys()).find_map(|field| {
             let value = |map: &Map<String, Value>| map.get(field).cloned().unwrap_or_default();
             deep(&format!("{key}.{field}"), &value(saved), &value(now))
         });
-        return found;
     }
-    Some(different(key.to_owned(), saved, now))
-}
-
-fn different(key: String, saved: &Value, now: &Value) -> Difference {
-    Difference::Value {
-        key,
+    Some(Difference::Value {
+        key: key.to_owned(),
         saved: shown(saved),
         now: shown(now),
-    }
+    })
 }
 
 /// A value in few enough characters for a message.

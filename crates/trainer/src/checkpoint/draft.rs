@@ -15,6 +15,7 @@ use super::{
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, bytes_of},
+    error::on,
 };
 
 /// A checkpoint on its way to the disk, task by task.
@@ -92,11 +93,13 @@ impl Draft {
             }
         }
         let (parent, number) = (self.staged.parent().to_owned(), self.staged.number());
-        let failed = |error: serde_json::Error| TrainerError::write(&parent, error.into());
-        let record = serde_json::to_vec_pretty(&record).map_err(failed)?;
+        let record = on(
+            &parent,
+            serde_json::to_vec_pretty(&record).map_err(Into::into),
+        )?;
         self.staged.write(RECORD, &record)?;
         if let Some(learnt) = learnt {
-            let learnt = serde_json::to_vec(learnt).map_err(failed)?;
+            let learnt = on(&parent, serde_json::to_vec(learnt).map_err(Into::into))?;
             self.staged.write(LEARNT, &learnt)?;
         }
         let path = self.staged.commit()?;

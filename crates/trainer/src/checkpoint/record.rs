@@ -37,10 +37,8 @@ pub(crate) struct RunRecord {
 impl RunRecord {
     /// Names and steps of the tasks that have begun.
     pub(crate) fn begun(&self) -> impl Iterator<Item = (String, usize)> {
-        let begun = self
-            .tasks
-            .iter()
-            .filter(|task| task.standing == Standing::Begun);
+        let tasks = self.tasks.iter();
+        let begun = tasks.filter(|task| task.standing == Standing::Begun);
         begun.map(|task| (task.name.clone(), task.step))
     }
 }
@@ -54,7 +52,7 @@ pub(crate) struct LedgerRecord {
 }
 
 /// How far a task is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TaskRecord {
     /// The adapter's name.
     pub(crate) name: String,
@@ -98,23 +96,8 @@ impl TaskRecord {
     pub(crate) fn queued(name: &str, total_steps: usize) -> Self {
         Self {
             name: name.to_owned(),
-            standing: Standing::Queued,
-            step: 0,
             total_steps,
-            waited: 0.0,
-            data: String::new(),
-            first_loss: None,
-            last_loss: None,
-            best: None,
-            evaluations_without_best: 0,
-            saved_steps: None,
-            samples: Vec::new(),
-            has_moved: false,
-            halvings: 0,
-            peft_config: None,
-            number: None,
-            trial: Vec::new(),
-            modules: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -137,10 +120,11 @@ impl TaskRecord {
 pub(crate) type Modules = BTreeMap<String, ModuleRecord>;
 
 /// Where a task stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
     /// It has not begun.
+    #[default]
     Queued,
     /// It trains, or was parked.
     Begun,

@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::RunConfig;
+use loraloom_config::{AdapterConfig, RunConfig};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, PeftAdapter, PeftLoraConfig};
 use loraloom_scheduler::Learnt;
 
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
+    error::on,
     run_directory::{self, CHECKPOINTS, Claim},
 };
 
@@ -116,9 +117,8 @@ impl SavedRun {
             let mut aside = generation.path.clone().into_os_string();
             aside.push(".damaged");
             // Iterations are counted again after an older checkpoint was resumed.
-            remove(aside.as_ref()).map_err(|error| TrainerError::write(&generation.path, error))?;
-            fs::rename(&generation.path, &aside)
-                .map_err(|error| TrainerError::write(&generation.path, error))?;
+            on(&generation.path, remove(aside.as_ref()))?;
+            on(&generation.path, fs::rename(&generation.path, &aside))?;
         }
         Ok(saved)
     }
@@ -151,14 +151,11 @@ impl SavedRun {
 
     /// What the run came to, if every adapter of a configuration has come to its end in it.
     pub fn report(&self, config: &RunConfig) -> Option<RunReport> {
-        let report = |name: &str| {
+        let report = |adapter: &AdapterConfig| {
             let mut tasks = self.record.tasks.iter();
-            self.report_of(tasks.find(|task| task.name == name)?)
+            self.report_of(tasks.find(|task| task.name == adapter.name)?)
         };
-        let adapters = config.adapters.iter();
-        let adapters: Option<Vec<AdapterReport>> =
-            adapters.map(|adapter| report(&adapter.name)).collect();
-        let adapters = adapters?;
+        let adapters: Vec<_> = config.adapters.iter().map(report).collect::<Option<_>>()?;
         Some(RunReport {
             sweeps: SweepReport::of_run(config, &adapters),
             adapters,
@@ -213,13 +210,10 @@ impl SavedRun {
         let Some(record) = tasks.find(|task| task.name == adapter) else {
             return Ok(None);
         };
-        let problem = |problem: String| TrainerError::Checkpoint {
-            problem: format!("{}: {problem}", self.path.display()),
-        };
         let (mut adapter, mut initial) = (None, None);
         if let Some(file) = self.tensors_of(record)? {
             let decoded = decode(&file, &record.modules, self.record.layers);
-            let (states, before) = decoded.map_err(problem)?;
+            let (states, before) = decoded.map_err(|problem| self.damaged(&problem))?;
             (adapter, initial) = (Some(states), before);
         }
         let shape = record.peft_config.as_deref().map(PeftLoraConfig::from_json);
@@ -237,9 +231,13 @@ impl SavedRun {
             return Ok(None);
         }
         let file = self.manifest.read(&self.path, &tensors_file(&task.name));
-        file.map(Some).map_err(|problem| TrainerError::Checkpoint {
+        file.map(Some).map_err(|problem| self.damaged(&problem))
+    }
+
+    fn damaged(&self, problem: &str) -> TrainerError {
+        TrainerError::Checkpoint {
             problem: format!("{}: {problem}", self.path.display()),
-        })
+        }
     }
 
     /// What was learnt of the devices; `None` where nothing was, or in the words of another version:

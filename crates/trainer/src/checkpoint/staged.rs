@@ -13,7 +13,7 @@ use super::{
     MANIFEST,
     generation::{Manifest, Seal, generations},
 };
-use crate::TrainerError;
+use crate::{TrainerError, error::on};
 
 /// A directory that is being written under another name. Dropped without a
 /// [`commit`](Self::commit), it is removed.
@@ -156,8 +156,4 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => result,
     }
-}
-
-fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
-    result.map_err(|error| TrainerError::write(path, error))
 }

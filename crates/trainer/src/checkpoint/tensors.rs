@@ -4,14 +4,17 @@ use std::borrow::Cow;
 
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::{Device, Tensor, TensorData};
-use loraloom_model::{LayerAdapter, MatrixView, Projection, to_host};
+use loraloom_model::{MatrixView, Projection, to_host};
 use safetensors::{Dtype, SafeTensors};
 
 use super::{
     Exact,
     record::{ModuleRecord, Modules},
 };
-use crate::{TrainerError, adapter::ModelAdapter};
+use crate::{
+    TrainerError,
+    adapter::{ModelAdapter, by_projection},
+};
 
 /// Before a module's path: its weights, its moments under torch's names, and what it began from.
 const WEIGHTS: &str = "";
@@ -67,38 +70,30 @@ pub(super) fn decode(
     layers: usize,
 ) -> Result<(ModelAdapter, Option<ModelAdapter>), String> {
     let tensors = SafeTensors::deserialize(file).map_err(|error| error.to_string())?;
-    let mut adapter = Vec::with_capacity(layers);
-    let mut initial = Vec::with_capacity(layers);
-    let (mut found, mut begun) = (0, false);
-    for layer in 0..layers {
-        let (mut states, mut before) = (LayerAdapter::default(), LayerAdapter::default());
-        for projection in Projection::ALL {
-            let module = projection.module(layer);
-            let Some(record) = modules.get(&module) else {
-                continue;
-            };
-            found += 1;
-            let weights = pair(&tensors, WEIGHTS, &module)?;
-            let spec = LoraSpec::new(weights.a.dims()[0], record.lora_alpha.0)
-                .with_use_rslora(record.use_rslora)
-                .with_lora_dropout(record.lora_dropout.0);
-            let new = |weights| AdapterState::new(spec, weights);
-            let state = new(weights).map_err(|error| format!("{module}: {error}"))?;
-            if tensors.tensor(&name(INITIAL, &module, "lora_A")).is_ok() {
-                let weights = pair(&tensors, INITIAL, &module)?;
-                let state = new(weights).map_err(|error| format!("{module}: {error}"))?;
-                before[projection as usize] = Some(state);
-                begun = true;
-            }
-            states[projection as usize] = Some(AdapterState {
-                first_moment: pair(&tensors, FIRST_MOMENT, &module)?,
-                second_moment: pair(&tensors, SECOND_MOMENT, &module)?,
-                ..state
-            });
-        }
-        adapter.push(states);
-        initial.push(before);
-    }
+    let mut found = 0;
+    let adapter = by_projection(layers, |layer, projection| {
+        let module = projection.module(layer);
+        let Some(record) = modules.get(&module) else {
+            return Ok(None);
+        };
+        found += 1;
+        Ok::<_, String>(Some(AdapterState {
+            first_moment: pair(&tensors, FIRST_MOMENT, &module)?,
+            second_moment: pair(&tensors, SECOND_MOMENT, &module)?,
+            ..state(&tensors, WEIGHTS, &module, record)?
+        }))
+    })?;
+    let mut begun = false;
+    let initial = by_projection(layers, |layer, projection| {
+        let module = projection.module(layer);
+        let record = modules.get(&module);
+        let is_there = |_: &_| tensors.tensor(&name(INITIAL, &module, "lora_A")).is_ok();
+        let Some(record) = record.filter(is_there) else {
+            return Ok(None);
+        };
+        begun = true;
+        state(&tensors, INITIAL, &module, record).map(Some)
+    })?;
     if found != modules.len() {
         return Err(format!(
             "{} modules are not in {layers} layers",
@@ -134,6 +129,20 @@ fn push(
         matrices.push((name(prefix, module, factor), view));
     }
     Ok(())
+}
+
+/// The state of a module with these weights, before its first step.
+fn state(
+    tensors: &SafeTensors<'_>,
+    prefix: &str,
+    module: &str,
+    record: &ModuleRecord,
+) -> Result<AdapterState, String> {
+    let weights = pair(tensors, prefix, module)?;
+    let spec = LoraSpec::new(weights.a.dims()[0], record.lora_alpha.0)
+        .with_use_rslora(record.use_rslora)
+        .with_lora_dropout(record.lora_dropout.0);
+    AdapterState::new(spec, weights).map_err(|error| format!("{module}: {error}"))
 }
 
 fn pair(tensors: &SafeTensors<'_>, prefix: &str, module: &str) -> Result<LoraPair, String> {

@@ -8,6 +8,7 @@ use loraloom_model::keep_others;
 use super::staged::remove_stale;
 use crate::{
     TrainerError,
+    error::on,
     run_directory::{ADAPTERS, CHECKPOINTS},
 };
 
@@ -27,12 +28,12 @@ pub(crate) fn tidy(directory: &Path) -> Result<(), TrainerError> {
             };
             let place = adapter.join(kept);
             if rest.starts_with("old-") && !place.exists() {
-                fs::rename(&path, &place).map_err(|error| TrainerError::write(&place, error))?;
+                on(&place, fs::rename(&path, &place))?;
             } else if rest.starts_with("old-") || rest.starts_with("tmp-") {
                 if rest.starts_with("old-") {
                     keep_others(&path, &place)?;
                 }
-                fs::remove_dir_all(&path).map_err(|error| TrainerError::write(&path, error))?;
+                on(&path, fs::remove_dir_all(&path))?;
             }
         }
     }

@@ -52,36 +52,30 @@ pub trait TaskSource {
     ///
     /// # Errors
     /// Any error ends the run, with everything saved.
-    fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError>;
+    fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
+        Ok(())
+    }
 
     /// Instructions to carry out before the next iteration; `None` ends the run. If no task trains, `idle`
     /// is set, and this may wait a moment for something to do.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
+    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok(None)
+    }
 
     /// Receives, after a decision, why each live task trains or waits.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn decided(&mut self, reasons: &[(TaskId, String)]) -> Result<(), SourceError>;
+    fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
+        Ok(())
+    }
 }
 
 impl<F: FnMut(&Event)> TaskSource for F {
     fn event(&mut self, event: &Event) {
         self(event);
-    }
-
-    fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
-        Ok(())
-    }
-
-    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
-        Ok(None)
-    }
-
-    fn decided(&mut self, _reasons: &[(TaskId, String)]) -> Result<(), SourceError> {
-        Ok(())
     }
 }

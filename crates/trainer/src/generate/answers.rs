@@ -10,7 +10,7 @@ use super::{decode::decode, sampling::Sampler};
 use crate::{
     AnswerSample, Event, TrainerError,
     events::EventLog,
-    tasks::{Place, Placement, Task, Tasks},
+    tasks::{Place, Placement, Task},
 };
 
 /// An answer is decoded to the reference's length and at most this many tokens more.
@@ -74,7 +74,7 @@ impl<'a> Answers<'a> {
     ) -> Result<(), TrainerError> {
         let mut asks = Vec::new();
         let mut samples = Vec::new();
-        for (task, place) in self.asked(&placed.tasks, ids) {
+        for (task, place) in self.asked(placed, ids) {
             if task.steps > 0 || task.config.init_from.is_none() {
                 continue;
             }
@@ -103,7 +103,7 @@ impl<'a> Answers<'a> {
         let mut asks = Vec::new();
         let mut of_base = Vec::new();
         let mut samples: Vec<(TaskId, AnswerSample, Option<Key>)> = Vec::new();
-        for (task, place) in self.asked(&placed.tasks, ids) {
+        for (task, place) in self.asked(placed, ids) {
             for (number, question) in self.questions(task).enumerate() {
                 let ask = ask(question, &placed.pipeline, place);
                 let key = (ask.prompt.clone(), ask.length);
@@ -134,8 +134,9 @@ impl<'a> Answers<'a> {
             return Ok(());
         }
         let names = ids.iter().filter_map(|&id| placed.tasks.name_of(id));
-        let adapters = names.collect();
-        log.emit(Event::Answers { adapters });
+        log.emit(Event::Answers {
+            adapters: names.collect(),
+        });
         // The base model is asked beside an adapter with the same prompt.
         let beside = of_base.iter().filter_map(|(prompt, length)| {
             let same = |ask: &&Ask| ask.prompt == *prompt && ask.length == *length;
@@ -161,12 +162,12 @@ impl<'a> Answers<'a> {
     /// Those of the tasks that run and are to be asked.
     fn asked<'t>(
         &self,
-        tasks: &'t Tasks,
+        placed: &'t Placement,
         ids: &[TaskId],
     ) -> impl Iterator<Item = (&'t Task, Place)> {
         let adapters = self.asked.adapters as u64;
         let asked = ids.iter().filter(move |id| id.0 < adapters);
-        asked.filter_map(|&id| tasks.placed(id))
+        asked.filter_map(|&id| placed.running(id).ok())
     }
 
     fn questions<'t>(&self, task: &'t Task) -> impl Iterator<Item = Question<'t>> + use<'t> {
@@ -219,16 +220,11 @@ fn ask(question: Question<'_>, pipeline: &Pipeline, place: Place) -> Ask {
 impl<'a> Question<'a> {
     /// A sample up to its first target, and its targets from there on.
     fn of(sample: &'a Sample) -> Self {
-        let targets = &sample.is_target;
-        let start = targets
-            .iter()
-            .skip(1)
-            .position(|&target| target)
-            .map_or(sample.len(), |at| at + 1);
-        let length = targets[start..]
-            .iter()
-            .take_while(|&&target| target)
-            .count();
+        let mut later = sample.is_target.iter().skip(1);
+        let start = later.position(|&target| target);
+        let start = start.map_or(sample.len(), |at| at + 1);
+        let targets = sample.is_target[start..].iter();
+        let length = targets.take_while(|&&target| target).count();
         Self {
             prompt: &sample.ids[..start],
             reference: &sample.ids[start..start + length],

@@ -31,27 +31,17 @@ impl Default for GenerateOptions {
 /// Picks tokens of one sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct Sampler {
-    temperature: f64,
-    top_k: usize,
-    top_p: f64,
+    options: GenerateOptions,
+    /// Of the random numbers.
     state: u64,
 }
 
 impl Sampler {
     /// Every sequence draws the same numbers, so that adapters differ by their weights alone.
     pub(crate) fn new(options: &GenerateOptions) -> Self {
-        let GenerateOptions {
-            temperature,
-            top_k,
-            top_p,
-            seed,
-            ..
-        } = *options;
         Self {
-            temperature,
-            top_k,
-            top_p,
-            state: seed,
+            options: options.clone(),
+            state: options.seed,
         }
     }
 
@@ -61,6 +51,12 @@ impl Sampler {
     }
 
     pub(crate) fn pick(&mut self, logits: &[f32]) -> u32 {
+        let GenerateOptions {
+            temperature,
+            top_k,
+            top_p,
+            ..
+        } = self.options;
         let mut order: Vec<usize> = (0..logits.len()).collect();
         // The first of equal logits wins; NaN sorts as the least likely.
         let value = |token: usize| {
@@ -71,20 +67,20 @@ impl Sampler {
             }
         };
         let likelier = |a: &usize, b: &usize| value(*b).total_cmp(&value(*a)).then(a.cmp(b));
-        if self.temperature <= 0.0 {
+        if temperature <= 0.0 {
             return order.into_iter().min_by(likelier).unwrap_or(0) as u32;
         }
         order.sort_by(likelier);
-        if self.top_k > 0 {
-            order.truncate(self.top_k);
+        if top_k > 0 {
+            order.truncate(top_k);
         }
         let largest = order.first().map_or(0.0, |&token| f64::from(value(token)));
-        let weight = |token: usize| ((f64::from(value(token)) - largest) / self.temperature).exp();
+        let weight = |token: usize| ((f64::from(value(token)) - largest) / temperature).exp();
         let weights: Vec<f64> = order.iter().map(|&token| weight(token)).collect();
         let total: f64 = weights.iter().sum();
         let mut kept = 0.0;
         let mut nucleus = 0;
-        while nucleus < weights.len() && (nucleus == 0 || kept < self.top_p * total) {
+        while nucleus < weights.len() && (nucleus == 0 || kept < top_p * total) {
             kept += weights[nucleus];
             nucleus += 1;
         }

@@ -11,7 +11,7 @@ use super::{
     Plan, PlannedLink, PlannedStage, Speeds, dtype,
     gather::Gathered,
     groups::{Groups, partitioned},
-    notes::{notes, staggered},
+    notes,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
 use crate::TrainerError;
@@ -25,10 +25,8 @@ const WORTH: f64 = 0.98;
 /// Whether some adapter has dropout and some stage may be on a GPU.
 fn keeps_masks(config: &RunConfig) -> bool {
     let cpu = StageLocation::Device(DeviceChoice::Cpu);
-    let dropout = config
-        .adapters
-        .iter()
-        .any(|adapter| adapter.lora.lora_dropout > 0.0);
+    let mut adapters = config.adapters.iter();
+    let dropout = adapters.any(|adapter| adapter.lora.lora_dropout > 0.0);
     dropout && config.pipeline.stages.iter().any(|stage| *stage != cpu)
 }
 
@@ -53,44 +51,50 @@ pub(super) fn compose(
     let prediction = planned.predict(speeds)?;
     let step_bytes = planned.step_bytes;
 
-    let better = better_warmup(
-        config,
-        gathered,
-        speeds,
-        (&layers, dtype.size()),
-        &prediction,
-    )?;
-    let stages = stages(
-        config,
-        gathered,
-        &groups,
-        storage,
-        &layers,
-        &prediction.long.stages,
-    );
+    let sizes = (layers.as_slice(), dtype.size());
+    let better = better_warmup(config, gathered, speeds, sizes, &prediction)?;
+    let simulated = &prediction.long.stages;
+    let stages = stages(config, &groups, storage, &layers, simulated);
+    let per_microbatch = step_bytes.iter().zip(&microbatches);
+    let per_microbatch = per_microbatch.map(|(bytes, &count)| bytes / count as f64);
     let links = (1..layers.len()).map(|to| PlannedLink {
         from: to - 1,
         to,
-        estimated_bytes_per_microbatch: step_bytes
-            .iter()
-            .zip(&microbatches)
-            .map(|(bytes, &count)| bytes / count as f64)
-            .collect(),
+        estimated_bytes_per_microbatch: per_microbatch.clone().collect(),
         estimated_bytes_per_iteration: 2.0 * step_bytes.iter().sum::<f64>(),
     });
     let column = prediction.drawn.makespan / CHART_COLUMNS;
+    let mut notes = Vec::from_iter(dtype_note);
+    notes.extend(notes::notes(
+        speeds,
+        layers.len(),
+        &microbatches,
+        groups.waiting.len(),
+        gathered.tasks.len(),
+    ));
+    notes.extend(better);
+    notes.extend(notes::staggered(config, &partitions));
     Ok(Plan {
         dtype: dtype.to_string(),
         schedule: pipeline.schedule,
         stages,
         partitions: partitions.are_staggered().then(|| partitions.counts()),
         groups: groups.planned(),
-        waiting: groups.waiting().map(|(name, _)| name.to_owned()).collect(),
-        waiting_reasons: groups
-            .waiting()
-            .map(|(name, reason)| (name.to_owned(), reason.to_owned()))
+        waiting: groups
+            .waiting
+            .iter()
+            .map(|(task, _)| task.name.clone())
             .collect(),
-        refused: groups.refused().map(str::to_owned).collect(),
+        refused: groups
+            .refused
+            .iter()
+            .map(|task| task.name.clone())
+            .collect(),
+        waiting_reasons: groups
+            .waiting
+            .iter()
+            .map(|(task, reason)| (task.name.clone(), reason.clone()))
+            .collect(),
         links: links.collect(),
         bubble: prediction.bubble,
         estimated_seconds_per_iteration: speeds.tflops.map(|_| prediction.seconds_per_iteration),
@@ -99,18 +103,7 @@ pub(super) fn compose(
         } else {
             String::new()
         },
-        notes: dtype_note
-            .into_iter()
-            .chain(notes(
-                speeds,
-                layers.len(),
-                &microbatches,
-                groups.waiting().len(),
-                gathered.tasks.len(),
-            ))
-            .chain(better)
-            .chain(staggered(config, &partitions))
-            .collect(),
+        notes,
         chart: prediction.drawn,
     })
 }
@@ -123,14 +116,12 @@ fn pipeline_of(
     row_bytes: f64,
 ) -> Pipeline {
     let step_bytes = groups.tokens().into_iter().map(|tokens| tokens * row_bytes);
+    let operations = layers.iter().map(|layers| groups.operations(layers));
     Pipeline {
         schedule: config.pipeline.schedule,
         microbatches: groups.microbatches().into_iter().max().unwrap_or(1),
         extra_warmup: config.pipeline.extra_warmup,
-        operations: layers
-            .iter()
-            .map(|layers| groups.operations(layers))
-            .collect(),
+        operations: operations.collect(),
         step_bytes: step_bytes.collect(),
     }
 }
@@ -171,13 +162,12 @@ fn better_warmup(
 
 fn stages(
     config: &RunConfig,
-    gathered: &Gathered,
     groups: &Groups<'_>,
     storage: ActivationStorage,
     layers: &[StageLayers],
     simulated: &[StageReport],
 ) -> Vec<PlannedStage> {
-    let model = &gathered.model;
+    let model = groups.model;
     let operations: Vec<f64> = layers
         .iter()
         .map(|layers| groups.operations(layers).iter().map(|o| o.total()).sum())

@@ -9,22 +9,19 @@ use loraloom_model::{
     },
 };
 use loraloom_pipeline::{PartitionError, Partitions, StageLayers};
-use loraloom_scheduler::SchedulerError;
 
-use super::{
-    PlannedGroup,
-    admission::{Admitted, admitted},
-    gather::{Gathered, TaskPlan},
-};
+use super::{PlannedGroup, gather::TaskPlan};
 use crate::stages::{balanced, estimated};
 
 /// The tasks that train at first, in their groups, and those that wait.
 pub(super) struct Groups<'a> {
-    model: &'a LlamaConfig,
-    config: &'a RunConfig,
-    tasks: Vec<Vec<&'a TaskPlan>>,
-    waiting: Vec<(&'a TaskPlan, String)>,
-    refused: Vec<&'a TaskPlan>,
+    pub(super) model: &'a LlamaConfig,
+    pub(super) config: &'a RunConfig,
+    pub(super) tasks: Vec<Vec<&'a TaskPlan>>,
+    /// With the reasons.
+    pub(super) waiting: Vec<(&'a TaskPlan, String)>,
+    /// Those of them that no device has room for even alone.
+    pub(super) refused: Vec<&'a TaskPlan>,
 }
 
 /// The layers of each stage and group, by the run's own rule where it measures nothing: for sequences
@@ -41,57 +38,12 @@ pub(super) fn partitioned(
 }
 
 impl<'a> Groups<'a> {
-    /// As the scheduler of the run decides at first.
-    ///
-    /// # Errors
-    /// If no task fits even alone, or the scheduler's settings are none.
-    pub(super) fn new(
-        config: &'a RunConfig,
-        gathered: &'a Gathered,
-        layers: &[StageLayers],
-        element_bytes: usize,
-    ) -> Result<Self, SchedulerError> {
-        let Admitted {
-            groups,
-            waiting,
-            refused,
-        } = admitted(config, gathered, layers, element_bytes)?;
-        let tasks = &gathered.tasks;
-        let named = |group: Vec<usize>| -> Vec<_> {
-            group.into_iter().map(|index| &tasks[index]).collect()
-        };
-        let waiting = waiting.into_iter();
-        Ok(Self {
-            model: &gathered.model,
-            config,
-            tasks: groups.into_iter().map(named).collect(),
-            waiting: waiting
-                .map(|(index, reason)| (&tasks[index], reason))
-                .collect(),
-            refused: named(refused),
-        })
-    }
-
-    /// Names of adapters that have no place yet, and why.
-    pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = (&'a str, &str)> {
-        self.waiting
-            .iter()
-            .map(|(task, reason)| (task.name.as_str(), reason.as_str()))
-    }
-
-    /// Names of those that a run would be refused for.
-    pub(super) fn refused(&self) -> impl Iterator<Item = &'a str> {
-        self.refused.iter().map(|task| task.name.as_str())
-    }
-
     /// Micro-batches of a step, by group.
     pub(super) fn microbatches(&self) -> Vec<usize> {
-        self.of_each(Self::microbatches_of)
-    }
-
-    fn microbatches_of(group: &[&TaskPlan]) -> usize {
-        let counts = group.iter().map(|task| task.microbatches);
-        counts.max().unwrap_or(1).max(1)
+        self.of_each(|group| {
+            let counts = group.iter().map(|task| task.microbatches);
+            counts.max().unwrap_or(1).max(1)
+        })
     }
 
     /// Tokens of a step, by group.
@@ -122,19 +74,12 @@ impl<'a> Groups<'a> {
         storage: ActivationStorage,
     ) -> Vec<TokenBytes> {
         self.of_each_on(layers, |group, layers| {
-            let TokenBytes {
-                kept,
-                computed_again,
-            } = bytes_per_token(
-                self.model,
-                &layers,
-                |layer| largest_ranks(group, layer),
-                storage,
-            );
+            let ranks = |layer| largest_ranks(group, layer);
+            let of_token = bytes_per_token(self.model, &layers, ranks, storage);
             let tokens = self.most_tokens(group);
             TokenBytes {
-                kept: tokens * kept,
-                computed_again: tokens * computed_again,
+                kept: tokens * of_token.kept,
+                computed_again: tokens * of_token.computed_again,
             }
         })
     }
@@ -142,22 +87,22 @@ impl<'a> Groups<'a> {
     /// Parameters of all adapters on a stage with these layers.
     pub(super) fn adapter_parameters(&self, layers: &StageLayers) -> usize {
         let of_groups = self.of_each_on(layers, |group, layers| -> usize {
-            let adapters = group.iter().map(|task| &task.ranks);
-            adapters
-                .map(|ranks| ranks.parameters(self.model, layers.clone()))
-                .sum()
+            let parameters = |task: &&TaskPlan| task.ranks.parameters(self.model, layers.clone());
+            group.iter().map(parameters).sum()
         });
         of_groups.into_iter().sum()
     }
 
     /// The groups for the report.
     pub(super) fn planned(&self) -> Vec<PlannedGroup> {
-        self.of_each(|group| PlannedGroup {
+        let numbers = self.microbatches().into_iter().zip(self.tokens());
+        let planned = |(group, (microbatches, tokens)): (&Vec<&TaskPlan>, _)| PlannedGroup {
             adapters: group.iter().map(|task| task.name.clone()).collect(),
-            microbatches: Self::microbatches_of(group),
-            estimated_tokens_per_step: group.iter().map(|task| task.load.tokens()).sum(),
+            microbatches,
+            estimated_tokens_per_step: tokens,
             most_tokens_per_microbatch: self.most_tokens(group),
-        })
+        };
+        self.tasks.iter().zip(numbers).map(planned).collect()
     }
 
     fn layer(&self, task: &TaskPlan, layer: usize) -> Operations {
@@ -185,8 +130,9 @@ impl<'a> Groups<'a> {
         value: impl Fn(&[&'a TaskPlan], Range<usize>) -> T,
     ) -> Vec<T> {
         let groups = self.tasks.iter().enumerate();
-        let of = groups.map(|(index, group)| value(group, layers.of_group(index)));
-        of.collect()
+        groups
+            .map(|(index, group)| value(group, layers.of_group(index)))
+            .collect()
     }
 }
 

@@ -3,7 +3,7 @@ use loraloom_pipeline::Partitions;
 
 use super::Speeds;
 
-/// What a plan assumes and leaves out.
+/// Sentences on the assumptions of a plan and on the parts it leaves out.
 pub(super) fn notes(
     speeds: Speeds,
     stages: usize,
@@ -53,7 +53,7 @@ pub(super) fn notes(
     notes
 }
 
-/// What staggering comes to, where there is some or it was asked for.
+/// A sentence on staggering, if layers are staggered or the configuration asks for it.
 pub(super) fn staggered(config: &RunConfig, partitions: &Partitions) -> Option<String> {
     if !partitions.are_staggered() {
         let asked = config.pipeline.balance == BalanceChoice::Staggered;
@@ -61,17 +61,14 @@ pub(super) fn staggered(config: &RunConfig, partitions: &Partitions) -> Option<S
     }
     let stages = partitions.stages();
     let held: usize = stages.iter().map(|stage| stage.held().len()).sum();
-    let layers: usize = partitions
-        .of_group(0)
-        .iter()
-        .map(ExactSizeIterator::len)
-        .sum();
+    let of_group = partitions.of_group(0);
+    let layers: usize = of_group.iter().map(ExactSizeIterator::len).sum();
     Some(format!(
         "groups have their layers on different stages: the stages hold {held} decoder layers of the \
          model's {layers}, which `weights` counts; everything else counts what each group has there"
     ))
 }
 
-/// Why `staggered` was asked for and is not to be seen.
+/// The reason why layers are not staggered although the configuration asks for it.
 pub(crate) const NOT_STAGGERED: &str = "`pipeline.balance: staggered` would be faster by less than a \
                                         thousandth: every group has the same layers on each stage";

@@ -27,7 +27,7 @@ pub struct Speeds {
 }
 
 impl Speeds {
-    pub(super) fn operations_per_second(self) -> f64 {
+    fn operations_per_second(self) -> f64 {
         self.tflops.unwrap_or(1.0) * 1e12
     }
 }
@@ -60,14 +60,6 @@ pub(super) struct Prediction {
 }
 
 impl Pipeline {
-    fn stages(&self) -> usize {
-        self.operations.len()
-    }
-
-    fn groups(&self) -> usize {
-        self.step_bytes.len()
-    }
-
     /// Simulates it.
     ///
     /// # Errors
@@ -75,13 +67,13 @@ impl Pipeline {
     pub(super) fn predict(&self, speeds: Speeds) -> Result<Prediction, TimelineError> {
         let run = |iterations| self.simulate(speeds, iterations);
         let (long, drawn, one) = (run(ITERATIONS)?, run(DRAWN)?, run(1)?);
-        let steps_per_second = long
-            .steady_steps_per_second()
-            .unwrap_or(long.steps_per_second());
-        let (stages, microbatches) = (self.stages(), self.microbatches);
+        let steady = long.steady_steps_per_second();
+        let steps_per_second = steady.unwrap_or(long.steps_per_second());
+        let (stages, microbatches) = (self.operations.len(), self.microbatches);
+        let groups = self.step_bytes.len();
         let bubble = PlannedBubble {
             closed_form: match self.schedule {
-                Schedule::LoraPp => bubble_lorapp(stages, self.groups(), microbatches),
+                Schedule::LoraPp => bubble_lorapp(stages, groups, microbatches),
                 Schedule::OneFOneB | Schedule::GPipe => bubble_gpipe(stages, microbatches),
             },
             simulated: mean(long.stages.iter().map(steady_bubble)),
@@ -89,7 +81,7 @@ impl Pipeline {
         };
         Ok(Prediction {
             seconds_per_iteration: if steps_per_second > 0.0 {
-                self.groups() as f64 / steps_per_second
+                groups as f64 / steps_per_second
             } else {
                 0.0
             },
@@ -100,7 +92,7 @@ impl Pipeline {
     }
 
     fn simulate(&self, speeds: Speeds, iterations: usize) -> Result<Timeline, TimelineError> {
-        let (stages, groups) = (self.stages(), self.groups());
+        let (stages, groups) = (self.operations.len(), self.step_bytes.len());
         let parts = self.microbatches as f64;
         let shape = PipelineShape::new(stages, groups, self.microbatches, iterations)
             .with_extra_warmup(self.extra_warmup);
@@ -110,21 +102,16 @@ impl Pipeline {
             backward: seconds(operations.backward),
             step: 0.0,
         };
-        let by_stage = self
-            .operations
-            .iter()
-            .map(|groups| groups.iter().map(pass).collect());
+        let by_stage = self.operations.iter();
+        let by_stage = by_stage.map(|groups| groups.iter().map(pass).collect());
         let link = Link {
             bytes_per_second: speeds.link_bytes_per_second.unwrap_or(f64::INFINITY),
             latency: 0.0,
         };
         let bytes = self.step_bytes.iter().map(|bytes| bytes / parts).collect();
         let links = Links::new(vec![link; stages.saturating_sub(1)], bytes)?;
-        simulate(
-            &operations(self.schedule, &shape),
-            &ScheduleCosts::new(by_stage.collect())?,
-            &links,
-        )
+        let costs = ScheduleCosts::new(by_stage.collect())?;
+        simulate(&operations(self.schedule, &shape), &costs, &links)
     }
 }
 

@@ -13,9 +13,7 @@ pub(super) fn announce(
     placed: &Placement,
     saved: Option<&SavedRun>,
 ) {
-    let Placement {
-        pipeline, tasks, ..
-    } = placed;
+    let pipeline = &placed.pipeline;
     let names = config.adapters.iter();
     let adapters = names.map(|adapter| adapter.name.clone()).collect();
     let stages: Vec<String> = pipeline.names().collect();
@@ -36,7 +34,32 @@ pub(super) fn announce(
     if asked && partitions.is_none() {
         warnings.push(NOT_STAGGERED.to_owned());
     }
-    let Some(saved) = saved else {
+    if let Some(saved) = saved {
+        let written_by = &saved.record().loraloom;
+        if written_by != versions.loraloom {
+            log.warn(format!("the run was saved by loraloom {written_by}"));
+        }
+        let parts = config.pipeline.microbatches;
+        let before = &saved.record().config["pipeline"]["microbatches"];
+        if *before != parts {
+            log.warn(format!(
+                "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
+                 order, and last digits differ from those of an undisturbed run"
+            ));
+        }
+        log.emit(Event::Resume {
+            time,
+            iteration: saved.iteration(),
+            path: saved.relative_path(),
+            adapters,
+            stages,
+            layers,
+            partitions,
+            products,
+            versions,
+        });
+        warnings.extend_from_slice(saved.warnings());
+    } else {
         log.emit(Event::RunStart {
             time,
             adapters,
@@ -47,40 +70,12 @@ pub(super) fn announce(
             products,
             versions,
         });
-        for message in warnings {
-            log.warn(message);
-        }
-        return;
-    };
-    let written_by = saved.record().loraloom.clone();
-    if written_by != versions.loraloom {
-        let message = format!("the run was saved by loraloom {written_by}");
-        log.warn(message);
     }
-    let parts = config.pipeline.microbatches;
-    let before = &saved.record().config["pipeline"]["microbatches"];
-    if *before != parts {
-        let message = format!(
-            "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
-             order, and last digits differ from those of an undisturbed run"
-        );
-        log.warn(message);
-    }
-    log.emit(Event::Resume {
-        time,
-        iteration: saved.iteration(),
-        path: saved.relative_path(),
-        adapters,
-        stages,
-        layers,
-        partitions,
-        products,
-        versions,
-    });
-    for message in warnings.into_iter().chain(saved.warnings().iter().cloned()) {
+    for message in warnings {
         log.warn(message);
     }
     // They have failed just now, when their rows were looked at.
+    let tasks = &placed.tasks;
     for report in tasks.held.iter().filter_map(|id| tasks.ended.get(id)) {
         if let Outcome::Failed { reason } = &report.outcome {
             log.emit(Event::AdapterFailed {
@@ -91,6 +86,7 @@ pub(super) fn announce(
         }
     }
 }
+
 /// The time, in RFC 3339.
 pub(super) fn now() -> String {
     jiff::Timestamp::now().to_string()

@@ -42,11 +42,8 @@ impl Session<'_> {
     /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
     fn unmoved(&mut self, id: TaskId) -> Result<Option<String>, TrainerError> {
         let (task, place) = self.placed.running(id)?;
-        let Some(before) = task
-            .initial
-            .as_ref()
-            .filter(|_| task.must_have_moved_after(task.steps))
-        else {
+        let is_due = |_: &_| task.must_have_moved_after(task.steps);
+        let Some(before) = task.initial.as_ref().filter(is_due) else {
             return Ok(None);
         };
         let now = self.placed.pipeline.extract(place.group, place.slot)?;
@@ -80,11 +77,8 @@ impl Session<'_> {
             let (saver, mut moment) = self.saver();
             saver.save_best(&mut moment, id, Best { step, loss })?;
         }
-        Ok(self
-            .placed
-            .tasks
-            .get_mut(id)
-            .and_then(|task| task.evaluated(best)))
+        let task = self.placed.tasks.get_mut(id);
+        Ok(task.and_then(|task| task.evaluated(best)))
     }
 
     /// Saves a task that took a step, if it is time for that: it is if the task ends, and then this returns
@@ -121,15 +115,10 @@ impl Session<'_> {
     ) -> Result<(TaskId, TaskOutcome), TrainerError> {
         let (task, _) = self.placed.running(id)?;
         let last = task.ends_after(task.steps);
-        let (outcome, reason) = match early.filter(|_| !last) {
-            Some(reason) => {
-                let outcome = Outcome::Stopped {
-                    reason: reason.clone(),
-                };
-                (outcome, reason)
-            }
-            None => (Outcome::Done, "took all its steps".to_owned()),
-        };
+        let early = early.filter(|_| !last);
+        let stopped = early.clone().map(|reason| Outcome::Stopped { reason });
+        let (outcome, reason) = (stopped.unwrap_or(Outcome::Done), early);
+        let reason = reason.unwrap_or_else(|| "took all its steps".to_owned());
         if let Some((adapter, step)) = self.end_task(id, outcome)? {
             self.log.emit(Event::AdapterDone {
                 adapter,
@@ -192,11 +181,9 @@ impl Session<'_> {
         if self.numbered && matches!(outcome, Outcome::Failed { .. }) {
             self.placed.tasks.carried.insert(id, name.clone());
         }
-        let last = || self.log.directory.adapter(name, "last");
-        let directory = task.saved_steps.map(|_| last());
-        self.placed
-            .tasks
-            .ended
-            .insert(id, task.report(outcome, directory));
+        let directory = self.log.directory.adapter(name, "last");
+        let directory = task.saved_steps.map(|_| directory);
+        let report = task.report(outcome, directory);
+        self.placed.tasks.ended.insert(id, report);
     }
 }

@@ -73,8 +73,7 @@ impl Iterations {
         let Some(submitted) = self.pending.pop_front() else {
             return;
         };
-        let iteration = submitted.number;
-        let begun = submitted.begun;
+        let (iteration, begun) = (submitted.number, submitted.begun);
         let since = self.arrived.map_or(begun, |before| before.max(begun));
         self.arrived = Some(outcome.at);
         let seconds = outcome.at.saturating_duration_since(since).as_secs_f64();
@@ -142,20 +141,8 @@ impl Iterations {
         result: StepResult,
         tasks: &mut Tasks,
     ) -> Option<Event> {
-        let StepResult {
-            loss_sum,
-            grad_norm,
-        } = result;
-        let SubmittedStep {
-            task: id,
-            name,
-            step,
-            part,
-            learning_rate,
-            tokens: _,
-            step_target_tokens: target_tokens,
-            step_tokens: tokens,
-        } = submitted;
+        let (id, part) = (submitted.task, submitted.part);
+        let (loss_sum, grad_norm) = (result.loss_sum, result.grad_norm);
         if self.failures.iter().any(|(failed, _)| *failed == id) {
             return None;
         }
@@ -165,26 +152,26 @@ impl Iterations {
             task.loss_sum = loss_sum;
             return None;
         }
-        let loss = loss_sum / target_tokens as f64;
+        let loss = loss_sum / submitted.step_target_tokens as f64;
         if !loss.is_finite() || !grad_norm.is_finite() {
-            let reason = not_finite(task, loss, grad_norm, learning_rate);
+            let reason = not_finite(task, loss, grad_norm, submitted.learning_rate);
             self.failures.push((id, reason));
             return None;
         }
-        task.steps = step;
+        task.steps = submitted.step;
         task.loss_sum = 0.0;
         task.first_loss.get_or_insert(loss);
         task.last_loss = Some(loss);
         Some(Event::Step {
             iteration,
-            adapter: name,
-            step,
+            adapter: submitted.name,
+            step: submitted.step,
             total_steps: task.total_steps,
             loss,
-            target_tokens,
-            tokens,
+            target_tokens: submitted.step_target_tokens,
+            tokens: submitted.step_tokens,
             grad_norm,
-            learning_rate,
+            learning_rate: submitted.learning_rate,
             group,
         })
     }

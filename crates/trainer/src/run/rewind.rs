@@ -117,11 +117,8 @@ impl Session<'_> {
         task.halvings += 1;
         let (rows, halvings) = (task.microbatch_rows(split), task.halvings);
         // Also where it may be taken from again.
-        let kept = self
-            .rewind
-            .snapshot
-            .iter_mut()
-            .flat_map(Snapshot::tasks_mut);
+        let snapshot = self.rewind.snapshot.iter_mut();
+        let kept = snapshot.flat_map(Snapshot::tasks_mut);
         for kept in kept.chain(self.rewind.arrivals.values_mut()) {
             if kept.id == id {
                 kept.halvings = halvings;

@@ -108,8 +108,7 @@ impl Run {
         let partitions = spread(&config, &model, reached.len(), typical, measure_on)?;
         let pipeline = Pipeline::new(loader.load(reached, &partitions, dtype)?)?;
         let limit = config.scheduler.memory_limit;
-        let warnings = limit_warnings(&pipeline, limit);
-        prepared.warnings.extend(warnings);
+        prepared.warnings.extend(limit_warnings(&pipeline, limit));
         let context = RunContext {
             config,
             tokenizer,
@@ -267,10 +266,11 @@ impl Run {
     fn limit_memory(&mut self) -> Option<u64> {
         let devices = devices(&self.pipeline);
         let rooms = self.rooms();
-        let host = devices
+        let mut limited = devices
             .iter()
             .zip(&rooms)
-            .find(|((device, _), room)| *device == Device::flex() && room.is_limited());
+            .filter(|(_, room)| room.is_limited());
+        let host = limited.find(|((device, _), _)| *device == Device::flex());
         let limit = host.map(|(_, room)| room.limit_bytes);
         self.pipeline.limit_memory(limit);
         limit

@@ -153,10 +153,8 @@ impl Serving<'_, '_> {
         let why = |task: &Task| Some((task.id, self.scheduler.why(task.id)?));
         let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
         let reading = self.reading.keys().map(read);
-        let absent = self
-            .absent
-            .iter()
-            .map(|(&id, absent)| (id, absent.reason.clone()));
+        let absent = self.absent.iter();
+        let absent = absent.map(|(&id, absent)| (id, absent.reason.clone()));
         let running = tasks.running().map(|task| {
             let why = match task.parts {
                 1 => "trains".to_owned(),
@@ -167,13 +165,8 @@ impl Serving<'_, '_> {
             };
             (task.id, why)
         });
-        let reasons: Vec<_> = tasks
-            .waiting()
-            .filter_map(why)
-            .chain(reading)
-            .chain(absent)
-            .chain(running)
-            .collect();
+        let waiting = tasks.waiting().filter_map(why).chain(reading);
+        let reasons: Vec<_> = waiting.chain(absent).chain(running).collect();
         let source = &mut self.session.log.source;
         source.decided(&reasons).map_err(TrainerError::Source)
     }
@@ -200,16 +193,10 @@ impl Serving<'_, '_> {
                 Ok(())
             }
             Order::Pause(id) => {
-                if let Some(reading) = self.reading.get_mut(&id) {
-                    reading.held = true;
-                } else if let Some(absent) = self.absent.get_mut(&id) {
-                    absent.held = true;
-                } else if self
-                    .scheduler
-                    .state(id)
-                    // An order is repeated if the queue could not be told that it was carried out.
-                    .is_some_and(|state| state.can_become(TaskState::Paused))
-                {
+                let state = self.scheduler.state(id);
+                // An order is repeated if the queue could not be told that it was carried out.
+                let runs_or_waits = state.is_some_and(|state| state.can_become(TaskState::Paused));
+                if !self.hold(id, true) && runs_or_waits {
                     self.session.park(Parking {
                         task: id,
                         by: None,
@@ -220,11 +207,8 @@ impl Serving<'_, '_> {
                 Ok(())
             }
             Order::Resume(id) => {
-                if let Some(reading) = self.reading.get_mut(&id) {
-                    reading.held = false;
-                } else if let Some(absent) = self.absent.get_mut(&id) {
-                    absent.held = false;
-                } else if self.scheduler.state(id) == Some(TaskState::Paused) {
+                let paused = self.scheduler.state(id) == Some(TaskState::Paused);
+                if !self.hold(id, false) && paused {
                     self.scheduler.resume(id, self.session.now())?;
                 }
                 Ok(())
@@ -232,8 +216,7 @@ impl Serving<'_, '_> {
             Order::Cancel(id) => {
                 self.session.placed.tasks.carried.remove(&id);
                 if let Some(adapter) = self.not_begun(id) {
-                    let step = 0;
-                    let event = Event::AdapterCancelled { adapter, step };
+                    let event = Event::AdapterCancelled { adapter, step: 0 };
                     self.session.log.emit(event);
                 } else if self.session.cancel(id)? {
                     self.scheduler
@@ -247,6 +230,16 @@ impl Serving<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Has a task whose rows are not there yet held or not; false if there is no such task.
+    fn hold(&mut self, id: TaskId, held: bool) -> bool {
+        let reading = self.reading.get_mut(&id);
+        let reading = reading.map(|reading| reading.held = held);
+        let absent = self.absent.get_mut(&id);
+        reading
+            .or(absent.map(|absent| absent.held = held))
+            .is_some()
     }
 
     /// Forgets a task whose rows are not there yet; its name.
@@ -386,13 +379,11 @@ impl Serving<'_, '_> {
         tasks.carried.insert(id, adapter.clone());
         let report = untrained(adapter.clone(), steps, reason.clone());
         tasks.ended.insert(id, report);
-        let step = steps + 1;
-        let event = Event::AdapterFailed {
+        self.session.log.emit(Event::AdapterFailed {
             adapter,
-            step,
+            step: steps + 1,
             reason,
-        };
-        self.session.log.emit(event);
+        });
     }
 }
 

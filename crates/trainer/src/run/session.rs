@@ -81,10 +81,10 @@ impl<'a> Session<'a> {
     ) -> Result<Self, TrainerError> {
         let config = &context.config;
         let saved = context.saved.as_ref();
-        let before = saved.map(SavedRun::record);
-        let (iteration, tokens, seconds) = before.map_or((0, 0, 0.0), |before| {
-            (before.iteration, before.tokens, before.seconds)
-        });
+        let (iteration, tokens, seconds) =
+            saved.map(SavedRun::record).map_or((0, 0, 0.0), |before| {
+                (before.iteration, before.tokens, before.seconds)
+            });
         let directory = directory(config, saved, options.claim, options.numbered)?;
         let mut saver = Saver::new(config, &context.model, seconds)?;
         saver.limit = options.limit;
@@ -119,10 +119,9 @@ impl<'a> Session<'a> {
     /// Takes tasks up, without a place. Returns warnings.
     pub(super) fn take(&mut self, prepared: Prepared) -> Vec<String> {
         let tasks = &mut self.placed.tasks;
-        prepared
-            .tasks
-            .into_iter()
-            .for_each(|task| tasks.insert(task));
+        for task in prepared.tasks {
+            tasks.insert(task);
+        }
         tasks.ended.extend(prepared.ended);
         tasks.held.extend(prepared.held);
         prepared.warnings
@@ -327,10 +326,8 @@ impl<'a> Session<'a> {
         }
         let adapters: Vec<AdapterReport> = self.placed.tasks.ended.values().cloned().collect();
         let count = |wanted: fn(&Outcome) -> bool| {
-            adapters
-                .iter()
-                .filter(|adapter| wanted(&adapter.outcome))
-                .count()
+            let outcomes = adapters.iter().map(|adapter| &adapter.outcome);
+            outcomes.filter(|outcome| wanted(outcome)).count()
         };
         let (seconds, tokens) = (self.saver.seconds(), self.iterations.tokens);
         self.log.emit(Event::RunEnd {
@@ -363,10 +360,7 @@ fn directory(
 ) -> Result<RunDirectory, TrainerError> {
     let text = config.to_yaml()?;
     if let Some(saved) = saved {
-        let claim = match claim {
-            Some(claim) => claim,
-            None => Claim::take(saved.directory())?,
-        };
+        let claim = claim.map_or_else(|| Claim::take(saved.directory()), Ok)?;
         return RunDirectory::resume(saved.directory(), &text, claim);
     }
     let path: &Path = &config.output_dir;

@@ -76,9 +76,8 @@ impl Session<'_> {
         let pipeline = &self.config.pipeline;
         let split = pipeline.microbatches;
         let tasks = &self.placed.tasks;
-        let microbatches = tasks
-            .running()
-            .map(|task| task.microbatches_per_iteration(split));
+        let running = tasks.running();
+        let microbatches = running.map(|task| task.microbatches_per_iteration(split));
         let passes = Passes {
             schedule: pipeline.schedule,
             shape: PipelineShape::new(
@@ -133,9 +132,8 @@ impl Session<'_> {
         }
         let ids: Vec<TaskId> = ending.iter().map(|(id, _)| *id).collect();
         // They are saved: a device that fails while they answer must not undo their end.
-        let asked = self
-            .answers
-            .ask_after(&mut self.placed, &mut self.log, &ids);
+        let (placed, log) = (&mut self.placed, &mut self.log);
+        let asked = self.answers.ask_after(placed, log, &ids);
         for (id, early) in ending {
             ended.push(self.finish(id, early)?);
         }

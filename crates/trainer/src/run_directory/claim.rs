@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::is_run;
-use crate::TrainerError;
+use crate::{TrainerError, error::on};
 
 const LOCK: &str = ".lock";
 
@@ -22,7 +22,7 @@ impl Claim {
     /// [`TrainerError::RunInUse`] if another process has it.
     pub(crate) fn take(directory: &Path) -> Result<Self, TrainerError> {
         let path = directory.join(LOCK);
-        let lock = File::create(&path).map_err(|error| TrainerError::write(&path, error))?;
+        let lock = on(&path, File::create(&path))?;
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => Err(TrainerError::RunInUse {
                 path: directory.to_owned(),

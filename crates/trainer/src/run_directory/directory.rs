@@ -7,11 +7,8 @@ use std::{
 use loraloom_model::{create_directories, create_directory, sync_directory};
 use serde::Serialize;
 
-use super::{ADAPTERS, CHECKPOINTS, Claim, Identity};
-use crate::TrainerError;
-
-const EVENTS: &str = "events.jsonl";
-const CONFIG: &str = "config.resolved.yaml";
+use super::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, Claim, EVENTS_FILE, Identity};
+use crate::{TrainerError, error::on};
 
 /// The directory of one run, which nobody else writes to meanwhile.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub(crate) struct RunDirectory {
 /// Whether there is, or was to be, a run in a directory.
 pub(crate) fn is_run(directory: &Path) -> bool {
     let holds = |name: &&str| directory.join(name).exists();
-    [EVENTS, CONFIG, CHECKPOINTS].iter().any(holds)
+    [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS].iter().any(holds)
 }
 
 /// Whether a run has left anything in a directory: steps, adapters or checkpoints. What cannot be read
@@ -37,7 +34,7 @@ pub(crate) fn is_run(directory: &Path) -> bool {
 pub fn holds_run(directory: &Path) -> bool {
     let is_there =
         |error: io::Error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-    let events = fs::read_to_string(directory.join(EVENTS));
+    let events = fs::read_to_string(directory.join(EVENTS_FILE));
     let stepped = events.map_or_else(is_there, |events| events.contains(r#""event":"step""#));
     let holds = |name: &str| {
         let entries = fs::read_dir(directory.join(name));
@@ -61,7 +58,7 @@ impl RunDirectory {
             path: path.to_owned(),
         };
         let adapters = path.join(ADAPTERS);
-        let events_path = path.join(EVENTS);
+        let events_path = path.join(EVENTS_FILE);
         let some = adapters.exists() || events_path.exists();
         if some && holds_run(path) {
             return Err(exists());
@@ -80,28 +77,21 @@ impl RunDirectory {
             .append(true)
             .create_new(true)
             .open(&events_path);
-        let events = events.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => exists(),
-            _ => TrainerError::write(&events_path, error),
-        })?;
+        let events = match events {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(exists()),
+            events => on(&events_path, events)?,
+        };
         on(&adapters, fs::create_dir(&adapters))?;
         let checkpoints = path.join(CHECKPOINTS);
         on(&checkpoints, create_directory(&checkpoints))?;
         keep_config(path, config)?;
-        Ok(Self {
-            path: path.to_owned(),
-            events,
-            length: 0,
-            list: on(&events_path, Identity::of(&events_path))?,
-            identity: on(path, Identity::of(path))?,
-            _claim: claim,
-        })
+        Self::of(path, events, 0, claim)
     }
 
     /// Goes on with the run in a directory. Events are appended; half a line that a killed process
     /// left is cut off.
     pub(crate) fn resume(path: &Path, config: &str, claim: Claim) -> Result<Self, TrainerError> {
-        let events_path = path.join(EVENTS);
+        let events_path = path.join(EVENTS_FILE);
         let text = match fs::read(&events_path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             text => text,
@@ -115,18 +105,24 @@ impl RunDirectory {
             .open(&events_path);
         let events = on(&events_path, events)?;
         on(&events_path, events.set_len(length))?;
-        if fs::read_to_string(path.join(CONFIG)).ok().as_deref() != Some(config) {
+        if fs::read_to_string(path.join(CONFIG_FILE)).ok().as_deref() != Some(config) {
             keep_config(path, config)?;
         }
         for part in [ADAPTERS, CHECKPOINTS] {
             let part = path.join(part);
             on(&part, create_directory(&part))?;
         }
+        Self::of(path, events, length, claim)
+    }
+
+    /// A directory with everything in it.
+    fn of(path: &Path, events: File, length: u64, claim: Claim) -> Result<Self, TrainerError> {
+        let list = path.join(EVENTS_FILE);
         Ok(Self {
             path: path.to_owned(),
             events,
             length,
-            list: on(&events_path, Identity::of(&events_path))?,
+            list: on(&list, Identity::of(&list))?,
             identity: on(path, Identity::of(path))?,
             _claim: claim,
         })
@@ -162,7 +158,7 @@ impl RunDirectory {
 
     /// Creates `events.jsonl` anew if it was removed or replaced. Returns whether it was.
     pub(crate) fn replace_events(&mut self) -> io::Result<bool> {
-        let path = self.path.join(EVENTS);
+        let path = self.path.join(EVENTS_FILE);
         if self.list.is_at(&path) || !self.is_there() {
             return Ok(false);
         }
@@ -187,8 +183,8 @@ impl RunDirectory {
 
 /// Has the directory hold a configuration, on the disk when this returns: a run is resumed by it.
 fn keep_config(directory: &Path, config: &str) -> Result<(), TrainerError> {
-    let (path, next) = (directory.join(CONFIG), format!("{CONFIG}.tmp"));
-    let next = directory.join(next);
+    let path = directory.join(CONFIG_FILE);
+    let next = directory.join(format!("{CONFIG_FILE}.tmp"));
     let write = || {
         let mut file = File::create(&next)?;
         file.write_all(config.as_bytes())?;
@@ -197,8 +193,4 @@ fn keep_config(directory: &Path, config: &str) -> Result<(), TrainerError> {
     on(&next, write())?;
     on(&path, fs::rename(&next, &path))?;
     on(directory, sync_directory(directory))
-}
-
-fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
-    result.map_err(|error| TrainerError::write(path, error))
 }

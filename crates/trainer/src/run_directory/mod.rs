@@ -10,7 +10,11 @@ pub use directory::holds_run;
 pub(crate) use directory::{RunDirectory, adapter, is_run};
 pub use identity::Identity;
 
-/// Adapters of a run, one directory each.
-pub(crate) const ADAPTERS: &str = "adapters";
-/// Checkpoints of a run, one directory each.
-pub(crate) const CHECKPOINTS: &str = "checkpoints";
+/// Directory of a run's adapters, one directory each.
+pub const ADAPTERS: &str = "adapters";
+/// Directory of a run's checkpoints, one directory each.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// File with the resolved configuration of a run, which loads like any other.
+pub const CONFIG_FILE: &str = "config.resolved.yaml";
+/// File with the events of a run.
+pub const EVENTS_FILE: &str = "events.jsonl";

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
-use loraloom_scheduler::{History, TaskId};
-use serde_json::Value;
+use loraloom_scheduler::{History, Ledger, TaskId};
 
-use super::writer::{Part, Parts};
+use super::{
+    Saver,
+    writer::{Part, Parts},
+};
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, on_host},
@@ -40,17 +42,6 @@ pub(crate) enum Running<'a> {
     Lost,
 }
 
-/// What a checkpoint has of the run itself.
-#[derive(Debug)]
-pub(super) struct RunFacts<'s> {
-    /// Digest of the model's files.
-    pub(super) model: &'s str,
-    /// The resolved configuration.
-    pub(super) config: &'s Value,
-    /// Wall time so far.
-    pub(super) seconds: f64,
-}
-
 impl Moment<'_, '_> {
     /// Nothing is written into a directory that has taken the place of the run's.
     ///
@@ -71,21 +62,18 @@ impl Moment<'_, '_> {
         })
     }
 
-    /// Sends a checkpoint of the run to a writer, which may hold so many bytes.
+    /// Sends a checkpoint of the run to a writer.
     pub(super) fn send_checkpoint(
         &self,
+        saver: &Saver<'_>,
         writer: &mut Parts,
-        room: Option<u64>,
         running: Running<'_>,
-        facts: &RunFacts<'_>,
     ) -> Result<(), TrainerError> {
         let tasks = &self.placed.tasks;
         let old = !tasks.held.is_empty() || !tasks.carried.is_empty();
-        let before = if matches!(running, Running::Lost) || old {
-            SavedRun::newest(self.log.directory.path()).ok()
-        } else {
-            None
-        };
+        let reads = matches!(running, Running::Lost) || old;
+        let newest = || SavedRun::newest(self.log.directory.path()).ok();
+        let before = reads.then(newest).flatten();
         let before = before.as_ref();
         let mut records: BTreeMap<TaskId, TaskRecord> = BTreeMap::new();
         // Of tasks that came from a queue it knows itself which have ended.
@@ -93,7 +81,7 @@ impl Moment<'_, '_> {
         for (id, report) in reports {
             let record = if tasks.held.contains(id) {
                 let queued = TaskRecord::queued(&report.name, report.total_steps);
-                as_before(writer, room, before, queued)?
+                as_before(writer, before, queued)?
             } else {
                 TaskRecord::ended(report)
             };
@@ -103,7 +91,7 @@ impl Moment<'_, '_> {
             let saved = before.iter().flat_map(|before| &before.record().tasks);
             let mut begun = saved.filter(|record| record.standing == Standing::Begun);
             if let Some(record) = begun.find(|record| record.number == Some(id.0)) {
-                let record = as_before(writer, room, before, record.clone())?;
+                let record = as_before(writer, before, record.clone())?;
                 records.insert(*id, record);
             }
         }
@@ -117,9 +105,9 @@ impl Moment<'_, '_> {
         };
         for task in begun {
             let record = if task.is_running() && matches!(running, Running::Lost) {
-                as_before(writer, room, before, task.record_without_steps())?
+                as_before(writer, before, task.record_without_steps())?
             } else {
-                self.send_tensors(writer, room, task)?;
+                self.send_tensors(writer, task)?;
                 task.record()?
             };
             records.insert(task.id, record);
@@ -139,35 +127,29 @@ impl Moment<'_, '_> {
             loraloom: env!("CARGO_PKG_VERSION").to_owned(),
             iteration,
             tokens,
-            seconds: facts.seconds,
-            model: facts.model.to_owned(),
+            seconds: saver.seconds(),
+            model: saver.model.to_owned(),
             layers: self.placed.pipeline.config().num_hidden_layers,
-            config: facts.config.clone(),
+            config: saver.config.clone(),
             fair_shares: self.fair_shares(),
             tasks: records.collect(),
         };
         let learnt = self.history.learnt.clone();
-        writer.send(Part::Checkpoint(Box::new(record), learnt), None);
+        writer.send(Part::Checkpoint(Box::new(record), learnt));
         Ok(())
     }
 
     fn fair_shares(&self) -> Vec<LedgerRecord> {
-        let ledgers = self.history.ledgers.iter();
-        let record = |(&priority, ledger): (&i64, &loraloom_scheduler::Ledger)| LedgerRecord {
+        let record = |(&priority, ledger): (&i64, &Ledger)| LedgerRecord {
             priority,
             level: ledger.level,
             counters: ledger.counters.clone(),
         };
-        ledgers.map(record).collect()
+        self.history.ledgers.iter().map(record).collect()
     }
 
     /// Sends what a task has learnt, unless that was sent with its `last`.
-    fn send_tensors(
-        &self,
-        writer: &mut Parts,
-        room: Option<u64>,
-        task: &Task,
-    ) -> Result<(), TrainerError> {
+    fn send_tensors(&self, writer: &mut Parts, task: &Task) -> Result<(), TrainerError> {
         if writer.has_drafted(task.id, task.steps) {
             return Ok(());
         }
@@ -177,7 +159,7 @@ impl Moment<'_, '_> {
             State::Running => self.placed.copy(task.id)?,
         };
         let name = task.config.name.clone();
-        writer.draft((task.id, task.steps), name, tensors(task, states)?, room);
+        writer.draft((task.id, task.steps), name, tensors(task, states)?);
         Ok(())
     }
 }
@@ -191,7 +173,6 @@ pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors, Trai
 /// A task as the checkpoint before has it, with its tensors, or else without a step.
 fn as_before(
     writer: &mut Parts,
-    room: Option<u64>,
     before: Option<&SavedRun>,
     queued: TaskRecord,
 ) -> Result<TaskRecord, TrainerError> {
@@ -203,8 +184,7 @@ fn as_before(
         return Ok(queued);
     };
     if let Some(file) = before.tensors_of(record)? {
-        let part = Part::Tensors(record.name.clone(), Tensors::File(file));
-        writer.send(part, room);
+        writer.send(Part::Tensors(record.name.clone(), Tensors::File(file)));
     }
     Ok(record.clone())
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Moment, Running, Standby,
-    moment::{RunFacts, tensors},
+    moment::tensors,
     standby::Kept,
     writer::{AdapterFiles, Before, Part, Parts, Writer},
 };
@@ -26,9 +26,9 @@ const MOST_FAILURES: usize = 3;
 pub(crate) struct Saver<'a> {
     run: &'a RunConfig,
     /// Digest of the model's files.
-    model: &'a str,
+    pub(super) model: &'a str,
     /// The configuration as checkpoints have it.
-    config: Value,
+    pub(super) config: Value,
     /// Wall time of the parts of the run before this one.
     seconds_before: f64,
     /// When this part began.
@@ -177,8 +177,7 @@ impl<'a> Saver<'a> {
         let (task, _) = moment.placed.running(id)?;
         let (step, name) = (task.steps, task.config.name.clone());
         let tensors = tensors(task, states)?;
-        let room = room(self.limit, moment.bytes_predicted);
-        self.writer(moment).draft((id, step), name, tensors, room);
+        self.writer(moment).draft((id, step), name, tensors);
         Ok(())
     }
 
@@ -233,8 +232,7 @@ impl<'a> Saver<'a> {
         let states = moment.placed.copy(id)?;
         let (task, _) = moment.placed.running(id)?;
         let part = self.files(moment.log, task, states.clone(), before);
-        let room = room(self.limit, moment.bytes_predicted);
-        self.writer(moment).send(part, room);
+        self.writer(moment).send(part);
         Ok(states)
     }
 
@@ -259,12 +257,9 @@ impl<'a> Saver<'a> {
     pub(crate) fn save_begun(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
         self.writer(moment);
         let is_unsaved = |task: &Task| task.saved_steps != Some(task.steps);
-        let running = moment
-            .placed
-            .tasks
-            .running()
-            .filter(|task| is_unsaved(task));
-        for id in running.map(|task| task.id).collect::<Vec<_>>() {
+        let running = moment.placed.tasks.running();
+        let running = running.filter(|task| is_unsaved(task)).map(|task| task.id);
+        for id in running.collect::<Vec<_>>() {
             self.save_last(moment, id)?;
         }
         let parked = moment.placed.tasks.waiting();
@@ -278,8 +273,7 @@ impl<'a> Saver<'a> {
             };
             let (states, before) = (states.clone(), task.saved_steps.replace(task.steps));
             let part = self.files(moment.log, task, states, Before::Last(before));
-            let room = room(self.limit, moment.bytes_predicted);
-            self.writer(moment).send(part, room);
+            self.writer(moment).send(part);
         }
         Ok(())
     }
@@ -344,7 +338,9 @@ impl<'a> Saver<'a> {
         self.take_all_back(&mut moment.placed.tasks);
         let (iteration, keep) = (moment.iteration, self.keep);
         let start = || Writer::start(moment.log.directory.checkpoints(), iteration, keep);
-        self.writer.get_or_insert_with(start).parts()
+        let parts = self.writer.get_or_insert_with(start).parts();
+        parts.room = room(self.limit, moment.bytes_predicted);
+        parts
     }
 
     /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
@@ -358,8 +354,7 @@ impl<'a> Saver<'a> {
         if std::mem::take(&mut self.due) {
             self.writer(moment);
             if let Some(mut writer) = self.writer.take() {
-                let room = room(self.limit, moment.bytes_predicted);
-                let sent = moment.send_checkpoint(writer.parts(), room, running, &self.facts());
+                let sent = moment.send_checkpoint(self, writer.parts(), running);
                 let writing = writer.writing();
                 self.writer = Some(writer);
                 sent?;
@@ -375,28 +370,18 @@ impl<'a> Saver<'a> {
         Ok(())
     }
 
-    fn facts(&self) -> RunFacts<'_> {
-        RunFacts {
-            model: self.model,
-            config: &self.config,
-            seconds: self.seconds(),
-        }
-    }
-
     /// Has a stop inside a step write this snapshot, unless the newest checkpoint is as new.
     pub(crate) fn stand_by(
         &self,
         moment: &Moment<'_, '_>,
         snapshot: &Snapshot,
     ) -> Result<(), TrainerError> {
-        let Some(standby) = &self.standby else {
+        let is_written = self.written_at == Some(snapshot.iteration);
+        let Some(standby) = self.standby.as_ref().filter(|_| !is_written) else {
             return Ok(());
         };
-        if self.written_at == Some(snapshot.iteration) {
-            return Ok(());
-        }
         let (mut sender, parts) = Parts::new();
-        moment.send_checkpoint(&mut sender, None, Running::Kept(snapshot), &self.facts())?;
+        moment.send_checkpoint(self, &mut sender, Running::Kept(snapshot))?;
         standby.keep(Kept {
             parent: moment.log.directory.checkpoints(),
             iteration: snapshot.iteration,

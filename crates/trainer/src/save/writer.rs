@@ -84,6 +84,8 @@ pub(crate) struct Parts {
     done: Receiver<u64>,
     /// Bytes of the parts that may not be.
     held: u64,
+    /// Bytes that such parts may have, if there is a limit.
+    pub(crate) room: Option<u64>,
     /// Tasks whose tensors were sent for the checkpoint, at these steps.
     drafted: BTreeMap<TaskId, usize>,
 }
@@ -152,6 +154,7 @@ impl Parts {
             sender: Some(parts),
             done,
             held: 0,
+            room: None,
             drafted: BTreeMap::new(),
         };
         let pending = Pending {
@@ -161,11 +164,10 @@ impl Parts {
         (sender, pending)
     }
 
-    /// Has a part written. Waits until the parts that are held leave it a place in `room` bytes, or it is
-    /// the only one.
-    pub(crate) fn send(&mut self, part: Part, room: Option<u64>) {
+    /// Has a part written. Waits until the parts that are held leave it room, or it is the only one.
+    pub(crate) fn send(&mut self, part: Part) {
         let bytes = part.bytes();
-        while self.held > 0 && room.is_some_and(|room| self.held + bytes > room) {
+        while self.held > 0 && self.room.is_some_and(|room| self.held + bytes > room) {
             let Ok(done) = self.done.recv() else {
                 break;
             };
@@ -180,15 +182,9 @@ impl Parts {
 
     /// Has a task's tensors written for the checkpoint, as they are after `step` of its steps; as
     /// [`send`](Self::send).
-    pub(crate) fn draft(
-        &mut self,
-        (task, step): (TaskId, usize),
-        name: String,
-        tensors: Tensors,
-        room: Option<u64>,
-    ) {
+    pub(crate) fn draft(&mut self, (task, step): (TaskId, usize), name: String, tensors: Tensors) {
         self.drafted.insert(task, step);
-        self.send(Part::Tensors(name, tensors), room);
+        self.send(Part::Tensors(name, tensors));
     }
 
     /// Whether [`draft`](Self::draft) was called for this task at this step.
@@ -268,10 +264,11 @@ mod tests {
         let held = |room| {
             let mut writer = Writer::start(directory.path().to_owned(), 1, 1);
             let parts = writer.parts();
+            parts.room = room;
             let names = ["a", "b", "c"];
             names.map(|name| {
                 let tensors = Tensors::File(vec![0; 8]);
-                parts.send(Part::Tensors(name.to_owned(), tensors), room);
+                parts.send(Part::Tensors(name.to_owned(), tensors));
                 parts.held
             })
         };

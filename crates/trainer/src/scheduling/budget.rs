@@ -36,10 +36,8 @@ impl Residents<'_> {
                 let layers = self.layers.iter().map(|stage| stage.of_group(group));
                 layers.map(|layers| count(&layers)).sum::<usize>()
             };
-            (0..partitions.max().unwrap_or(0))
-                .map(of)
-                .max()
-                .unwrap_or(0)
+            let counts = (0..partitions.max().unwrap_or(0)).map(of);
+            counts.max().unwrap_or(0)
         };
         let held = most(&Range::len);
         let per_token =
@@ -68,6 +66,16 @@ pub(crate) fn devices(pipeline: &Pipeline) -> Vec<(Device, Vec<StageLayers>)> {
     found
 }
 
+/// Bytes that a limit allows on a device with this much memory; `None` if it is a fraction of memory whose
+/// size is unknown.
+pub(crate) fn allowed(limit: MemoryLimit, has: Option<u64>) -> Option<u64> {
+    match (limit, has) {
+        (limit, Some(has)) => Some(limit.bytes(has)),
+        (MemoryLimit::Bytes(bytes), None) => Some(bytes),
+        (MemoryLimit::Fraction(_), None) => None,
+    }
+}
+
 /// What each of the [`devices`] has room for, in their order. Bytes in use now, before any task has its
 /// place, are taken to stay.
 pub(crate) fn rooms(
@@ -79,13 +87,9 @@ pub(crate) fn rooms(
         .into_iter()
         .map(|(device, layers)| {
             let (has, in_use, page_bytes) = known(&device);
-            let limit = match (limit, has) {
-                // Without the counting allocator nothing is measured.
-                _ if device == Device::flex() && HostMemory::counted().is_none() => u64::MAX,
-                (limit, Some(has)) => limit.bytes(has),
-                (MemoryLimit::Bytes(bytes), None) => bytes,
-                (MemoryLimit::Fraction(_), None) => u64::MAX,
-            };
+            // Without the counting allocator nothing is measured on the CPU.
+            let measured = device != Device::flex() || HostMemory::counted().is_some();
+            let limit = allowed(limit, has).filter(|_| measured).unwrap_or(u64::MAX);
             let residents = Residents {
                 model: pipeline.config(),
                 layers: &layers,
@@ -117,27 +121,20 @@ pub(crate) fn memories(
 /// What a device can tell after an iteration; `host_peak_bytes` is the most that this process had
 /// allocated during it.
 pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measurement {
-    if *device == Device::flex() {
-        Measurement {
-            peak_in_use_bytes: host_peak_bytes,
-            reserved_bytes: None,
-        }
-    } else {
-        let usage = device.memory_pool_usage();
-        Measurement {
-            peak_in_use_bytes: None,
-            reserved_bytes: usage.map(|usage| usage.bytes_reserved),
-        }
+    let is_host = *device == Device::flex();
+    let pool = (!is_host).then(|| device.memory_pool_usage()).flatten();
+    Measurement {
+        peak_in_use_bytes: host_peak_bytes.filter(|_| is_host),
+        reserved_bytes: pool.map(|usage| usage.bytes_reserved),
     }
 }
 
 /// Says of this machine's devices that a limit does not bind, or only as far as the device goes.
 pub(crate) fn limit_warnings(pipeline: &Pipeline, limit: MemoryLimit) -> Vec<String> {
-    let devices = pipeline.local_devices();
-    let warnings = devices.filter_map(|(device, _)| {
+    let warning = |(device, _): (Device, _)| {
         limit_warning(&device_name(&device), device_memory(&device), limit)
-    });
-    let mut warnings: Vec<_> = warnings.collect();
+    };
+    let mut warnings: Vec<_> = pipeline.local_devices().filter_map(warning).collect();
     warnings.dedup();
     warnings
 }

@@ -5,7 +5,8 @@ mod device_room;
 mod scheduler;
 
 pub(crate) use budget::{
-    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, devices, limit_warnings, measured, memories, rooms,
+    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, allowed, devices, limit_warnings, measured,
+    memories, rooms,
 };
 pub use device_room::DeviceRoom;
 pub(crate) use scheduler::scheduler;

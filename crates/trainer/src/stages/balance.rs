@@ -36,10 +36,8 @@ pub(crate) fn spread(
 ) -> Result<Partitions, TrainerError> {
     let mut costs = estimated(config, model);
     let layers = model.num_hidden_layers;
-    let asked = match config.pipeline.balance {
-        BalanceChoice::Auto | BalanceChoice::Staggered => true,
-        BalanceChoice::Layers(_) | BalanceChoice::Partitions(_) => false,
-    };
+    let balance = &config.pipeline.balance;
+    let asked = matches!(balance, BalanceChoice::Auto | BalanceChoice::Staggered);
     let choice = asked && stages > 1 && stages < layers;
     if choice && let Some((device, dtype)) = measure_on {
         let TypicalMicrobatch { sizes, predicting } = typical;
@@ -67,12 +65,11 @@ pub(crate) fn balanced(
 
 /// Operations of one sequence that is as long as any adapter allows, in which every token is a target.
 pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
-    let longest = config
+    let lengths = config
         .adapters
         .iter()
-        .map(|adapter| adapter.train.max_seq_len)
-        .max()
-        .unwrap_or(0);
+        .map(|adapter| adapter.train.max_seq_len);
+    let longest = lengths.max().unwrap_or(0);
     let tokens = longest as f64;
     let layer = |layer| {
         let work = LayerWork {
@@ -80,12 +77,10 @@ pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
             attention_pairs: attention_pairs(longest, model.sliding_window[layer]) as f64,
             adapter_parameters: 0,
         };
-        layer_operations(model, work, config.gradient_checkpointing)
+        passes(layer_operations(model, work, config.gradient_checkpointing))
     };
     PartCosts {
-        layers: (0..model.num_hidden_layers)
-            .map(|index| passes(layer(index)))
-            .collect(),
+        layers: (0..model.num_hidden_layers).map(layer).collect(),
         embedding: passes(embedding_operations(model, tokens)),
         head: passes(head_operations(model, tokens)),
     }

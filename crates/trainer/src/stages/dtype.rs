@@ -36,16 +36,12 @@ pub(crate) fn resolve_for(
                 Some(TensorDtype::Float16) => FloatDType::F16,
                 Some(TensorDtype::Float32) | None => FloatDType::F32,
             };
-            return Ok(if cpu || !supports(stored) {
-                FloatDType::F32
-            } else {
-                stored
-            });
+            let usable = !cpu && supports(stored);
+            return Ok(if usable { stored } else { FloatDType::F32 });
         }
     };
-    if supports(dtype) {
-        Ok(dtype)
-    } else {
-        Err(TrainerError::UnsupportedDtype { dtype: name })
+    if !supports(dtype) {
+        return Err(TrainerError::UnsupportedDtype { dtype: name });
     }
+    Ok(dtype)
 }

@@ -7,11 +7,9 @@ use loraloom_scheduler::Load;
 use super::TaskFactory;
 use crate::TrainerError;
 
-/// What is known of an adapter's training before anything is trained.
+/// An adapter's training, before anything is trained.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inspected {
-    /// Name of the adapter.
-    pub name: String,
     /// Optimizer steps it will take.
     pub total_steps: usize,
     /// Digest of its encoded rows.
@@ -20,8 +18,8 @@ pub struct Inspected {
     pub load: Load,
 }
 
-/// Reads what the adapters of a configuration train on, and begin from, as [`Run::prepare`] does, but
-/// neither weights nor devices; and what is odd about them.
+/// Reads the rows of a configuration's adapters, and the adapters that they begin from, as
+/// [`Run::prepare`] does, without weights and devices. Returns each adapter, in their order, and warnings.
 ///
 /// # Errors
 /// As [`Run::prepare`].
@@ -37,9 +35,8 @@ pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), Trai
     };
     let prepared = factory.tasks(config, None)?;
     let inspected = prepared.tasks.iter().map(|task| Inspected {
-        name: task.config.name.clone(),
         total_steps: task.total_steps,
-        digest: task.data_digest().to_owned(),
+        digest: task.data.digest.clone(),
         load: task.described(&model, config.pipeline.microbatches).load,
     });
     Ok((inspected.collect(), prepared.warnings))

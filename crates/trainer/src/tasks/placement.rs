@@ -34,10 +34,10 @@ impl Placement {
     /// # Errors
     /// [`TrainerError::Decision`] if it does not run.
     pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, Place), TrainerError> {
-        let problem = || TrainerError::Decision {
+        let running = self.tasks.get(id).zip(self.tasks.place(id));
+        running.ok_or_else(|| TrainerError::Decision {
             problem: format!("{id} does not run"),
-        };
-        self.tasks.placed(id).ok_or_else(problem)
+        })
     }
 
     /// A copy of a running task's adapter in the host's memory, which the optimizer does not change.
@@ -178,10 +178,8 @@ impl Placement {
     /// went since, or the task itself did.
     pub(crate) fn restart_lost_steps(&mut self) {
         for id in self.tasks.running_ids() {
-            let revision = self
-                .tasks
-                .place(id)
-                .map(|place| self.pipeline.revision(place.group));
+            let place = self.tasks.place(id);
+            let revision = place.map(|place| self.pipeline.revision(place.group));
             if let Some((task, revision)) = self.tasks.get_mut(id).zip(revision)
                 && std::mem::replace(&mut task.revision, revision) != revision
             {
@@ -199,12 +197,8 @@ impl Placement {
         };
         let tasks = self.tasks.running().map(copy);
         let tasks = tasks.collect::<Result<_, TrainerError>>()?;
-        Ok(Snapshot::new(
-            iteration,
-            tokens,
-            self.tasks.groups().to_vec(),
-            tasks,
-        ))
+        let groups = self.tasks.groups().to_vec();
+        Ok(Snapshot::new(iteration, tokens, groups, tasks))
     }
 
     /// Puts tasks and adapters back as they were: in the last snapshot, and those that were let in since

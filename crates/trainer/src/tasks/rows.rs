@@ -74,10 +74,8 @@ impl<'a> RowCache<'a> {
 fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
     let parts = [Some(&data.train), data.validation.as_ref()];
     let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
-    match samples
-        .flat_map(|sample| &sample.ids)
-        .find(|&&id| id as usize >= vocabulary)
-    {
+    let mut ids = samples.flat_map(|sample| &sample.ids);
+    match ids.find(|&&id| id as usize >= vocabulary) {
         Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
             dataset: dataset.into(),
             token,

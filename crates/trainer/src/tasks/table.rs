@@ -72,11 +72,6 @@ impl Tasks {
         self.live.values().filter(|task| !task.is_running())
     }
 
-    /// The running task of this id, and where it is.
-    pub(crate) fn placed(&self, id: TaskId) -> Option<(&Task, Place)> {
-        Some((self.live.get(&id)?, self.place(id)?))
-    }
-
     /// Where a task is, if it runs.
     pub(crate) fn place(&self, id: TaskId) -> Option<Place> {
         self.groups.iter().enumerate().find_map(|(group, members)| {
@@ -96,16 +91,14 @@ impl Tasks {
 
     /// Running tasks of a group, by slot.
     pub(crate) fn members(&self, group: usize) -> impl Iterator<Item = &Task> {
-        let ids = self.groups.get(group).into_iter().flatten();
-        ids.filter_map(|id| self.live.get(id))
+        self.ids(group).iter().filter_map(|id| self.live.get(id))
     }
 
     /// Names of the adapters of each group.
     pub(crate) fn group_names(&self) -> Vec<Vec<String>> {
-        let names = |group| self.members(group).map(|task| task.config.name.clone());
-        (0..self.groups.len())
-            .map(|group| names(group).collect())
-            .collect()
+        let name = |id: &TaskId| self.name_of(*id);
+        let names = |group: &Vec<TaskId>| group.iter().filter_map(name).collect();
+        self.groups.iter().map(names).collect()
     }
 
     pub(crate) fn name_of(&self, id: TaskId) -> Option<String> {

@@ -78,7 +78,7 @@ pub(crate) struct Task {
     pub(crate) shape: Option<PeftLoraConfig>,
     /// Seconds that it had waited for a place before this part of the run.
     pub(crate) waited: f64,
-    data: Arc<TaskData>,
+    pub(crate) data: Arc<TaskData>,
     order: RowOrder,
 }
 
@@ -136,11 +136,6 @@ impl Task {
         })
     }
 
-    /// Digest of its rows.
-    pub(crate) fn data_digest(&self) -> &str {
-        &self.data.digest
-    }
-
     /// Goes on where it was saved.
     pub(crate) fn restore(&mut self, record: &TaskRecord) {
         self.submitted = Cursor::after(record.step);
@@ -163,13 +158,12 @@ impl Task {
         if matches!(self.state, State::Waiting) {
             return Ok(self.record_without_steps());
         }
-        let exact = |loss: Option<f64>| loss.map(Exact);
         let shape = self.shape.as_ref();
         Ok(TaskRecord {
             standing: Standing::Begun,
             step: self.steps,
-            first_loss: exact(self.first_loss),
-            last_loss: exact(self.last_loss),
+            first_loss: self.first_loss.map(Exact),
+            last_loss: self.last_loss.map(Exact),
             best: self.best.map(BestRecord::from),
             evaluations_without_best: self.evaluations_without_best,
             saved_steps: self.saved_steps,
@@ -224,7 +218,8 @@ impl Task {
     /// The scheduler's view of it, if batches are cut into `split` micro-batches.
     pub(crate) fn described(&self, model: &LlamaConfig, split: usize) -> loraloom_scheduler::Task {
         let rows = self.microbatch_rows(split) as u64;
-        let longest = self.longest_row() as u64;
+        let train = &self.config.train;
+        let longest = self.train_report().longest.min(train.max_seq_len) as u64;
         loraloom_scheduler::Task {
             id: self.id,
             name: self.config.name.clone(),
@@ -233,7 +228,7 @@ impl Task {
             arrival: self.id.0,
             rank: self.config.lora.r,
             rows_per_step: self.order.rows_per_step(),
-            tokens_per_step: self.order.rows_per_step() * self.config.train.max_seq_len,
+            tokens_per_step: self.order.rows_per_step() * train.max_seq_len,
             total_steps: self.total_steps,
             max_parts: self.microbatches_per_step(split).max(1),
             load: Load {
@@ -272,12 +267,8 @@ impl Task {
     /// part of it. The step is a function of the task and its own step number, and so are its
     /// micro-batches, however many of them a part has.
     pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
-        let samples: Vec<&Sample> = self
-            .order
-            .rows(self.submitted.steps())
-            .into_iter()
-            .map(|row| &self.data.rows.train.samples[row])
-            .collect();
+        let rows = self.order.rows(self.submitted.steps()).into_iter();
+        let samples: Vec<&Sample> = rows.map(|row| &self.train_rows()[row]).collect();
         let all: Vec<(usize, &[&Sample])> = samples
             .chunks(self.config.train.batch_size)
             .flat_map(|batch| {
@@ -339,15 +330,10 @@ impl Task {
 
     /// Rows of a micro-batch at the most, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
-        let parts = split << self.halvings;
-        self.config.train.batch_size.div_ceil(parts)
-    }
-
-    /// Tokens of its longest row, as it is trained.
-    pub(crate) fn longest_row(&self) -> usize {
-        self.train_report()
-            .longest
-            .min(self.config.train.max_seq_len)
+        self.config
+            .train
+            .batch_size
+            .div_ceil(split << self.halvings)
     }
 
     /// Micro-batches of a whole step, at the most.
@@ -370,11 +356,8 @@ impl Task {
     }
 
     pub(crate) fn validation_rows(&self) -> Option<&[Sample]> {
-        self.data
-            .rows
-            .validation
-            .as_ref()
-            .map(|rows| rows.samples.as_slice())
+        let rows = self.data.rows.validation.as_ref();
+        rows.map(|rows| rows.samples.as_slice())
     }
 
     pub(crate) fn train_rows(&self) -> &[Sample] {
@@ -388,9 +371,8 @@ impl Task {
 
     /// Learning rate of the next step.
     pub(crate) fn learning_rate(&self) -> f64 {
-        self.config
-            .train
-            .learning_rate_at(self.submitted.steps(), self.total_steps)
+        let train = &self.config.train;
+        train.learning_rate_at(self.submitted.steps(), self.total_steps)
     }
 
     /// Whether `step`, counted from 1, is the last one.
@@ -412,11 +394,9 @@ impl Task {
     /// Whether two of the first `steps` steps had a learning rate above zero: both factors of an
     /// adapter that training reaches have moved then.
     pub(crate) fn must_have_moved_after(&self, steps: usize) -> bool {
-        let rate = |step| {
-            let train = &self.config.train;
-            train.learning_rate_at(step, self.total_steps)
-        };
-        (0..steps).filter(|&step| rate(step) > 0.0).take(2).count() == 2
+        let train = &self.config.train;
+        let moves = |&step: &usize| train.learning_rate_at(step, self.total_steps) > 0.0;
+        (0..steps).filter(moves).take(2).count() == 2
     }
 }
 

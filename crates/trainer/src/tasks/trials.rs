@@ -104,10 +104,8 @@ impl Trials {
     }
 
     fn report(&mut self, trial: TaskId, metric: StoppingMetric, step: usize, value: f64) {
-        let Some(watched) = self
-            .watched(trial)
-            .filter(|watched| watched.metric == metric)
-        else {
+        let watched = self.watched(trial);
+        let Some(watched) = watched.filter(|watched| watched.metric == metric) else {
             return;
         };
         watched.asha.report(trial, step, value);
@@ -155,18 +153,14 @@ impl Watched {
     }
 
     fn judge(&mut self) -> Vec<(TaskId, String)> {
-        self.asha
-            .judge()
-            .into_iter()
-            .map(|stop| {
-                let Stop { step, value, .. } = stop;
-                let reason = format!(
-                    "stopped by sweep `{}`: {value:.4} at step {step} is number {} of {} results, \
-                     and the best {} go on",
-                    self.sweep, stop.rank, stop.results, stop.top
-                );
-                (stop.trial, reason)
-            })
-            .collect()
+        let stopped = |stop: Stop| {
+            let reason = format!(
+                "stopped by sweep `{}`: {:.4} at step {} is number {} of {} results, and the best {} \
+                 go on",
+                self.sweep, stop.value, stop.step, stop.rank, stop.results, stop.top
+            );
+            (stop.trial, reason)
+        };
+        self.asha.judge().into_iter().map(stopped).collect()
     }
 }
