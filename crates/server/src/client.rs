@@ -5,12 +5,15 @@ use std::{
 
 use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
 use loraloom_scheduler::{TaskId, TaskState};
-use loraloom_trainer::{DeviceRoom, check_model, inspect, trained_over};
+use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
 
 use crate::{
     ServerError, Status, configuration,
-    queue::{Answer, HistoryEntry, Presence, Queue, QueueError, QueuedTask, Request, Submission},
-    queue_bridge::ROOMS,
+    queue::{
+        Accepted, Answer, HistoryEntry, Presence, Queue, QueueError, QueuedTask, Request,
+        Submission,
+    },
+    queue_bridge::{ROOMS, stored},
     spec::Spec,
 };
 
@@ -70,17 +73,18 @@ impl Client {
         key: Option<&str>,
     ) -> Result<(Vec<Submitted>, Vec<String>), ServerError> {
         let mut queue = Queue::open(&self.directory)?;
-        let rooms = rooms(&queue)?;
+        // There are none before the first start of the server.
+        let rooms: Vec<DeviceRoom> = stored(&queue, ROOMS)?;
         let (submissions, warnings) = self.submissions(config, key, &rooms)?;
         self.refuse_used(&queue, &submissions)?;
         let accepted = queue.submit_all(&submissions)?;
-        let submitted = submissions.into_iter().zip(accepted);
-        let submitted = submitted.map(|(submission, accepted)| Submitted {
+        let submitted = |(submission, accepted): (Submission, Accepted)| Submitted {
             id: accepted.id,
             name: submission.name,
             new: accepted.new,
             total_steps: submission.total_steps,
-        });
+        };
+        let submitted = submissions.into_iter().zip(accepted).map(submitted);
         Ok((submitted.collect(), warnings))
     }
 
@@ -103,15 +107,14 @@ impl Client {
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let text = queue.spec(task.id)?.spec;
-        let prefixed = overrides.iter().map(|setting| {
+        let mut settings = vec![format!("adapters.0.name={name}")];
+        settings.extend(overrides.iter().map(|setting| {
             if setting.starts_with("datasets.") {
                 setting.clone()
             } else {
                 format!("adapters.0.{setting}")
             }
-        });
-        let mut settings = vec![format!("adapters.0.name={name}")];
-        settings.extend(prefixed);
+        }));
         // A sweep lists its adapters by name; the clone is in no sweep.
         let (mut config, _) = Spec::configuration(&text, &[])?;
         config.sweep.clear();
@@ -236,7 +239,7 @@ impl Client {
     fn refuse_used(&self, queue: &Queue, submissions: &[Submission]) -> Result<(), ServerError> {
         let tasks = queue.tasks()?;
         for submission in submissions {
-            let path = self.directory.join("adapters").join(&submission.name);
+            let path = self.directory.join(ADAPTERS).join(&submission.name);
             let known = |task: &QueuedTask| task.key.is_some() && task.key == submission.key;
             let is_live =
                 |task: &QueuedTask| task.name == submission.name && !task.state.is_final();
@@ -253,18 +256,6 @@ impl Client {
 /// `KEY` of `KEY=VALUE`.
 fn key_of(setting: &str) -> &str {
     setting.split('=').next().unwrap_or(setting).trim()
-}
-
-/// The memory of the server's devices; empty before its first start.
-fn rooms(queue: &Queue) -> Result<Vec<DeviceRoom>, ServerError> {
-    let stored = queue.stored()?;
-    let Some(text) = stored.get(ROOMS) else {
-        return Ok(Vec::new());
-    };
-    serde_json::from_str(text).map_err(|error| ServerError::Record {
-        key: ROOMS,
-        problem: error.to_string(),
-    })
 }
 
 /// The key of one adapter of a submission.

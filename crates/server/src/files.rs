@@ -142,11 +142,9 @@ impl SeenFiles {
                 };
                 return true;
             }
-            let word = |content: Option<blake3::Hash>| {
-                content.map_or_else(
-                    || "unknown".to_owned(),
-                    |hash| hash.to_hex()[..16].to_owned(),
-                )
+            let word = |content: Option<blake3::Hash>| match content {
+                Some(hash) => hash.to_hex()[..16].to_owned(),
+                None => "unknown".to_owned(),
             };
             let (before, now) = (word(seen.content), word(content));
             changed.push((path.clone(), Change { before, now }));

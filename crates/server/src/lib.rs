@@ -17,5 +17,5 @@ mod watch;
 
 pub use client::{Client, Submitted};
 pub use error::ServerError;
-pub use server::{ServeOptions, Server, configuration};
+pub use server::{Server, configuration};
 pub use status::{Status, TaskStatus};

@@ -10,11 +10,12 @@ use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{
     DeviceRoom, Event, Identity, NewTask, Order, Pace, SourceError, TaskSource,
 };
+use serde::de::DeserializeOwned;
 
 use crate::{
     ServerError,
     files::Files,
-    queue::{LOCK_NAME, LockedQueue, Progress, QueueError, QueuedTask, Request, Transition},
+    queue::{LOCK_NAME, LockedQueue, Progress, Queue, QueueError, QueuedTask, Request, Transition},
     spec::Spec,
     watch::Watch,
 };
@@ -24,6 +25,21 @@ pub(crate) const ROOMS: &str = "device_rooms";
 
 /// Key of the seconds per step of each task.
 pub(crate) const PACES: &str = "seconds_per_step";
+
+/// The JSON text that the server stored under a key; the default value before it stored any.
+pub(crate) fn stored<T: DeserializeOwned + Default>(
+    queue: &Queue,
+    key: &'static str,
+) -> Result<T, ServerError> {
+    let stored = queue.stored()?;
+    let Some(text) = stored.get(key) else {
+        return Ok(T::default());
+    };
+    serde_json::from_str(text).map_err(|error| ServerError::Record {
+        key,
+        problem: error.to_string(),
+    })
+}
 
 /// Progress is written this often, and whenever a task changes its state.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -83,10 +99,8 @@ impl<'o> QueueBridge<'o> {
             Ok(identity) => Ok((path, identity)),
             Err(source) => Err(ServerError::Path { path, source }),
         };
-        let own = [
-            identified(path.to_owned())?,
-            identified(path.with_file_name(LOCK_NAME))?,
-        ];
+        let lock = path.with_file_name(LOCK_NAME);
+        let own = [identified(path.to_owned())?, identified(lock)?];
         Ok(Self {
             queue,
             own,
@@ -187,13 +201,18 @@ impl<'o> QueueBridge<'o> {
     /// Whether a task of the trainer is not paused and all its files can be opened.
     fn can_train(&self) -> Result<bool, QueueError> {
         let tasks = self.queue.queue().tasks()?;
-        let paused = |live: &Live| {
-            let mut tasks = tasks.iter();
-            tasks.any(|task| task.id == live.id && task.state == TaskState::Paused)
+        let is_paused = |task: &QueuedTask| task.state == TaskState::Paused;
+        let can_train = |live: &Live| {
+            !tasks
+                .iter()
+                .any(|task| task.id == live.id && is_paused(task))
+                && live
+                    .spec
+                    .files()
+                    .iter()
+                    .all(|path| File::open(path).is_ok())
         };
-        let is_there = |path: PathBuf| File::open(path).is_ok();
-        let mut live = self.live.values();
-        Ok(live.any(|live| !paused(live) && live.spec.files().into_iter().all(is_there)))
+        Ok(self.live.values().any(can_train))
     }
 
     /// The order to train a task. A task that this version cannot read fails instead.
@@ -278,12 +297,11 @@ impl<'o> QueueBridge<'o> {
             Event::Park {
                 adapter, reason, ..
             } => {
-                let mut holds = false;
-                if let Some(live) = self.live.get_mut(adapter) {
-                    live.pace.pause();
-                    holds = std::mem::take(&mut live.holds);
-                }
-                let to = if holds {
+                let Some(live) = self.live.get_mut(adapter) else {
+                    return Ok(());
+                };
+                live.pace.pause();
+                let to = if std::mem::take(&mut live.holds) {
                     TaskState::Paused
                 } else {
                     TaskState::Parked
@@ -327,10 +345,9 @@ impl<'o> QueueBridge<'o> {
             }
             Event::RunCheckpoint { steps, .. } => {
                 self.flush(true)?;
-                let steps: Vec<(TaskId, u64)> = steps
-                    .iter()
-                    .filter_map(|(name, &step)| Some((self.live.get(name)?.id, step as u64)))
-                    .collect();
+                let of_task =
+                    |(name, &step)| Some((self.live.get::<String>(name)?.id, step as u64));
+                let steps: Vec<_> = steps.iter().filter_map(of_task).collect();
                 self.queue.saved(&steps)
             }
             Event::AdapterDone {
@@ -379,33 +396,27 @@ impl<'o> QueueBridge<'o> {
             return Ok(());
         }
         self.recorded = Instant::now();
+        match self.write() {
+            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => Ok(()),
+            written => written,
+        }
+    }
+
+    fn write(&mut self) -> Result<(), QueueError> {
         let moved = self.live.values().filter(|live| live.moved);
         let progress: Vec<Progress> = moved.map(|live| live.progress).collect();
-        let live = self.live.values();
-        let paces: BTreeMap<TaskId, f64> = live
-            .filter_map(|live| Some((live.id, live.pace.seconds_per_step()?)))
-            .collect();
-        let paces = serde_json::json!(paces).to_string();
-        let stored: &[_] = if progress.is_empty() {
-            &[]
-        } else {
-            &[(PACES, paces.as_str())]
-        };
-        let written = self
-            .queue
-            .record(&progress, stored)
-            .and_then(|()| self.queue.apply(&self.late));
-        match written {
-            Ok(()) => {
-                self.late.clear();
-                for live in self.live.values_mut() {
-                    live.moved = false;
-                }
-                Ok(())
-            }
-            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => Ok(()),
-            Err(error) => Err(error),
+        if !progress.is_empty() {
+            let pace = |live: &Live| Some((live.id, live.pace.seconds_per_step()?));
+            let paces: BTreeMap<TaskId, f64> = self.live.values().filter_map(pace).collect();
+            let paces = serde_json::json!(paces).to_string();
+            self.queue.record(&progress, &[(PACES, &paces)])?;
         }
+        self.queue.apply(&self.late)?;
+        self.late.clear();
+        for live in self.live.values_mut() {
+            live.moved = false;
+        }
+        Ok(())
     }
 
     /// Parks all running tasks for the next server. Returns whether any task is left to train.
@@ -439,10 +450,8 @@ impl TaskSource for QueueBridge<'_> {
 
     fn rooms(&mut self, rooms: &[DeviceRoom]) -> Result<(), SourceError> {
         let text = serde_json::json!(rooms).to_string();
-        Ok(self
-            .queue
-            .record(&[], &[(ROOMS, &text)])
-            .map_err(ServerError::from)?)
+        let recorded = self.queue.record(&[], &[(ROOMS, &text)]);
+        Ok(recorded.map_err(ServerError::from)?)
     }
 
     fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {

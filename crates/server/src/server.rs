@@ -6,7 +6,8 @@ use std::{
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_trainer::{
-    Event, OpenedStage, Run, RunReport, SavedRun, Signals, TrainerError, refuse_in_use,
+    CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Event, OpenedStage, Run, RunReport, SavedRun, Signals,
+    TrainerError, refuse_in_use,
 };
 
 use crate::{
@@ -15,17 +16,6 @@ use crate::{
     queue_bridge::QueueBridge,
     watch::Watch,
 };
-
-/// The configuration in a run directory.
-const CONFIG_FILE: &str = "config.resolved.yaml";
-const EVENTS: &str = "events.jsonl";
-
-/// Options of [`Server::run`].
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ServeOptions {
-    /// End once nothing is left to train, instead of waiting for tasks.
-    pub drain: bool,
-}
 
 /// The configuration of a run directory's server, from `file` or else from the directory, with warnings.
 /// Its adapters are submitted when the server creates the queue.
@@ -40,9 +30,8 @@ pub fn configuration(
     let kept = directory.join(CONFIG_FILE);
     let path = file.unwrap_or(&kept);
     if file.is_none() && !kept.exists() {
-        return Err(ServerError::NoConfiguration {
-            path: directory.to_owned(),
-        });
+        let path = directory.to_owned();
+        return Err(ServerError::NoConfiguration { path });
     }
     let options = LoadOptions {
         output_dir: Some(directory.to_owned()),
@@ -73,7 +62,7 @@ impl Server {
     /// [`ServerError::NotServed`] if the directory holds a run of `train`.
     pub fn start(directory: &Path, mut config: RunConfig) -> Result<Self, ServerError> {
         let is_new = !directory.join(FILE_NAME).exists();
-        if is_new && directory.join(EVENTS).exists() {
+        if is_new && directory.join(EVENTS_FILE).exists() {
             let path = directory.to_owned();
             return Err(ServerError::NotServed { path });
         }
@@ -129,27 +118,23 @@ impl Server {
     pub fn run<'s>(
         self,
         stages: &[OpenedStage],
-        options: ServeOptions,
+        drain: bool,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
     ) -> Result<RunReport, ServerError> {
-        let saved = match SavedRun::claim(&self.directory) {
-            Ok(saved) => Some(saved),
+        let run = match SavedRun::claim(&self.directory) {
+            Ok(saved) => Run::resume(self.config, stages, saved)?,
             Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => {
                 self.nothing_is_lost()?;
-                None
+                Run::prepare(self.config, stages)?
             }
             Err(error) => return Err(error.into()),
-        };
-        let run = match saved {
-            Some(saved) => Run::resume(self.config, stages, saved)?,
-            None => Run::prepare(self.config, stages)?,
         };
         let watch = Watch::start(&self.directory)?;
         let signals = signals.into();
         let stop = signals.stop;
         let news = watch.news();
-        let mut bridge = QueueBridge::new(self.queue, watch, options.drain, observer)?;
+        let mut bridge = QueueBridge::new(self.queue, watch, drain, observer)?;
         let signals = Signals {
             news: &news,
             ..signals
@@ -171,16 +156,15 @@ impl Server {
     /// Checks that no live task has saved steps, for a directory without checkpoints.
     fn nothing_is_lost(&self) -> Result<(), ServerError> {
         let tasks = self.queue.queue().tasks()?;
-        let saved = tasks
+        let tasks: Vec<String> = tasks
             .iter()
-            .filter(|task| !task.state.is_final() && task.saved_step > 0);
-        let tasks: Vec<String> = saved
+            .filter(|task| !task.state.is_final() && task.saved_step > 0)
             .map(|task| format!("{} at step {}", task.name, task.saved_step))
             .collect();
         if tasks.is_empty() {
             return Ok(());
         }
-        let path = self.directory.join("checkpoints");
+        let path = self.directory.join(CHECKPOINTS);
         Err(ServerError::CheckpointsGone { path, tasks })
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     ServerError,
     queue::{Presence, Queue, QueuedTask},
-    queue_bridge::PACES,
+    queue_bridge::{PACES, stored},
     spec::Spec,
 };
 
@@ -66,8 +66,8 @@ impl Status {
             Presence::Alive { pid } => (true, pid),
         };
         let tasks = queue.tasks()?;
-        let paces = if served {
-            paces(queue)?
+        let paces: BTreeMap<TaskId, f64> = if served {
+            stored(queue, PACES)?
         } else {
             BTreeMap::new()
         };
@@ -87,20 +87,19 @@ impl Status {
                 });
             }
         }
-        let sweeps = sweeps.into_iter();
-        let sweeps =
-            sweeps.map(|(name, (metric, entries))| SweepReport::rank(name, metric, &entries));
+        let rank = |(name, (metric, entries)): (&str, (_, Vec<_>))| {
+            SweepReport::rank(name, metric, &entries)
+        };
+        let sweeps = sweeps.into_iter().map(rank).collect();
+        let status = |task: QueuedTask| {
+            let pace = paces.get(&task.id).copied();
+            TaskStatus::of(task, pace)
+        };
         Ok(Self {
             served,
             pid,
-            sweeps: sweeps.collect(),
-            tasks: tasks
-                .into_iter()
-                .map(|task| {
-                    let pace = paces.get(&task.id).copied();
-                    TaskStatus::of(task, pace)
-                })
-                .collect(),
+            sweeps,
+            tasks: tasks.into_iter().map(status).collect(),
         })
     }
 }
@@ -112,6 +111,7 @@ impl TaskStatus {
         let steps = task
             .total_steps
             .map(|total| total.saturating_sub(task.step));
+        let left = pace.filter(|_| trains).zip(steps);
         Self {
             reason: task.why().to_owned(),
             id: task.id,
@@ -120,10 +120,7 @@ impl TaskStatus {
             step: task.step,
             saved_step: task.saved_step,
             total_steps: task.total_steps,
-            seconds_left: pace
-                .filter(|_| trains)
-                .zip(steps)
-                .map(|(pace, steps)| pace * steps as f64),
+            seconds_left: left.map(|(pace, steps)| pace * steps as f64),
             last_loss: task.last_loss,
             best_eval_loss: task.best_metric,
             priority: task.priority,
@@ -134,28 +131,14 @@ impl TaskStatus {
     }
 }
 
-/// Seconds per step of tasks.
-fn paces(queue: &Queue) -> Result<BTreeMap<TaskId, f64>, ServerError> {
-    let stored = queue.stored()?;
-    let Some(text) = stored.get(PACES) else {
-        return Ok(BTreeMap::new());
-    };
-    serde_json::from_str(text).map_err(|error| ServerError::Record {
-        key: PACES,
-        problem: error.to_string(),
-    })
-}
-
 /// The metric that stops the trials of a task's sweep early, if any.
 fn stopping_metric(
     queue: &Queue,
     task: &QueuedTask,
 ) -> Result<Option<StoppingMetric>, ServerError> {
     // The server fails a task whose specification cannot be read.
-    let spec = Spec::from_text(&queue.spec(task.id)?.spec).ok();
-    let stopping = spec
-        .and_then(|spec| spec.sweep)
-        .and_then(|(_, stopping)| stopping);
+    let sweep = Spec::from_text(&queue.spec(task.id)?.spec).map_or(None, |spec| spec.sweep);
+    let stopping = sweep.and_then(|(_, stopping)| stopping);
     Ok(stopping.map(|stopping| stopping.metric))
 }
 

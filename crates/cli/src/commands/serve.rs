@@ -1,7 +1,7 @@
 //! `serve RUN`: trains submitted tasks.
 
 use loraloom_config::LoadOptions;
-use loraloom_server::{ServeOptions, Server, configuration};
+use loraloom_server::{Server, configuration};
 use loraloom_trainer::{Outcome, Signals};
 
 use super::stages;
@@ -45,19 +45,15 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     };
     printer.note(&format!("serves {run}"));
     let mut progress = Progress::new(printer, &[]);
-    let options = ServeOptions {
-        drain: arguments.drain,
-    };
-    let report = server.run(&places, options, signals, &mut |event| progress.show(event));
+    let drain = arguments.drain;
+    let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
     progress.finish();
     let report = report?;
     let mut failed = false;
     for adapter in &report.adapters {
         if let Outcome::Failed { reason } = &adapter.outcome {
-            printer.note(&format!(
-                "{} is not trained to its end: {reason}",
-                adapter.name
-            ));
+            let name = &adapter.name;
+            printer.note(&format!("{name} is not trained to its end: {reason}"));
             failed = true;
         }
     }

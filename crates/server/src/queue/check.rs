@@ -8,10 +8,10 @@ use std::{
 };
 
 use loraloom_scheduler::TaskId;
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 
 use super::{
-    HistoryEntry, QueueError, QueuedTask, Submission,
+    HistoryEntry, Queue, QueueError, QueuedTask, Submission,
     error::At,
     file::{APPLICATION, TABLES, VERSION},
     task::get,
@@ -28,49 +28,42 @@ pub(super) fn check_header(path: &Path) -> Result<(), QueueError> {
     let read =
         File::open(path).and_then(|file| file.take(HEADER_LENGTH as u64).read_to_end(&mut header));
     match read {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let path = path.to_owned();
-            Err(QueueError::Missing { path })
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(QueueError::Missing {
+            path: path.to_owned(),
+        }),
         Err(source) => Err(QueueError::io("read", path, source)),
         Ok(_) => judge(path, &header),
     }
 }
 
 fn judge(path: &Path, header: &[u8]) -> Result<(), QueueError> {
-    let path = path.to_owned();
+    let foreign = |problem: String| {
+        let path = path.to_owned();
+        Err(QueueError::NotAQueue { path, problem })
+    };
     if header.is_empty() {
-        let problem = "it is empty".to_owned();
-        return Err(QueueError::Corrupt { path, problem });
+        return Err(QueueError::corrupt(path, "it is empty".to_owned()));
     }
     if !header.starts_with(&MAGIC[..header.len().min(MAGIC.len())]) {
-        let problem = "it does not begin as a SQLite file does".to_owned();
-        return Err(QueueError::NotAQueue { path, problem });
+        return foreign("it does not begin as a SQLite file does".to_owned());
     }
-    let application = header
-        .get(APPLICATION_AT..)
-        .and_then(|rest| rest.first_chunk())
-        .map(|bytes| u32::from_be_bytes(*bytes));
-    match application {
-        _ if header.len() < HEADER_LENGTH => {
-            let problem = format!("it ends after {} bytes", header.len());
-            Err(QueueError::Corrupt { path, problem })
-        }
-        Some(APPLICATION) => Ok(()),
-        found => {
-            let found = found.unwrap_or_default();
-            let problem =
-                format!("its application_id is {found:#010x}, a queue's is {APPLICATION:#010x}");
-            Err(QueueError::NotAQueue { path, problem })
-        }
+    if header.len() < HEADER_LENGTH {
+        let problem = format!("it ends after {} bytes", header.len());
+        return Err(QueueError::corrupt(path, problem));
+    }
+    let bytes = header[APPLICATION_AT..].first_chunk();
+    match bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes)) {
+        APPLICATION => Ok(()),
+        found => foreign(format!(
+            "its application_id is {found:#010x}, a queue's is {APPLICATION:#010x}"
+        )),
     }
 }
 
 /// Refuses a file with any other schema version.
 pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), QueueError> {
-    let found: i64 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .at(path)?;
+    let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    let found: i64 = version.at(path)?;
     if found > VERSION {
         return Err(QueueError::NewerSchema {
             path: path.to_owned(),
@@ -87,22 +80,18 @@ pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), 
 
 /// Refuses a file with damaged pages, indices or constraints, other tables than this version's, rows that
 /// cannot be read, or a task that differs from what was accepted.
-pub(super) fn check_all(connection: &Connection, path: &Path) -> Result<(), QueueError> {
-    let findings: Vec<String> = connection
-        .prepare("PRAGMA integrity_check(5)")
-        .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
-        .at(path)?;
+pub(super) fn check_all(queue: &Queue) -> Result<(), QueueError> {
+    let (connection, path) = (&queue.connection, queue.path());
+    let findings: Vec<String> = queue.rows("PRAGMA integrity_check(5)", [], |row| row.get(0))?;
     if findings != ["ok"] {
         return Err(QueueError::corrupt(path, findings.join("; ")));
     }
     if tables(connection).at(path)? != expected_tables().at(path)? {
-        return Err(QueueError::corrupt(
-            path,
-            "its tables are not a queue's".to_owned(),
-        ));
+        let problem = "its tables are not a queue's".to_owned();
+        return Err(QueueError::corrupt(path, problem));
     }
-    check_specs(connection, path)?;
-    check_rows(connection, path)
+    check_specs(queue)?;
+    check_rows(queue)
 }
 
 /// Refuses a task that differs from what was accepted.
@@ -119,51 +108,28 @@ pub(super) fn check_digest(
     Err(QueueError::corrupt(path, problem))
 }
 
-fn check_specs(connection: &Connection, path: &Path) -> Result<(), QueueError> {
+fn check_specs(queue: &Queue) -> Result<(), QueueError> {
     let sql = format!(
         "SELECT {}, id, digest FROM task LEFT JOIN spec ON spec.task = id",
         Submission::COLUMNS
     );
-    let mut statement = connection.prepare(&sql).at(path)?;
-    let mut rows = statement.query([]).at(path)?;
     let width = Submission::WIDTH;
-    let read = |row: &Row<'_>| {
-        Ok((
-            get(row, width)?,
-            Submission::read(row)?,
-            row.get(width + 1)?,
-        ))
-    };
-    while let Some(row) = rows.next().at(path)? {
-        let (id, submission, digest) = read(row).at(path)?;
-        check_digest(path, id, &submission, digest)?;
-    }
-    Ok(())
+    let checked = queue.rows(&sql, [], |row| {
+        let id = get(row, width)?;
+        let submission = Submission::read(row)?;
+        let digest = row.get(width + 1)?;
+        Ok(check_digest(queue.path(), id, &submission, digest))
+    })?;
+    checked.into_iter().collect()
 }
 
 /// SQLite stores any bytes as text; reading invalid UTF-8 would fail later, after the first write.
-fn check_rows(connection: &Connection, path: &Path) -> Result<(), QueueError> {
-    let check = |columns: &str, table: &str, read: fn(&Row<'_>) -> rusqlite::Result<()>| {
-        let mut statement = connection.prepare(&format!("SELECT {columns} FROM {table}"))?;
-        statement
-            .query_map([], read)?
-            .collect::<rusqlite::Result<()>>()
-    };
-    check(QueuedTask::COLUMNS, "task", |row| {
-        QueuedTask::read(row).map(drop)
-    })
-    .and_then(|()| {
-        check(HistoryEntry::COLUMNS, "event", |row| {
-            HistoryEntry::read(row).map(drop)
-        })
-    })
-    .and_then(|()| {
-        check("key, value", "stored", |row| {
-            row.get::<_, String>(0)?;
-            row.get::<_, String>(1).map(drop)
-        })
-    })
-    .at(path)
+fn check_rows(queue: &Queue) -> Result<(), QueueError> {
+    let tasks = format!("SELECT {} FROM task", QueuedTask::COLUMNS);
+    queue.rows(&tasks, [], QueuedTask::read)?;
+    let events = format!("SELECT {} FROM event", HistoryEntry::COLUMNS);
+    queue.rows(&events, [], HistoryEntry::read)?;
+    queue.stored().map(drop)
 }
 
 type Tables = BTreeSet<(String, String, Option<String>)>;

@@ -126,10 +126,8 @@ pub(super) fn create_if_missing(path: &Path) -> Result<(), QueueError> {
     }
     let log = beside(path, "-wal");
     if exists(&log)? {
-        return Err(QueueError::Corrupt {
-            path: path.to_owned(),
-            problem: format!("it is gone, but its log {} is there", log.display()),
-        });
+        let problem = format!("it is gone, but its log {} is there", log.display());
+        return Err(QueueError::corrupt(path, problem));
     }
     let draft = beside(path, ".new");
     for suffix in ["", "-journal", "-wal", "-shm"] {

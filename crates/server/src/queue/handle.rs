@@ -5,7 +5,7 @@ use std::{
 };
 
 use loraloom_scheduler::TaskId;
-use rusqlite::{Connection, OptionalExtension, Row, ToSql};
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use super::{
     FILE_NAME, HistoryEntry, Presence, QueueError, QueuedTask, Submission,
@@ -90,7 +90,7 @@ impl Queue {
     ///
     /// SQLite's errors.
     pub fn tasks_after(&self, id: TaskId) -> Result<Vec<QueuedTask>, QueueError> {
-        self.select_tasks("id > ?1", [&Sql(id) as &dyn ToSql])
+        self.select_tasks("id > ?1", [Sql(id)])
     }
 
     /// Tasks with a pending request, in order of arrival. A request stays until a transition carries it out,
@@ -109,7 +109,7 @@ impl Queue {
     ///
     /// [`QueueError::UnknownTask`] if there is none.
     pub fn task(&self, id: TaskId) -> Result<QueuedTask, QueueError> {
-        self.select_tasks("id = ?1", [&Sql(id) as &dyn ToSql])?
+        self.select_tasks("id = ?1", [Sql(id)])?
             .pop()
             .ok_or(QueueError::UnknownTask(id))
     }
@@ -121,7 +121,7 @@ impl Queue {
     ///
     /// [`QueueError::UnknownName`] if there is none.
     pub fn find(&self, reference: &str) -> Result<QueuedTask, QueueError> {
-        let mut named = self.select_tasks("name = ?1", [&reference as &dyn ToSql])?;
+        let mut named = self.select_tasks("name = ?1", [reference])?;
         let live = named.iter().position(|task| !task.state.is_final());
         if let Some(index) = live.or(named.len().checked_sub(1)) {
             return Ok(named.swap_remove(index));
@@ -145,12 +145,8 @@ impl Queue {
             Submission::COLUMNS
         );
         let read = |row: &Row<'_>| Ok((Submission::read(row)?, row.get(Submission::WIDTH)?));
-        let (submission, digest) = self
-            .connection
-            .prepare_cached(&sql)
-            .and_then(|mut statement| statement.query_row([Sql(id)], read).optional())
-            .at(&self.path)?
-            .ok_or(QueueError::UnknownTask(id))?;
+        let found = self.row(&sql, [Sql(id)], read)?;
+        let (submission, digest) = found.ok_or(QueueError::UnknownTask(id))?;
         check_digest(&self.path, id, &submission, digest)?;
         Ok(submission)
     }
@@ -165,14 +161,7 @@ impl Queue {
             "SELECT {} FROM event WHERE task = ?1 ORDER BY sequence",
             HistoryEntry::COLUMNS
         );
-        self.connection
-            .prepare_cached(&sql)
-            .and_then(|mut statement| {
-                statement
-                    .query_map([Sql(id)], HistoryEntry::read)?
-                    .collect()
-            })
-            .at(&self.path)
+        self.rows(&sql, [Sql(id)], HistoryEntry::read)
     }
 
     /// Tasks that changed since the last call with this cursor, in order of arrival. If none did, this
@@ -182,12 +171,8 @@ impl Queue {
     ///
     /// SQLite's errors; the cursor does not move.
     pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<QueuedTask>, QueueError> {
-        let version = self
-            .connection
-            .prepare_cached("PRAGMA data_version")
-            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-            .at(&self.path)?;
-        let seen = Some((version, self.connection.total_changes()));
+        let version = self.row("PRAGMA data_version", [], |row| row.get(0))?;
+        let seen = version.map(|version| (version, self.connection.total_changes()));
         if cursor.seen == seen {
             return Ok(Vec::new());
         }
@@ -197,18 +182,10 @@ impl Queue {
             QueuedTask::COLUMNS
         );
         let mut latest = cursor.changed;
-        let tasks = self
-            .connection
-            .prepare_cached(&sql)
-            .and_then(|mut statement| {
-                statement
-                    .query_map([cursor.changed], |row| {
-                        latest = latest.max(row.get(QueuedTask::CHANGED)?);
-                        QueuedTask::read(row)
-                    })?
-                    .collect()
-            })
-            .at(&self.path)?;
+        let tasks = self.rows(&sql, [cursor.changed], |row| {
+            latest = latest.max(row.get(QueuedTask::CHANGED)?);
+            QueuedTask::read(row)
+        })?;
         cursor.seen = seen;
         cursor.changed = latest;
         Ok(tasks)
@@ -220,33 +197,45 @@ impl Queue {
     ///
     /// SQLite's errors.
     pub fn stored(&self) -> Result<BTreeMap<String, String>, QueueError> {
-        self.connection
-            .prepare_cached("SELECT key, value FROM stored")
-            .and_then(|mut statement| {
-                statement
-                    .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-                    .collect()
-            })
-            .at(&self.path)
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let stored = self.rows("SELECT key, value FROM stored", [], read)?;
+        Ok(stored.into_iter().collect())
     }
 
     /// Tasks that match an SQL condition, in order of arrival.
-    fn select_tasks<const N: usize>(
+    fn select_tasks(
         &self,
         condition: &str,
-        parameters: [&dyn ToSql; N],
+        values: impl Params,
     ) -> Result<Vec<QueuedTask>, QueueError> {
-        let sql = format!(
-            "SELECT {} FROM task WHERE {condition} ORDER BY id",
-            QueuedTask::COLUMNS
-        );
+        let columns = QueuedTask::COLUMNS;
+        let sql = format!("SELECT {columns} FROM task WHERE {condition} ORDER BY id");
+        self.rows(&sql, values, QueuedTask::read)
+    }
+
+    /// All rows of a statement.
+    pub(super) fn rows<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, QueueError> {
         self.connection
-            .prepare_cached(&sql)
-            .and_then(|mut statement| {
-                statement
-                    .query_map(parameters.as_slice(), QueuedTask::read)?
-                    .collect()
-            })
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_map(values, read)?.collect())
+            .at(&self.path)
+    }
+
+    /// The first row of a statement, if it has any.
+    pub(super) fn row<T>(
+        &self,
+        sql: &str,
+        values: impl Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, QueueError> {
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row(values, read).optional())
             .at(&self.path)
     }
 }

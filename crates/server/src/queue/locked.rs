@@ -69,10 +69,9 @@ impl LockedQueue {
         let directory =
             absolute(directory).map_err(|source| QueueError::io("find", directory, source))?;
         let lock = ServerLock::acquire(&directory)?;
-        let path = directory.join(FILE_NAME);
-        create_if_missing(&path)?;
+        create_if_missing(&directory.join(FILE_NAME))?;
         let mut queue = Queue::open(&directory)?;
-        check_all(&queue.connection, &path)?;
+        check_all(&queue)?;
         use_log(&queue)?;
         let write = queue.write()?;
         let recovered = write.recover()?;
@@ -140,7 +139,8 @@ impl LockedQueue {
         }
         let write = self.queue.write()?;
         for task in progress {
-            let rows = write.execute(
+            write.update(
+                task.id,
                 "UPDATE task SET step = ?2, last_loss = coalesce(?3, last_loss), \
                  best_metric = coalesce(?4, best_metric), changed = ?5 WHERE id = ?1",
                 params![
@@ -148,10 +148,9 @@ impl LockedQueue {
                     task.step,
                     task.last_loss.map(Sql),
                     task.best_metric.map(Sql),
-                    write.number()
+                    write.number
                 ],
             )?;
-            expect_row(rows, task.id)?;
         }
         for (key, value) in stored {
             write.execute(
@@ -169,12 +168,7 @@ impl LockedQueue {
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn saved(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
-        self.for_each(steps, |write, id, step| {
-            write.execute(
-                "UPDATE task SET saved_step = ?2, step = max(step, ?2), changed = ?3 WHERE id = ?1",
-                params![Sql(id), step, write.number()],
-            )
-        })
+        self.set_steps("saved_step = ?2, step = max(step, ?2)", steps)
     }
 
     /// Stores how many steps tasks will take in all.
@@ -183,12 +177,7 @@ impl LockedQueue {
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
     pub fn planned(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
-        self.for_each(steps, |write, id, step| {
-            write.execute(
-                "UPDATE task SET total_steps = ?2, changed = ?3 WHERE id = ?1",
-                params![Sql(id), step, write.number()],
-            )
-        })
+        self.set_steps("total_steps = ?2", steps)
     }
 
     /// Stores why tasks run or what they wait for. Nothing is written if nothing changed.
@@ -208,7 +197,7 @@ impl LockedQueue {
         for (id, text) in explanations {
             let rows = write.execute(
                 "UPDATE task SET explanation = ?2, changed = ?3 WHERE id = ?1 AND explanation != ?2",
-                params![Sql(*id), text.as_ref(), write.number()],
+                params![Sql(*id), text.as_ref(), write.number],
             )?;
             if rows == 0 {
                 write.standing(*id)?;
@@ -218,27 +207,17 @@ impl LockedQueue {
         if changed == 0 { Ok(()) } else { write.commit() }
     }
 
-    fn for_each(
-        &mut self,
-        steps: &[(TaskId, u64)],
-        update: impl Fn(&Write<'_>, TaskId, u64) -> Result<usize, QueueError>,
-    ) -> Result<(), QueueError> {
+    fn set_steps(&mut self, columns: &str, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
         if steps.is_empty() {
             return Ok(());
         }
+        let sql = format!("UPDATE task SET {columns}, changed = ?3 WHERE id = ?1");
         let write = self.queue.write()?;
         for (id, step) in steps {
-            expect_row(update(&write, *id, *step)?, *id)?;
+            write.update(*id, &sql, params![Sql(*id), step, write.number])?;
         }
         write.commit()
     }
-}
-
-fn expect_row(rows: usize, id: TaskId) -> Result<(), QueueError> {
-    if rows == 0 {
-        return Err(QueueError::UnknownTask(id));
-    }
-    Ok(())
 }
 
 /// Enables the write-ahead log, and refuses a file that is read-only: otherwise a server would notice
@@ -271,24 +250,15 @@ fn use_log(queue: &Queue) -> Result<(), QueueError> {
 impl Write<'_> {
     /// Recovers from a lost server. Only the holder of the lock may call this.
     pub(super) fn recover(&self) -> Result<Vec<Recovered>, QueueError> {
-        let behind: Vec<Recovered> = self
-            .transaction()
-            .prepare_cached(
-                "SELECT id, step, saved_step FROM task WHERE state = 'running' \
-                 OR state IN ('parked', 'paused') AND step != saved_step ORDER BY id",
-            )
-            .and_then(|mut statement| {
-                statement
-                    .query_map([], |row| {
-                        Ok(Recovered {
-                            id: get(row, 0)?,
-                            from_step: row.get(1)?,
-                            to_step: row.get(2)?,
-                        })
-                    })?
-                    .collect()
+        let sql = "SELECT id, step, saved_step FROM task WHERE state = 'running' \
+                   OR state IN ('parked', 'paused') AND step != saved_step ORDER BY id";
+        let behind = self.queue.rows(sql, [], |row| {
+            Ok(Recovered {
+                id: get(row, 0)?,
+                from_step: row.get(1)?,
+                to_step: row.get(2)?,
             })
-            .at(self.path())?;
+        })?;
         for id in self.ids("state = 'running'")? {
             self.enter(id, TaskState::Parked, "server stopped")?;
         }
@@ -300,10 +270,10 @@ impl Write<'_> {
 
     /// Sets a task back to the step of its last checkpoint.
     pub(super) fn back_to_saved(&self, id: TaskId) -> Result<(), QueueError> {
-        self.execute(
+        self.update(
+            id,
             "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",
-            params![Sql(id), self.number()],
+            params![Sql(id), self.number],
         )
-        .map(drop)
     }
 }

@@ -1,9 +1,10 @@
+use std::slice;
+
 use loraloom_scheduler::{TaskId, TaskState};
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 
 use super::{
     EventKind, Queue, QueueError,
-    error::At,
     task::{Sql, get},
     write::Write,
 };
@@ -118,11 +119,8 @@ impl Queue {
     /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::KeyTaken`], and SQLite's errors;
     /// nothing is accepted then.
     pub fn submit(&mut self, submission: &Submission) -> Result<Accepted, QueueError> {
-        submission.check()?;
-        let write = self.write()?;
-        let accepted = write.accept(submission)?;
-        write.commit()?;
-        Ok(accepted)
+        let accepted = self.submit_all(slice::from_ref(submission))?;
+        Ok(accepted[0])
     }
 
     /// Accepts several tasks in order, or none of them.
@@ -171,58 +169,43 @@ impl Write<'_> {
             Submission::COLUMNS
         );
         let read = |row: &Row<'_>| Ok((get(row, Submission::WIDTH)?, Submission::read(row)?));
-        self.transaction()
-            .prepare_cached(&sql)
-            .and_then(|mut statement| statement.query_row([key], read).optional())
-            .at(self.path())
+        self.queue.row(&sql, [key], read)
     }
 
     pub(super) fn refuse_taken(&self, name: &str) -> Result<(), QueueError> {
-        let taken = self
-            .transaction()
-            .prepare_cached(
-                "SELECT id, state FROM task \
-                 WHERE name = ?1 AND state IN ('queued', 'running', 'parked', 'paused')",
-            )
-            .and_then(|mut statement| {
-                let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?));
-                statement.query_row([name], read).optional()
-            })
-            .at(self.path())?;
-        taken.map_or(Ok(()), |(id, state)| {
-            Err(QueueError::NameTaken {
+        let sql = "SELECT id, state FROM task \
+                   WHERE name = ?1 AND state IN ('queued', 'running', 'parked', 'paused')";
+        let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?));
+        match self.queue.row(sql, [name], read)? {
+            None => Ok(()),
+            Some((id, state)) => Err(QueueError::NameTaken {
                 name: name.to_owned(),
                 id,
                 state,
-            })
-        })
+            }),
+        }
     }
 
     fn insert(&self, submission: &Submission) -> Result<TaskId, QueueError> {
-        let id = self
-            .transaction()
-            .prepare_cached(
-                "INSERT INTO task (name, tenant, priority, dataset_hash, sweep, key, state, reason, \
-                 explanation, step, saved_step, total_steps, submitted_at, changed) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '', 0, 0, ?9, ?10, ?11) RETURNING id",
-            )
-            .and_then(|mut statement| {
-                let values = params![
-                    submission.name,
-                    submission.tenant,
-                    submission.priority,
-                    submission.dataset_hash,
-                    submission.sweep,
-                    submission.key,
-                    Sql(TaskState::Queued),
-                    REASON,
-                    submission.total_steps,
-                    self.now(),
-                    self.number(),
-                ];
-                statement.query_row(values, |row| get(row, 0))
-            })
-            .at(self.path())?;
+        self.execute(
+            "INSERT INTO task (name, tenant, priority, dataset_hash, sweep, key, state, reason, \
+             explanation, step, saved_step, total_steps, submitted_at, changed) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '', 0, 0, ?9, ?10, ?11)",
+            params![
+                submission.name,
+                submission.tenant,
+                submission.priority,
+                submission.dataset_hash,
+                submission.sweep,
+                submission.key,
+                Sql(TaskState::Queued),
+                REASON,
+                submission.total_steps,
+                self.now,
+                self.number,
+            ],
+        )?;
+        let id = TaskId(self.queue.connection.last_insert_rowid().unsigned_abs());
         self.execute(
             "INSERT INTO spec (task, text, digest) VALUES (?1, ?2, ?3)",
             params![Sql(id), submission.spec, submission.digest()],

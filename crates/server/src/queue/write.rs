@@ -1,7 +1,7 @@
-use std::{path::Path, time::SystemTime};
+use std::time::SystemTime;
 
 use loraloom_scheduler::{TaskId, TaskState};
-use rusqlite::{OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params};
+use rusqlite::{Row, ToSql, Transaction, TransactionBehavior, params};
 
 use super::{
     EventKind, Queue, QueueError, Request,
@@ -12,11 +12,11 @@ use super::{
 /// A write transaction; dropped without [`Write::commit`], it is rolled back.
 #[derive(Debug)]
 pub(super) struct Write<'a> {
+    pub(super) queue: &'a Queue,
     transaction: Transaction<'a>,
-    path: &'a Path,
     /// Number of this transaction, for [`Queue::changes`].
-    number: i64,
-    now: Sql<SystemTime>,
+    pub(super) number: i64,
+    pub(super) now: Sql<SystemTime>,
 }
 
 /// The fields of a task that transitions and requests depend on.
@@ -32,19 +32,17 @@ pub(super) struct Standing {
 impl Queue {
     /// Begins a transaction; other writers wait until it ends.
     pub(super) fn write(&mut self) -> Result<Write<'_>, QueueError> {
-        let path = self.path.as_path();
-        let now = Sql((self.clock)());
         let immediate = TransactionBehavior::Immediate;
-        let transaction = Transaction::new(&mut self.connection, immediate).at(path)?;
+        let transaction = Transaction::new_unchecked(&self.connection, immediate).at(&self.path)?;
         let number = transaction
             .prepare_cached("UPDATE clock SET changed = changed + 1 RETURNING changed")
             .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-            .at(path)?;
+            .at(&self.path)?;
         Ok(Write {
+            queue: self,
             transaction,
-            path,
             number,
-            now,
+            now: Sql((self.clock)()),
         })
     }
 }
@@ -52,23 +50,7 @@ impl Queue {
 impl Write<'_> {
     /// Commits; everything written is on the disk when this returns.
     pub(super) fn commit(self) -> Result<(), QueueError> {
-        self.transaction.commit().at(self.path)
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.path
-    }
-
-    pub(super) fn number(&self) -> i64 {
-        self.number
-    }
-
-    pub(super) fn now(&self) -> Sql<SystemTime> {
-        self.now
-    }
-
-    pub(super) fn transaction(&self) -> &Transaction<'_> {
-        &self.transaction
+        self.transaction.commit().at(&self.queue.path)
     }
 
     /// Executes one statement; returns the number of rows changed.
@@ -76,7 +58,20 @@ impl Write<'_> {
         self.transaction
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute(values))
-            .at(self.path)
+            .at(&self.queue.path)
+    }
+
+    /// Executes a statement that changes the row of a task.
+    pub(super) fn update(
+        &self,
+        id: TaskId,
+        sql: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<(), QueueError> {
+        match self.execute(sql, values)? {
+            0 => Err(QueueError::UnknownTask(id)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn standing(&self, id: TaskId) -> Result<Standing, QueueError> {
@@ -88,23 +83,15 @@ impl Write<'_> {
                 begun: row.get(3)?,
             })
         };
-        self.transaction
-            .prepare_cached(
-                "SELECT name, state, requested, started_at IS NOT NULL FROM task WHERE id = ?1",
-            )
-            .and_then(|mut statement| statement.query_row([Sql(id)], read).optional())
-            .at(self.path)?
-            .ok_or(QueueError::UnknownTask(id))
+        let sql = "SELECT name, state, requested, started_at IS NOT NULL FROM task WHERE id = ?1";
+        let found = self.queue.row(sql, [Sql(id)], read)?;
+        found.ok_or(QueueError::UnknownTask(id))
     }
 
     /// Tasks that match an SQL condition, in order of arrival.
     pub(super) fn ids(&self, condition: &str) -> Result<Vec<TaskId>, QueueError> {
-        self.transaction
-            .prepare_cached(&format!(
-                "SELECT id FROM task WHERE {condition} ORDER BY id"
-            ))
-            .and_then(|mut statement| statement.query_map([], |row| get(row, 0))?.collect())
-            .at(self.path)
+        let sql = format!("SELECT id FROM task WHERE {condition} ORDER BY id");
+        self.queue.rows(&sql, [], |row| get(row, 0))
     }
 
     pub(super) fn set_request(
@@ -112,11 +99,11 @@ impl Write<'_> {
         id: TaskId,
         request: Option<Request>,
     ) -> Result<(), QueueError> {
-        self.execute(
+        self.update(
+            id,
             "UPDATE task SET requested = ?2, changed = ?3 WHERE id = ?1",
             params![Sql(id), request, self.number],
         )
-        .map(drop)
     }
 
     pub(super) fn event(
