@@ -149,15 +149,16 @@ pub(crate) fn wgpu() -> Vec<Listed> {
 fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
     // Drivers that are half installed panic; there is no device then.
     let devices = panics::catch(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
+    let listed = |(index, device)| Listed {
+        name: format!("{backend}:{index}"),
+        device,
+        software: false,
+    };
     devices
         .unwrap_or_default()
         .into_iter()
         .enumerate()
-        .map(|(index, device)| Listed {
-            name: format!("{backend}:{index}"),
-            device,
-            software: false,
-        })
+        .map(listed)
         .collect()
 }
 
@@ -173,13 +174,11 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
         DeviceChoice::Cuda(index) => open_listed(&pick("cuda", cuda(), index)?),
         DeviceChoice::Wgpu(index) => open_listed(&pick("wgpu", wgpu(), index)?),
         DeviceChoice::Auto => {
-            let mut warnings: Vec<String> = unused_gpu()
-                .map(|(gpu, backend)| {
-                    let build = build_with(backend);
-                    format!("{gpu} is not used: this build has no {backend} backend (`{build}`)")
-                })
-                .into_iter()
-                .collect();
+            let unused = unused_gpu().map(|(gpu, backend)| {
+                let build = build_with(backend);
+                format!("{gpu} is not used: this build has no {backend} backend (`{build}`)")
+            });
+            let mut warnings = Vec::from_iter(unused);
             let hardware = |listed: &Listed| !listed.software;
             for listed in cuda().into_iter().chain(wgpu()).filter(hardware) {
                 match open_listed(&listed) {
@@ -230,23 +229,15 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     let missing =
         |message: String, hint: String| Err(Failure::new(Exit::Device, message).hint(hint));
     if !BACKENDS.contains(&backend) {
+        let (build, others) = (build_with(backend), BACKENDS.join(", "));
         return missing(
             format!("this build has no {backend} backend"),
-            format!(
-                "build with `{}`, or use one of: {}",
-                build_with(backend),
-                BACKENDS.join(", ")
-            ),
+            format!("build with `{build}`, or use one of: {others}"),
         );
     }
     let names: Vec<String> = listed.iter().map(|listed| listed.name.clone()).collect();
-    let position = match index {
-        Some(index) => index,
-        None => listed
-            .iter()
-            .position(|listed| !listed.software)
-            .unwrap_or(0),
-    };
+    let hardware = || listed.iter().position(|listed| !listed.software);
+    let position = index.or_else(hardware).unwrap_or(0);
     match listed.into_iter().nth(position) {
         Some(listed) => Ok(listed),
         None if names.is_empty() => missing(
@@ -263,15 +254,11 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
 /// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an
 /// earlier process kept run without.
 fn has_libdevice() -> bool {
-    let roots = match std::env::var_os("CUDA_PATH") {
-        Some(root) => vec![PathBuf::from(root)],
-        None => ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"]
-            .map(PathBuf::from)
-            .to_vec(),
-    };
-    roots
-        .iter()
-        .any(|root| root.join("nvvm/libdevice").join(LIBDEVICE).is_file())
+    let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
+    let named = std::env::var_os("CUDA_PATH").map(|root| vec![root.into()]);
+    let roots: Vec<PathBuf> = named.unwrap_or_else(|| usual.map(PathBuf::from).to_vec());
+    let library = |root: &PathBuf| root.join("nvvm/libdevice").join(LIBDEVICE);
+    roots.iter().any(|root| library(root).is_file())
 }
 
 /// Runs a kernel: a driver may load that compiles none.
@@ -296,8 +283,8 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
         device.sync().map_err(|error| error.to_string())?;
         computes(&device).map(|()| hardware_name(&device))
     });
-    let problem = match opened {
-        Ok(Ok(hardware)) => {
+    let problem = match opened.flatten() {
+        Ok(hardware) => {
             return Ok(Opened {
                 device: listed.device.clone(),
                 name: listed.name.clone(),
@@ -306,8 +293,7 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
                 warnings: Vec::new(),
             });
         }
-        Ok(Err(problem)) => problem,
-        Err(message) => message,
+        Err(problem) => problem,
     };
     if problem.contains(LIBDEVICE) {
         let message = format!(

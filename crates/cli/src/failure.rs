@@ -1,6 +1,6 @@
 //! Turns errors into an exit code, a message and a hint.
 
-use std::{error::Error, fmt, io};
+use std::{error::Error, fmt, io, path::Path};
 
 use loraloom_config::ConfigError;
 use loraloom_data::DataError;
@@ -53,6 +53,11 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
+/// The result of writing a file that the command line names.
+pub(crate) fn written(path: &Path, result: io::Result<()>) -> Result<(), Failure> {
+    result.map_err(|error| Failure::usage(format!("cannot write `{}`: {error}", path.display())))
+}
+
 /// Prints an error and says how to exit. A reader that closed its end of a pipe is no error.
 pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     if is_broken_pipe(error) {
@@ -82,33 +87,25 @@ pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
 
 /// The exit code of an error.
 pub(crate) fn exit(error: &anyhow::Error) -> Exit {
-    for cause in error.chain() {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
-            return failure.exit;
-        }
-        if let Some(error) = cause.downcast_ref::<TrainerError>() {
-            return trainer_exit(error);
-        }
-        if let Some(error) = cause.downcast_ref::<ServerError>() {
-            return server_exit(error);
-        }
-        if let Some(error) = cause.downcast_ref::<ModelError>() {
-            return model_exit(error);
-        }
-        if let Some(error) = cause.downcast_ref::<SimulationError>() {
-            return simulation_exit(error);
-        }
-        if cause.is::<DataError>() {
-            return Exit::Data;
-        }
-        if cause.downcast_ref().is_some_and(is_full) {
-            return Exit::Lost;
-        }
-        if cause.is::<ConfigError>() {
-            return Exit::Usage;
-        }
-    }
-    Exit::Internal
+    error.chain().find_map(exit_of).unwrap_or(Exit::Internal)
+}
+
+/// The exit code of one cause, if its type has any.
+fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
+    let failure = cause.downcast_ref().map(|failure: &Failure| failure.exit);
+    failure
+        .or_else(|| cause.downcast_ref().map(trainer_exit))
+        .or_else(|| cause.downcast_ref().map(server_exit))
+        .or_else(|| cause.downcast_ref().map(model_exit))
+        .or_else(|| cause.downcast_ref().map(simulation_exit))
+        .or_else(|| cause.is::<DataError>().then_some(Exit::Data))
+        .or_else(|| cause.is::<ConfigError>().then_some(Exit::Usage))
+        .or_else(|| {
+            cause
+                .downcast_ref()
+                .is_some_and(is_full)
+                .then_some(Exit::Lost)
+        })
 }
 
 fn trainer_exit(error: &TrainerError) -> Exit {
@@ -246,21 +243,15 @@ fn model_exit(error: &ModelError) -> Exit {
 /// The hint of the first cause that has one.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
-            failure.hint.clone()
-        } else if let Some(error) = cause.downcast_ref::<TrainerError>() {
-            error.hint()
-        } else if let Some(error) = cause.downcast_ref::<ServerError>() {
-            error.hint()
-        } else if let Some(error) = cause.downcast_ref::<DataError>() {
-            error.hint()
-        } else if let Some(error) = cause.downcast_ref::<ModelError>() {
-            error.hint()
-        } else {
-            cause
-                .downcast_ref::<ConfigError>()
-                .and_then(ConfigError::hint)
-        }
+        let failure = cause
+            .downcast_ref()
+            .and_then(|failure: &Failure| failure.hint.clone());
+        failure
+            .or_else(|| cause.downcast_ref().and_then(TrainerError::hint))
+            .or_else(|| cause.downcast_ref().and_then(ServerError::hint))
+            .or_else(|| cause.downcast_ref().and_then(DataError::hint))
+            .or_else(|| cause.downcast_ref().and_then(ModelError::hint))
+            .or_else(|| cause.downcast_ref().and_then(ConfigError::hint))
     })
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct Printer {
 impl Printer {
     /// A printer for this process.
     pub(crate) fn new(arguments: &OutputArguments) -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-            || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let plain = no_color || plain_terminal();
         let terminal = io::stderr().is_terminal();
         let draws = terminal && !arguments.quiet && !arguments.no_progress && !plain_terminal();
         Self {
@@ -139,8 +139,7 @@ impl Printer {
     /// Prints a warning about something legal but probably unintended.
     pub(crate) fn warning(&self, text: &str) {
         if !self.quiet {
-            let label = styled(self.color_stderr, AnsiColor::Yellow, "warning");
-            self.stderr(&format!("{label}: {text}"));
+            self.labelled(AnsiColor::Yellow, "warning", text);
         }
     }
 
@@ -153,14 +152,12 @@ impl Printer {
 
     /// Prints an error, also with `--quiet`.
     pub(crate) fn error(&self, text: &str) {
-        let label = styled(self.color_stderr, AnsiColor::Red, "error");
-        self.stderr(&format!("{label}: {text}"));
+        self.labelled(AnsiColor::Red, "error", text);
     }
 
     /// Prints a hint.
     pub(crate) fn hint(&self, text: &str) {
-        let label = styled(self.color_stderr, AnsiColor::Cyan, "hint");
-        self.stderr(&format!("{label}: {text}"));
+        self.labelled(AnsiColor::Cyan, "hint", text);
     }
 
     /// Sets the command that continues the run after an early end.
@@ -172,10 +169,14 @@ impl Printer {
     /// Prints the command that continues a run that has ended early.
     pub(crate) fn hint_way_back(&self) {
         if let Some(command) = self.way_back.get() {
-            self.hint(&format!(
-                "continue from the last checkpoint with `{command}`"
-            ));
+            let way_back = format!("continue from the last checkpoint with `{command}`");
+            self.hint(&way_back);
         }
+    }
+
+    fn labelled(&self, color: AnsiColor, label: &str, text: &str) {
+        let label = styled(self.color_stderr, color, label);
+        self.stderr(&format!("{label}: {text}"));
     }
 
     fn stderr(&self, line: &str) {

@@ -27,8 +27,8 @@ const TOTAL_NAME: &str = "all";
 pub(crate) struct Progress<'a> {
     printer: &'a Printer,
     adapters: BTreeMap<String, Line>,
-    /// Steps of the current iteration; its end has their duration.
-    steps: Vec<Step>,
+    /// Adapters that took a step in the current iteration; its end has their duration.
+    stepped: Vec<String>,
     /// Number of known adapters.
     known: usize,
     /// Number of ended adapters, and the steps they took.
@@ -50,23 +50,12 @@ pub(crate) struct Progress<'a> {
 struct Line {
     /// Adapters are shown in the order of their admission.
     order: usize,
-    step: usize,
-    total_steps: usize,
-    trains: bool,
-    /// Its last step, and the seconds of that iteration.
-    last: Option<(Step, f64)>,
+    /// Its last step; the time left is not among the cells.
+    row: Row,
+    /// Tokens of its last step.
+    tokens: usize,
     pace: Pace,
     printed: Printed,
-}
-
-#[derive(Debug, Clone)]
-struct Step {
-    adapter: String,
-    number: usize,
-    loss: f64,
-    grad_norm: f64,
-    learning_rate: f64,
-    tokens: usize,
 }
 
 /// The last frame that was drawn.
@@ -90,7 +79,7 @@ impl<'a> Progress<'a> {
         Self {
             printer,
             adapters: BTreeMap::new(),
-            steps: Vec::new(),
+            stepped: Vec::new(),
             known: adapters.len(),
             ended: (0, 0),
             to_come: (taken, total),
@@ -115,6 +104,7 @@ impl<'a> Progress<'a> {
     }
 
     fn show_at(&mut self, event: &Event, now: Instant) {
+        let printer = self.printer;
         match event {
             Event::Admit {
                 adapter,
@@ -129,30 +119,30 @@ impl<'a> Progress<'a> {
                 ..
             } => {
                 if let Some(line) = self.adapters.get_mut(adapter) {
-                    line.trains = false;
+                    line.row.trains = false;
                     line.pace.pause();
                 }
-                self.printer
-                    .note(&format!("{adapter} is parked at step {step}: {reason}"));
+                printer.note(&format!("{adapter} is parked at step {step}: {reason}"));
             }
-            Event::OutOfMemory { .. } => self.printer.warning(&out_of_memory(event)),
-            Event::Step {
-                adapter,
-                step,
-                loss,
-                grad_norm,
-                learning_rate,
-                tokens,
-                ..
+            Event::OutOfMemory {
+                iteration,
+                reason,
+                parked,
+                microbatch_rows,
             } => {
-                self.steps.push(Step {
-                    adapter: adapter.clone(),
-                    number: *step,
-                    loss: *loss,
-                    grad_norm: *grad_norm,
-                    learning_rate: *learning_rate,
-                    tokens: *tokens,
-                });
+                let with = match (parked, microbatch_rows) {
+                    (Some(parked), _) => format!(" without {parked}"),
+                    (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
+                    (None, None) => String::new(),
+                };
+                let warning = format!("{reason}; continues from iteration {iteration}{with}");
+                printer.warning(&warning);
+            }
+            Event::Step { adapter, .. } => {
+                if let Some(line) = self.adapters.get_mut(adapter) {
+                    line.take_step(event);
+                }
+                self.stepped.push(adapter.clone());
             }
             Event::Iteration {
                 seconds,
@@ -169,14 +159,13 @@ impl<'a> Progress<'a> {
                 best,
             } => {
                 let best = if *best { ", the best so far" } else { "" };
-                let loss =
-                    loss.map_or_else(|| "not finite".to_owned(), |loss| format!("{loss:.4}"));
+                let loss = loss.map(|loss| format!("{loss:.4}"));
+                let loss = loss.as_deref().unwrap_or("not finite");
                 self.note_on_one(&format!("{adapter} {step} | validation loss {loss}{best}"));
             }
             Event::AdapterCancelled { adapter, step } => {
                 self.end(adapter);
-                self.printer
-                    .note(&format!("{adapter} was cancelled after step {step}"));
+                printer.note(&format!("{adapter} was cancelled after step {step}"));
             }
             Event::AdapterDone {
                 adapter,
@@ -192,25 +181,20 @@ impl<'a> Progress<'a> {
                 reason,
             } => {
                 self.end(adapter);
-                self.printer
-                    .warning(&format!("{adapter} failed at step {step}: {reason}"));
+                printer.warning(&format!("{adapter} failed at step {step}: {reason}"));
             }
-            Event::Warning { message } => self.printer.warning(message),
+            Event::Warning { message } => printer.warning(message),
             Event::Resume {
                 iteration, path, ..
-            } => self
-                .printer
-                .note(&format!("resumed after iteration {iteration}, from {path}")),
-            Event::Answers { .. } => self.spinner = self.printer.spinner("answering prompts"),
-            Event::RunStart { .. } if self.is_many() => self.printer.note(&format!(
-                "{} adapters: events.jsonl has the steps of each",
-                self.known
-            )),
-            Event::RunStart { .. }
-            | Event::Regroup { .. }
-            | Event::Checkpoint { .. }
-            | Event::RunCheckpoint { .. }
-            | Event::RunEnd { .. } => {}
+            } => printer.note(&format!("resumed after iteration {iteration}, from {path}")),
+            Event::Answers { .. } => self.spinner = printer.spinner("answering prompts"),
+            Event::RunStart { .. } if self.is_many() => {
+                let count = self.known;
+                printer.note(&format!(
+                    "{count} adapters: events.jsonl has the steps of each"
+                ));
+            }
+            _ => {}
         }
     }
 
@@ -222,14 +206,11 @@ impl<'a> Progress<'a> {
 
     fn admit(&mut self, adapter: &str, step: usize, total_steps: usize) {
         if let Some(line) = self.adapters.get_mut(adapter) {
-            line.trains = true;
+            line.row.trains = true;
             return;
         }
-        let (taken, total) = self.to_come;
-        self.to_come = (
-            taken.saturating_sub(step),
-            total.saturating_sub(total_steps),
-        );
+        self.to_come.0 = self.to_come.0.saturating_sub(step);
+        self.to_come.1 = self.to_come.1.saturating_sub(total_steps);
         if self.bar.is_none() && self.spinner.is_none() {
             self.spinner = self.printer.spinner("first steps");
         }
@@ -237,10 +218,15 @@ impl<'a> Progress<'a> {
         self.known = self.known.max(order + 1);
         let line = Line {
             order,
-            step,
-            total_steps,
-            trains: true,
-            last: None,
+            row: Row {
+                name: adapter.to_owned(),
+                step,
+                total_steps,
+                trains: true,
+                cells: Vec::new(),
+                more: Vec::new(),
+            },
+            tokens: 0,
             pace: Pace::default(),
             printed: Printed::default(),
         };
@@ -250,39 +236,36 @@ impl<'a> Progress<'a> {
     /// The adapters took the steps that were told of before.
     fn iteration(&mut self, seconds: f64, now: Instant) {
         let many = self.is_many();
-        let steps = std::mem::take(&mut self.steps);
-        self.pace.add(steps.len(), seconds, now);
-        for step in steps {
-            let Some(line) = self.adapters.get_mut(&step.adapter) else {
+        let drawn = self.printer.bars().is_some();
+        let stepped = std::mem::take(&mut self.stepped);
+        self.pace.add(stepped.len(), seconds, now);
+        for adapter in stepped {
+            let Some(line) = self.adapters.get_mut(&adapter) else {
                 continue;
             };
-            line.step = step.number;
             line.pace.add(1, seconds, now);
-            line.last = Some((step, seconds));
-            let written = self.printer.bars().is_none() && !many;
-            if written && line.printed.is_due(line.step, line.total_steps, now) {
-                let steps = (line.step, line.total_steps);
-                let name = line.last.as_ref().map(|(step, _)| step.adapter.as_str());
-                let text = plain(name.unwrap_or_default(), steps, &line.cells(), &line.more());
-                self.printer.note(&text);
+            if seconds > 0.0 {
+                let rate = line.tokens as f64 / seconds;
+                line.row.more.push(format!("{rate:.0} tok/s"));
+            }
+            if !drawn && !many && line.printed.is_due(&line.row, now) {
+                self.printer.note(&plain(&line.row()));
             }
         }
-        if self.printer.bars().is_some() {
+        if drawn {
             self.draw(now);
         } else if many {
             let all = self.all(now);
-            if self.printed.is_due(all.step, all.total_steps, now) {
-                let steps = (all.step, all.total_steps);
-                self.printer
-                    .note(&plain(&all.name, steps, &all.cells, &all.more));
+            if self.printed.is_due(&all, now) {
+                self.printer.note(&plain(&all));
             }
         }
     }
 
     fn end(&mut self, adapter: &str) {
         if let Some(line) = self.adapters.remove(adapter) {
-            let (count, steps) = self.ended;
-            self.ended = (count + 1, steps + line.step);
+            self.ended.0 += 1;
+            self.ended.1 += line.row.step;
         }
     }
 
@@ -300,14 +283,13 @@ impl<'a> Progress<'a> {
 
     /// All adapters in one line.
     fn all(&self, now: Instant) -> Row {
-        let lines = self.adapters.values();
         let (mut step, mut total_steps) = self.to_come;
         step += self.ended.1;
         total_steps += self.ended.1;
         let mut longest = Duration::ZERO;
-        for line in lines {
-            step += line.step;
-            total_steps += line.total_steps;
+        for line in self.adapters.values() {
+            step += line.row.step;
+            total_steps += line.row.total_steps;
             longest = longest.max(line.time_left().unwrap_or_default());
         }
         // Fewer adapters do not train faster at the end: there is at least what the longest takes.
@@ -329,17 +311,9 @@ impl<'a> Progress<'a> {
     }
 
     fn frame(&self, size: Size, now: Instant) -> Vec<String> {
-        let mut lines: Vec<(&String, &Line)> = self.adapters.iter().collect();
-        lines.sort_by_key(|(_, line)| line.order);
-        let row = |(name, line): (&String, &Line)| Row {
-            name: name.clone(),
-            step: line.step,
-            total_steps: line.total_steps,
-            trains: line.trains,
-            cells: line.cells(),
-            more: line.more(),
-        };
-        let rows: Vec<Row> = lines.into_iter().map(row).collect();
+        let mut lines: Vec<&Line> = self.adapters.values().collect();
+        lines.sort_by_key(|line| line.order);
+        let rows: Vec<Row> = lines.into_iter().map(Line::row).collect();
         frame::compose(&rows, &self.all(now), size)
     }
 
@@ -376,43 +350,49 @@ impl<'a> Progress<'a> {
 }
 
 impl Line {
-    fn time_left(&self) -> Option<Duration> {
-        left(&self.pace, self.step, self.total_steps).filter(|_| self.trains)
-    }
-
-    /// Cells that every line has room for.
-    fn cells(&self) -> Vec<String> {
-        let Some((step, _)) = &self.last else {
-            return Vec::new();
-        };
-        let left = if self.trains {
-            time_left(self.time_left())
-        } else {
-            "parked".to_owned()
-        };
-        vec![format!("loss {:.4}", step.loss), left]
-    }
-
-    fn more(&self) -> Vec<String> {
-        let Some((step, seconds)) = &self.last else {
-            return Vec::new();
-        };
-        let mut cells = vec![
-            format!("grad_norm {:.3}", step.grad_norm),
-            format!("lr {:.2e}", step.learning_rate),
-        ];
-        if *seconds > 0.0 {
-            cells.push(format!("{:.0} tok/s", step.tokens as f64 / seconds));
+    /// Takes the measures of a step.
+    fn take_step(&mut self, event: &Event) {
+        if let Event::Step {
+            step,
+            loss,
+            grad_norm,
+            learning_rate,
+            tokens,
+            ..
+        } = event
+        {
+            let (grad_norm, rate) = (format!("grad_norm {grad_norm:.3}"), learning_rate);
+            self.row.step = *step;
+            self.row.cells = vec![format!("loss {loss:.4}")];
+            self.row.more = vec![grad_norm, format!("lr {rate:.2e}")];
+            self.tokens = *tokens;
         }
-        cells
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        left(&self.pace, self.row.step, self.row.total_steps).filter(|_| self.row.trains)
+    }
+
+    /// The row with the time left, after a first step.
+    fn row(&self) -> Row {
+        let mut row = self.row.clone();
+        if !row.cells.is_empty() {
+            row.cells.push(if row.trains {
+                time_left(self.time_left())
+            } else {
+                "parked".to_owned()
+            });
+        }
+        row
     }
 }
 
 impl Printed {
     /// True if a plain line is due: at the first and last step, at every tenth of the steps, and after
     /// a long time.
-    fn is_due(&mut self, step: usize, total_steps: usize, now: Instant) -> bool {
-        let tenths = |step: usize| step * 10 / total_steps.max(1);
+    fn is_due(&mut self, row: &Row, now: Instant) -> bool {
+        let step = row.step;
+        let tenths = |step: usize| step * 10 / row.total_steps.max(1);
         let due = self.0.is_none_or(|(printed, at)| {
             tenths(step) > tenths(printed) || now.duration_since(at) >= PLAIN_INTERVAL
         });
@@ -434,42 +414,17 @@ fn time_left(left: Option<Duration>) -> String {
     left.map_or_else(String::new, |left| format!("{} left", frame::time(left)))
 }
 
-fn plain(
-    name: &str,
-    (step, total_steps): (usize, usize),
-    cells: &[String],
-    more: &[String],
-) -> String {
-    let percent = step * 100 / total_steps.max(1);
-    let mut text = format!("{name} {step}/{total_steps} ({percent}%)");
+fn plain(row: &Row) -> String {
+    let (step, total) = (row.step, row.total_steps);
+    let percent = step * 100 / total.max(1);
+    let mut text = format!("{} {step}/{total} ({percent}%)", row.name);
     // The time left comes last, and not at all when it is over.
-    let (left, cells) = cells
-        .split_last()
-        .map_or((None, cells), |(left, cells)| (Some(left), cells));
-    let left = left.filter(|left| !left.is_empty() && step < total_steps);
-    for cell in cells.iter().chain(more).chain(left) {
+    let (left, cells) = row.cells.split_last().unzip();
+    let left = left.filter(|left| !left.is_empty() && step < total);
+    for cell in cells.into_iter().flatten().chain(&row.more).chain(left) {
         let _ = write!(text, " | {cell}");
     }
     text
-}
-
-/// The line about an `out_of_memory` event, with how the run continues; `None` for other events.
-fn out_of_memory(event: &Event) -> String {
-    let Event::OutOfMemory {
-        iteration,
-        reason,
-        parked,
-        microbatch_rows,
-    } = event
-    else {
-        return String::new();
-    };
-    let with = match (parked, microbatch_rows) {
-        (Some(parked), _) => format!(" without {parked}"),
-        (None, Some(rows)) => format!(" with micro-batches of {rows} rows"),
-        (None, None) => String::new(),
-    };
-    format!("{reason}; continues from iteration {iteration}{with}")
 }
 
 #[cfg(test)]
@@ -481,7 +436,7 @@ mod tests {
 
     use loraloom_trainer::Event;
 
-    use super::{PLAIN_INTERVAL, Printed, Progress};
+    use super::{PLAIN_INTERVAL, Printed, Progress, Row};
     use crate::{arguments::OutputArguments, frame::Size, printer::Printer};
 
     fn admit(adapter: &str, step: usize, total_steps: usize) -> Event {
@@ -576,12 +531,20 @@ mod tests {
     fn plain_lines_come_at_both_ends_every_tenth_and_after_a_while() {
         let now = Instant::now();
         let mut printed = Printed::default();
+        let row = |step| Row {
+            name: String::new(),
+            step,
+            total_steps: 100,
+            trains: true,
+            cells: Vec::new(),
+            more: Vec::new(),
+        };
         let due: Vec<usize> = (1..=100)
-            .filter(|&step| printed.is_due(step, 100, now))
+            .filter(|&step| printed.is_due(&row(step), now))
             .collect();
         assert_eq!(due, [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
         let mut printed = Printed(Some((41, now)));
-        assert!(!printed.is_due(42, 100, now));
-        assert!(printed.is_due(42, 100, now + PLAIN_INTERVAL));
+        assert!(!printed.is_due(&row(42), now));
+        assert!(printed.is_due(&row(42), now + PLAIN_INTERVAL));
     }
 }

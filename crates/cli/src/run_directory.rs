@@ -3,13 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_trainer::{ADAPTERS, CONFIG_FILE};
 
 use crate::failure::Failure;
 
-/// The configuration a run keeps, which loads like any other.
-pub(crate) const CONFIG_FILE: &str = "config.resolved.yaml";
-/// Folder with a directory for each adapter.
-const ADAPTERS: &str = "adapters";
 /// Saved states of an adapter, the preferred one first.
 const KEPT: [&str; 2] = ["best", "last"];
 
@@ -50,13 +47,10 @@ pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
 pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
     let path = directory.join(CONFIG_FILE);
     if !path.exists() {
-        let message = format!(
-            "`{}` is not a run directory: it has no {CONFIG_FILE}",
-            directory.display()
-        );
-        return Err(Failure::usage(message)
-            .hint("give the `output_dir` of a run that `loraloom train` wrote")
-            .into());
+        let run = directory.display();
+        let message = format!("`{run}` is not a run directory: it has no {CONFIG_FILE}");
+        let hint = "give the `output_dir` of a run that `loraloom train` wrote";
+        return Err(Failure::usage(message).hint(hint).into());
     }
     // A server's names no adapters: they come and go.
     let options = LoadOptions {

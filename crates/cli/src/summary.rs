@@ -7,18 +7,10 @@ use loraloom_trainer::{
     AdapterReport, DatasetSummary, Outcome, Run, RunReport, SweepReport, SweepStanding,
 };
 
-use crate::table;
+use crate::table::{self, or_dash};
 
-/// Columns of the table, each with true for text, which is aligned to the left.
-const COLUMNS: [(&str, bool); 7] = [
-    ("adapter", true),
-    ("outcome", true),
-    ("steps", false),
-    ("first loss", false),
-    ("last loss", false),
-    ("best validation", false),
-    ("directory", true),
-];
+const HEADING: &str =
+    "<adapter | <outcome | steps | first loss | last loss | best validation | <directory";
 /// Datasets with a line of their own.
 const DATASETS: usize = 8;
 
@@ -51,14 +43,11 @@ pub(crate) fn datasets(summaries: &[DatasetSummary]) -> Vec<String> {
         count => count,
     };
     let (shown, rest) = distinct.split_at(shown);
-    let mut lines: Vec<String> = shown
-        .iter()
-        .map(|entry| {
-            let summary = entry.0;
-            let text = format!("{}: {}", name(entry), summary.train.format);
-            rows(&text, &[summary])
-        })
-        .collect();
+    let line = |entry: &(&DatasetSummary, usize)| {
+        let text = format!("{}: {}", name(entry), entry.0.train.format);
+        rows(&text, &[entry.0])
+    };
+    let mut lines: Vec<String> = shown.iter().map(line).collect();
     if !rest.is_empty() {
         let rest: Vec<&DatasetSummary> = rest.iter().map(|(summary, _)| *summary).collect();
         lines.push(rows(&format!("and {} more", rest.len()), &rest));
@@ -82,9 +71,7 @@ fn rows(text: &str, summaries: &[&DatasetSummary]) -> String {
             let _ = write!(line, ", {count} {what}");
         }
     }
-    let validation = summaries
-        .iter()
-        .filter_map(|summary| summary.validation.as_ref());
+    let validation = summaries.iter().flat_map(|summary| &summary.validation);
     let validation: usize = validation.map(|report| report.kept).sum();
     if validation > 0 {
         let _ = write!(line, "; {validation} for validation");
@@ -95,7 +82,7 @@ fn rows(text: &str, summaries: &[&DatasetSummary]) -> String {
 /// A table with a row per adapter, and the run's totals below it.
 pub(crate) fn table(report: &RunReport) -> String {
     let rows: Vec<_> = report.adapters.iter().map(row).collect();
-    let mut text = table::aligned(COLUMNS, &rows);
+    let mut text = table::aligned(HEADING, &rows);
     let rate = report.tokens as f64 / report.seconds.max(f64::MIN_POSITIVE);
     let _ = write!(
         text,
@@ -115,45 +102,40 @@ pub(crate) fn table(report: &RunReport) -> String {
 
 /// A sweep's adapters, the best first.
 pub(crate) fn leaderboard(sweep: &SweepReport) -> String {
-    let columns = [
-        ("rank", false),
-        ("adapter", true),
-        (sweep.metric.as_str(), false),
-        ("steps", false),
-        ("state", true),
-    ];
+    let heading = format!(
+        "rank | <adapter | {} | steps | <state",
+        sweep.metric.as_str()
+    );
     let row = |standing: &SweepStanding| {
-        let rank = standing.rank.map(|rank| rank.to_string());
-        let metric = standing.metric.map(|metric| format!("{metric:.4}"));
         [
-            rank.unwrap_or_else(|| "-".to_owned()),
+            or_dash(standing.rank),
             standing.name.clone(),
-            metric.unwrap_or_else(|| "-".to_owned()),
+            or_dash(standing.metric.map(|metric| format!("{metric:.4}"))),
             standing.steps.to_string(),
             standing.state.clone(),
         ]
     };
     let rows: Vec<_> = sweep.standings.iter().map(row).collect();
-    format!("sweep {}\n{}", sweep.name, table::aligned(columns, &rows))
+    format!("sweep {}\n{}", sweep.name, table::aligned(&heading, &rows))
 }
 
-fn row(adapter: &AdapterReport) -> [String; COLUMNS.len()] {
-    let loss = |loss: Option<f64>| loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
-    let best = adapter.best.as_ref().map_or_else(
-        || "-".to_owned(),
-        |best| format!("{:.4} at {}", best.loss, best.step),
-    );
+fn row(adapter: &AdapterReport) -> [String; 7] {
+    let loss = |loss: Option<f64>| or_dash(loss.map(|loss| format!("{loss:.4}")));
+    let best = adapter
+        .best
+        .map(|best| format!("{:.4} at {}", best.loss, best.step));
+    let directory = adapter
+        .directory
+        .as_ref()
+        .map(|directory| directory.display());
     [
         adapter.name.clone(),
         adapter.state().to_owned(),
         format!("{}/{}", adapter.steps, adapter.total_steps),
         loss(adapter.first_loss),
         loss(adapter.last_loss),
-        best,
-        adapter.directory.as_ref().map_or_else(
-            || "-".to_owned(),
-            |directory| directory.display().to_string(),
-        ),
+        or_dash(best),
+        or_dash(directory),
     ]
 }
 

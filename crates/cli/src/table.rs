@@ -2,32 +2,33 @@
 
 use std::fmt::Write;
 
-/// A table of these columns, each with true for alignment to the left; every row ends with a line feed.
-pub(crate) fn aligned<const N: usize>(columns: [(&str, bool); N], rows: &[[String; N]]) -> String {
-    let heading = columns.map(|(name, _)| name.to_owned());
-    let lines = || std::iter::once(&heading).chain(rows);
-    let widths: Vec<usize> = (0..N)
-        .map(|column| lines().map(|line| line[column].chars().count()).max())
-        .map(|width| width.unwrap_or(0))
-        .collect();
+/// A table of rows under a heading, in which `|` separates the columns and `<` precedes those that are
+/// aligned to the left; every row ends with a line feed.
+pub(crate) fn aligned<const N: usize>(heading: &str, rows: &[[String; N]]) -> String {
+    let columns: Vec<&str> = heading.split('|').map(str::trim).collect();
+    let names: [String; N] = std::array::from_fn(|column| columns[column].replace('<', ""));
+    let lines = || std::iter::once(&names).chain(rows);
+    let width = |column: usize| lines().map(|line| line[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let mut text = String::new();
     for line in lines() {
-        let cells: Vec<String> = line
-            .iter()
-            .zip(&widths)
-            .zip(columns)
-            .map(|((cell, width), (_, left))| {
-                if left {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            })
-            .collect();
+        let cells: [String; N] = std::array::from_fn(|column| {
+            let (cell, width) = (&line[column], widths[column]);
+            if columns[column].starts_with('<') {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
+        });
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
     }
     text
+}
+
+/// The text of a value, or a dash.
+pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 #[cfg(test)]
@@ -37,7 +38,7 @@ mod tests {
     #[test]
     fn text_stands_left_and_numbers_right() {
         let rows = [["a", "1.0"], ["long", "10.0"]].map(|row| row.map(str::to_owned));
-        let text = aligned([("name", true), ("ms", false)], &rows);
+        let text = aligned("<name | ms", &rows);
         assert_eq!(text, "name    ms\na      1.0\nlong  10.0\n");
     }
 }

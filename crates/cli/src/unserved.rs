@@ -3,7 +3,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::{exit::Exit, printer::Printer};
+use crate::{arguments::OutputArguments, exit::Exit, printer::Printer};
 
 /// Commands that do not exist yet, with alternatives.
 const COMMANDS: [(&str, Option<&str>); 4] = [
@@ -24,8 +24,8 @@ const PEFT: Option<&str> = Some(
 
 /// Prints a usage error or the requested help, and returns the exit code.
 pub(crate) fn explain(error: &clap::Error) -> Exit {
+    let printer = Printer::new(&OutputArguments::default());
     if let Some((what, hint)) = unserved(error) {
-        let printer = Printer::new(&crate::arguments::OutputArguments::default());
         printer.error(&format!("`{what}` is not in this version"));
         if let Some(hint) = hint {
             printer.hint(hint);
@@ -36,7 +36,7 @@ pub(crate) fn explain(error: &clap::Error) -> Exit {
     // Help may go into a closed pipe; clap prints it to the stream it belongs on.
     let _ = error.print();
     if let Some(hint) = hint {
-        Printer::new(&crate::arguments::OutputArguments::default()).hint(hint);
+        printer.hint(hint);
     }
     if error.use_stderr() {
         Exit::Usage
@@ -47,34 +47,26 @@ pub(crate) fn explain(error: &clap::Error) -> Exit {
 
 /// `resume` is of tasks; who names none may mean a run.
 fn run_to_resume(error: &clap::Error) -> Option<&'static str> {
-    let usage = match error.get(ContextKind::Usage)? {
-        ContextValue::StyledStr(usage) => usage.to_string(),
-        _ => return None,
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return None;
     };
     let lacks = error.kind() == ErrorKind::MissingRequiredArgument;
-    let of_tasks = lacks && usage.contains("loraloom resume ");
+    let of_tasks = lacks && usage.to_string().contains("loraloom resume ");
     of_tasks.then_some(
         "TASK is a paused task of a server; continue a run of `train` with `loraloom train --resume RUN`",
     )
 }
 
 fn unserved(error: &clap::Error) -> Option<(String, Option<&'static str>)> {
-    let context = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
     };
-    match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            let name = context(ContextKind::InvalidSubcommand)?;
-            if name == "data" {
-                let hint = "`loraloom check CONFIG` prints the rows of each dataset that are trained, cut and dropped";
-                return Some(("loraloom data preview".to_owned(), Some(hint)));
-            }
-            let (_, hint) = COMMANDS.iter().find(|(command, _)| *command == name)?;
-            Some((format!("loraloom {name}"), *hint))
-        }
-        _ => None,
+    if name == "data" {
+        let hint = "`loraloom check CONFIG` prints the rows of each dataset that are trained, cut and dropped";
+        return Some(("loraloom data preview".to_owned(), Some(hint)));
     }
+    let (_, hint) = COMMANDS.iter().find(|(command, _)| command == name)?;
+    Some((format!("loraloom {name}"), *hint))
 }
 
 #[cfg(test)]

@@ -31,13 +31,8 @@ fn page() -> String {
     }
     page.push_str("\nOptions of every command:\n\n");
     page.push_str(&table(root.get_arguments()));
-    let _ = writeln!(
-        page,
-        "\n{}",
-        root.get_after_long_help()
-            .map(paragraphs)
-            .unwrap_or_default()
-    );
+    let after = root.get_after_long_help().map(paragraphs);
+    let _ = writeln!(page, "\n{}", after.unwrap_or_default());
     for command in listed(&root) {
         section(command, "loraloom", 2, &mut page);
     }
@@ -119,11 +114,8 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
 /// Help with its full stop, which clap takes away.
 fn sentence(text: &StyledStr) -> String {
     let text = paragraphs(text);
-    if text.ends_with(['.', ':']) {
-        text
-    } else {
-        format!("{text}.")
-    }
+    let stop = if text.ends_with(['.', ':']) { "" } else { "." };
+    text + stop
 }
 
 /// Help as Markdown: indented lines are code.
@@ -150,7 +142,7 @@ fn the_reference_of_the_command_line_is_the_command_trees() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let page = page();
     if env::var_os("LORALOOM_UPDATE_DOCS").is_some() {
-        fs::write(&path, &page).unwrap();
+        fs::write(&path, &page).expect("docs/cli.md can be written");
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
     assert!(

@@ -96,12 +96,9 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     if arguments.json {
         printer.json(&report)?;
     } else {
-        let tables = [
-            kernel_table(&report.kernels),
-            step_table(&report.end_to_end),
-        ];
-        let profiles = report.end_to_end.iter().map(profile_table);
-        let tables: Vec<String> = tables.into_iter().chain(profiles).flatten().collect();
+        let mut tables = Vec::from_iter(kernel_table(&report.kernels));
+        tables.extend(step_table(&report.end_to_end));
+        tables.extend(report.end_to_end.iter().filter_map(profile_table));
         printer.data(&tables.join("\n"))?;
     }
     Ok(Exit::Success)
@@ -174,23 +171,18 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
         return Ok(Projection::ALL.to_vec());
     }
     let named = |name: &String| {
-        let found = Projection::ALL
-            .into_iter()
-            .find(|projection| projection.name() == name);
+        let mut all = Projection::ALL.into_iter();
+        let found = all.find(|projection| projection.name() == name);
         found.ok_or_else(|| {
             let all = Projection::ALL.map(Projection::name).join(", ");
             Failure::usage(format!("no projection is called `{name}`"))
                 .hint(format!("expected some of {all}, or all-linear"))
         })
     };
-    if let Some((_, name)) = names
-        .iter()
-        .enumerate()
-        .find(|(at, name)| names[..*at].contains(name))
-    {
-        return Err(Failure::usage(format!(
-            "`--target-modules` has {name} twice"
-        )));
+    let mut before = names.iter().enumerate();
+    if let Some((_, name)) = before.find(|(at, name)| names[..*at].contains(name)) {
+        let problem = format!("`--target-modules` has {name} twice");
+        return Err(Failure::usage(problem));
     }
     names.iter().map(named).collect()
 }
@@ -198,15 +190,7 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
 /// A table of kernels under a line with their common sizes.
 fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
     let first = measured.first()?;
-    let columns = [
-        ("kernel", true),
-        ("adapters", false),
-        ("ranks", true),
-        ("ms", false),
-        ("vs frozen", false),
-        ("launches", false),
-        ("MB moved", false),
-    ];
+    let heading = "<kernel | adapters | <ranks | ms | vs frozen | launches | MB moved";
     let rows: Vec<_> = measured.iter().map(kernel_row).collect();
     Some(format!(
         "layer [{}, {}], rows {}, {}: forward and backward, or one kernel\n{}",
@@ -214,7 +198,7 @@ fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
         first.d_out,
         first.rows,
         first.dtype,
-        table::aligned(columns, &rows)
+        table::aligned(heading, &rows)
     ))
 }
 
@@ -226,10 +210,12 @@ fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
         ranks(&measured.ranks),
         format!("{:.3}", measured.milliseconds),
         format!("{ratio:.2}"),
-        or_dash(measured.launches, |launches| launches.to_string()),
-        or_dash(measured.bytes_moved, |bytes| {
-            format!("{:.1}", bytes as f64 / 1e6)
-        }),
+        table::or_dash(measured.launches),
+        table::or_dash(
+            measured
+                .bytes_moved
+                .map(|bytes| format!("{:.1}", bytes as f64 / 1e6)),
+        ),
     ]
 }
 
@@ -241,24 +227,13 @@ fn ranks(all: &[usize]) -> String {
             distinct.push(rank);
         }
     }
-    if distinct.is_empty() {
-        "-".to_owned()
-    } else {
-        distinct.join(",")
-    }
+    table::or_dash(Some(distinct.join(",")).filter(|ranks| !ranks.is_empty()))
 }
 
 /// A table of training steps.
 fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     let first = measured.first()?;
-    let columns = [
-        ("adapters", false),
-        ("tok/s", false),
-        ("one by one", false),
-        ("ratio", false),
-        ("TFLOP/s", false),
-        ("GB", false),
-    ];
+    let heading = "adapters | tok/s | one by one | ratio | TFLOP/s | GB";
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
         "{}, rank {} on {}, batch {}, length {}, {}: training steps\n{}",
@@ -268,7 +243,7 @@ fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
         first.batch,
         first.length,
         first.dtype,
-        table::aligned(columns, &rows)
+        table::aligned(heading, &rows)
     ))
 }
 
@@ -277,14 +252,14 @@ fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
     [
         measured.adapters.to_string(),
         format!("{:.0}", measured.tokens_per_second),
-        or_dash(sequential, |rate| format!("{rate:.0}")),
-        or_dash(sequential, |rate| {
-            format!("{:.2}", measured.tokens_per_second / rate)
-        }),
+        table::or_dash(sequential.map(|rate| format!("{rate:.0}"))),
+        table::or_dash(sequential.map(|rate| format!("{:.2}", measured.tokens_per_second / rate))),
         format!("{:.3}", measured.model_tflops),
-        or_dash(measured.peak_bytes, |bytes| {
-            format!("{:.2}", bytes as f64 / 1e9)
-        }),
+        table::or_dash(
+            measured
+                .peak_bytes
+                .map(|bytes| format!("{:.2}", bytes as f64 / 1e9)),
+        ),
     ]
 }
 
@@ -295,14 +270,7 @@ fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
         .iter()
         .map(|share| share.milliseconds)
         .sum();
-    let columns = [
-        ("kernel", true),
-        ("launches", false),
-        ("ms", false),
-        ("share", false),
-        ("MB moved", false),
-        ("GB/s", false),
-    ];
+    let heading = "<kernel | launches | ms | share | MB moved | GB/s";
     let rows = measured.profile.iter().map(|share| {
         let bytes = Some(share.bytes_moved as f64).filter(|&bytes| bytes > 0.0);
         [
@@ -310,10 +278,8 @@ fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
             share.launches.to_string(),
             format!("{:.3}", share.milliseconds),
             format!("{:.1} %", 100.0 * share.milliseconds / all),
-            or_dash(bytes, |bytes| format!("{:.1}", bytes / 1e6)),
-            or_dash(bytes, |bytes| {
-                format!("{:.0}", bytes / 1e6 / share.milliseconds)
-            }),
+            table::or_dash(bytes.map(|bytes| format!("{:.1}", bytes / 1e6))),
+            table::or_dash(bytes.map(|bytes| format!("{:.0}", bytes / 1e6 / share.milliseconds))),
         ]
     });
     let rows: Vec<_> = rows.collect();
@@ -321,11 +287,7 @@ fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
         format!(
             "{} adapters, one step: {all:.1} ms on the device\n{}",
             measured.adapters,
-            table::aligned(columns, &rows)
+            table::aligned(heading, &rows)
         )
     })
-}
-
-fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".to_owned(), shown)
 }

@@ -10,9 +10,7 @@ use std::{
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
-use loraloom_model::{
-    Checkpoint, LlamaConfig, ModelError, PeftAdapter, cost::AdapterRanks, parameter_shapes,
-};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, cost::AdapterRanks, parameter_shapes};
 use loraloom_trainer::{odd_beginning, odd_rank, odd_settings, targets};
 
 use super::{config::options, report::Report};
@@ -28,20 +26,18 @@ const LONGEST_PATH: usize = 3800;
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut report = Report::new(printer, arguments.json);
     let path = &arguments.config.config;
-    let Loaded { config, warnings } = match RunConfig::load_with(path, &options(&arguments.config))
-    {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            report.fail("config", &error.into())?;
-            return report.finish();
-        }
+    let loaded = RunConfig::load_with(path, &options(&arguments.config));
+    let loaded = loaded.map_err(Into::into).map(|loaded| {
+        let (adapters, datasets) = (loaded.config.adapters.len(), loaded.config.datasets.len());
+        let path = path.display();
+        (
+            format!("{path}: adapters {adapters}, datasets {datasets}"),
+            loaded,
+        )
+    });
+    let Some(Loaded { config, warnings }) = report.checked("config", loaded)? else {
+        return report.finish();
     };
-    let (adapters, datasets) = (config.adapters.len(), config.datasets.len());
-    let found = format!(
-        "{}: adapters {adapters}, datasets {datasets}",
-        path.display()
-    );
-    report.pass("config", found)?;
     for warning in warnings {
         report.warn("config", warning, None)?;
     }
@@ -50,20 +46,13 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
-        match describe_adapter(adapter, &config.model, model.as_ref()) {
-            Ok((found, odd)) => {
-                report.pass(&name, found)?;
-                for warning in odd {
-                    report.warn("config", warning, None)?;
-                }
-            }
-            Err(error) => report.fail(&name, &error)?,
+        let described = describe_adapter(adapter, &config.model, model.as_ref());
+        for warning in report.checked(&name, described)?.into_iter().flatten() {
+            report.warn("config", warning, None)?;
         }
     }
-    match output_directory(&config.output_dir) {
-        Ok(found) => report.pass("output_dir", found)?,
-        Err(error) => report.fail("output_dir", &error)?,
-    }
+    let output = output_directory(&config.output_dir);
+    report.checked("output_dir", output.map(|found| (found, ())))?;
     report.finish()
 }
 
@@ -72,38 +61,28 @@ pub(super) fn model(
     directory: &Path,
     report: &mut Report<'_>,
 ) -> anyhow::Result<Option<LlamaConfig>> {
-    let opened = || -> Result<_, ModelError> {
-        let model = LlamaConfig::from_directory(directory)?;
-        let checkpoint = Checkpoint::open(directory)?;
-        checkpoint.verify(&model)?;
-        Ok((model, checkpoint))
-    };
-    match opened() {
-        Ok((model, checkpoint)) => {
-            let shapes = parameter_shapes(&model);
-            let parameters: usize = shapes
-                .iter()
-                .map(|(_, shape)| shape.iter().product::<usize>())
-                .sum();
-            let dtype = checkpoint
-                .dtype()
-                .map_or_else(String::new, |dtype| format!(", {dtype}"));
-            let found = format!(
-                "{}: {}, {} layers, width {}, {:.1} M parameters{dtype}",
-                directory.display(),
-                model.architecture,
-                model.num_hidden_layers,
-                model.d_model,
-                parameters as f64 / 1e6,
-            );
-            report.pass("model", found)?;
-            Ok(Some(model))
-        }
-        Err(error) => {
-            report.fail("model", &error.into())?;
-            Ok(None)
-        }
-    }
+    report.checked("model", describe_model(directory))
+}
+
+fn describe_model(directory: &Path) -> anyhow::Result<(String, LlamaConfig)> {
+    let model = LlamaConfig::from_directory(directory)?;
+    let checkpoint = Checkpoint::open(directory)?;
+    checkpoint.verify(&model)?;
+    let shapes = parameter_shapes(&model);
+    let sizes = shapes
+        .iter()
+        .map(|(_, shape)| shape.iter().product::<usize>());
+    let dtype = checkpoint.dtype().map(|dtype| format!(", {dtype}"));
+    let found = format!(
+        "{}: {}, {} layers, width {}, {:.1} M parameters{}",
+        directory.display(),
+        model.architecture,
+        model.num_hidden_layers,
+        model.d_model,
+        sizes.sum::<usize>() as f64 / 1e6,
+        dtype.unwrap_or_default()
+    );
+    Ok((found, model))
 }
 
 /// Checks a model directory's tokenizer.
@@ -111,28 +90,16 @@ pub(super) fn tokenizer(
     directory: &Path,
     report: &mut Report<'_>,
 ) -> anyhow::Result<Option<Tokenizer>> {
-    match Tokenizer::load(directory) {
-        Ok(tokenizer) => {
-            let id = |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
-            let found = format!(
-                "{} tokens, BOS {}, EOS {}, {} chat template",
-                tokenizer.vocab_size(),
-                id(tokenizer.bos()),
-                id(tokenizer.eos()),
-                if tokenizer.chat_template().is_some() {
-                    "a"
-                } else {
-                    "no"
-                },
-            );
-            report.pass("tokenizer", found)?;
-            Ok(Some(tokenizer))
-        }
-        Err(error) => {
-            report.fail("tokenizer", &error.into())?;
-            Ok(None)
-        }
-    }
+    let loaded = Tokenizer::load(directory).map_err(Into::into);
+    let described = loaded.map(|tokenizer| {
+        let id = |id: Option<u32>| id.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        let (bos, eos) = (id(tokenizer.bos()), id(tokenizer.eos()));
+        let has = tokenizer.chat_template().map_or("no", |_| "a");
+        let size = tokenizer.vocab_size();
+        let found = format!("{size} tokens, BOS {bos}, EOS {eos}, {has} chat template");
+        (found, tokenizer)
+    });
+    report.checked("tokenizer", described)
 }
 
 /// Reads every used dataset and encodes it once per distinct encoding that adapters need.
@@ -155,20 +122,19 @@ fn data(
         let label = format!("dataset {name}");
         let printer = report.printer;
         let read = || Dataset::load(name, settings, config.seed);
-        let dataset = match printer.while_busy("reading data", read) {
-            Ok(dataset) => dataset,
-            Err(error) => {
-                report.fail(&label, &error.into())?;
-                continue;
-            }
+        let dataset = printer.while_busy("reading data", read).map_err(Into::into);
+        let dataset = dataset.map(|dataset| {
+            let found = format!(
+                "{}; {} rows to train on, {} for validation",
+                dataset.format(),
+                dataset.num_train_rows(),
+                dataset.num_validation_rows(),
+            );
+            (found, dataset)
+        });
+        let Some(dataset) = report.checked(&label, dataset)? else {
+            continue;
         };
-        let found = format!(
-            "{}; {} rows to train on, {} for validation",
-            dataset.format(),
-            dataset.num_train_rows(),
-            dataset.num_validation_rows(),
-        );
-        report.pass(&label, found)?;
         report.odd(dataset.warnings())?;
         let Some(tokenizer) = tokenizer else { continue };
         for (max_seq_len, train_on_prompt) in ways {
@@ -247,12 +213,8 @@ fn describe_adapter(
     } else if let Some(model) = model {
         odd.extend(odd_rank(adapter, model));
     }
-    let modules: Vec<_> = lora
-        .target_modules
-        .iter()
-        .map(|module| module.name())
-        .collect();
-    let modules = modules.join(", ");
+    let modules = lora.target_modules.iter().map(|module| module.name());
+    let modules = modules.collect::<Vec<_>>().join(", ");
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
 }
 
@@ -260,18 +222,15 @@ fn describe_adapter(
 fn output_directory(directory: &Path) -> anyhow::Result<String> {
     run_directory::refuse_used(directory)?;
     let bytes = |name: &OsStr| name.as_encoded_bytes().len();
-    let (longest, all) = (
-        directory.iter().map(bytes).max().unwrap_or(0),
-        bytes(directory.as_os_str()),
-    );
+    let longest = directory.iter().map(bytes).max().unwrap_or(0);
+    let all = bytes(directory.as_os_str());
     if longest > LONGEST_NAME || all > LONGEST_PATH {
         let message = format!(
             "a path of {all} bytes, with a name of {longest}: at most {LONGEST_PATH} and \
              {LONGEST_NAME} can be made"
         );
-        return Err(Failure::usage(message)
-            .hint("choose another `output_dir`")
-            .into());
+        let failure = Failure::usage(message).hint("choose another `output_dir`");
+        return Err(failure.into());
     }
     writable(directory).map_err(|error| {
         let message = format!("cannot write to `{}`: {error}", directory.display());
@@ -287,11 +246,9 @@ pub(super) fn writable(directory: &Path) -> std::io::Result<()> {
     let existing = directory
         .ancestors()
         .map(|path| {
-            if path.as_os_str().is_empty() {
-                here
-            } else {
-                path
-            }
+            Some(path)
+                .filter(|path| *path != Path::new(""))
+                .unwrap_or(here)
         })
         .find_map(|path| match path.symlink_metadata() {
             Ok(_) => Some(Ok(path)),

@@ -39,10 +39,8 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
         [] => String::new(),
         ref left_out => format!(", built without {}", left_out.join(" and ")),
     };
-    report.pass(
-        "backends",
-        format!("{backends}{without}; {threads} threads"),
-    )?;
+    let found = format!("{backends}{without}; {threads} threads");
+    report.pass("backends", found)?;
     if let Some((gpu, backend)) = device::unused_gpu() {
         let found = format!("this machine has {gpu}, and this build no {backend} backend");
         let hint = format!("build with `{}`", device::build_with(backend));
@@ -87,25 +85,26 @@ fn compute(
         });
     match works {
         Ok((difference, opened)) => {
-            let hardware = opened
+            let memory = device_memory(&opened.device).map(gibibytes);
+            let known: String = opened
                 .hardware
-                .map_or_else(String::new, |name| format!("{name}, "));
-            let memory = device_memory(&opened.device)
-                .map_or_else(String::new, |bytes| format!("{}, ", gibibytes(bytes)));
+                .into_iter()
+                .chain(memory)
+                .map(|known| known + ", ")
+                .collect();
             let products = products(&opened.device);
-            let found = format!(
-                "{hardware}{memory}computes (off by {difference:.1e}), products by {products}"
-            );
+            let found =
+                format!("{known}computes (off by {difference:.1e}), products by {products}");
             report.pass(&listed.name, found)?;
             match thorough {
                 Some(model) => compare(&listed.name, &opened.device, model, report),
                 None => Ok(()),
             }
         }
-        Err(problem) if listed.name == "cpu" => report.fail(
-            &listed.name,
-            &Failure::new(Exit::Device, problem.to_string()).into(),
-        ),
+        Err(problem) if listed.name == "cpu" => {
+            let failure = Failure::new(Exit::Device, problem.to_string());
+            report.fail(&listed.name, &failure.into())
+        }
         Err(problem) => {
             let hint = match failure::hint(&problem) {
                 Some(hint) => format!("`auto` passes over it; {hint}"),
@@ -133,31 +132,16 @@ fn compare(
             report.pass(name, format!("has no {called}"))?;
             continue;
         }
-        match attempt(|| check_device(device, dtype)) {
-            Ok(difference) => {
-                let told = format!("the operator in {called} is off by {difference:.1e}");
-                report.pass(name, told)?;
-            }
-            Err(problem) => report.warn(name, problem, Some(WRONG))?,
-        }
+        let operator = attempt(|| check_device(device, dtype))
+            .map(|difference| format!("the operator in {called} is off by {difference:.1e}"));
+        judge(name, operator, report)?;
         match attempt(|| check_operations(device, dtype)) {
             Ok(deviations) => {
                 for deviation in deviations {
-                    let Deviation {
-                        operation,
-                        found,
-                        allowed,
-                    } = &deviation;
-                    let told = format!("{operation} in {called} is off by {found:.1e}");
-                    if deviation.is_small() {
-                        report.pass(name, told)?;
-                    } else {
-                        let told = format!("{told}, and rounding explains {allowed:.0e}");
-                        report.warn(name, told, Some(WRONG))?;
-                    }
+                    judge(name, describe(&deviation, called), report)?;
                 }
             }
-            Err(problem) => report.warn(name, problem, Some(WRONG))?,
+            Err(problem) => judge(name, Err(problem), report)?,
         }
         let linears = model.linears().map(|linear| [linear.d_in, linear.d_out]);
         let mut widths = linears.to_vec();
@@ -169,13 +153,39 @@ fn compare(
             [(widths, model.d_model), (widths, 1)]
         }) {
             let told = format!("products of {rows} rows with [{d_in}, {d_out}] in {called}");
-            match attempt(|| check_product(device, dtype, [rows, d_in, d_out])) {
-                Ok(()) => report.pass(name, told)?,
-                Err(problem) => report.warn(name, format!("{told}: {problem}"), Some(WRONG))?,
-            }
+            let product = match attempt(|| check_product(device, dtype, [rows, d_in, d_out])) {
+                Ok(()) => Ok(told),
+                Err(problem) => Err(format!("{told}: {problem}")),
+            };
+            judge(name, product, report)?;
         }
     }
     Ok(())
+}
+
+/// Reports whether a device computes what the CPU does.
+fn judge(
+    name: &str,
+    compared: Result<String, String>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    match compared {
+        Ok(told) => report.pass(name, told),
+        Err(problem) => report.warn(name, problem, Some(WRONG)),
+    }
+}
+
+/// An operation's deviation from the CPU; an error if rounding does not explain it.
+fn describe(deviation: &Deviation, called: &str) -> Result<String, String> {
+    let told = format!(
+        "{} in {called} is off by {:.1e}",
+        deviation.operation, deviation.found
+    );
+    if deviation.is_small() {
+        return Ok(told);
+    }
+    let allowed = deviation.allowed;
+    Err(format!("{told}, and rounding explains {allowed:.0e}"))
 }
 
 /// The message of an error or a panic.
@@ -195,15 +205,11 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
     if let Ok(space) = rustix::fs::statvfs(here) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let found = format!("{} free in the working directory", gibibytes(free));
-        return if free < LITTLE_SPACE {
-            report.warn(
-                "disk",
-                found,
-                Some("a run needs space for its adapters: free some"),
-            )
-        } else {
-            report.pass("disk", found)
-        };
+        if free >= LITTLE_SPACE {
+            return report.pass("disk", found);
+        }
+        let hint = "a run needs space for its adapters: free some";
+        return report.warn("disk", found, Some(hint));
     }
     report.pass("disk", "the working directory can be written".to_owned())
 }

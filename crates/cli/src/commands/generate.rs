@@ -1,6 +1,7 @@
 //! `generate PROMPT`: completions of several adapters, side by side.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Read},
     path::PathBuf,
 };
@@ -27,7 +28,7 @@ struct Completion<'a> {
     /// `null` for the model without an adapter.
     adapter: Option<&'a str>,
     directory: Option<&'a PathBuf>,
-    text: &'a str,
+    text: &'a String,
 }
 
 pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -55,10 +56,8 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     let generator = Generator::load(&model, arguments.dtype, &directories, &opened.device)?;
     // Without an adapter to ask, the model itself is asked.
     let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
-    let who: Vec<Option<usize>> = base
-        .into_iter()
-        .chain((0..adapters.len()).map(Some))
-        .collect();
+    let mut who = Vec::from_iter(base);
+    who.extend((0..adapters.len()).map(Some));
     let (most, room) = (options.max_new_tokens, generator.room(&prompt, &options)?);
     if room > 0 && most > room {
         printer.warning(&format!(
@@ -69,21 +68,17 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     let texts = generator.generate(&prompt, &who, &options)?;
 
     if arguments.json {
-        let completions = who
-            .iter()
-            .zip(&texts)
-            .map(|(who, text)| {
-                let adapter = who.map(|index| &adapters[index]);
-                Completion {
-                    adapter: adapter.map(|(name, _)| name.as_str()),
-                    directory: adapter.map(|(_, path)| path),
-                    text,
-                }
-            })
-            .collect();
+        let completion = |(who, text): (&Option<usize>, _)| {
+            let adapter = who.map(|index| &adapters[index]);
+            Completion {
+                adapter: adapter.map(|(name, _)| name.as_str()),
+                directory: adapter.map(|(_, path)| path),
+                text,
+            }
+        };
         printer.json(&Written {
             prompt: &prompt,
-            completions,
+            completions: who.iter().zip(&texts).map(completion).collect(),
         })?;
     } else {
         let name = |who: &Option<usize>| who.map_or(BASE, |index| adapters[index].0.as_str());
@@ -126,21 +121,16 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
 
 /// Names and directories of the requested adapters, without duplicates.
 fn adapters(arguments: &GenerateArguments) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let mut named: Vec<String> = Vec::new();
-    for spec in &arguments.adapters {
-        if !named.contains(spec) {
-            named.push(spec.clone());
-        }
-    }
+    let mut specs = arguments.adapters.clone();
+    let mut seen = BTreeSet::new();
+    specs.retain(|spec| seen.insert(spec.clone()));
     let Some(run) = &arguments.run else {
-        let named = named.into_iter();
+        let named = specs.into_iter();
         return Ok(named.map(|spec| (spec.clone(), spec.into())).collect());
     };
-    let specs = if named.is_empty() {
-        run_directory::adapters(run)
-    } else {
-        named
-    };
+    if specs.is_empty() {
+        specs = run_directory::adapters(run);
+    }
     let mut found = Vec::with_capacity(specs.len());
     for spec in specs {
         let path = PathBuf::from(&spec);
@@ -160,10 +150,8 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
     }
     let mut text = String::new();
     io::stdin().read_to_string(&mut text).map_err(|error| {
-        Failure::new(
-            Exit::Data,
-            format!("cannot read the prompt from stdin: {error}"),
-        )
+        let message = format!("cannot read the prompt from stdin: {error}");
+        Failure::new(Exit::Data, message)
     })?;
     // The line's end is the shell's, not the prompt's.
     text.truncate(trimmed(&text).len());

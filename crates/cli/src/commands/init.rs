@@ -7,7 +7,12 @@ use std::{
 
 use loraloom_config::{StarterDataset, starter};
 
-use crate::{arguments::InitArguments, exit::Exit, failure::Failure, printer::Printer};
+use crate::{
+    arguments::InitArguments,
+    exit::Exit,
+    failure::{self, Failure},
+    printer::Printer,
+};
 
 const CONFIG: &str = "loraloom.yaml";
 const MODEL: &str = "tiny-llama";
@@ -66,24 +71,18 @@ pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Resul
         return Err(Failure::usage(message).hint(hint).into());
     }
     for (name, bytes) in &files {
-        write(&directory.join(name), bytes)?;
+        let path = directory.join(name);
+        let parent = path.parent().unwrap_or(Path::new("."));
+        let made = fs::create_dir_all(parent).and_then(|()| fs::write(&path, bytes));
+        failure::written(&path, made)?;
     }
 
     let config = directory.join(CONFIG);
     let config = config.display();
-    printer.note(&format!(
-        "wrote {config}, {MODEL}/ and {} datasets",
-        DATA_FILES.len()
-    ));
+    let datasets = DATA_FILES.len();
+    printer.note(&format!("wrote {config}, {MODEL}/ and {datasets} datasets"));
     printer.note("next:");
     printer.note(&format!("  loraloom check {config}"));
     printer.note(&format!("  loraloom train {config}"));
     Ok(Exit::Success)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(parent)
-        .and_then(|()| fs::write(path, bytes))
-        .map_err(|error| Failure::usage(format!("cannot write `{}`: {error}", path.display())))
 }

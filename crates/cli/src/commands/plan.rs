@@ -5,10 +5,7 @@ use std::{fmt::Write, fs};
 use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 
 use super::config;
-use crate::{arguments::PlanArguments, exit::Exit, failure::Failure, printer::Printer, table};
-
-/// Marks an estimate.
-const ESTIMATE: &str = "*";
+use crate::{arguments::PlanArguments, exit::Exit, failure, printer::Printer, table};
 
 pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let options = config::options(&arguments.config);
@@ -19,9 +16,7 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
     };
     let plan = printer.while_busy("reading data", || Plan::prepare(&config, speeds))?;
     if let Some(path) = &arguments.gantt {
-        fs::write(path, plan.gantt_svg()).map_err(|error| {
-            Failure::usage(format!("cannot write `{}`: {error}", path.display()))
-        })?;
+        failure::written(path, fs::write(path, plan.gantt_svg()))?;
         printer.note(&format!("chart   {}", path.display()));
     }
     if arguments.json {
@@ -49,28 +44,14 @@ fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
         ));
     }
     let notes = plan.notes.iter().map(|note| format!("- {note}\n"));
-    sections.push(format!(
-        "{ESTIMATE} is an estimate\n{}",
-        notes.collect::<String>()
-    ));
+    let notes: String = notes.collect();
+    sections.push(format!("* is an estimate\n{notes}"));
     sections.join("\n")
 }
 
 fn stages(plan: &Plan) -> String {
-    let columns = [
-        ("stage", false),
-        ("on", true),
-        ("layers", true),
-        ("weights", false),
-        ("adapters", false),
-        ("gradients", false),
-        ("a micro-batch*", false),
-        ("in flight", false),
-        ("activations*", false),
-        ("all*", false),
-        ("of the work*", false),
-        ("idle*", false),
-    ];
+    let heading = "stage | <on | <layers | weights | adapters | gradients | a micro-batch* | in flight \
+                   | activations* | all* | of the work* | idle*";
     let row = |(index, stage): (usize, &PlannedStage)| {
         [
             index.to_string(),
@@ -91,29 +72,24 @@ fn stages(plan: &Plan) -> String {
     format!(
         "memory and work of each stage, {}\n{}",
         plan.dtype,
-        table::aligned(columns, &rows)
+        table::aligned(heading, &rows)
     )
 }
 
 /// The layers of a stage, with embedding and head.
 fn held(stage: &PlannedStage) -> String {
-    let last = (stage.first_layer + stage.layers).saturating_sub(1);
-    let mut text = if stage.layers == 1 {
-        stage.first_layer.to_string()
-    } else {
-        format!("{}-{last}", stage.first_layer)
+    let (first, last) = (stage.first_layer, stage.first_layer + stage.layers);
+    let layers = match stage.layers {
+        1 => first.to_string(),
+        _ => format!("{first}-{}", last.saturating_sub(1)),
     };
-    for (is_here, what) in [(stage.embedding, "embedding"), (stage.head, "head")] {
-        if is_here {
-            let _ = write!(text, " + {what}");
-        }
-    }
-    text
+    let embedding = if stage.embedding { " + embedding" } else { "" };
+    let head = if stage.head { " + head" } else { "" };
+    format!("{layers}{embedding}{head}")
 }
 
 /// The layers of each stage by partition, if groups differ.
 fn partitions(partitions: &[Vec<usize>]) -> String {
-    let columns = [("partition", false), ("layers on each stage", true)];
     let row = |(index, counts): (usize, &Vec<usize>)| {
         let counts: Vec<_> = counts.iter().map(usize::to_string).collect();
         [index.to_string(), counts.join(" ")]
@@ -121,18 +97,12 @@ fn partitions(partitions: &[Vec<usize>]) -> String {
     let rows: Vec<_> = partitions.iter().enumerate().map(row).collect();
     format!(
         "layers of the groups, which take these partitions in turn\n{}",
-        table::aligned(columns, &rows)
+        table::aligned("partition | <layers on each stage", &rows)
     )
 }
 
 fn groups(plan: &Plan) -> String {
-    let columns = [
-        ("group", false),
-        ("micro-batches", false),
-        ("tokens a step*", false),
-        ("most a micro-batch", false),
-        ("adapters", true),
-    ];
+    let heading = "group | micro-batches | tokens a step* | most a micro-batch | <adapters";
     let row = |(index, group): (usize, &PlannedGroup)| {
         [
             index.to_string(),
@@ -143,7 +113,7 @@ fn groups(plan: &Plan) -> String {
         ]
     };
     let rows: Vec<_> = plan.groups.iter().enumerate().map(row).collect();
-    let mut text = table::aligned(columns, &rows);
+    let mut text = table::aligned(heading, &rows);
     for name in &plan.waiting {
         let reason = plan.waiting_reasons.get(name).map_or("", String::as_str);
         let _ = writeln!(text, "waiting: {name}: {reason}");
@@ -153,11 +123,7 @@ fn groups(plan: &Plan) -> String {
 
 fn links(links: &[PlannedLink], gigabits: Option<f64>) -> Option<String> {
     links.first()?;
-    let columns = [
-        ("link", true),
-        ("a micro-batch each way*", false),
-        ("an iteration*", false),
-    ];
+    let heading = "<link | a micro-batch each way* | an iteration*";
     let row = |link: &PlannedLink| {
         let largest = link.estimated_bytes_per_microbatch.iter().copied();
         [
@@ -170,7 +136,7 @@ fn links(links: &[PlannedLink], gigabits: Option<f64>) -> Option<String> {
     let speed = gigabits.map_or_else(String::new, |gigabits| format!(", {gigabits} Gbit/s"));
     Some(format!(
         "bytes between stages{speed}\n{}",
-        table::aligned(columns, &rows)
+        table::aligned(heading, &rows)
     ))
 }
 
@@ -187,12 +153,11 @@ fn time(plan: &Plan) -> String {
         percent(bubble.simulated_if_drained),
     );
     if let Some(seconds) = plan.estimated_seconds_per_iteration {
-        let tokens: f64 = plan
+        let tokens = plan
             .groups
             .iter()
-            .map(|group| group.estimated_tokens_per_step)
-            .sum();
-        let rate = tokens / seconds.max(f64::MIN_POSITIVE);
+            .map(|group| group.estimated_tokens_per_step);
+        let rate = tokens.sum::<f64>() / seconds.max(f64::MIN_POSITIVE);
         let _ = writeln!(text, "time: {seconds:.3} s* an iteration, {rate:.0} tok/s*");
     }
     text
@@ -201,10 +166,8 @@ fn time(plan: &Plan) -> String {
 /// A worker with its key abbreviated; devices unchanged.
 fn shortened(stage: &str) -> String {
     const SHOWN: usize = 8;
-    match stage
-        .strip_prefix("remote:")
-        .and_then(|s| s.split_once('@'))
-    {
+    let worker = stage.strip_prefix("remote:");
+    match worker.and_then(|worker| worker.split_once('@')) {
         Some((id, place)) if id.len() > SHOWN => {
             let shown: String = id.chars().take(SHOWN).collect();
             format!("remote:{shown}..@{place}")

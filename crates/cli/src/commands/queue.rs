@@ -78,9 +78,8 @@ pub(super) fn explain(arguments: &TaskArguments, printer: &Printer) -> anyhow::R
         })?;
         return Ok(Exit::Success);
     }
-    let steps = task
-        .total_steps
-        .map_or_else(String::new, |total| format!(" of {total}"));
+    let steps = task.total_steps.map(|total| format!(" of {total}"));
+    let steps = steps.unwrap_or_default();
     printer.data(&format!(
         "{} {} at step {}{steps}: {}",
         task.name,

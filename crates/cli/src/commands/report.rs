@@ -77,6 +77,18 @@ impl<'a> Report<'a> {
         self.add(Status::Fail, name, message, failure::hint(error))
     }
 
+    /// Reports the finding of a check, or its failure; returns what it found.
+    pub(super) fn checked<T>(
+        &mut self,
+        name: &str,
+        checked: anyhow::Result<(String, T)>,
+    ) -> anyhow::Result<Option<T>> {
+        match checked {
+            Ok((message, found)) => self.pass(name, message).map(|()| Some(found)),
+            Err(error) => self.fail(name, &error).map(|()| None),
+        }
+    }
+
     /// Prints the rest and returns the exit code.
     pub(super) fn finish(self) -> anyhow::Result<Exit> {
         if self.json {

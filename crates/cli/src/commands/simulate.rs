@@ -4,11 +4,16 @@ use std::fs;
 
 use anyhow::Context;
 use loraloom_simulator::{
-    Comparison, Costs, PolicyResult, Replay, SimulatedPolicy, Simulation, Workload, chart_svg,
-    read_trace,
+    Comparison, Costs, PolicyResult, SimulatedPolicy, Simulation, Workload, chart_svg, read_trace,
 };
 
-use crate::{arguments::SimulateArguments, exit::Exit, failure::Failure, printer::Printer, table};
+use crate::{
+    arguments::SimulateArguments,
+    exit::Exit,
+    failure::{self, Failure},
+    printer::Printer,
+    table,
+};
 
 pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let simulation = simulation(arguments)?;
@@ -23,13 +28,11 @@ pub(super) fn run(arguments: &SimulateArguments, printer: &Printer) -> anyhow::R
         replays.push((policy, simulation.run(policy)?));
     }
     if let Some(path) = &arguments.chart {
-        let named: Vec<(&str, &Replay)> = replays
+        let named = replays
             .iter()
-            .map(|(policy, replay)| (policy.name(), replay))
-            .collect();
-        fs::write(path, chart_svg(&named)).map_err(|error| {
-            Failure::usage(format!("cannot write `{}`: {error}", path.display()))
-        })?;
+            .map(|(policy, replay)| (policy.name(), replay));
+        let chart = chart_svg(&named.collect::<Vec<_>>());
+        failure::written(path, fs::write(path, chart))?;
         printer.note(&format!("chart   {}", path.display()));
     }
     let comparison = Comparison::of(&simulation, &replays);
@@ -70,25 +73,13 @@ fn costs(path: &std::path::Path) -> anyhow::Result<Costs> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read `{shown}`: {error}")))?;
-    let costs = serde_json::from_str(&text)
-        .map_err(|error| Failure::usage(format!("`{shown}` does not hold costs: {error}")))?;
-    Ok(costs)
+    let problem = |error| Failure::usage(format!("`{shown}` does not hold costs: {error}"));
+    Ok(serde_json::from_str(&text).map_err(problem)?)
 }
 
 fn text(comparison: &Comparison) -> String {
-    let columns = [
-        ("policy", true),
-        ("average", false),
-        ("95 %", false),
-        ("makespan", false),
-        ("tok/s", false),
-        ("while jobs came", false),
-        ("used", false),
-        ("busy", false),
-        ("fairness gap", false),
-        ("parked", false),
-        ("a decision", false),
-    ];
+    let heading = "<policy | average | 95 % | makespan | tok/s | while jobs came | used | busy \
+                   | fairness gap | parked | a decision";
     let row = |result: &PolicyResult| {
         let metrics = &result.metrics;
         [
@@ -106,15 +97,12 @@ fn text(comparison: &Comparison) -> String {
         ]
     };
     let rows: Vec<_> = comparison.policies.iter().map(row).collect();
-    let load = comparison.load.map_or_else(
-        || "arrivals as recorded".to_owned(),
-        |load| format!("arrivals spread to a load of {load}"),
-    );
-    let out_of_memory: u64 = comparison
-        .policies
-        .iter()
-        .map(|result| result.metrics.iterations_out_of_memory)
-        .sum();
+    let load = match comparison.load {
+        Some(load) => format!("arrivals spread to a load of {load}"),
+        None => "arrivals as recorded".to_owned(),
+    };
+    let failed = |result: &PolicyResult| result.metrics.iterations_out_of_memory;
+    let out_of_memory: u64 = comparison.policies.iter().map(failed).sum();
     format!(
         "simulated: {} jobs from job {} of the trace on {} devices, {load}, seed {}\n{}\n\
          times are from arrival to end; used is the part of the devices' time that the trained tokens\n\
@@ -124,7 +112,7 @@ fn text(comparison: &Comparison) -> String {
         comparison.first_job,
         comparison.devices,
         comparison.seed,
-        table::aligned(columns, &rows)
+        table::aligned(heading, &rows)
     )
 }
 

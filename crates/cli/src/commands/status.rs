@@ -11,7 +11,7 @@ use crate::{
     frame,
     printer::{self, Printer},
     summary,
-    table::aligned,
+    table::{aligned, or_dash},
 };
 
 /// Interval at which a watched queue is polled.
@@ -57,21 +57,11 @@ fn text(status: &Status) -> String {
         (true, None) => "served".to_owned(),
         (false, _) => "no server runs".to_owned(),
     };
-    let columns = [
-        ("task", false),
-        ("name", true),
-        ("state", true),
-        ("step", false),
-        ("left", false),
-        ("loss", false),
-        ("best eval", false),
-        ("priority", false),
-        ("tenant", true),
-        ("reason", true),
-    ];
+    let heading =
+        "task | <name | <state | step | left | loss | best eval | priority | <tenant | <reason";
     let row = |task| row(task, status.served);
     let rows: Vec<[String; 10]> = status.tasks.iter().map(row).collect();
-    let mut text = format!("{server}\n{}", aligned(columns, &rows));
+    let mut text = format!("{server}\n{}", aligned(heading, &rows));
     for sweep in &status.sweeps {
         text.push('\n');
         text.push_str(&summary::leaderboard(sweep));
@@ -80,9 +70,7 @@ fn text(status: &Status) -> String {
 }
 
 fn row(task: &TaskStatus, served: bool) -> [String; 10] {
-    let total = task
-        .total_steps
-        .map_or_else(|| "?".to_owned(), |total| total.to_string());
+    let total = task.total_steps.map(|total| total.to_string());
     // It has its place, and goes on with the next server.
     let interrupted = task.state == TaskState::Running && !served;
     let state = match &task.requested {
@@ -94,7 +82,7 @@ fn row(task: &TaskStatus, served: bool) -> [String; 10] {
         task.id.0.to_string(),
         task.name.clone(),
         state,
-        format!("{}/{total}", task.step),
+        format!("{}/{}", task.step, total.as_deref().unwrap_or("?")),
         left(task.seconds_left),
         loss(task.last_loss),
         loss(task.best_eval_loss),
@@ -110,11 +98,11 @@ fn row(task: &TaskStatus, served: bool) -> [String; 10] {
 
 fn left(seconds: Option<f64>) -> String {
     let left = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    left.map_or_else(|| "-".to_owned(), frame::time)
+    or_dash(left.map(frame::time))
 }
 
 fn loss(loss: Option<f64>) -> String {
-    loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"))
+    or_dash(loss.map(|loss| format!("{loss:.4}")))
 }
 
 #[cfg(test)]

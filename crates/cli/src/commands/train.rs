@@ -3,7 +3,9 @@
 use std::{error::Error, path::Path};
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{Event, Outcome, Run, RunReport, SavedRun, Signals, TrainerError};
+use loraloom_trainer::{
+    AdapterReport, CONFIG_FILE, Event, Outcome, Run, RunReport, SavedRun, Signals, TrainerError,
+};
 
 use super::{config, stages};
 use crate::{
@@ -39,9 +41,8 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
                 "the run in {run} is complete: nothing is left to train"
             ));
             for adapter in &mut report.adapters {
-                adapter
-                    .samples
-                    .truncate(arguments.samples.unwrap_or(usize::MAX));
+                let shown = arguments.samples.unwrap_or(usize::MAX);
+                adapter.samples.truncate(shown);
             }
             print(&report, &arguments, false, printer)?;
             return Ok(if saved.lost_adapters().is_empty() {
@@ -88,14 +89,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let report = report?;
 
     print(&report, &arguments, arguments.samples.is_none(), printer)?;
+    let mut adapters = report.adapters.iter();
     if report.interrupted {
         printer.hint_way_back();
-    } else if !arguments.json
-        && report
-            .adapters
-            .iter()
-            .any(|adapter| adapter.directory.is_some())
-    {
+    } else if !arguments.json && adapters.any(|adapter| adapter.directory.is_some()) {
         printer.note("");
         printer.note(&format!(
             "try: loraloom generate --run {directory} --compare-base PROMPT"
@@ -110,23 +107,19 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
     let mut output_dir = arguments.output_dir.clone();
     if arguments.resume && !named.config.exists() && named.config.extension().is_none() {
         let message = format!("there is no run in `{}`", named.config.display());
-        return Err(Failure::usage(message)
-            .hint(
-                "RUN is the directory of a started run, by default `runs/` and the name of its \
-                 configuration",
-            )
-            .into());
+        let hint = "RUN is the directory of a started run, by default `runs/` and the name of its \
+                    configuration";
+        return Err(Failure::usage(message).hint(hint).into());
     }
     if arguments.resume && named.config.is_dir() {
         if output_dir.is_some() {
             let message = "both `--output-dir` and a run directory are given";
-            return Err(Failure::usage(message)
-                .hint("give only the run directory: `loraloom train --resume RUN`")
-                .into());
+            let hint = "give only the run directory: `loraloom train --resume RUN`";
+            return Err(Failure::usage(message).hint(hint).into());
         }
         let directory = named.config;
         run_directory::refuse_served(&directory)?;
-        named.config = directory.join(run_directory::CONFIG_FILE);
+        named.config = directory.join(CONFIG_FILE);
         let options = LoadOptions {
             output_dir: Some(directory.clone()),
             ..LoadOptions::default()
@@ -151,7 +144,7 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
 
 /// The error about a run's own configuration that was edited.
 fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
-    let (file, directory) = (run_directory::CONFIG_FILE, directory.display());
+    let (file, directory) = (CONFIG_FILE, directory.display());
     Failure::usage(failure::message(error)).hint(format!(
         "{file} has changed since the run wrote it: restore it, or name the original configuration, \
          `loraloom train CONFIG --resume --output-dir {directory}`"
@@ -190,14 +183,10 @@ fn print_all(
 }
 
 fn exit(report: &RunReport) -> Exit {
-    let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. });
+    let failed = |adapter: &AdapterReport| matches!(adapter.outcome, Outcome::Failed { .. });
     if report.interrupted {
         Exit::Interrupted
-    } else if report
-        .adapters
-        .iter()
-        .any(|adapter| failed(&adapter.outcome))
-    {
+    } else if report.adapters.iter().any(failed) {
         Exit::Failed
     } else {
         Exit::Success

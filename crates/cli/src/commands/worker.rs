@@ -66,8 +66,7 @@ fn failure(error: loraloom_pipeline::remote::ServeError) -> anyhow::Error {
 pub(super) fn run(_: &WorkerArguments, _: &Printer) -> anyhow::Result<Exit> {
     use crate::failure::Failure;
 
+    let hint = "build with `cargo build --release --features remote`";
     let failure = Failure::new(Exit::Usage, "this build has no workers");
-    Err(failure
-        .hint("build with `cargo build --release --features remote`")
-        .into())
+    Err(failure.hint(hint).into())
 }
