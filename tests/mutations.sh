@@ -69,11 +69,11 @@ mutation beta2-ignored $trainer/batch/step.rs 'beta2: train.adam_beta2,' 'beta2:
 mutation epsilon-ignored $trainer/batch/step.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
 mutation validation-per-row $trainer/batch/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
-mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
+mutation liveness-off $trainer/tasks/diagnosis.rs '(!factors.is_empty()).then(' 'false.then(' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
-mutation weight-by-micro-batch $trainer/batch/step.rs 'step_targets: rows.step_target_tokens,' \
+mutation weight-by-micro-batch $trainer/batch/step.rs 'step_targets: rows.step.step_target_tokens,' \
     'step_targets: samples.iter().map(|s| s.num_targets()).sum(),' parity::
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
@@ -140,7 +140,7 @@ mutation save-waits-for-the-window $trainer/run/signals.rs '[self.stop, self.new
     '[self.stop, self.news]' every_signal
 mutation shape-forgotten $trainer/tasks/task.rs 'shape.map(PeftLoraConfig::to_json).transpose()?,' \
     'shape.map(PeftLoraConfig::to_json).transpose()?.filter(|_| false),' keeps_the_shape
-mutation failures-never-forgotten $trainer/save/saver.rs 'self.failures = 0;' '' saves_fail_for_a_while
+mutation failures-never-forgotten $trainer/save/saver.rs 'self.saver.failures = 0;' '' saves_fail_for_a_while
 mutation copies-beside-the-limit $trainer/save/saver.rs \
     'limit.saturating_sub(expected.unwrap_or(0))' 'limit + expected.unwrap_or(0)' copies_have_what
 mutation undone-checkpoints-kept $trainer/checkpoint/staged.rs \
@@ -245,7 +245,7 @@ mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_fo
 mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
 mutation epsilon-not-blamed $trainer/tasks/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
 mutation decay-not-blamed $trainer/tasks/diagnosis.rs 'if decay * learning_rate >= 1.0 {' 'if false {' settings_that_keep
-mutation memory-for-whole-rows $trainer/tasks/task.rs '.min(self.config.train.max_seq_len)' '' \
+mutation memory-for-whole-rows $trainer/tasks/task.rs '.longest.min(train.max_seq_len)' '.longest' \
     rows_that_are_cut
 mutation unread-check-passes crates/cli/src/failure.rs 'Err(error) if is_broken_pipe(&error) => Ok(false),' '' \
     a_check_that_fails_fails_unread
@@ -276,7 +276,7 @@ mutation standby-of-now $trainer/save/moment.rs '=> (snapshot.iteration, snapsho
 mutation old-copy-serves $trainer/tasks/snapshot.rs '&& Instant::now() < self.oldest()' '' old_copies
 mutation own-file-unexplained crates/cli/src/commands/train.rs \
     'named.config.is_dir() && named.overrides.is_empty()' 'false' a_run_whose_own_configuration
-mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().is_some_and(is_full)' 'false' stdout_on
+mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().and_then(full)' 'None' stdout_on
 mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' '' lock_is_removed
 mutation lock-unwatched crates/server/src/queue_bridge.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
     lock_is_taken_away
@@ -290,12 +290,12 @@ mutation old-copy-beats-checkpoint $trainer/save/standby.rs '(state.kept, state.
 mutation write-cut-off $trainer/save/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
 mutation taken-while-saving $trainer/save/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
 mutation serve-waits crates/cli/src/commands/serve.rs 'standby: Some(&stop.standby),' 'standby: None,' a_signal_inside
-mutation lost-is-new $trainer/save/moment.rs 'as_before(writer, room, before, task.record_without_steps())?' \
+mutation lost-is-new $trainer/save/moment.rs 'as_before(writer, before, task.record_without_steps())?' \
     'task.record_without_steps()' an_error_keeps
 mutation parked-is-lost $trainer/save/saver.rs '.any(|task| task.steps > 0)' \
     '.any(|task| task.steps > usize::MAX - 1)' an_error_keeps
-mutation paused-is-lost $trainer/save/saver.rs $'self.ask();\n        self.start_writing(moment, Running::There)?;' \
-    'self.start_writing(moment, Running::There)?;' saves_paused_tasks
+mutation paused-is-lost $trainer/save/saver.rs $'self.saver.ask();\n        self.start_writing(Running::There)?;' \
+    'self.start_writing(Running::There)?;' saves_paused_tasks
 mutation last-save-is-fine $trainer/save/saver.rs 'Some(problem) => Err(TrainerError::SavesFailed { times, problem }),' \
     'Some(_) => Ok(()),' whose_last_save_fails
 mutation cut-short-is-fine crates/cli/src/interrupt.rs 'return failure::report(printer, &error.into());' \

@@ -11,7 +11,7 @@ use loraloom_model::{
     to_host,
 };
 
-use crate::TrainerError;
+use crate::Result;
 
 /// An adapter's state at every decoder layer.
 pub(crate) type ModelAdapter = Vec<LayerAdapter>;
@@ -36,7 +36,7 @@ pub(crate) fn fresh(
     config: &AdapterConfig,
     model: &LlamaConfig,
     device: &Device,
-) -> Result<ModelAdapter, TrainerError> {
+) -> Result<ModelAdapter> {
     let lora = &config.lora;
     let spec = LoraSpec::new(lora.r, lora.lora_alpha)
         .with_use_rslora(lora.use_rslora)
@@ -59,7 +59,7 @@ pub(crate) fn from_peft(
     lora_dropout: f64,
     model: &LlamaConfig,
     device: &Device,
-) -> Result<ModelAdapter, TrainerError> {
+) -> Result<ModelAdapter> {
     adapter.verify(model)?;
     let rslora = adapter.config.use_rslora;
     by_projection(model.num_hidden_layers, |layer, projection| {

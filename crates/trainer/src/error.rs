@@ -14,6 +14,9 @@ use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
 use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
+/// The result of a function of this crate.
+pub type Result<T, E = TrainerError> = std::result::Result<T, E>;
+
 /// An error of a [`TaskSource`](crate::TaskSource).
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
@@ -244,7 +247,7 @@ pub enum TrainerError {
 }
 
 /// The result of writing `path`.
-pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, TrainerError> {
+pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| TrainerError::Write {
         path: path.to_owned(),
         source,

@@ -2,7 +2,7 @@ use loraloom_data::Sample;
 use loraloom_pipeline::Pipeline;
 
 use super::assemble::{TaskRows, assemble};
-use crate::{TrainerError, tasks::Place};
+use crate::{Result, tasks::Place};
 
 /// Token-normalised cross-entropy of one adapter over `rows`, without dropout.
 pub(crate) fn evaluate(
@@ -10,7 +10,7 @@ pub(crate) fn evaluate(
     rows: &[Sample],
     place: Place,
     (batch_size, max_seq_len): (usize, usize),
-) -> Result<f64, TrainerError> {
+) -> Result<f64> {
     let (mut sum, mut count) = (0.0, 0);
     for samples in rows.chunks(batch_size) {
         let part = TaskRows {

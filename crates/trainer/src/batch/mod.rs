@@ -7,4 +7,4 @@ mod submitted;
 
 pub(crate) use evaluate::evaluate;
 pub(crate) use step::plan_step;
-pub(crate) use submitted::{StepResult, SubmittedIteration, SubmittedStep};
+pub(crate) use submitted::{StepResult, SubmittedIteration};

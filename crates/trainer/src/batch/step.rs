@@ -9,19 +9,16 @@ use loraloom_scheduler::{Load, Work};
 
 use super::{
     assemble::{TaskRows, assemble},
-    submitted::{SubmittedGroup, SubmittedStep, TargetRange},
+    submitted::{SubmittedGroup, TargetRange},
 };
 use crate::{
-    TrainerError,
+    Result,
     tasks::{StepRows, Task, Tasks},
 };
 
 /// The next iteration of all running tasks, group by group, and what is to be known of it when its
 /// results come. Batches are cut into `split` micro-batches.
-pub(crate) fn plan_step(
-    tasks: &Tasks,
-    split: usize,
-) -> Result<(StepPlan, Vec<SubmittedGroup>), TrainerError> {
+pub(crate) fn plan_step(tasks: &Tasks, split: usize) -> Result<(StepPlan, Vec<SubmittedGroup>)> {
     let (mut plan, mut submitted) = (StepPlan::default(), Vec::new());
     for group in 0..tasks.groups().len() {
         let members: Vec<&Task> = tasks.members(group).collect();
@@ -32,10 +29,10 @@ pub(crate) fn plan_step(
             updates: members.iter().zip(&rows).map(update).collect(),
         });
         submitted.push(SubmittedGroup {
-            steps: members.iter().zip(&rows).map(described).collect(),
             ranges,
             work: work(&members, &rows),
             load: load(&rows),
+            steps: rows.into_iter().map(|rows| rows.step).collect(),
         });
     }
     Ok((plan, submitted))
@@ -50,8 +47,8 @@ fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
         ..Work::default()
     };
     for (task, rows) in members.iter().zip(rows) {
-        work.tokens += rows.tokens as f64;
-        work.rank_tokens += (task.config.lora.r * rows.tokens) as f64;
+        work.tokens += rows.step.tokens as f64;
+        work.rank_tokens += (task.config.lora.r * rows.step.tokens) as f64;
     }
     work
 }
@@ -76,25 +73,12 @@ fn load(rows: &[StepRows<'_>]) -> Load {
     largest
 }
 
-fn described((task, rows): (&&Task, &StepRows<'_>)) -> SubmittedStep {
-    SubmittedStep {
-        task: task.id,
-        name: task.config.name.clone(),
-        step: task.submitted.steps() + 1,
-        part: rows.part.clone(),
-        learning_rate: task.learning_rate(),
-        tokens: rows.tokens,
-        step_target_tokens: rows.step_target_tokens,
-        step_tokens: rows.step_tokens,
-    }
-}
-
 /// The micro-batches of a group's iteration: the first of every task together, then the second of those
 /// that have one, and so on; and whose targets each of them has.
 fn microbatches(
     members: &[&Task],
     rows: &[StepRows<'_>],
-) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>), TrainerError> {
+) -> Result<(Vec<Microbatch>, Vec<Vec<TargetRange>>)> {
     let draw = |task: &&Task| DropoutDraw {
         seed: task.config.seed,
         step: task.submitted.steps() as u32,
@@ -116,7 +100,7 @@ fn microbatches(
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,
                 longest: rows.longest[index],
-                step_targets: rows.step_target_tokens,
+                step_targets: rows.step.step_target_tokens,
             });
             first_samples[slot] += samples.len();
         }
@@ -130,13 +114,13 @@ fn microbatches(
 /// The optimizer's numbers for a task's next step, if these rows are the last of it.
 fn update((task, rows): (&&Task, &StepRows<'_>)) -> Option<SlotUpdate> {
     let train = &task.config.train;
-    rows.part.ends_step().then(|| SlotUpdate {
-        learning_rate: task.learning_rate(),
+    rows.step.part.ends_step().then_some(SlotUpdate {
+        learning_rate: rows.step.learning_rate,
         beta1: train.adam_beta1,
         beta2: train.adam_beta2,
         epsilon: train.adam_epsilon,
         weight_decay: train.weight_decay,
         max_grad_norm: train.max_grad_norm,
-        step: task.submitted.steps() as u64 + 1,
+        step: rows.step.step as u64,
     })
 }

@@ -3,28 +3,9 @@
 use std::time::Instant;
 
 use loraloom_pipeline::executor::GroupOutcome;
-use loraloom_scheduler::{Load, TaskId, Work};
+use loraloom_scheduler::{Load, Work};
 
-use crate::tasks::Part;
-
-/// One task's step, or a part of it, in an iteration: what is known of it when it is submitted.
-#[derive(Debug, Clone)]
-pub(crate) struct SubmittedStep {
-    pub(crate) task: TaskId,
-    /// The task's name.
-    pub(crate) name: String,
-    /// Step of the task, counted from 1.
-    pub(crate) step: usize,
-    /// Which part of it.
-    pub(crate) part: Part,
-    pub(crate) learning_rate: f64,
-    /// Tokens of the part.
-    pub(crate) tokens: usize,
-    /// Target tokens of the whole step.
-    pub(crate) step_target_tokens: usize,
-    /// Tokens of the whole step.
-    pub(crate) step_tokens: usize,
-}
+use crate::tasks::SubmittedStep;
 
 /// What one task's step came to, up to the end of this part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,13 +59,13 @@ impl SubmittedGroup {
                 sums[range.slot] += part.map(|&loss| f64::from(loss)).sum::<f64>();
             }
         }
-        let norms = outcome.squared_norms.iter();
+        let result = |(loss_sum, squared): (f64, &f32)| StepResult {
+            loss_sum,
+            grad_norm: f64::from(squared.sqrt()),
+        };
         sums.into_iter()
-            .zip(norms)
-            .map(|(loss_sum, squared)| StepResult {
-                loss_sum,
-                grad_norm: f64::from(squared.sqrt()),
-            })
+            .zip(&outcome.squared_norms)
+            .map(result)
             .collect()
     }
 }

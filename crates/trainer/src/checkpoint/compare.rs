@@ -57,21 +57,17 @@ pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
     let (saved, now) = (by_name(saved), by_name(now));
     let none = Map::new();
     let (saved, now) = (saved.as_object()?, now.as_object().unwrap_or(&none));
-    for (key, value) in saved {
+    saved.iter().find_map(|(key, value)| {
         let other = now.get(key).unwrap_or(&Value::Null);
-        let found = match key.as_str() {
+        match key.as_str() {
             key if FREE.contains(&key) => None,
             "adapters" => {
                 gone(value, other).or_else(|| of_entries(key, value, other, &FREE_OF_ADAPTER))
             }
             "datasets" => of_entries(key, value, other, &["path"]),
             _ => deep(key, value, other),
-        };
-        if found.is_some() {
-            return found;
         }
-    }
-    None
+    })
 }
 
 /// The configuration with its adapters by name.
@@ -100,25 +96,18 @@ fn gone(saved: &Value, now: &Value) -> Option<Difference> {
 }
 
 fn of_entries(key: &str, saved: &Value, now: &Value, free: &[&str]) -> Option<Difference> {
-    for (name, entry) in saved.as_object()? {
-        let path = format!("{key}.{name}");
-        let Some(other) = now.get(name) else {
-            continue;
-        };
-        for (field, value) in entry.as_object().into_iter().flatten() {
+    saved.as_object()?.iter().find_map(|(name, entry)| {
+        let other = now.get(name)?;
+        entry.as_object()?.iter().find_map(|(field, value)| {
             let other = other.get(field).unwrap_or(&Value::Null);
             // A file may be elsewhere now; what is in it is compared.
             let files = field == "validation" && value.is_string() && other.is_string();
-            if free.contains(&field.as_str()) || files {
-                continue;
+            if files || free.contains(&field.as_str()) {
+                return None;
             }
-            let found = deep(&format!("{path}.{field}"), value, other);
-            if found.is_some() {
-                return found;
-            }
-        }
-    }
-    None
+            deep(&format!("{key}.{name}.{field}"), value, other)
+        })
+    })
 }
 
 fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {

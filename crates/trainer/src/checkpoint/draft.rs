@@ -13,7 +13,7 @@ use super::{
     tensors_file,
 };
 use crate::{
-    TrainerError,
+    Result,
     adapter::{ModelAdapter, bytes_of},
     error::on,
 };
@@ -53,7 +53,7 @@ impl Draft {
     ///
     /// # Errors
     /// If the disk fails.
-    pub(crate) fn create(parent: &Path, number: u64) -> Result<Self, TrainerError> {
+    pub(crate) fn create(parent: &Path, number: u64) -> Result<Self> {
         Ok(Self {
             staged: Staged::create(parent, number)?,
             modules: BTreeMap::new(),
@@ -64,7 +64,7 @@ impl Draft {
     ///
     /// # Errors
     /// If the disk fails.
-    pub(crate) fn add(mut self, name: String, tensors: Tensors) -> Result<Self, TrainerError> {
+    pub(crate) fn add(mut self, name: String, tensors: Tensors) -> Result<Self> {
         let file = match tensors {
             Tensors::File(file) => file,
             Tensors::Adapter(adapter, initial) => {
@@ -86,13 +86,13 @@ impl Draft {
         mut record: RunRecord,
         learnt: Option<&Learnt>,
         keep: usize,
-    ) -> Result<PathBuf, TrainerError> {
+    ) -> Result<PathBuf> {
         for task in &mut record.tasks {
             if let Some(modules) = self.modules.remove(&task.name) {
                 task.modules = modules;
             }
         }
-        let (parent, number) = (self.staged.parent().to_owned(), self.staged.number());
+        let (parent, number) = (self.staged.parent.clone(), self.staged.number);
         let record = on(
             &parent,
             serde_json::to_vec_pretty(&record).map_err(Into::into),

@@ -21,8 +21,8 @@ pub(super) struct Generation {
 /// `manifest.json`: what a checkpoint consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    format: u32,
-    files: BTreeMap<String, Seal>,
+    pub(super) format: u32,
+    pub(super) files: BTreeMap<String, Seal>,
 }
 
 /// What a file must be.
@@ -58,15 +58,6 @@ pub(super) fn generations(parent: &Path) -> io::Result<Vec<Generation>> {
 }
 
 impl Manifest {
-    pub(super) fn new(files: BTreeMap<String, Seal>) -> Self {
-        let format = FORMAT;
-        Self { format, files }
-    }
-
-    pub(super) fn to_json(&self) -> io::Result<Vec<u8>> {
-        Ok(serde_json::to_vec_pretty(self)?)
-    }
-
     /// Reads the manifest of the checkpoint in `path` and every file that it names.
     ///
     /// # Errors

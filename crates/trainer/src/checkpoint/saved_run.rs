@@ -19,7 +19,7 @@ use super::{
     tidy::tidy,
 };
 use crate::{
-    AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
+    AdapterReport, Best, Outcome, Result, RunReport, SweepReport, TrainerError,
     error::on,
     run_directory::{self, CHECKPOINTS, Claim},
 };
@@ -68,7 +68,7 @@ impl SavedRun {
     ///
     /// # Errors
     /// [`TrainerError::NoCheckpoint`] if there is none.
-    pub fn newest(directory: &Path) -> Result<Self, TrainerError> {
+    pub fn newest(directory: &Path) -> Result<Self> {
         let mut problems = Vec::new();
         for generation in listed(directory)? {
             let path = generation.path;
@@ -101,7 +101,7 @@ impl SavedRun {
     ///
     /// # Errors
     /// As [`newest`](Self::newest), and [`TrainerError::RunInUse`] while a process trains the run.
-    pub fn claim(directory: &Path) -> Result<Self, TrainerError> {
+    pub fn claim(directory: &Path) -> Result<Self> {
         let claim = run_directory::is_run(directory)
             .then(|| Claim::take(directory))
             .transpose()?;
@@ -170,7 +170,7 @@ impl SavedRun {
     ///
     /// # Errors
     /// [`TrainerError::AdapterGone`], or [`TrainerError::ConfigChanged`] with the first key that differs.
-    pub fn check(&self, config: &RunConfig) -> Result<(), TrainerError> {
+    pub fn check(&self, config: &RunConfig) -> Result<()> {
         let run = self.directory.clone();
         match difference(&self.record.config, &config_value(config)?) {
             None => Ok(()),
@@ -187,7 +187,7 @@ impl SavedRun {
     }
 
     /// Checks that the model in `directory` is the run's.
-    pub(crate) fn check_model(&self, digest: &str, directory: &Path) -> Result<(), TrainerError> {
+    pub(crate) fn check_model(&self, digest: &str, directory: &Path) -> Result<()> {
         if digest == self.record.model {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl SavedRun {
     ///
     /// # Errors
     /// [`TrainerError::Checkpoint`] if its tensors cannot be read any more.
-    pub fn task(&self, adapter: &str) -> Result<Option<SavedTask>, TrainerError> {
+    pub fn task(&self, adapter: &str) -> Result<Option<SavedTask>> {
         let mut tasks = self.record.tasks.iter();
         let Some(record) = tasks.find(|task| task.name == adapter) else {
             return Ok(None);
@@ -226,7 +226,7 @@ impl SavedRun {
     }
 
     /// The file of a task's tensors, if it has any.
-    pub(crate) fn tensors_of(&self, task: &TaskRecord) -> Result<Option<Vec<u8>>, TrainerError> {
+    pub(crate) fn tensors_of(&self, task: &TaskRecord) -> Result<Option<Vec<u8>>> {
         if task.modules.is_empty() {
             return Ok(None);
         }
@@ -299,7 +299,7 @@ impl SavedRun {
 }
 
 /// The checkpoints of the run in `directory`, the newest first.
-fn listed(directory: &Path) -> Result<Vec<Generation>, TrainerError> {
+fn listed(directory: &Path) -> Result<Vec<Generation>> {
     let path = directory.join(CHECKPOINTS);
     generations(&path).map_err(|source| TrainerError::Unlisted { path, source })
 }
@@ -319,7 +319,7 @@ pub fn trained_over(directory: &Path) -> Option<String> {
 ///
 /// # Errors
 /// [`TrainerError::OtherModel`], or what is wrong with the model.
-pub fn check_model(model: &Path, directory: &Path) -> Result<(), TrainerError> {
+pub fn check_model(model: &Path, directory: &Path) -> Result<()> {
     let Some(expected) = trained_over(directory) else {
         return Ok(());
     };

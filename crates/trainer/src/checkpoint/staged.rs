@@ -10,18 +10,20 @@ use std::{
 use loraloom_model::{create_directory, sync_directory, write_synced};
 
 use super::{
-    MANIFEST,
+    FORMAT, MANIFEST,
     generation::{Manifest, Seal, generations},
 };
-use crate::{TrainerError, error::on};
+use crate::{Result, error::on};
 
 /// A directory that is being written under another name. Dropped without a
 /// [`commit`](Self::commit), it is removed.
 #[derive(Debug)]
 pub(crate) struct Staged {
     path: PathBuf,
-    parent: PathBuf,
-    number: u64,
+    /// The directory of all checkpoints.
+    pub(super) parent: PathBuf,
+    /// Iteration of the run.
+    pub(super) number: u64,
     files: BTreeMap<String, Seal>,
     committed: bool,
 }
@@ -31,7 +33,7 @@ impl Staged {
     ///
     /// # Errors
     /// If the directory cannot be made.
-    pub(crate) fn create(parent: &Path, number: u64) -> Result<Self, TrainerError> {
+    pub(crate) fn create(parent: &Path, number: u64) -> Result<Self> {
         let path = parent.join(format!(".{number}.tmp-{}", std::process::id()));
         // Left by a process of the same number that ended in the middle.
         on(&path, remove(&path))?;
@@ -45,21 +47,11 @@ impl Staged {
         })
     }
 
-    /// Where checkpoints are.
-    pub(crate) fn parent(&self) -> &Path {
-        &self.parent
-    }
-
-    /// Iteration of the run.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Writes a file, `name` relative to the checkpoint, and waits until it is on the disk.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(crate) fn write(&mut self, name: &str, contents: &[u8]) -> Result<(), TrainerError> {
+    pub(crate) fn write(&mut self, name: &str, contents: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         if let Some(directory) = path.parent() {
             on(directory, create_directory(directory))?;
@@ -77,9 +69,12 @@ impl Staged {
     ///
     /// # Errors
     /// If the disk fails; what was there before still is then.
-    pub(crate) fn commit(mut self) -> Result<PathBuf, TrainerError> {
-        let manifest = Manifest::new(std::mem::take(&mut self.files));
-        let manifest = on(&self.path, manifest.to_json())?;
+    pub(crate) fn commit(mut self) -> Result<PathBuf> {
+        let manifest = serde_json::to_vec_pretty(&Manifest {
+            format: FORMAT,
+            files: std::mem::take(&mut self.files),
+        });
+        let manifest = on(&self.path, manifest.map_err(Into::into))?;
         self.write(MANIFEST, &manifest)?;
         for entry in on(&self.path, fs::read_dir(&self.path))? {
             let path = on(&self.path, entry)?.path();
@@ -122,7 +117,7 @@ impl Drop for Staged {
 ///
 /// # Errors
 /// If one cannot be removed.
-pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<(), TrainerError> {
+pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<()> {
     let (undone, kept): (Vec<_>, Vec<_>) = on(parent, generations(parent))?
         .into_iter()
         .partition(|generation| generation.number > number);
@@ -137,7 +132,7 @@ pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<(), Train
 ///
 /// # Errors
 /// If it cannot be removed.
-pub(crate) fn remove_stale(parent: &Path) -> Result<(), TrainerError> {
+pub(crate) fn remove_stale(parent: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(parent) else {
         return Ok(());
     };

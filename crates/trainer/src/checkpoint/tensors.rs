@@ -12,7 +12,7 @@ use super::{
     record::{ModuleRecord, Modules},
 };
 use crate::{
-    TrainerError,
+    Result, TrainerError,
     adapter::{ModelAdapter, by_projection},
 };
 
@@ -32,7 +32,7 @@ type NamedMatrix = (String, MatrixView<'static>);
 pub(crate) fn encode(
     adapter: ModelAdapter,
     initial: Option<ModelAdapter>,
-) -> Result<(Modules, Vec<u8>), TrainerError> {
+) -> Result<(Modules, Vec<u8>)> {
     let (mut modules, mut matrices) = (Modules::new(), Vec::new());
     for (module, state) in parts(adapter) {
         for (prefix, pair) in [
@@ -115,12 +115,7 @@ fn name(prefix: &str, module: &str, factor: &str) -> String {
     format!("{prefix}{module}.{factor}")
 }
 
-fn push(
-    matrices: &mut Vec<NamedMatrix>,
-    prefix: &str,
-    module: &str,
-    pair: LoraPair,
-) -> Result<(), TrainerError> {
+fn push(matrices: &mut Vec<NamedMatrix>, prefix: &str, module: &str, pair: LoraPair) -> Result<()> {
     for (factor, tensor) in [("lora_A", pair.a), ("lora_B", pair.b)] {
         let view = MatrixView {
             shape: tensor.dims(),

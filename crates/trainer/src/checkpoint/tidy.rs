@@ -7,7 +7,7 @@ use loraloom_model::keep_others;
 
 use super::staged::remove_stale;
 use crate::{
-    TrainerError,
+    Result,
     error::on,
     run_directory::{ADAPTERS, CHECKPOINTS},
 };
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// # Errors
 /// If the directory cannot be written.
-pub(crate) fn tidy(directory: &Path) -> Result<(), TrainerError> {
+pub(crate) fn tidy(directory: &Path) -> Result<()> {
     remove_stale(&directory.join(CHECKPOINTS))?;
     for adapter in entries(&directory.join(ADAPTERS)) {
         for path in entries(&adapter) {

@@ -8,7 +8,7 @@ use loraloom_scheduler::TaskId;
 
 use super::{decode::decode, sampling::Sampler};
 use crate::{
-    AnswerSample, Event, TrainerError,
+    AnswerSample, Event, Result,
     events::EventLog,
     tasks::{Place, Placement, Task},
 };
@@ -67,11 +67,7 @@ impl<'a> Answers<'a> {
 
     /// Keeps what running tasks that begin with an adapter answer before their first step. What the
     /// others begin with answers like the base model, which can be asked at any time.
-    pub(crate) fn ask_before(
-        &self,
-        placed: &mut Placement,
-        ids: &[TaskId],
-    ) -> Result<(), TrainerError> {
+    pub(crate) fn ask_before(&self, placed: &mut Placement, ids: &[TaskId]) -> Result<()> {
         let mut asks = Vec::new();
         let mut samples = Vec::new();
         for (task, place) in self.asked(placed, ids) {
@@ -99,7 +95,7 @@ impl<'a> Answers<'a> {
         placed: &mut Placement,
         log: &mut EventLog<'_>,
         ids: &[TaskId],
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         let mut asks = Vec::new();
         let mut of_base = Vec::new();
         let mut samples: Vec<(TaskId, AnswerSample, Option<Key>)> = Vec::new();
@@ -177,7 +173,7 @@ impl<'a> Answers<'a> {
     }
 
     /// The answers, in the order of what was asked.
-    fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>, TrainerError> {
+    fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>> {
         let mut together: BTreeMap<(usize, &[u32], usize), Vec<usize>> = BTreeMap::new();
         for (index, ask) in asks.iter().enumerate() {
             let key = (ask.group, ask.prompt.as_slice(), ask.length);
@@ -233,7 +229,7 @@ impl<'a> Question<'a> {
 }
 
 /// A question as text, without answers.
-fn sample(tokenizer: &Tokenizer, question: Question<'_>) -> Result<AnswerSample, TrainerError> {
+fn sample(tokenizer: &Tokenizer, question: Question<'_>) -> Result<AnswerSample> {
     Ok(AnswerSample {
         prompt: readable(tokenizer, question.prompt)?,
         reference: tokenizer.decode(question.reference, true)?,

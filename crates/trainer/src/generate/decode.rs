@@ -5,7 +5,7 @@ use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline};
 
 use super::sampling::Sampler;
-use crate::TrainerError;
+use crate::{Result, TrainerError};
 
 /// Continues `prompt` once for each entry of `slots` of a group (`None` is the base model), until
 /// `eos` or `max_new_tokens`. Returns the new tokens, without EOS.
@@ -16,7 +16,7 @@ pub(crate) fn decode(
     eos: &[u32],
     max_new_tokens: usize,
     samplers: &mut [Sampler],
-) -> Result<Vec<Vec<u32>>, TrainerError> {
+) -> Result<Vec<Vec<u32>>> {
     if prompt.is_empty() {
         return Err(TrainerError::EmptyPrompt);
     }
@@ -52,11 +52,13 @@ pub(crate) fn decode(
     Ok(answers)
 }
 
-fn side_by_side(
+/// Tokens of several sequences, each with the adapter in its slot or with none, after so many tokens in
+/// the cache.
+pub(super) fn side_by_side(
     next: &[Vec<u32>],
     slots: &[Option<usize>],
     past: usize,
-) -> Result<Microbatch, TrainerError> {
+) -> Result<Microbatch> {
     let sequences = Sequences::from_lengths(next.iter().map(Vec::len));
     let segments = sequences
         .iter()

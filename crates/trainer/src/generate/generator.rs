@@ -1,17 +1,16 @@
 use std::path::{Path, PathBuf};
 
-use batchlora::{Segment, Segments};
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_data::{Message, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, Sequences, Targets};
-use loraloom_pipeline::{Microbatch, Pipeline, Stage};
+use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
+use loraloom_pipeline::{Pipeline, Stage};
 
 use super::{
-    decode::decode,
+    decode::{decode, side_by_side},
     sampling::{GenerateOptions, Sampler},
 };
-use crate::{TrainerError, adapter, stages::resolve_dtype};
+use crate::{Result, TrainerError, adapter, stages::resolve_dtype};
 
 /// A base model with adapters beside it, for asking it things.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl Generator {
         dtype: DtypeChoice,
         adapters: &[PathBuf],
         device: &Device,
-    ) -> Result<Self, TrainerError> {
+    ) -> Result<Self> {
         let config = LlamaConfig::from_directory(model)?;
         let checkpoint = Checkpoint::open(model)?;
         checkpoint.verify(&config)?;
@@ -55,21 +54,11 @@ impl Generator {
     ///
     /// # Errors
     /// If there are no tokens, or the device fails.
-    pub fn logits(&self, ids: &[u32], who: Option<usize>) -> Result<Vec<f32>, TrainerError> {
+    pub fn logits(&self, ids: &[u32], who: Option<usize>) -> Result<Vec<f32>> {
         if ids.is_empty() {
             return Err(TrainerError::EmptyPrompt);
         }
-        let rows = 0..ids.len();
-        let segments = who.map(|slot| Segment { rows, slot }).into_iter().collect();
-        let microbatch = Microbatch {
-            ids: ids.to_vec(),
-            sequences: Sequences::from_lengths([ids.len()]),
-            past: 0,
-            rope_lengths: vec![ids.len()],
-            segments: Segments::new(ids.len(), segments)?,
-            draws: None,
-            targets: Targets::default(),
-        };
+        let microbatch = side_by_side(&[ids.to_vec()], &[who], 0)?;
         Ok(self.pipeline.logits(0, &microbatch)?)
     }
 
@@ -77,7 +66,7 @@ impl Generator {
     ///
     /// # Errors
     /// As [`generate`](Self::generate), but for the prompt's length.
-    pub fn room(&self, prompt: &str, options: &GenerateOptions) -> Result<usize, TrainerError> {
+    pub fn room(&self, prompt: &str, options: &GenerateOptions) -> Result<usize> {
         let context = self.pipeline.config().max_position_embeddings;
         Ok(context.saturating_sub(self.ids(prompt, options.chat)?.len()))
     }
@@ -92,7 +81,7 @@ impl Generator {
         prompt: &str,
         who: &[Option<usize>],
         options: &GenerateOptions,
-    ) -> Result<Vec<String>, TrainerError> {
+    ) -> Result<Vec<String>> {
         let ids = self.ids(prompt, options.chat)?;
         let mut samplers = vec![Sampler::new(options); who.len()];
         let answers = decode(
@@ -109,7 +98,7 @@ impl Generator {
             .collect()
     }
 
-    fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>, TrainerError> {
+    fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>> {
         if !chat {
             return Ok(self.tokenizer.encode_prompt(prompt)?);
         }

@@ -59,13 +59,8 @@ impl Sampler {
         } = self.options;
         let mut order: Vec<usize> = (0..logits.len()).collect();
         // The first of equal logits wins; NaN sorts as the least likely.
-        let value = |token: usize| {
-            if logits[token].is_nan() {
-                f32::NEG_INFINITY
-            } else {
-                logits[token]
-            }
-        };
+        let number = |token: usize| Some(logits[token]).filter(|logit| !logit.is_nan());
+        let value = |token: usize| number(token).unwrap_or(f32::NEG_INFINITY);
         let likelier = |a: &usize, b: &usize| value(*b).total_cmp(&value(*a)).then(a.cmp(b));
         if temperature <= 0.0 {
             return order.into_iter().min_by(likelier).unwrap_or(0) as u32;

@@ -11,7 +11,7 @@ use super::{
     gather::{Gathered, TaskPlan},
     groups::Groups,
 };
-use crate::scheduling::{HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, allowed, scheduler};
+use crate::scheduling::{DeviceRoom, HOST_PAGE_BYTES, POOL_PAGE_BYTES, allowed, scheduler, shares};
 
 impl<'a> Groups<'a> {
     /// The first decision of the run's scheduler, with these layers on the stages and weights of elements
@@ -99,14 +99,17 @@ fn budgets(
         };
         let held = layers.iter().map(StageLayers::held);
         let weights = held.map(|layers| frozen_parameters(model, &layers));
-        let residents = Residents {
-            model,
-            layers: &layers,
-            gradient_checkpointing: config.gradient_checkpointing,
-            in_use: (weights.sum::<usize>() * element_bytes) as u64,
+        let (adapter_share, bytes_per_token) =
+            shares(model, &layers, config.gradient_checkpointing);
+        let room = DeviceRoom {
+            device: name,
+            limit_bytes: limit,
+            fixed_bytes: (weights.sum::<usize>() * element_bytes) as u64,
+            adapter_share,
+            bytes_per_token,
             page_bytes,
         };
-        budgets.push(residents.room(name, limit).memory()?);
+        budgets.push(room.memory()?);
     }
     Ok(budgets)
 }

@@ -14,7 +14,7 @@ use super::{
     notes,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
-use crate::TrainerError;
+use crate::Result;
 
 /// Columns of the chart.
 const CHART_COLUMNS: f64 = 72.0;
@@ -30,11 +30,7 @@ fn keeps_masks(config: &RunConfig) -> bool {
     dropout && config.pipeline.stages.iter().any(|stage| *stage != cpu)
 }
 
-pub(super) fn compose(
-    config: &RunConfig,
-    gathered: &Gathered,
-    speeds: Speeds,
-) -> Result<Plan, TrainerError> {
+pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -> Result<Plan> {
     let pipeline = &config.pipeline;
     let (dtype, dtype_note) = dtype::planned(config.dtype, pipeline, gathered.stored);
     let storage = ActivationStorage {
@@ -134,7 +130,7 @@ fn better_warmup(
     speeds: Speeds,
     (layers, element_bytes): (&[StageLayers], usize),
     planned: &Prediction,
-) -> Result<Option<String>, TrainerError> {
+) -> Result<Option<String>> {
     let row_bytes = (gathered.model.d_model * element_bytes) as f64;
     let known = speeds.tflops.is_some() && speeds.link_bytes_per_second.is_some();
     if !known || config.pipeline.stages.len() < 2 {

@@ -7,7 +7,7 @@ use loraloom_model::{Checkpoint, LlamaConfig, TensorDtype, cost::AdapterRanks};
 use loraloom_scheduler::Task;
 
 use super::{Plan, Speeds, compose::compose, workload::Workload};
-use crate::{TrainerError, adapter::targets, tasks::TaskFactory};
+use crate::{Result, adapter::targets, tasks::TaskFactory};
 
 /// What is known of one adapter's training.
 #[derive(Debug, Clone)]
@@ -38,12 +38,12 @@ impl Plan {
     /// # Errors
     /// If files are missing, damaged or do not fit each other, or the layers cannot be spread over
     /// the stages.
-    pub fn prepare(config: &RunConfig, speeds: Speeds) -> Result<Self, TrainerError> {
+    pub fn prepare(config: &RunConfig, speeds: Speeds) -> Result<Self> {
         compose(config, &gather(config)?, speeds)
     }
 }
 
-fn gather(config: &RunConfig) -> Result<Gathered, TrainerError> {
+fn gather(config: &RunConfig) -> Result<Gathered> {
     let model = LlamaConfig::from_directory(&config.model)?;
     let checkpoint = Checkpoint::open(&config.model)?;
     checkpoint.verify(&model)?;

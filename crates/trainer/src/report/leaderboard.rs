@@ -62,12 +62,8 @@ impl SweepReport {
             value.filter(|value| value.is_finite())
         };
         let mut sorted: Vec<&SweepEntry> = entries.iter().collect();
-        let last = f64::INFINITY;
-        sorted.sort_by(|a, b| {
-            value(a)
-                .unwrap_or(last)
-                .total_cmp(&value(b).unwrap_or(last))
-        });
+        let order = |entry: &SweepEntry| value(entry).unwrap_or(f64::INFINITY);
+        sorted.sort_by(|a, b| order(a).total_cmp(&order(b)));
         let standings = sorted.iter().map(|&entry| {
             let own = value(entry);
             let is_better =

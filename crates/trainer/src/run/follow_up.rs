@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use loraloom_scheduler::{TaskId, TaskOutcome};
 
-use super::session::Session;
+use super::session::{Ended, Session};
 use crate::{
-    Best, Event, Outcome, TrainerError,
+    Best, Event, Outcome, Result,
     batch::evaluate,
     tasks::{Task, unmoved},
 };
@@ -18,7 +18,7 @@ impl Session<'_> {
         &mut self,
         id: TaskId,
         stepped: &mut BTreeMap<TaskId, Option<String>>,
-    ) -> Result<Option<(TaskId, TaskOutcome)>, TrainerError> {
+    ) -> Result<Option<Ended>> {
         if !self.placed.tasks.get_mut(id).is_some_and(Task::settle) {
             return Ok(None);
         }
@@ -40,7 +40,7 @@ impl Session<'_> {
     }
 
     /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
-    fn unmoved(&mut self, id: TaskId) -> Result<Option<String>, TrainerError> {
+    fn unmoved(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
         let is_due = |_: &_| task.must_have_moved_after(task.steps);
         let Some(before) = task.initial.as_ref().filter(is_due) else {
@@ -55,7 +55,7 @@ impl Session<'_> {
     }
 
     /// Evaluates a task that has validation rows; why it ends early, if it does.
-    fn evaluate(&mut self, id: TaskId) -> Result<Option<String>, TrainerError> {
+    fn evaluate(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
         let Some(rows) = task.validation_rows() else {
             return Ok(None);
@@ -74,8 +74,7 @@ impl Session<'_> {
         });
         self.trials.evaluated(id, step, loss);
         if best {
-            let (saver, mut moment) = self.saver();
-            saver.save_best(&mut moment, id, Best { step, loss })?;
+            self.moment().save_best(id, Best { step, loss })?;
         }
         let task = self.placed.tasks.get_mut(id);
         Ok(task.and_then(|task| task.evaluated(best)))
@@ -83,24 +82,20 @@ impl Session<'_> {
 
     /// Saves a task that took a step, if it is time for that: it is if the task ends, and then this returns
     /// whether it could be saved.
-    pub(super) fn save(&mut self, id: TaskId, early: bool) -> Result<Option<bool>, TrainerError> {
+    pub(super) fn save(&mut self, id: TaskId, early: bool) -> Result<Option<bool>> {
         let (task, _) = self.placed.running(id)?;
         let (ends, saves) = (task.ends_after(task.steps), task.saves_after(task.steps));
-        let (saver, mut moment) = self.saver();
         if early || ends {
-            return saver.save_now(&mut moment, id).map(Some);
+            return self.moment().save_now(id).map(Some);
         }
         if saves {
-            saver.save_last(&mut moment, id)?;
+            self.moment().save_last(id)?;
         }
         Ok(None)
     }
 
     /// Ends a task whose steps since the last checkpoint are taken again when the run is resumed.
-    pub(super) fn fail_unsaved(
-        &mut self,
-        id: TaskId,
-    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    pub(super) fn fail_unsaved(&mut self, id: TaskId) -> Result<Ended> {
         let (task, _) = self.placed.running(id)?;
         let step = task.steps;
         self.placed.tasks.held.insert(id);
@@ -108,11 +103,7 @@ impl Session<'_> {
     }
 
     /// Ends a task that was saved, after its last step or early for a reason.
-    pub(super) fn finish(
-        &mut self,
-        id: TaskId,
-        early: Option<String>,
-    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    pub(super) fn finish(&mut self, id: TaskId, early: Option<String>) -> Result<Ended> {
         let (task, _) = self.placed.running(id)?;
         let last = task.ends_after(task.steps);
         let early = early.filter(|_| !last);
@@ -130,12 +121,7 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is.
-    pub(super) fn fail(
-        &mut self,
-        id: TaskId,
-        step: usize,
-        reason: String,
-    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    pub(super) fn fail(&mut self, id: TaskId, step: usize, reason: String) -> Result<Ended> {
         let outcome = Outcome::Failed {
             reason: reason.clone(),
         };
@@ -150,7 +136,7 @@ impl Session<'_> {
     }
 
     /// Ends a task for its owner, with or without a place. Returns whether there was such a task.
-    pub(super) fn cancel(&mut self, id: TaskId) -> Result<bool, TrainerError> {
+    pub(super) fn cancel(&mut self, id: TaskId) -> Result<bool> {
         let Some((adapter, step)) = self.end_task(id, Outcome::Cancelled)? else {
             return Ok(false);
         };
@@ -163,7 +149,7 @@ impl Session<'_> {
         &mut self,
         id: TaskId,
         outcome: Outcome,
-    ) -> Result<Option<(String, usize)>, TrainerError> {
+    ) -> Result<Option<(String, usize)>> {
         let Some(task) = self.placed.remove(id)? else {
             return Ok(None);
         };

@@ -9,10 +9,10 @@ use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
 
 use crate::{
     Event,
-    batch::{StepResult, SubmittedIteration, SubmittedStep},
+    batch::{StepResult, SubmittedIteration},
     events::EventLog,
     scheduling::{devices, measured as measure},
-    tasks::{Tasks, not_finite},
+    tasks::{SubmittedStep, Tasks, not_finite},
 };
 
 /// The iterations of a run: those under way, and what came of the others.

@@ -1,23 +1,22 @@
 //! Going on after memory ran out.
 
-use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskOutcome, TaskState};
+use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskState};
 
-use super::session::Session;
+use super::session::{Ended, Session};
 use crate::{
-    Event, TrainerError,
+    Event, Result, TrainerError,
     tasks::{Snapshot, Task},
 };
 
 impl Session<'_> {
     /// Keeps a copy of the running tasks, unless a recent one is there.
-    pub(super) fn keep_snapshot(&mut self) -> Result<(), TrainerError> {
+    pub(super) fn keep_snapshot(&mut self) -> Result<()> {
         let (iteration, tokens) = (self.iterations.submitted, self.iterations.tokens);
         let kept = self.rewind.snapshot.as_ref();
         let groups = self.placed.tasks.groups();
         if !kept.is_some_and(|snapshot| snapshot.serves(groups, iteration)) {
             let snapshot = self.placed.snapshot(iteration, tokens)?;
-            let (saver, moment) = self.saver();
-            saver.stand_by(&moment, &snapshot)?;
+            self.moment().stand_by(&snapshot)?;
             self.rewind.snapshot = Some(snapshot);
         }
         self.rewind.arrivals.clear();
@@ -33,7 +32,7 @@ impl Session<'_> {
         &mut self,
         error: TrainerError,
         scheduler: &mut Scheduler<R>,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         if !self.placed.pipeline.abandon() {
             return Err(error);
         }
@@ -69,7 +68,7 @@ impl Session<'_> {
     }
 
     /// Goes back to the last snapshot, which is kept: the next one may not come about, either.
-    fn go_back(&mut self, state: impl Fn(TaskId) -> Option<TaskState>) -> Result<(), TrainerError> {
+    fn go_back(&mut self, state: impl Fn(TaskId) -> Option<TaskState>) -> Result<()> {
         self.iterations.abandon();
         if let Some(snapshot) = &self.rewind.snapshot {
             let goes_on = |(_, task): (usize, &Task)| state(task.id) == Some(TaskState::Running);
@@ -82,10 +81,7 @@ impl Session<'_> {
     }
 
     /// Ends tasks that do not fit though nothing else runs.
-    pub(super) fn give_up_waiting<R: Room>(
-        &mut self,
-        scheduler: &mut Scheduler<R>,
-    ) -> Result<(), TrainerError> {
+    pub(super) fn give_up_waiting<R: Room>(&mut self, scheduler: &mut Scheduler<R>) -> Result<()> {
         let waits = |task: &&Task| scheduler.state(task.id).is_some_and(TaskState::is_waiting);
         let waiting = self.placed.tasks.waiting().filter(waits);
         for id in waiting.map(|task| task.id).collect::<Vec<_>>() {
@@ -105,7 +101,7 @@ impl Session<'_> {
         scheduler: &mut Scheduler<R>,
         iteration: u64,
         reason: String,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         let split = self.config.pipeline.microbatches;
         let Some(task) = self.placed.tasks.get_mut(id) else {
             return Ok(());
@@ -134,11 +130,7 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot take its next step.
-    pub(super) fn fail_next(
-        &mut self,
-        id: TaskId,
-        reason: String,
-    ) -> Result<(TaskId, TaskOutcome), TrainerError> {
+    pub(super) fn fail_next(&mut self, id: TaskId, reason: String) -> Result<Ended> {
         let step = self.placed.tasks.get(id).map_or(0, |task| task.steps) + 1;
         self.fail(id, step, reason)
     }

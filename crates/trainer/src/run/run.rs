@@ -13,7 +13,7 @@ use super::{
     session::{RunContext, Session, SessionOptions},
 };
 use crate::{
-    DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
+    DatasetSummary, Event, Result, RunReport, SavedRun, TaskSource, TrainerError,
     checkpoint::model_digest,
     generate::Asked,
     run_directory::Claim,
@@ -41,10 +41,7 @@ impl Run {
     ///
     /// # Errors
     /// If anything is missing, damaged or does not fit.
-    pub fn prepare<P: Into<OpenedStage> + Clone>(
-        config: RunConfig,
-        stages: &[P],
-    ) -> Result<Self, TrainerError> {
+    pub fn prepare<P: Into<OpenedStage> + Clone>(config: RunConfig, stages: &[P]) -> Result<Self> {
         let stages = stages.iter().cloned().map(Into::into).collect();
         Self::prepare_on(config, stages, None)
     }
@@ -61,7 +58,7 @@ impl Run {
         config: RunConfig,
         stages: &[P],
         saved: SavedRun,
-    ) -> Result<Self, TrainerError> {
+    ) -> Result<Self> {
         saved.check(&config)?;
         let stages = stages.iter().cloned().map(Into::into).collect();
         Self::prepare_on(config, stages, Some(saved))
@@ -71,7 +68,7 @@ impl Run {
         config: RunConfig,
         stages: Vec<OpenedStage>,
         saved: Option<SavedRun>,
-    ) -> Result<Self, TrainerError> {
+    ) -> Result<Self> {
         let device = match stages.first().ok_or(TrainerError::NoStage)? {
             OpenedStage::Device(device) => device.clone(),
             OpenedStage::Remote(_) => Device::flex(),
@@ -155,7 +152,7 @@ impl Run {
         self,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
-    ) -> Result<RunReport, TrainerError> {
+    ) -> Result<RunReport> {
         let scheduler = self.scheduler()?;
         self.train_with(scheduler, signals, observer)
     }
@@ -172,23 +169,18 @@ impl Run {
         mut scheduler: Scheduler<R>,
         signals: impl Into<Signals<'s>>,
         mut observer: &mut dyn FnMut(&Event),
-    ) -> Result<RunReport, TrainerError> {
+    ) -> Result<RunReport> {
         let signals: Signals<'_> = signals.into();
         let options = SessionOptions {
             asked: self.asked,
             ..self.options(signals)
         };
-        let Self {
-            context,
-            pipeline,
-            prepared,
-            ..
-        } = self;
-        let split = context.config.pipeline.microbatches;
-        for task in &prepared.tasks {
-            task.submit_to(&mut scheduler, pipeline.config(), split, 0.0)?;
+        let split = self.context.config.pipeline.microbatches;
+        for task in &self.prepared.tasks {
+            task.submit_to(&mut scheduler, self.pipeline.config(), split, 0.0)?;
         }
-        let mut session = Session::open(&context, options, pipeline, prepared, &mut observer)?;
+        let (pipeline, prepared) = (self.pipeline, self.prepared);
+        let mut session = Session::open(&self.context, options, pipeline, prepared, &mut observer)?;
         let trained = session.train_all(&mut scheduler, signals);
         session.saved_if_it_failed(trained)?;
         session.end(&scheduler.forecasts())
@@ -199,11 +191,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Source`].
-    pub fn serve(
-        mut self,
-        source: &mut dyn TaskSource,
-        signals: Signals<'_>,
-    ) -> Result<RunReport, TrainerError> {
+    pub fn serve(mut self, source: &mut dyn TaskSource, signals: Signals<'_>) -> Result<RunReport> {
         let options = SessionOptions {
             numbered: true,
             ..self.options(signals)
@@ -212,12 +200,7 @@ impl Run {
         let mut rooms = self.rooms();
         rooms.retain(DeviceRoom::is_limited);
         source.rooms(&rooms).map_err(TrainerError::Source)?;
-        let Self {
-            context,
-            pipeline,
-            prepared,
-            ..
-        } = self;
+        let (context, pipeline, prepared) = (self.context, self.pipeline, self.prepared);
         let model = pipeline.config().clone();
         let factory = TaskFactory {
             model: &model,
@@ -234,8 +217,7 @@ impl Run {
                 factory,
                 saved: context.saved.as_ref(),
                 reader: Reader::start(scope, rows, signals.news),
-                reading: BTreeMap::new(),
-                absent: BTreeMap::new(),
+                unread: BTreeMap::new(),
                 looked: Instant::now(),
             };
             serving.serve(signals)
@@ -277,7 +259,7 @@ impl Run {
     }
 
     /// The scheduler of the configuration, for the pipeline's devices.
-    fn scheduler(&self) -> Result<Scheduler<GroupedRoom<DeviceMemory>>, TrainerError> {
+    fn scheduler(&self) -> Result<Scheduler<GroupedRoom<DeviceMemory>>> {
         let config = &self.context.config;
         let devices = memories(&self.pipeline, &self.rooms())?;
         let mut scheduler = scheduler(&config.scheduler, config.pipeline.groups(), devices)?;

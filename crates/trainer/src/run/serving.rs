@@ -16,7 +16,7 @@ use loraloom_scheduler::{
 
 use super::{Signals, session::Session};
 use crate::{
-    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, TrainerError,
+    AdapterReport, Event, NewTask, Order, Outcome, Result, SavedRun, TrainerError,
     checkpoint::{Standing, TaskRecord},
     tasks::{Prepared, ReadTask, Reader, RowCache, Task, TaskData, TaskFactory, short},
 };
@@ -32,20 +32,26 @@ pub(super) struct Serving<'s, 'a> {
     /// Where tasks from before a restart go on from.
     pub(super) saved: Option<&'s SavedRun>,
     pub(super) reader: Reader,
-    /// Tasks whose rows are being read.
-    pub(super) reading: BTreeMap<TaskId, Reading>,
-    /// Tasks that wait for a file to be back.
-    pub(super) absent: BTreeMap<TaskId, Absent>,
+    /// Tasks whose rows are not there yet.
+    pub(super) unread: BTreeMap<TaskId, Unread>,
     /// When files were last looked for.
     pub(super) looked: Instant,
 }
 
-/// A task that waits for a file to be back.
+/// A task whose rows are not there yet.
 #[derive(Debug)]
-pub(super) struct Absent {
-    task: Box<NewTask>,
+pub(super) struct Unread {
+    adapter: String,
     /// Whether its owner holds it.
     held: bool,
+    /// If it waits for a file to be back; otherwise its rows are being read.
+    absent: Option<Absent>,
+}
+
+/// A task that waits for a file to be back.
+#[derive(Debug)]
+struct Absent {
+    task: Box<NewTask>,
     /// Which file cannot be read, and why.
     reason: String,
     /// Its files when they were last looked at.
@@ -71,17 +77,9 @@ impl Absent {
     }
 }
 
-/// A task whose rows are being read.
-#[derive(Debug)]
-pub(super) struct Reading {
-    adapter: String,
-    /// Whether its owner holds it.
-    held: bool,
-}
-
 impl Serving<'_, '_> {
     /// Carries out orders and trains, until the source or a signal ends the run.
-    pub(super) fn serve(&mut self, signals: Signals<'_>) -> Result<(), TrainerError> {
+    pub(super) fn serve(&mut self, signals: Signals<'_>) -> Result<()> {
         let mut idle = true;
         loop {
             if signals.stop() {
@@ -107,28 +105,31 @@ impl Serving<'_, '_> {
             self.look_for_files();
             let read: Vec<ReadTask> = self.reader.read().collect();
             for ReadTask { task, rows } in read {
-                if let Some(reading) = self.reading.remove(&task.id) {
-                    self.begin(task, reading.held, rows)?;
+                let is_read = |unread: &Unread| unread.absent.is_none();
+                if self.unread.get(&task.id).is_some_and(is_read)
+                    && let Some(unread) = self.unread.remove(&task.id)
+                {
+                    self.begin(task, unread.held, rows)?;
                 }
             }
             self.session.history = self.scheduler.history(self.session.now());
-            let (saver, mut moment) = self.session.saver();
-            saver.settle(&mut moment)?;
+            self.session.moment().settle()?;
             idle = !self.session.train_some(self.scheduler, signals)?;
             if idle {
                 self.session.give_up_waiting(self.scheduler)?;
-                let (saver, mut moment) = self.session.saver();
-                saver.settle_now(&mut moment)?;
+                self.session.moment().settle_now()?;
             }
             self.explain()?;
         }
     }
 
     /// Saves everything, and reports tasks that wait for a file.
-    fn end(&mut self) -> Result<(), TrainerError> {
-        for (id, Absent { task, reason, .. }) in std::mem::take(&mut self.absent) {
-            let report = untrained(task.adapter.name, 0, reason);
-            self.session.placed.tasks.ended.insert(id, report);
+    fn end(&mut self) -> Result<()> {
+        for (id, unread) in std::mem::take(&mut self.unread) {
+            if let Some(absent) = unread.absent {
+                let report = untrained(unread.adapter, 0, absent.reason);
+                self.session.placed.tasks.ended.insert(id, report);
+            }
         }
         self.session.interrupt()
     }
@@ -139,22 +140,21 @@ impl Serving<'_, '_> {
             return;
         }
         self.looked = Instant::now();
-        let back = self.absent.extract_if(.., |_, absent| absent.is_back());
-        for (id, Absent { task, held, .. }) in back {
-            let adapter = task.adapter.name.clone();
-            self.reading.insert(id, Reading { adapter, held });
-            self.reader.ask(task);
+        for unread in self.unread.values_mut() {
+            if let Some(absent) = unread.absent.take_if(Absent::is_back) {
+                self.reader.ask(absent.task);
+            }
         }
     }
 
     /// Tells the source why each task trains or waits.
-    fn explain(&mut self) -> Result<(), TrainerError> {
+    fn explain(&mut self) -> Result<()> {
         let tasks = &self.session.placed.tasks;
         let why = |task: &Task| Some((task.id, self.scheduler.why(task.id)?));
-        let read = |&id: &TaskId| (id, "its dataset is being read".to_owned());
-        let reading = self.reading.keys().map(read);
-        let absent = self.absent.iter();
-        let absent = absent.map(|(&id, absent)| (id, absent.reason.clone()));
+        let unread = self.unread.iter().map(|(&id, unread)| {
+            let reason = unread.absent.as_ref().map(|absent| absent.reason.as_str());
+            (id, reason.unwrap_or("its dataset is being read").to_owned())
+        });
         let running = tasks.running().map(|task| {
             let why = match task.parts {
                 1 => "trains".to_owned(),
@@ -165,13 +165,13 @@ impl Serving<'_, '_> {
             };
             (task.id, why)
         });
-        let waiting = tasks.waiting().filter_map(why).chain(reading);
-        let reasons: Vec<_> = waiting.chain(absent).chain(running).collect();
+        let waiting = tasks.waiting().filter_map(why);
+        let reasons: Vec<_> = waiting.chain(unread).chain(running).collect();
         let source = &mut self.session.log.source;
         source.decided(&reasons).map_err(TrainerError::Source)
     }
 
-    fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<(), TrainerError> {
+    fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<()> {
         if let Order::Train(task) = &order {
             // A checkpoint has one task of a name.
             let carried = &mut self.session.placed.tasks.carried;
@@ -184,11 +184,12 @@ impl Serving<'_, '_> {
                 self.begin(task.clone(), task.paused, rows)
             }
             Order::Train(task) => {
-                let reading = Reading {
+                let unread = Unread {
                     adapter: task.adapter.name.clone(),
                     held: task.paused,
+                    absent: None,
                 };
-                self.reading.insert(task.id, reading);
+                self.unread.insert(task.id, unread);
                 self.reader.ask(task);
                 Ok(())
             }
@@ -215,7 +216,7 @@ impl Serving<'_, '_> {
             }
             Order::Cancel(id) => {
                 self.session.placed.tasks.carried.remove(&id);
-                if let Some(adapter) = self.not_begun(id) {
+                if let Some(Unread { adapter, .. }) = self.unread.remove(&id) {
                     let event = Event::AdapterCancelled { adapter, step: 0 };
                     self.session.log.emit(event);
                 } else if self.session.cancel(id)? {
@@ -234,24 +235,14 @@ impl Serving<'_, '_> {
 
     /// Has a task whose rows are not there yet held or not; false if there is no such task.
     fn hold(&mut self, id: TaskId, held: bool) -> bool {
-        let reading = self.reading.get_mut(&id);
-        let reading = reading.map(|reading| reading.held = held);
-        let absent = self.absent.get_mut(&id);
-        reading
-            .or(absent.map(|absent| absent.held = held))
-            .is_some()
+        let unread = self.unread.get_mut(&id);
+        unread.map(|unread| unread.held = held).is_some()
     }
 
-    /// Forgets a task whose rows are not there yet; its name.
-    fn not_begun(&mut self, id: TaskId) -> Option<String> {
-        let reading = self.reading.remove(&id).map(|reading| reading.adapter);
-        reading.or_else(|| Some(self.absent.remove(&id)?.task.adapter.name))
-    }
-
-    fn fail(&mut self, id: TaskId, reason: String) -> Result<(), TrainerError> {
+    fn fail(&mut self, id: TaskId, reason: String) -> Result<()> {
         if self.session.placed.tasks.get(id).is_none() {
-            if let Some(adapter) = self.not_begun(id) {
-                self.refuse(id, adapter, 0, reason);
+            if let Some(unread) = self.unread.remove(&id) {
+                self.refuse(id, unread.adapter, 0, reason);
             }
             return Ok(());
         }
@@ -261,12 +252,7 @@ impl Serving<'_, '_> {
 
     /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's; a file that
     /// cannot be read is waited for.
-    fn begin(
-        &mut self,
-        new: Box<NewTask>,
-        held: bool,
-        rows: Result<Arc<TaskData>, TrainerError>,
-    ) -> Result<(), TrainerError> {
+    fn begin(&mut self, new: Box<NewTask>, held: bool, rows: Result<Arc<TaskData>>) -> Result<()> {
         let id = new.id;
         let name = new.adapter.name.clone();
         let mut prepared = Prepared::default();
@@ -279,14 +265,18 @@ impl Serving<'_, '_> {
                 let cause = cause.unwrap_or_default();
                 let reason = format!("{error}{cause}; it goes on when that can be read again");
                 self.session.log.warn(format!("`{name}` waits: {reason}"));
-                self.session.placed.tasks.carried.insert(id, name);
-                let absent = Absent {
-                    task: new,
+                let carried = &mut self.session.placed.tasks.carried;
+                carried.insert(id, name.clone());
+                let unread = Unread {
+                    adapter: name,
                     held,
-                    reason,
-                    seen: Vec::new(),
+                    absent: Some(Absent {
+                        task: new,
+                        reason,
+                        seen: Vec::new(),
+                    }),
                 };
-                self.absent.insert(id, absent);
+                self.unread.insert(id, unread);
             } else {
                 self.refuse(id, name, 0, error.to_string());
             }
@@ -339,18 +329,12 @@ impl Serving<'_, '_> {
     }
 
     /// The task at its beginning or where it was saved.
-    fn make(
-        &mut self,
-        new: &NewTask,
-        rows: Arc<TaskData>,
-        prepared: &mut Prepared,
-    ) -> Result<(), TrainerError> {
+    fn make(&mut self, new: &NewTask, rows: Arc<TaskData>, prepared: &mut Prepared) -> Result<()> {
         let digest = rows.digest.clone();
         let newest;
         let run = if self.session.placed.tasks.carried.contains_key(&new.id) {
             // What this process has saved of it is newer.
-            let (saver, mut moment) = self.session.saver();
-            saver.wait_for_writer(&mut moment);
+            self.session.moment().wait_for_writer();
             newest = SavedRun::newest(self.session.log.directory.path()).ok();
             newest.as_ref()
         } else {

@@ -5,7 +5,7 @@ use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{
-    Admission, Decision, Forecasts, History, Parking, Room, Scheduler, TaskId,
+    Admission, Decision, Forecasts, History, Parking, Room, Scheduler, TaskId, TaskOutcome,
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     iterations::Iterations,
 };
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, SweepReport, TaskSource,
+    AdapterReport, Event, Outcome, Result, RunReport, SavedRun, Standby, SweepReport, TaskSource,
     TrainerError,
     events::EventLog,
     generate::{Answers, Asked},
@@ -51,6 +51,9 @@ pub(super) struct SessionOptions {
     pub(super) numbered: bool,
 }
 
+/// A task that has come to its end, for the scheduler.
+pub(super) type Ended = (TaskId, TaskOutcome);
+
 /// A run in progress: the stages, the tasks over them and everything they share.
 pub(super) struct Session<'a> {
     pub(super) config: &'a RunConfig,
@@ -78,7 +81,7 @@ impl<'a> Session<'a> {
         pipeline: Pipeline,
         prepared: Prepared,
         source: &'a mut dyn TaskSource,
-    ) -> Result<Self, TrainerError> {
+    ) -> Result<Self> {
         let config = &context.config;
         let saved = context.saved.as_ref();
         let (iteration, tokens, seconds) =
@@ -109,9 +112,8 @@ impl<'a> Session<'a> {
             session.log.warn(message);
         }
         if saved.is_none() {
-            let (saver, mut moment) = session.saver();
-            saver.ask();
-            saver.settle_now(&mut moment)?;
+            session.saver.ask();
+            session.moment().settle_now()?;
         }
         Ok(session)
     }
@@ -128,7 +130,7 @@ impl<'a> Session<'a> {
     }
 
     /// Has the sweeps of the configuration compare their adapters.
-    fn enter_trials(&mut self, prepared: &Prepared) -> Result<(), TrainerError> {
+    fn enter_trials(&mut self, prepared: &Prepared) -> Result<()> {
         for sweep in &self.config.sweep {
             let Some(stopping) = &sweep.early_stopping else {
                 continue;
@@ -150,9 +152,10 @@ impl<'a> Session<'a> {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// What saves the run, and what there is to save.
-    pub(super) fn saver(&mut self) -> (&mut Saver<'a>, Moment<'_, 'a>) {
-        let moment = Moment {
+    /// The run as it is now, to be saved.
+    pub(super) fn moment(&mut self) -> Moment<'_, 'a> {
+        Moment {
+            saver: &mut self.saver,
             placed: &mut self.placed,
             log: &mut self.log,
             trials: &self.trials,
@@ -161,8 +164,7 @@ impl<'a> Session<'a> {
             tokens: self.iterations.tokens,
             bytes_predicted: self.iterations.bytes_predicted,
             numbered: self.numbered,
-        };
-        (&mut self.saver, moment)
+        }
     }
 
     /// Trains until every task has come to its end or a stop is asked for.
@@ -170,13 +172,12 @@ impl<'a> Session<'a> {
         &mut self,
         scheduler: &mut Scheduler<R>,
         signals: Signals<'_>,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         self.history = scheduler.history(self.now());
         loop {
             if !self.train_some(scheduler, signals)? {
                 self.give_up_waiting(scheduler)?;
-                let (saver, mut moment) = self.saver();
-                return saver.settle_now(&mut moment);
+                return self.moment().settle_now();
             }
             if signals.stop() {
                 return self.interrupt();
@@ -190,12 +191,11 @@ impl<'a> Session<'a> {
         &mut self,
         scheduler: &mut Scheduler<R>,
         signals: Signals<'_>,
-    ) -> Result<bool, TrainerError> {
+    ) -> Result<bool> {
         if signals.take_save() {
-            let (saver, mut moment) = self.saver();
-            saver.save_begun(&mut moment)?;
-            saver.ask();
-            saver.settle(&mut moment)?;
+            self.moment().save_begun()?;
+            self.saver.ask();
+            self.moment().settle()?;
         }
         let decision = scheduler.decide(self.now());
         let most = decision.max_steps;
@@ -226,8 +226,7 @@ impl<'a> Session<'a> {
             scheduler.finish(task, outcome, self.now())?;
         }
         self.history = scheduler.history(self.now());
-        let (saver, mut moment) = self.saver();
-        saver.settle(&mut moment)?;
+        self.moment().settle()?;
         Ok(true)
     }
 
@@ -236,7 +235,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs, of which
     /// nothing is done.
-    fn carry_out(&mut self, decision: Decision) -> Result<(), TrainerError> {
+    fn carry_out(&mut self, decision: Decision) -> Result<()> {
         let groups = self.placed.groups_of(&decision)?;
         self.iterations.bytes_predicted = decision.expected_bytes;
         for parking in decision.parked {
@@ -276,7 +275,7 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a task out of the stages, with everything that it is.
-    pub(super) fn park(&mut self, parking: Parking) -> Result<(), TrainerError> {
+    pub(super) fn park(&mut self, parking: Parking) -> Result<()> {
         let by = parking.by.and_then(|by| self.placed.tasks.name_of(by));
         if let Some(task) = self.placed.park(parking.task)? {
             self.log.emit(Event::Park {
@@ -290,9 +289,8 @@ impl<'a> Session<'a> {
     }
 
     /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
-    pub(super) fn interrupt(&mut self) -> Result<(), TrainerError> {
-        let (saver, mut moment) = self.saver();
-        saver.save_all(&mut moment)?;
+    pub(super) fn interrupt(&mut self) -> Result<()> {
+        self.moment().save_all()?;
         for task in self.placed.tasks.take_running() {
             self.conclude(task, Outcome::Interrupted);
         }
@@ -300,15 +298,11 @@ impl<'a> Session<'a> {
     }
 
     /// What ended the training, with what is left saved if that was an error.
-    pub(super) fn saved_if_it_failed(
-        &mut self,
-        trained: Result<(), TrainerError>,
-    ) -> Result<(), TrainerError> {
+    pub(super) fn saved_if_it_failed(&mut self, trained: Result<()>) -> Result<()> {
         trained.map_err(|error| {
             // A read that failed does not know why.
             let failure = self.placed.pipeline.failure();
-            let (saver, mut moment) = self.saver();
-            saver.rescue(&mut moment);
+            self.moment().rescue();
             failure.map_or(error, TrainerError::from)
         })
     }
@@ -317,9 +311,8 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`TrainerError::DirectoryGone`] if what it says was saved is not there.
-    pub(super) fn end(&mut self, forecasts: &Forecasts) -> Result<RunReport, TrainerError> {
-        let (_, moment) = self.saver();
-        moment.check_directory()?;
+    pub(super) fn end(&mut self, forecasts: &Forecasts) -> Result<RunReport> {
+        self.moment().check_directory()?;
         let interrupted = self.placed.tasks.any_interrupted();
         for task in self.placed.tasks.take_waiting() {
             self.conclude(task, Outcome::Interrupted);
@@ -357,7 +350,7 @@ fn directory(
     saved: Option<&SavedRun>,
     claim: Option<Claim>,
     numbered: bool,
-) -> Result<RunDirectory, TrainerError> {
+) -> Result<RunDirectory> {
     let text = config.to_yaml()?;
     if let Some(saved) = saved {
         let claim = claim.map_or_else(|| Claim::take(saved.directory()), Ok)?;

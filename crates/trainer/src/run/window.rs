@@ -4,11 +4,15 @@ use loraloom_pipeline::{
     executor::{Passes, StepOutcome, StepPlan, Steps},
     schedule::PipelineShape,
 };
-use loraloom_scheduler::{TaskId, TaskOutcome};
+use loraloom_scheduler::TaskId;
 
-use super::{Signals, iterations::Iterations, session::Session};
+use super::{
+    Signals,
+    iterations::Iterations,
+    session::{Ended, Session},
+};
 use crate::{
-    TrainerError,
+    Result, TrainerError,
     batch::{SubmittedIteration, plan_step},
     events::EventLog,
     save::Saver,
@@ -36,7 +40,7 @@ impl Steps for Window<'_, '_> {
     type Error = TrainerError;
 
     /// The first step is always taken: otherwise a run would not get on beside a busy source.
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, TrainerError> {
+    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>> {
         let begun = Instant::now();
         let renews = self.renew.is_some_and(|renew| begun >= renew);
         if step > 0 && (renews || self.signals.any() || !self.log.directory.is_there()) {
@@ -55,7 +59,7 @@ impl Steps for Window<'_, '_> {
         Ok(Some(plan))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, TrainerError> {
+    fn book(&mut self, outcome: StepOutcome) -> Result<bool> {
         self.iterations.book(&outcome, self.tasks, self.log);
         self.saver.poll(self.log);
         Ok(self.iterations.failures.is_empty())
@@ -69,7 +73,7 @@ impl Session<'_> {
         &mut self,
         signals: Signals<'_>,
         most: Option<usize>,
-    ) -> Result<Vec<(TaskId, TaskOutcome)>, TrainerError> {
+    ) -> Result<Vec<Ended>> {
         self.placed.restart_lost_steps();
         self.keep_snapshot()?;
         let most = most.map_or(LONGEST_WINDOW, |most| most.clamp(1, LONGEST_WINDOW));

@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::is_run;
-use crate::{TrainerError, error::on};
+use crate::{Result, TrainerError, error::on};
 
 const LOCK: &str = ".lock";
 
@@ -20,7 +20,7 @@ impl Claim {
     ///
     /// # Errors
     /// [`TrainerError::RunInUse`] if another process has it.
-    pub(crate) fn take(directory: &Path) -> Result<Self, TrainerError> {
+    pub(crate) fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK);
         let lock = on(&path, File::create(&path))?;
         match lock.try_lock() {
@@ -37,7 +37,7 @@ impl Claim {
 ///
 /// # Errors
 /// [`TrainerError::RunInUse`] if it is one.
-pub fn refuse_in_use(directory: &Path) -> Result<(), TrainerError> {
+pub fn refuse_in_use(directory: &Path) -> Result<()> {
     if is_run(directory) {
         Claim::take(directory)?;
     }

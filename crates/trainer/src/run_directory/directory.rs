@@ -8,7 +8,7 @@ use loraloom_model::{create_directories, create_directory, sync_directory};
 use serde::Serialize;
 
 use super::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, Claim, EVENTS_FILE, Identity};
-use crate::{TrainerError, error::on};
+use crate::{Result, TrainerError, error::on};
 
 /// The directory of one run, which nobody else writes to meanwhile.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl RunDirectory {
     /// Creates the directory, with the resolved configuration and an empty list of events. A
     /// directory that already holds a run is never touched, unless that ended before its first
     /// checkpoint: then there is nothing of it to lose, and nothing to go on from.
-    pub(crate) fn create(path: &Path, config: &str) -> Result<Self, TrainerError> {
+    pub(crate) fn create(path: &Path, config: &str) -> Result<Self> {
         on(path, create_directories(path))?;
         let exists = || TrainerError::RunExists {
             path: path.to_owned(),
@@ -90,7 +90,7 @@ impl RunDirectory {
 
     /// Goes on with the run in a directory. Events are appended; half a line that a killed process
     /// left is cut off.
-    pub(crate) fn resume(path: &Path, config: &str, claim: Claim) -> Result<Self, TrainerError> {
+    pub(crate) fn resume(path: &Path, config: &str, claim: Claim) -> Result<Self> {
         let events_path = path.join(EVENTS_FILE);
         let text = match fs::read(&events_path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -116,7 +116,7 @@ impl RunDirectory {
     }
 
     /// A directory with everything in it.
-    fn of(path: &Path, events: File, length: u64, claim: Claim) -> Result<Self, TrainerError> {
+    fn of(path: &Path, events: File, length: u64, claim: Claim) -> Result<Self> {
         let list = path.join(EVENTS_FILE);
         Ok(Self {
             path: path.to_owned(),
@@ -182,7 +182,7 @@ impl RunDirectory {
 }
 
 /// Has the directory hold a configuration, on the disk when this returns: a run is resumed by it.
-fn keep_config(directory: &Path, config: &str) -> Result<(), TrainerError> {
+fn keep_config(directory: &Path, config: &str) -> Result<()> {
     let path = directory.join(CONFIG_FILE);
     let next = directory.join(format!("{CONFIG_FILE}.tmp"));
     let write = || {

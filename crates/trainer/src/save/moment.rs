@@ -7,15 +7,16 @@ use super::{
     writer::{Part, Parts},
 };
 use crate::{
-    TrainerError,
+    Result, TrainerError,
     adapter::{ModelAdapter, on_host},
     checkpoint::{FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors},
     events::EventLog,
     tasks::{Placement, Snapshot, State, Task, Trials},
 };
 
-/// A run between two iterations, as it is saved.
+/// A run between two iterations, when it can be saved.
 pub(crate) struct Moment<'s, 'a> {
+    pub(crate) saver: &'s mut Saver<'a>,
     pub(crate) placed: &'s mut Placement,
     pub(crate) log: &'s mut EventLog<'a>,
     pub(crate) trials: &'s Trials,
@@ -47,7 +48,7 @@ impl Moment<'_, '_> {
     ///
     /// # Errors
     /// [`TrainerError::DirectoryGone`] if the run directory is not where it was.
-    pub(crate) fn check_directory(&self) -> Result<(), TrainerError> {
+    pub(crate) fn check_directory(&self) -> Result<()> {
         let directory = &self.log.directory;
         if directory.is_there() {
             return Ok(());
@@ -63,12 +64,7 @@ impl Moment<'_, '_> {
     }
 
     /// Sends a checkpoint of the run to a writer.
-    pub(super) fn send_checkpoint(
-        &self,
-        saver: &Saver<'_>,
-        writer: &mut Parts,
-        running: Running<'_>,
-    ) -> Result<(), TrainerError> {
+    pub(super) fn send_checkpoint(&self, writer: &mut Parts, running: Running<'_>) -> Result<()> {
         let tasks = &self.placed.tasks;
         let old = !tasks.held.is_empty() || !tasks.carried.is_empty();
         let reads = matches!(running, Running::Lost) || old;
@@ -127,10 +123,10 @@ impl Moment<'_, '_> {
             loraloom: env!("CARGO_PKG_VERSION").to_owned(),
             iteration,
             tokens,
-            seconds: saver.seconds(),
-            model: saver.model.to_owned(),
+            seconds: self.saver.seconds(),
+            model: self.saver.model.to_owned(),
             layers: self.placed.pipeline.config().num_hidden_layers,
-            config: saver.config.clone(),
+            config: self.saver.config.clone(),
             fair_shares: self.fair_shares(),
             tasks: records.collect(),
         };
@@ -149,7 +145,7 @@ impl Moment<'_, '_> {
     }
 
     /// Sends what a task has learnt, unless that was sent with its `last`.
-    fn send_tensors(&self, writer: &mut Parts, task: &Task) -> Result<(), TrainerError> {
+    fn send_tensors(&self, writer: &mut Parts, task: &Task) -> Result<()> {
         if writer.has_drafted(task.id, task.steps) {
             return Ok(());
         }
@@ -165,7 +161,7 @@ impl Moment<'_, '_> {
 }
 
 /// A task's tensors for the checkpoint; `states` is in the host's memory.
-pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors, TrainerError> {
+pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors> {
     let initial = task.initial.clone();
     Ok(Tensors::Adapter(states, initial.map(on_host).transpose()?))
 }
@@ -175,7 +171,7 @@ fn as_before(
     writer: &mut Parts,
     before: Option<&SavedRun>,
     queued: TaskRecord,
-) -> Result<TaskRecord, TrainerError> {
+) -> Result<TaskRecord> {
     let found = before.and_then(|before| {
         let mut tasks = before.record().tasks.iter();
         Some((before, tasks.find(|task| task.name == queued.name)?))

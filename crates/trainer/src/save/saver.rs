@@ -11,7 +11,7 @@ use super::{
     writer::{AdapterFiles, Before, Part, Parts, Writer},
 };
 use crate::{
-    Best, Event, TrainerError,
+    Best, Event, Result, TrainerError,
     adapter::{ModelAdapter, peft_config},
     checkpoint::config_value,
     events::EventLog,
@@ -59,11 +59,7 @@ pub(crate) struct Saver<'a> {
 
 impl<'a> Saver<'a> {
     /// Saves a run over the model of this digest, which took `seconds_before` in earlier parts.
-    pub(crate) fn new(
-        run: &'a RunConfig,
-        model: &'a str,
-        seconds_before: f64,
-    ) -> Result<Self, TrainerError> {
+    pub(crate) fn new(run: &'a RunConfig, model: &'a str, seconds_before: f64) -> Result<Self> {
         let keep = run.adapters.iter().map(|adapter| adapter.save.keep);
         Ok(Self {
             run,
@@ -155,7 +151,7 @@ impl<'a> Saver<'a> {
     }
 
     /// What was saved, if it was. The run goes on without it if it is the disk's fault.
-    fn attempt<T>(&mut self, saved: Result<T, TrainerError>) -> Option<T> {
+    fn attempt<T>(&mut self, saved: Result<T>) -> Option<T> {
         match saved {
             Ok(saved) => {
                 self.saved = true;
@@ -165,75 +161,6 @@ impl<'a> Saver<'a> {
             Err(error) => self.fatal = Some(error),
         }
         None
-    }
-
-    /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
-    pub(crate) fn save_last(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        id: TaskId,
-    ) -> Result<(), TrainerError> {
-        let states = self.copy_and_write_last(moment, id)?;
-        let (task, _) = moment.placed.running(id)?;
-        let (step, name) = (task.steps, task.config.name.clone());
-        let tensors = tensors(task, states)?;
-        self.writer(moment).draft((id, step), name, tensors);
-        Ok(())
-    }
-
-    /// Has a running adapter written as `best`, now that an evaluation is.
-    pub(crate) fn save_best(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        id: TaskId,
-        best: Best,
-    ) -> Result<(), TrainerError> {
-        // Knows first what became of the one before.
-        self.writer(moment);
-        let task = moment.placed.tasks.get_mut(id);
-        let before = task.and_then(|task| task.best.replace(best));
-        self.copy_and_write(moment, id, Before::Best(before))
-            .map(drop)
-    }
-
-    /// Writes a running adapter as `last` at once. Returns whether the disk took it.
-    pub(crate) fn save_now(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        id: TaskId,
-    ) -> Result<bool, TrainerError> {
-        self.copy_and_write_last(moment, id)?;
-        self.wait_for_writer(moment);
-        self.check()?;
-        let (task, _) = moment.placed.running(id)?;
-        Ok(task.saved_steps == Some(task.steps))
-    }
-
-    fn copy_and_write_last(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        id: TaskId,
-    ) -> Result<ModelAdapter, TrainerError> {
-        self.writer(moment);
-        let task = moment.placed.tasks.get_mut(id);
-        let before = task.and_then(|task| task.saved_steps.replace(task.steps));
-        self.ask();
-        self.copy_and_write(moment, id, Before::Last(before))
-    }
-
-    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
-    fn copy_and_write(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        id: TaskId,
-        before: Before,
-    ) -> Result<ModelAdapter, TrainerError> {
-        moment.check_directory()?;
-        let states = moment.placed.copy(id)?;
-        let (task, _) = moment.placed.running(id)?;
-        let part = self.files(moment.log, task, states.clone(), before);
-        self.writer(moment).send(part);
-        Ok(states)
     }
 
     /// An adapter as it is to be written.
@@ -253,151 +180,7 @@ impl<'a> Saver<'a> {
         Part::Adapter(files, Box::new(config), states)
     }
 
-    /// Has every adapter written that has moved on since it was last written.
-    pub(crate) fn save_begun(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
-        self.writer(moment);
-        let is_unsaved = |task: &Task| task.saved_steps != Some(task.steps);
-        let running = moment.placed.tasks.running();
-        let running = running.filter(|task| is_unsaved(task)).map(|task| task.id);
-        for id in running.collect::<Vec<_>>() {
-            self.save_last(moment, id)?;
-        }
-        let parked = moment.placed.tasks.waiting();
-        let parked = parked.filter(|task| task.steps > 0 && is_unsaved(task));
-        for id in parked.map(|task| task.id).collect::<Vec<_>>() {
-            let Some(task) = moment.placed.tasks.get_mut(id) else {
-                continue;
-            };
-            let State::Parked(states) = &task.state else {
-                continue;
-            };
-            let (states, before) = (states.clone(), task.saved_steps.replace(task.steps));
-            let part = self.files(moment.log, task, states, Before::Last(before));
-            self.writer(moment).send(part);
-        }
-        Ok(())
-    }
-
-    /// Tells what could not be saved, and begins to write what is to be written at this moment.
-    ///
-    /// # Errors
-    /// [`TrainerError::SavesFailed`] if that has happened too often.
-    pub(crate) fn settle(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
-        moment.check_directory()?;
-        self.poll(moment.log);
-        self.take_all_back(&mut moment.placed.tasks);
-        self.check()?;
-        let saved = std::mem::take(&mut self.saved);
-        if let Some(problem) = self.report_problems(moment.log) {
-            self.failures += 1;
-            let times = self.failures;
-            if times >= MOST_FAILURES {
-                return Err(TrainerError::SavesFailed { times, problem });
-            }
-        } else if saved {
-            self.failures = 0;
-        }
-        self.start_writing(moment, Running::There)
-    }
-
-    /// As [`settle`](Self::settle), when everything is written.
-    ///
-    /// # Errors
-    /// As [`settle`](Self::settle).
-    pub(crate) fn settle_now(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
-        self.settle(moment)?;
-        self.wait_for_writer(moment);
-        self.settle(moment)
-    }
-
-    /// Saves all that has begun, and a checkpoint, at the end of a run. Earlier failures are only
-    /// reported: everything is saved again.
-    ///
-    /// # Errors
-    /// [`TrainerError::SavesFailed`] if anything could not be saved.
-    pub(crate) fn save_all(&mut self, moment: &mut Moment<'_, '_>) -> Result<(), TrainerError> {
-        self.wait_for_writer(moment);
-        self.report_problems(moment.log);
-        self.save_begun(moment)?;
-        self.ask();
-        self.start_writing(moment, Running::There)?;
-        self.wait_for_writer(moment);
-        self.check()?;
-        let times = self.failures + 1;
-        match self.report_problems(moment.log) {
-            Some(problem) => Err(TrainerError::SavesFailed { times, problem }),
-            None => Ok(()),
-        }
-    }
-
-    /// What writes at this moment. What was saved before is written first, and what became of it known.
-    fn writer(&mut self, moment: &mut Moment<'_, '_>) -> &mut Parts {
-        if self.writer.as_ref().is_some_and(Writer::is_closed) {
-            self.wait(moment.log);
-        }
-        self.take_all_back(&mut moment.placed.tasks);
-        let (iteration, keep) = (moment.iteration, self.keep);
-        let start = || Writer::start(moment.log.directory.checkpoints(), iteration, keep);
-        let parts = self.writer.get_or_insert_with(start).parts();
-        parts.room = room(self.limit, moment.bytes_predicted);
-        parts
-    }
-
-    /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
-    /// then.
-    fn start_writing(
-        &mut self,
-        moment: &mut Moment<'_, '_>,
-        running: Running<'_>,
-    ) -> Result<(), TrainerError> {
-        moment.check_directory()?;
-        if std::mem::take(&mut self.due) {
-            self.writer(moment);
-            if let Some(mut writer) = self.writer.take() {
-                let sent = moment.send_checkpoint(self, writer.parts(), running);
-                let writing = writer.writing();
-                self.writer = Some(writer);
-                sent?;
-                self.written_at = Some(moment.iteration);
-                if let Some(standby) = &self.standby {
-                    standby.has_begun(writing);
-                }
-            }
-        }
-        if let Some(writer) = &mut self.writer {
-            writer.close();
-        }
-        Ok(())
-    }
-
-    /// Has a stop inside a step write this snapshot, unless the newest checkpoint is as new.
-    pub(crate) fn stand_by(
-        &self,
-        moment: &Moment<'_, '_>,
-        snapshot: &Snapshot,
-    ) -> Result<(), TrainerError> {
-        let is_written = self.written_at == Some(snapshot.iteration);
-        let Some(standby) = self.standby.as_ref().filter(|_| !is_written) else {
-            return Ok(());
-        };
-        let (mut sender, parts) = Parts::new();
-        moment.send_checkpoint(self, &mut sender, Running::Kept(snapshot))?;
-        standby.keep(Kept {
-            parent: moment.log.directory.checkpoints(),
-            iteration: snapshot.iteration,
-            keep: self.keep,
-            parts,
-        });
-        Ok(())
-    }
-
-    /// Waits for what is being written.
-    pub(crate) fn wait_for_writer(&mut self, moment: &mut Moment<'_, '_>) {
-        self.wait(moment.log);
-        self.take_all_back(&mut moment.placed.tasks);
-    }
-
-    fn check(&mut self) -> Result<(), TrainerError> {
+    fn check(&mut self) -> Result<()> {
         self.fatal.take().map_or(Ok(()), Err)
     }
 
@@ -409,19 +192,205 @@ impl<'a> Saver<'a> {
         }
         problems.pop()
     }
+}
+
+impl Moment<'_, '_> {
+    /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
+    pub(crate) fn save_last(&mut self, id: TaskId) -> Result<()> {
+        let states = self.copy_and_write_last(id)?;
+        let (task, _) = self.placed.running(id)?;
+        let (step, name) = (task.steps, task.config.name.clone());
+        let tensors = tensors(task, states)?;
+        self.writer().draft((id, step), name, tensors);
+        Ok(())
+    }
+
+    /// Has a running adapter written as `best`, now that an evaluation is.
+    pub(crate) fn save_best(&mut self, id: TaskId, best: Best) -> Result<()> {
+        // Knows first what became of the one before.
+        self.writer();
+        let task = self.placed.tasks.get_mut(id);
+        let before = task.and_then(|task| task.best.replace(best));
+        self.copy_and_write(id, Before::Best(before)).map(drop)
+    }
+
+    /// Writes a running adapter as `last` at once. Returns whether the disk took it.
+    pub(crate) fn save_now(&mut self, id: TaskId) -> Result<bool> {
+        self.copy_and_write_last(id)?;
+        self.wait_for_writer();
+        self.saver.check()?;
+        let (task, _) = self.placed.running(id)?;
+        Ok(task.saved_steps == Some(task.steps))
+    }
+
+    fn copy_and_write_last(&mut self, id: TaskId) -> Result<ModelAdapter> {
+        self.writer();
+        let task = self.placed.tasks.get_mut(id);
+        let before = task.and_then(|task| task.saved_steps.replace(task.steps));
+        self.saver.ask();
+        self.copy_and_write(id, Before::Last(before))
+    }
+
+    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
+    fn copy_and_write(&mut self, id: TaskId, before: Before) -> Result<ModelAdapter> {
+        self.check_directory()?;
+        let states = self.placed.copy(id)?;
+        let (task, _) = self.placed.running(id)?;
+        let part = self.saver.files(self.log, task, states.clone(), before);
+        self.writer().send(part);
+        Ok(states)
+    }
+
+    /// Has every adapter written that has moved on since it was last written.
+    pub(crate) fn save_begun(&mut self) -> Result<()> {
+        self.writer();
+        let is_unsaved = |task: &Task| task.saved_steps != Some(task.steps);
+        let running = self.placed.tasks.running();
+        let running = running.filter(|task| is_unsaved(task)).map(|task| task.id);
+        for id in running.collect::<Vec<_>>() {
+            self.save_last(id)?;
+        }
+        let parked = self.placed.tasks.waiting();
+        let parked = parked.filter(|task| task.steps > 0 && is_unsaved(task));
+        for id in parked.map(|task| task.id).collect::<Vec<_>>() {
+            let Some(task) = self.placed.tasks.get_mut(id) else {
+                continue;
+            };
+            let State::Parked(states) = &task.state else {
+                continue;
+            };
+            let (states, before) = (states.clone(), task.saved_steps.replace(task.steps));
+            let part = self
+                .saver
+                .files(self.log, task, states, Before::Last(before));
+            self.writer().send(part);
+        }
+        Ok(())
+    }
+
+    /// Tells what could not be saved, and begins to write what is to be written at this moment.
+    ///
+    /// # Errors
+    /// [`TrainerError::SavesFailed`] if that has happened too often.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.check_directory()?;
+        self.saver.poll(self.log);
+        self.saver.take_all_back(&mut self.placed.tasks);
+        self.saver.check()?;
+        let saved = std::mem::take(&mut self.saver.saved);
+        if let Some(problem) = self.saver.report_problems(self.log) {
+            self.saver.failures += 1;
+            let times = self.saver.failures;
+            if times >= MOST_FAILURES {
+                return Err(TrainerError::SavesFailed { times, problem });
+            }
+        } else if saved {
+            self.saver.failures = 0;
+        }
+        self.start_writing(Running::There)
+    }
+
+    /// As [`settle`](Self::settle), when everything is written.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub(crate) fn settle_now(&mut self) -> Result<()> {
+        self.settle()?;
+        self.wait_for_writer();
+        self.settle()
+    }
+
+    /// Saves all that has begun, and a checkpoint, at the end of a run. Earlier failures are only
+    /// reported: everything is saved again.
+    ///
+    /// # Errors
+    /// [`TrainerError::SavesFailed`] if anything could not be saved.
+    pub(crate) fn save_all(&mut self) -> Result<()> {
+        self.wait_for_writer();
+        self.saver.report_problems(self.log);
+        self.save_begun()?;
+        self.saver.ask();
+        self.start_writing(Running::There)?;
+        self.wait_for_writer();
+        self.saver.check()?;
+        let times = self.saver.failures + 1;
+        match self.saver.report_problems(self.log) {
+            Some(problem) => Err(TrainerError::SavesFailed { times, problem }),
+            None => Ok(()),
+        }
+    }
+
+    /// What writes at this moment. What was saved before is written first, and what became of it known.
+    fn writer(&mut self) -> &mut Parts {
+        if self.saver.writer.as_ref().is_some_and(Writer::is_closed) {
+            self.saver.wait(self.log);
+        }
+        self.saver.take_all_back(&mut self.placed.tasks);
+        let (iteration, keep) = (self.iteration, self.saver.keep);
+        let start = || Writer::start(self.log.directory.checkpoints(), iteration, keep);
+        let parts = self.saver.writer.get_or_insert_with(start).parts();
+        parts.room = room(self.saver.limit, self.bytes_predicted);
+        parts
+    }
+
+    /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
+    /// then.
+    fn start_writing(&mut self, running: Running<'_>) -> Result<()> {
+        self.check_directory()?;
+        if std::mem::take(&mut self.saver.due) {
+            self.writer();
+            if let Some(mut writer) = self.saver.writer.take() {
+                let sent = self.send_checkpoint(writer.parts(), running);
+                let writing = writer.writing();
+                self.saver.writer = Some(writer);
+                sent?;
+                self.saver.written_at = Some(self.iteration);
+                if let Some(standby) = &self.saver.standby {
+                    standby.has_begun(writing);
+                }
+            }
+        }
+        if let Some(writer) = &mut self.saver.writer {
+            writer.close();
+        }
+        Ok(())
+    }
+
+    /// Has a stop inside a step write this snapshot, unless the newest checkpoint is as new.
+    pub(crate) fn stand_by(&self, snapshot: &Snapshot) -> Result<()> {
+        let is_written = self.saver.written_at == Some(snapshot.iteration);
+        let Some(standby) = self.saver.standby.as_ref().filter(|_| !is_written) else {
+            return Ok(());
+        };
+        let (mut sender, parts) = Parts::new();
+        self.send_checkpoint(&mut sender, Running::Kept(snapshot))?;
+        standby.keep(Kept {
+            parent: self.log.directory.checkpoints(),
+            iteration: snapshot.iteration,
+            keep: self.saver.keep,
+            parts,
+        });
+        Ok(())
+    }
+
+    /// Waits for what is being written.
+    pub(crate) fn wait_for_writer(&mut self) {
+        self.saver.wait(self.log);
+        self.saver.take_all_back(&mut self.placed.tasks);
+    }
 
     /// Writes a checkpoint with what is left of a run that lost a stage: running tasks as the last
     /// checkpoint has them, parked ones as they are. Nothing is written if nothing is parked.
-    pub(crate) fn rescue(&mut self, moment: &mut Moment<'_, '_>) {
-        self.wait_for_writer(moment);
-        if moment.placed.tasks.waiting().any(|task| task.steps > 0) {
-            self.ask();
-            if let Err(error) = self.start_writing(moment, Running::Lost) {
-                self.problems.push(error.to_string());
+    pub(crate) fn rescue(&mut self) {
+        self.wait_for_writer();
+        if self.placed.tasks.waiting().any(|task| task.steps > 0) {
+            self.saver.ask();
+            if let Err(error) = self.start_writing(Running::Lost) {
+                self.saver.problems.push(error.to_string());
             }
-            self.wait_for_writer(moment);
+            self.wait_for_writer();
         }
-        self.report_problems(moment.log);
+        self.saver.report_problems(self.log);
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::writer::{Pending, write_pending};
-use crate::TrainerError;
+use crate::Result;
 
 /// Lets another thread save a run that is asked to stop and is inside a long step.
 ///
@@ -44,7 +44,7 @@ impl Standby {
     ///
     /// # Errors
     /// If the checkpoint cannot be written.
-    pub fn take_over(&self) -> Option<Result<(), TrainerError>> {
+    pub fn take_over(&self) -> Option<Result<()>> {
         let mut state = self.state();
         if !state.computes {
             return None;
@@ -86,7 +86,7 @@ impl Standby {
 }
 
 impl Kept {
-    fn write(self) -> Result<(), TrainerError> {
+    fn write(self) -> Result<()> {
         let written = write_pending(&self.parent, self.iteration, self.keep, &self.parts);
         let checkpoint = written.checkpoint.map(|checkpoint| checkpoint.path);
         checkpoint.transpose().map(drop)

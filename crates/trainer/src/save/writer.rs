@@ -12,7 +12,7 @@ use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::{Learnt, TaskId};
 
 use crate::{
-    Best, TrainerError,
+    Best, Result, TrainerError,
     adapter::{ModelAdapter, bytes_of, to_peft},
     checkpoint::{BestRecord, Draft, RunRecord, Tensors},
 };
@@ -54,7 +54,7 @@ pub(crate) enum Before {
 /// What was tried to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    pub(crate) adapters: Vec<(AdapterFiles, Result<(), TrainerError>)>,
+    pub(crate) adapters: Vec<(AdapterFiles, Result<()>)>,
     pub(crate) checkpoint: Option<WrittenCheckpoint>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct WrittenCheckpoint {
     /// Names of the tasks in it that train, with their steps.
     pub(crate) steps: Vec<(String, usize)>,
     /// Where it is.
-    pub(crate) path: Result<PathBuf, TrainerError>,
+    pub(crate) path: Result<PathBuf>,
 }
 
 /// Parts that were sent, with their bytes, and where to say of how many bytes are done with.

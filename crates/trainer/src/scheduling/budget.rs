@@ -13,44 +13,28 @@ pub(crate) const POOL_PAGE_BYTES: u64 = 64 << 20;
 /// What an allocator rounds up to is nothing beside a tensor.
 pub(crate) const HOST_PAGE_BYTES: u64 = 1 << 20;
 
-/// What stages have on one device before any task has its place.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Residents<'a> {
-    pub(crate) model: &'a LlamaConfig,
-    /// Layers of each stage.
-    pub(crate) layers: &'a [StageLayers],
-    pub(crate) gradient_checkpointing: bool,
-    /// Bytes in use.
-    pub(crate) in_use: u64,
-    /// Pages in which memory is given out.
-    pub(crate) page_bytes: u64,
-}
-
-impl Residents<'_> {
-    /// What the device has room for, of which `limit` bytes may be used. Where groups have different
-    /// layers there, every one is taken to have the most.
-    pub(crate) fn room(&self, device: String, limit: u64) -> DeviceRoom {
-        let most = |count: &dyn Fn(&Range<usize>) -> usize| -> usize {
-            let partitions = self.layers.iter().map(|stage| stage.by_partition().len());
-            let of = |group| {
-                let layers = self.layers.iter().map(|stage| stage.of_group(group));
-                layers.map(|layers| count(&layers)).sum::<usize>()
-            };
-            let counts = (0..partitions.max().unwrap_or(0)).map(of);
-            counts.max().unwrap_or(0)
+/// The share of every adapter on a device whose stages have these layers, and the bytes of activations that
+/// a token is estimated to take there. Where groups have different layers, every one is taken to have the
+/// most.
+pub(crate) fn shares(
+    model: &LlamaConfig,
+    stages: &[StageLayers],
+    gradient_checkpointing: bool,
+) -> (f64, f64) {
+    let most = |count: &dyn Fn(&Range<usize>) -> usize| -> usize {
+        let partitions = stages.iter().map(|stage| stage.by_partition().len());
+        let of = |group| {
+            stages
+                .iter()
+                .map(|stage| count(&stage.of_group(group)))
+                .sum()
         };
-        let held = most(&Range::len);
-        let per_token =
-            most(&|layers| most_bytes_per_token(self.model, layers, self.gradient_checkpointing));
-        DeviceRoom {
-            device,
-            limit_bytes: limit,
-            fixed_bytes: self.in_use,
-            adapter_share: held as f64 / self.model.num_hidden_layers as f64,
-            bytes_per_token: per_token as f64,
-            page_bytes: self.page_bytes,
-        }
-    }
+        let counts = (0..partitions.max().unwrap_or(0)).map(of);
+        counts.max().unwrap_or(0)
+    };
+    let held = most(&Range::len);
+    let bytes = most(&|layers| most_bytes_per_token(model, layers, gradient_checkpointing));
+    (held as f64 / model.num_hidden_layers as f64, bytes as f64)
 }
 
 /// The devices of this process that stages are on, each once, with the layers of its stages. Nothing is
@@ -90,14 +74,16 @@ pub(crate) fn rooms(
             // Without the counting allocator nothing is measured on the CPU.
             let measured = device != Device::flex() || HostMemory::counted().is_some();
             let limit = allowed(limit, has).filter(|_| measured).unwrap_or(u64::MAX);
-            let residents = Residents {
-                model: pipeline.config(),
-                layers: &layers,
-                gradient_checkpointing,
-                in_use,
+            let (adapter_share, bytes_per_token) =
+                shares(pipeline.config(), &layers, gradient_checkpointing);
+            DeviceRoom {
+                device: device_name(&device),
+                limit_bytes: limit,
+                fixed_bytes: in_use,
+                adapter_share,
+                bytes_per_token,
                 page_bytes,
-            };
-            residents.room(device_name(&device), limit)
+            }
         })
         .collect()
 }

@@ -5,8 +5,8 @@ mod device_room;
 mod scheduler;
 
 pub(crate) use budget::{
-    HOST_PAGE_BYTES, POOL_PAGE_BYTES, Residents, allowed, devices, limit_warnings, measured,
-    memories, rooms,
+    HOST_PAGE_BYTES, POOL_PAGE_BYTES, allowed, devices, limit_warnings, measured, memories, rooms,
+    shares,
 };
 pub use device_room::DeviceRoom;
 pub(crate) use scheduler::scheduler;

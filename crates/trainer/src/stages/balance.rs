@@ -13,7 +13,7 @@ use loraloom_pipeline::{
     PartCosts, PartitionError, Partitions, PipelineError, simulate::PassCosts, stagger,
 };
 
-use crate::TrainerError;
+use crate::Result;
 
 /// About what a micro-batch of a run is.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub(crate) fn spread(
     stages: usize,
     typical: TypicalMicrobatch,
     measure_on: Option<(&Device, FloatDType)>,
-) -> Result<Partitions, TrainerError> {
+) -> Result<Partitions> {
     let mut costs = estimated(config, model);
     let layers = model.num_hidden_layers;
     let balance = &config.pipeline.balance;

@@ -2,7 +2,7 @@ use burn::tensor::{Device, FloatDType};
 use loraloom_config::DtypeChoice;
 use loraloom_model::TensorDtype;
 
-use crate::TrainerError;
+use crate::{Result, TrainerError};
 
 /// The type of frozen weights and activations on a device, for weights that are stored as `stored`.
 /// `auto` is `float32` on the CPU, whose matrix products are fastest in it, and the stored type where
@@ -14,7 +14,7 @@ pub fn resolve_dtype(
     choice: DtypeChoice,
     device: &Device,
     stored: Option<TensorDtype>,
-) -> Result<FloatDType, TrainerError> {
+) -> Result<FloatDType> {
     let cpu = *device == Device::flex();
     resolve_for(choice, cpu, |dtype| device.supports_dtype(dtype), stored)
 }
@@ -25,7 +25,7 @@ pub(crate) fn resolve_for(
     cpu: bool,
     supports: impl Fn(FloatDType) -> bool,
     stored: Option<TensorDtype>,
-) -> Result<FloatDType, TrainerError> {
+) -> Result<FloatDType> {
     let (dtype, name) = match choice {
         DtypeChoice::Float32 => (FloatDType::F32, "float32"),
         DtypeChoice::Bfloat16 => (FloatDType::BF16, "bfloat16"),

@@ -10,6 +10,8 @@ use loraloom_pipeline::{Partitions, PipelineError, PipelineStage, Stage};
 use super::dtype::resolve_dtype;
 #[cfg(feature = "remote")]
 use super::dtype::resolve_for;
+use crate::Result;
+#[cfg(feature = "remote")]
 use crate::TrainerError;
 
 /// The location of a stage, with its device opened.
@@ -37,7 +39,7 @@ impl StageLoader<'_> {
         not(feature = "remote"),
         expect(clippy::unused_self, reason = "this build reaches no workers")
     )]
-    pub(crate) fn reach(&self, stages: &[OpenedStage]) -> Result<Vec<ReachedStage>, TrainerError> {
+    pub(crate) fn reach(&self, stages: &[OpenedStage]) -> Result<Vec<ReachedStage>> {
         #[cfg(feature = "remote")]
         let controller = if self.config.pipeline.has_workers() {
             Some(self.controller()?)
@@ -64,7 +66,7 @@ impl StageLoader<'_> {
     }
 
     #[cfg(feature = "remote")]
-    fn controller(&self) -> Result<Controller, TrainerError> {
+    fn controller(&self) -> Result<Controller> {
         let settings = &self.config.pipeline;
         let path = settings.token_file.as_ref().ok_or(TrainerError::NoToken)?;
         let token = std::fs::read_to_string(path).map_err(|source| TrainerError::Token {
@@ -76,7 +78,7 @@ impl StageLoader<'_> {
     }
 
     /// The type for all stages; with `auto`, `float32` where they differ.
-    pub(crate) fn dtype(&self, reached: &[ReachedStage]) -> Result<FloatDType, TrainerError> {
+    pub(crate) fn dtype(&self, reached: &[ReachedStage]) -> Result<FloatDType> {
         let chosen = reached.iter().map(|stage| self.dtype_at(stage));
         let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
         chosen.dedup();
@@ -86,7 +88,7 @@ impl StageLoader<'_> {
         }
     }
 
-    fn dtype_at(&self, stage: &ReachedStage) -> Result<FloatDType, TrainerError> {
+    fn dtype_at(&self, stage: &ReachedStage) -> Result<FloatDType> {
         let (choice, stored): (DtypeChoice, _) = (self.config.dtype, self.checkpoint.dtype());
         match stage {
             ReachedStage::Device(device) => resolve_dtype(choice, device, stored),
@@ -104,7 +106,7 @@ impl StageLoader<'_> {
         reached: Vec<ReachedStage>,
         partitions: &Partitions,
         dtype: FloatDType,
-    ) -> Result<Vec<Box<dyn PipelineStage>>, TrainerError> {
+    ) -> Result<Vec<Box<dyn PipelineStage>>> {
         let mut stages = BTreeMap::new();
         let loaded = thread::scope(|scope| {
             #[cfg(not(feature = "remote"))]

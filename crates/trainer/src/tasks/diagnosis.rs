@@ -5,7 +5,7 @@ use loraloom_config::AdapterConfig;
 use loraloom_model::{LayerAdapter, Projection, to_host};
 
 use super::Task;
-use crate::TrainerError;
+use crate::Result;
 
 /// Beyond this `lora_alpha / r` may be what makes losses and first steps too large.
 const LARGE_SCALE: f64 = 64.0;
@@ -31,11 +31,12 @@ pub(crate) fn unmoved(
     task: &Task,
     before: &[LayerAdapter],
     after: &[LayerAdapter],
-) -> Result<Option<String>, TrainerError> {
+) -> Result<Option<String>> {
     let factors = factors(before, after)?;
-    if factors.is_empty() {
-        return Ok(None);
-    }
+    Ok((!factors.is_empty()).then(|| why_unmoved(task, &factors)))
+}
+
+fn why_unmoved(task: &Task, factors: &[Unmoved]) -> String {
     let train = &task.config.train;
     let rate = train.learning_rate;
     let losses = match task.first_loss.zip(task.last_loss) {
@@ -44,41 +45,41 @@ pub(crate) fn unmoved(
     };
     let (clip, epsilon) = (train.max_grad_norm, train.adam_epsilon);
     if clip > 0.0 && clip <= epsilon && epsilon <= LARGE_EPSILON {
-        return Ok(Some(format!(
+        return format!(
             "the weights do not move ({losses}): `train.max_grad_norm` {clip:?} scales gradients \
              below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to leave them as they are"
-        )));
+        );
     }
     let dropout = task.config.lora.lora_dropout;
     if 1.0 - dropout < LEAST_KEPT && !factors.iter().any(|factor| factor.reached) {
-        return Ok(Some(format!(
+        return format!(
             "the weights do not move ({losses}): `lora.lora_dropout` {dropout:?} leaves the adapter \
              no input; lower it"
-        )));
+        );
     }
     let rounded = |factor: &Unmoved| rate < f64::from(factor.largest * f32::EPSILON);
     if factors.iter().all(rounded) {
-        return Ok(Some(format!(
+        return format!(
             "the weights do not move ({losses}): a learning rate of {rate:?} changes them by less \
              than float32 tells apart; raise `train.learning_rate`"
-        )));
+        );
     }
     let unreached = |factor: &&Unmoved| !factor.reached && !factor.other_moved;
     if let Some(names) = named(factors.iter().filter(unreached)) {
-        return Ok(Some(format!("no training reaches {names}")));
+        return format!("no training reaches {names}");
     }
     if epsilon > LARGE_EPSILON {
-        return Ok(Some(format!(
+        return format!(
             "the weights do not move ({losses}): `train.adam_epsilon` {epsilon:?} is far above their \
              gradients; lower it"
-        )));
+        );
     }
     let names = named(factors.iter()).unwrap_or_default();
-    Ok(Some(format!(
+    format!(
         "the first step was too large ({losses}, at a learning rate of {rate:?}): it leaves no \
          gradient to {names}; {}",
         lower(&task.config)
-    )))
+    )
 }
 
 /// Why the loss, or the norm of the gradient, of a task's next step is not a number.
@@ -117,7 +118,7 @@ fn scale(config: &AdapterConfig) -> f64 {
     lora.lora_alpha / if lora.use_rslora { rank.sqrt() } else { rank }
 }
 
-fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmoved>, TrainerError> {
+fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmoved>> {
     let mut factors = Vec::new();
     for (layer, (before, after)) in before.iter().zip(after).enumerate() {
         for (projection, (before, after)) in

@@ -5,7 +5,7 @@ use loraloom_model::LlamaConfig;
 use loraloom_scheduler::Load;
 
 use super::TaskFactory;
-use crate::TrainerError;
+use crate::Result;
 
 /// An adapter's training, before anything is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Inspected {
 /// As [`Run::prepare`].
 ///
 /// [`Run::prepare`]: crate::Run::prepare
-pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>), TrainerError> {
+pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>)> {
     let model = LlamaConfig::from_directory(&config.model)?;
     let factory = TaskFactory {
         model: &model,

@@ -15,7 +15,6 @@ mod trials;
 
 #[cfg(test)]
 pub(crate) use cursor::Cursor;
-pub(crate) use cursor::Part;
 pub(crate) use diagnosis::{not_finite, unmoved};
 pub use inspect::{Inspected, inspect};
 pub use oddities::{odd_beginning, odd_rank, odd_settings};
@@ -26,5 +25,5 @@ pub(crate) use reader::{ReadTask, Reader};
 pub(crate) use rows::RowCache;
 pub(crate) use snapshot::{Rewind, Snapshot};
 pub(crate) use table::{Place, Tasks};
-pub(crate) use task::{State, StepRows, Task, TaskData};
+pub(crate) use task::{State, StepRows, SubmittedStep, Task, TaskData};
 pub(crate) use trials::{Trial, Trials};

@@ -89,17 +89,11 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
             different.push(format!("{key} {theirs} instead of {ours}"));
         }
     };
+    let alphas = (lora.lora_alpha, peft.lora_alpha);
+    let rslora = (lora.use_rslora, peft.use_rslora);
     compare("r", lora.r.to_string(), peft.r.to_string());
-    compare(
-        "lora_alpha",
-        lora.lora_alpha.to_string(),
-        peft.lora_alpha.to_string(),
-    );
-    compare(
-        "use_rslora",
-        lora.use_rslora.to_string(),
-        peft.use_rslora.to_string(),
-    );
+    compare("lora_alpha", alphas.0.to_string(), alphas.1.to_string());
+    compare("use_rslora", rslora.0.to_string(), rslora.1.to_string());
     let theirs = match &peft.target_modules {
         TargetModules::AllLinear => sorted(Projection::ALL.map(Projection::name)),
         other => listed(other),

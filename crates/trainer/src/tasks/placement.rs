@@ -8,7 +8,7 @@ use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 
 use super::{Place, Rewind, Snapshot, State, Task, Tasks};
 use crate::{
-    TrainerError,
+    Result, TrainerError,
     adapter::{ModelAdapter, fresh, on_host},
 };
 
@@ -33,7 +33,7 @@ impl Placement {
     ///
     /// # Errors
     /// [`TrainerError::Decision`] if it does not run.
-    pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, Place), TrainerError> {
+    pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, Place)> {
         let running = self.tasks.get(id).zip(self.tasks.place(id));
         running.ok_or_else(|| TrainerError::Decision {
             problem: format!("{id} does not run"),
@@ -41,13 +41,13 @@ impl Placement {
     }
 
     /// A copy of a running task's adapter in the host's memory, which the optimizer does not change.
-    pub(crate) fn copy(&self, id: TaskId) -> Result<ModelAdapter, TrainerError> {
+    pub(crate) fn copy(&self, id: TaskId) -> Result<ModelAdapter> {
         let (_, place) = self.running(id)?;
         Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?)
     }
 
     /// Takes out a task that ends, with or without a place. `None` if there is no such task.
-    pub(crate) fn remove(&mut self, id: TaskId) -> Result<Option<Task>, TrainerError> {
+    pub(crate) fn remove(&mut self, id: TaskId) -> Result<Option<Task>> {
         if let Some(place) = self.tasks.place(id) {
             self.pipeline.remove(place.group, place.slot)?;
             self.tasks.leave(id);
@@ -56,7 +56,7 @@ impl Placement {
     }
 
     /// Takes a running task out of the stages, with its adapter and moments. `None` if it does not run.
-    pub(crate) fn park(&mut self, id: TaskId) -> Result<Option<&Task>, TrainerError> {
+    pub(crate) fn park(&mut self, id: TaskId) -> Result<Option<&Task>> {
         let Some(place) = self.tasks.place(id) else {
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl Placement {
     }
 
     /// The adapter that a task without a place begins or goes on with.
-    pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>, TrainerError> {
+    pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>> {
         let Some(task) = self.tasks.get_mut(id) else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl Placement {
     ///
     /// # Errors
     /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs.
-    pub(crate) fn groups_of(&self, decision: &Decision) -> Result<Vec<Vec<TaskId>>, TrainerError> {
+    pub(crate) fn groups_of(&self, decision: &Decision) -> Result<Vec<Vec<TaskId>>> {
         let refuse = |problem: String| Err(TrainerError::Decision { problem });
         let mut running: BTreeSet<TaskId> = self.tasks.running_ids().into_iter().collect();
         for Parking { task, .. } in &decision.parked {
@@ -130,7 +130,7 @@ impl Placement {
         &mut self,
         wanted: &[Vec<TaskId>],
         mut coming: BTreeMap<TaskId, ModelAdapter>,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         let groups = wanted.len().max(self.tasks.groups().len());
         self.pipeline.reserve_groups(groups)?;
         self.renumber(wanted, groups)?;
@@ -158,7 +158,7 @@ impl Placement {
     }
 
     /// Exchanges whole groups where that leaves fewer tasks to be moved.
-    fn renumber(&mut self, wanted: &[Vec<TaskId>], groups: usize) -> Result<(), TrainerError> {
+    fn renumber(&mut self, wanted: &[Vec<TaskId>], groups: usize) -> Result<()> {
         for (group, target) in wanted.iter().enumerate() {
             let count = |from: usize| {
                 let stays = staying(self.tasks.ids(from), target);
@@ -189,14 +189,14 @@ impl Placement {
     }
 
     /// A copy of the running tasks as they are after `iteration`.
-    pub(crate) fn snapshot(&self, iteration: u64, tokens: u64) -> Result<Snapshot, TrainerError> {
+    pub(crate) fn snapshot(&self, iteration: u64, tokens: u64) -> Result<Snapshot> {
         let copy = |task: &Task| {
             let mut copy = task.clone();
             copy.state = State::Parked(self.copy(task.id)?);
             Ok(copy)
         };
         let tasks = self.tasks.running().map(copy);
-        let tasks = tasks.collect::<Result<_, TrainerError>>()?;
+        let tasks = tasks.collect::<Result<_>>()?;
         let groups = self.tasks.groups().to_vec();
         Ok(Snapshot::new(iteration, tokens, groups, tasks))
     }
@@ -207,7 +207,7 @@ impl Placement {
         &mut self,
         Rewind { snapshot, arrivals }: &Rewind,
         state: impl Fn(TaskId) -> Option<TaskState>,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         for (group, members) in self.tasks.groups().iter().enumerate() {
             for slot in (0..members.len()).rev() {
                 self.pipeline.remove(group, slot)?;

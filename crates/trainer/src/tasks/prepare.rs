@@ -18,7 +18,7 @@ use super::{
     oddities::{odd_beginning, odd_rank, odd_settings},
 };
 use crate::{
-    AdapterReport, Outcome, TrainerError,
+    AdapterReport, Outcome, Result, TrainerError,
     adapter::from_peft,
     checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
     stages::TypicalMicrobatch,
@@ -70,11 +70,7 @@ pub(crate) struct TaskFactory<'a> {
 impl TaskFactory<'_> {
     /// Reads the data of all adapters of a configuration that are not at their end, and makes the
     /// adapters or takes them from where they were saved.
-    pub(crate) fn tasks(
-        &self,
-        config: &RunConfig,
-        saved: Option<&SavedRun>,
-    ) -> Result<Prepared, TrainerError> {
+    pub(crate) fn tasks(&self, config: &RunConfig, saved: Option<&SavedRun>) -> Result<Prepared> {
         let mut prepared = Prepared::default();
         let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size);
         for (index, adapter) in config.adapters.iter().enumerate() {
@@ -105,7 +101,7 @@ impl TaskFactory<'_> {
         adapter: &AdapterConfig,
         rows: Arc<TaskData>,
         saved: Option<(&SavedRun, SavedTask)>,
-    ) -> Result<(), TrainerError> {
+    ) -> Result<()> {
         if let Some((_, task)) = &saved {
             prepared.trials.insert(id, task.record.trial.clone());
         }
@@ -138,7 +134,7 @@ impl TaskFactory<'_> {
     }
 
     /// Reads the adapter that a task begins from, if it names one. Returns warnings.
-    fn begin(&self, task: &mut Task) -> Result<Vec<String>, TrainerError> {
+    fn begin(&self, task: &mut Task) -> Result<Vec<String>> {
         let adapter = &task.config;
         let Some(directory) = &adapter.init_from else {
             return Ok(odd_rank(adapter, self.model).into_iter().collect());

@@ -2,13 +2,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
+        mpsc::{Receiver, Sender, channel},
     },
     thread::Scope,
 };
 
 use super::{RowCache, TaskData};
-use crate::{NewTask, TrainerError};
+use crate::{NewTask, Result};
 
 /// Reads the rows of tasks, one task after another, while others train.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 pub(crate) struct ReadTask {
     pub(crate) task: Box<NewTask>,
-    pub(crate) rows: Result<Arc<TaskData>, TrainerError>,
+    pub(crate) rows: Result<Arc<TaskData>>,
 }
 
 impl Reader {
@@ -35,19 +35,11 @@ impl Reader {
         let (asked, tasks) = channel::<Box<NewTask>>();
         let (done, read) = channel();
         scope.spawn(move || {
-            loop {
-                let task = match tasks.try_recv() {
-                    Ok(task) => task,
-                    Err(TryRecvError::Disconnected) => return,
-                    Err(TryRecvError::Empty) => {
-                        // Tasks that come together share what is read; later ones read it anew.
-                        rows.clear();
-                        match tasks.recv() {
-                            Ok(task) => task,
-                            Err(_) => return,
-                        }
-                    }
-                };
+            while let Ok(task) = tasks.try_recv().or_else(|_| {
+                // Tasks that come together share what is read; later ones read it anew.
+                rows.clear();
+                tasks.recv()
+            }) {
                 let found = rows.read(&task.adapter, &task.dataset, task.seed);
                 if done.send(ReadTask { task, rows: found }).is_err() {
                     return;

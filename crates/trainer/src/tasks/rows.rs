@@ -7,7 +7,7 @@ use loraloom_config::{AdapterConfig, DatasetConfig};
 use loraloom_data::{Dataset, Encoded, Tokenizer};
 
 use super::TaskData;
-use crate::{TrainerError, checkpoint::data_digest};
+use crate::{Result, TrainerError, checkpoint::data_digest};
 
 /// Datasets that were read, each once, and their rows, once for each way to encode them.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<'a> RowCache<'a> {
         adapter: &AdapterConfig,
         dataset: &DatasetConfig,
         seed: u64,
-    ) -> Result<Arc<TaskData>, TrainerError> {
+    ) -> Result<Arc<TaskData>> {
         let name = adapter.dataset.as_str();
         let train = &adapter.train;
         // Tasks of different origin may mean different rows by one name.
@@ -71,7 +71,7 @@ impl<'a> RowCache<'a> {
     }
 }
 
-fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<(), TrainerError> {
+fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<()> {
     let parts = [Some(&data.train), data.validation.as_ref()];
     let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
     let mut ids = samples.flat_map(|sample| &sample.ids);

@@ -7,28 +7,40 @@ use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskId, Ta
 
 use super::cursor::{Cursor, Part};
 use crate::{
-    AdapterReport, AnswerSample, Best, Outcome, TrainerError,
+    AdapterReport, AnswerSample, Best, Outcome, Result, TrainerError,
     adapter::{ModelAdapter, adapter_bytes, fresh_bytes},
     checkpoint::{BestRecord, Exact, Standing, TaskRecord},
 };
 
-/// The rows of one optimizer step of a task, or of a part of it, in micro-batches.
-#[derive(Debug)]
-pub(crate) struct StepRows<'a> {
-    /// Which part.
+/// An optimizer step of a task, or a part of it, in an iteration: what is known when it is submitted.
+#[derive(Debug, Clone)]
+pub(crate) struct SubmittedStep {
+    pub(crate) task: TaskId,
+    /// The task's name.
+    pub(crate) name: String,
+    /// Step of the task, counted from 1.
+    pub(crate) step: usize,
+    /// Which part of it.
     pub(crate) part: Part,
-    /// Samples of each micro-batch of the part.
-    pub(crate) microbatches: Vec<Vec<&'a Sample>>,
-    /// Tokens of the longest row of the batch that each micro-batch is cut from.
-    pub(crate) longest: Vec<usize>,
-    /// Samples of the step before those of the part.
-    pub(crate) first_sample: usize,
+    pub(crate) learning_rate: f64,
     /// Tokens of the part.
     pub(crate) tokens: usize,
     /// Target tokens of the whole step.
     pub(crate) step_target_tokens: usize,
     /// Tokens of the whole step.
     pub(crate) step_tokens: usize,
+}
+
+/// The rows of a step, or of a part of it, in micro-batches.
+#[derive(Debug)]
+pub(crate) struct StepRows<'a> {
+    pub(crate) step: SubmittedStep,
+    /// Samples of each micro-batch of the part.
+    pub(crate) microbatches: Vec<Vec<&'a Sample>>,
+    /// Tokens of the longest row of the batch that each micro-batch is cut from.
+    pub(crate) longest: Vec<usize>,
+    /// Samples of the step before those of the part.
+    pub(crate) first_sample: usize,
 }
 
 /// Where the adapter of a task is that has not ended.
@@ -92,11 +104,7 @@ pub(crate) struct TaskData {
 }
 
 impl Task {
-    pub(crate) fn new(
-        id: TaskId,
-        config: AdapterConfig,
-        data: Arc<TaskData>,
-    ) -> Result<Self, TrainerError> {
+    pub(crate) fn new(id: TaskId, config: AdapterConfig, data: Arc<TaskData>) -> Result<Self> {
         let train = &config.train;
         let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
         let rows = data.rows.train.samples.len();
@@ -154,7 +162,7 @@ impl Task {
     }
 
     /// How far it is, as a checkpoint has it.
-    pub(crate) fn record(&self) -> Result<TaskRecord, TrainerError> {
+    pub(crate) fn record(&self) -> Result<TaskRecord> {
         if matches!(self.state, State::Waiting) {
             return Ok(self.record_without_steps());
         }
@@ -281,16 +289,22 @@ impl Task {
         let before = &all[..part.microbatches.start];
         let microbatches = &all[part.microbatches.clone()];
         StepRows {
+            step: SubmittedStep {
+                task: self.id,
+                name: self.config.name.clone(),
+                step: self.submitted.steps() + 1,
+                learning_rate: self.learning_rate(),
+                tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
+                step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
+                step_tokens: tokens_of(&samples),
+                part,
+            },
             first_sample: before.iter().map(|(_, samples)| samples.len()).sum(),
-            tokens: tokens_of(microbatches.iter().flat_map(|(_, samples)| *samples)),
             microbatches: microbatches
                 .iter()
                 .map(|(_, samples)| samples.to_vec())
                 .collect(),
             longest: microbatches.iter().map(|(longest, _)| *longest).collect(),
-            step_target_tokens: samples.iter().map(|sample| sample.num_targets()).sum(),
-            step_tokens: tokens_of(&samples),
-            part,
         }
     }
 
