@@ -8,7 +8,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
 
 use crate::{
-    ServerError, Status, configuration,
+    Result, ServerError, Status, configuration,
     queue::{
         Accepted, Answer, HistoryEntry, Presence, Queue, QueueError, QueuedTask, Request,
         Submission,
@@ -50,7 +50,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ServerError::Queue`] if no server was ever started there.
-    pub fn open(directory: &Path) -> Result<Self, ServerError> {
+    pub fn open(directory: &Path) -> Result<Self> {
         Queue::open(directory)?;
         let (config, _) = configuration(directory, None, &LoadOptions::default())?;
         Ok(Self::new(directory, config))
@@ -71,7 +71,7 @@ impl Client {
         &self,
         config: &RunConfig,
         key: Option<&str>,
-    ) -> Result<(Vec<Submitted>, Vec<String>), ServerError> {
+    ) -> Result<(Vec<Submitted>, Vec<String>)> {
         let mut queue = Queue::open(&self.directory)?;
         // There are none before the first start of the server.
         let rooms: Vec<DeviceRoom> = stored(&queue, ROOMS)?;
@@ -99,7 +99,7 @@ impl Client {
         name: &str,
         overrides: &[String],
         key: Option<&str>,
-    ) -> Result<(Vec<Submitted>, Vec<String>), ServerError> {
+    ) -> Result<(Vec<Submitted>, Vec<String>)> {
         if let Some(setting) = overrides.iter().find(|text| key_of(text) == "name") {
             let setting = setting.clone();
             return Err(ServerError::TwoNames { setting });
@@ -129,11 +129,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such task, or its state forbids the request.
-    pub fn ask(
-        &self,
-        reference: &str,
-        request: Request,
-    ) -> Result<(QueuedTask, Answer), ServerError> {
+    pub fn ask(&self, reference: &str, request: Request) -> Result<(QueuedTask, Answer)> {
         let mut queue = Queue::open(&self.directory)?;
         let id = queue.find(reference)?.id;
         match queue.request(id, request) {
@@ -156,7 +152,7 @@ impl Client {
     ///
     /// # Errors
     /// Errors of the queue.
-    pub fn status(&self) -> Result<Status, ServerError> {
+    pub fn status(&self) -> Result<Status> {
         Status::read(&Queue::open(&self.directory)?)
     }
 
@@ -164,7 +160,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is no such task.
-    pub fn history(&self, reference: &str) -> Result<(QueuedTask, Vec<HistoryEntry>), ServerError> {
+    pub fn history(&self, reference: &str) -> Result<(QueuedTask, Vec<HistoryEntry>)> {
         let queue = Queue::open(&self.directory)?;
         let task = queue.find(reference)?;
         let events = queue.events(task.id)?;
@@ -177,7 +173,7 @@ impl Client {
         config: &RunConfig,
         key: Option<&str>,
         rooms: &[DeviceRoom],
-    ) -> Result<(Vec<Submission>, Vec<String>), ServerError> {
+    ) -> Result<(Vec<Submission>, Vec<String>)> {
         self.check_model(&config.model)?;
         // The server encodes rows with the tokenizer of its own model.
         let as_served = RunConfig {
@@ -215,7 +211,7 @@ impl Client {
 
     /// Refuses a model with other weights than the server's. Before the first checkpoint, the model
     /// directories must be the same.
-    fn check_model(&self, model: &Path) -> Result<(), ServerError> {
+    fn check_model(&self, model: &Path) -> Result<()> {
         if trained_over(&self.directory).is_some() {
             return Ok(check_model(model, &self.directory)?);
         }
@@ -236,7 +232,7 @@ impl Client {
     }
 
     /// Refuses a name whose adapter directory exists, unless it belongs to the same submission.
-    fn refuse_used(&self, queue: &Queue, submissions: &[Submission]) -> Result<(), ServerError> {
+    fn refuse_used(&self, queue: &Queue, submissions: &[Submission]) -> Result<()> {
         let tasks = queue.tasks()?;
         for submission in submissions {
             let path = self.directory.join(ADAPTERS).join(&submission.name);

@@ -16,6 +16,6 @@ mod status;
 mod watch;
 
 pub use client::{Client, Submitted};
-pub use error::ServerError;
+pub use error::{Result, ServerError};
 pub use server::{Server, configuration};
 pub use status::{Status, TaskStatus};

@@ -13,7 +13,7 @@ use loraloom_trainer::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    ServerError,
+    Result, ServerError,
     files::Files,
     queue::{LOCK_NAME, LockedQueue, Progress, Queue, QueueError, QueuedTask, Request, Transition},
     spec::Spec,
@@ -27,10 +27,7 @@ pub(crate) const ROOMS: &str = "device_rooms";
 pub(crate) const PACES: &str = "seconds_per_step";
 
 /// The JSON text that the server stored under a key; the default value before it stored any.
-pub(crate) fn stored<T: DeserializeOwned + Default>(
-    queue: &Queue,
-    key: &'static str,
-) -> Result<T, ServerError> {
+pub(crate) fn stored<T: DeserializeOwned + Default>(queue: &Queue, key: &'static str) -> Result<T> {
     let stored = queue.stored()?;
     let Some(text) = stored.get(key) else {
         return Ok(T::default());
@@ -72,7 +69,6 @@ pub(crate) struct QueueBridge<'o> {
 /// A task that the trainer has. Its state is in the queue.
 #[derive(Debug)]
 struct Live {
-    id: TaskId,
     spec: Spec,
     progress: Progress,
     pace: Pace,
@@ -92,7 +88,7 @@ impl<'o> QueueBridge<'o> {
         watch: Watch,
         drain: bool,
         observer: &'o mut dyn FnMut(&Event),
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self> {
         let files = Files::start(watch.news());
         let path = queue.queue().path();
         let identified = |path: PathBuf| match Identity::of(&path) {
@@ -117,7 +113,7 @@ impl<'o> QueueBridge<'o> {
     }
 
     /// What the queue asks of the trainer; `None` once a server that drains has nothing left to train.
-    fn next_orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, ServerError> {
+    fn next_orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
@@ -127,9 +123,10 @@ impl<'o> QueueBridge<'o> {
         }
         self.flush(!self.late.is_empty())?;
         self.watch.clear();
-        let mut orders = self.carry_out_waiting()?;
-        orders.extend(self.new_tasks()?);
-        orders.extend(self.requests_of_running()?);
+        let mut orders = Vec::new();
+        self.carry_out_waiting(&mut orders)?;
+        self.new_tasks(&mut orders)?;
+        self.requests_of_running(&mut orders)?;
         orders.extend(self.changed_files());
         if idle && orders.is_empty() {
             if self.drain && !self.can_train()? {
@@ -141,10 +138,9 @@ impl<'o> QueueBridge<'o> {
     }
 
     /// Carries out requests of tasks that do not run, and tells the trainer.
-    fn carry_out_waiting(&mut self) -> Result<Vec<Order>, ServerError> {
-        let mut orders = Vec::new();
+    fn carry_out_waiting(&mut self, orders: &mut Vec<Order>) -> Result<()> {
         for (id, state) in self.queue.carry_out_waiting()? {
-            let live = self.live.iter().find(|(_, live)| live.id == id);
+            let live = self.live.iter().find(|(_, live)| live.progress.id == id);
             let Some(name) = live.map(|(name, _)| name.clone()) else {
                 // A failed task that is resumed. One that the trainer was not told of yet is among the
                 // new tasks.
@@ -163,11 +159,10 @@ impl<'o> QueueBridge<'o> {
                 _ => Order::Resume(id),
             });
         }
-        Ok(orders)
+        Ok(())
     }
 
-    fn new_tasks(&mut self) -> Result<Vec<Order>, ServerError> {
-        let mut orders = Vec::new();
+    fn new_tasks(&mut self, orders: &mut Vec<Order>) -> Result<()> {
         for task in self.queue.queue().tasks_after(self.last)? {
             self.last = task.id;
             if task.state == TaskState::Failed {
@@ -176,11 +171,10 @@ impl<'o> QueueBridge<'o> {
                 orders.extend(self.take_up(task)?);
             }
         }
-        Ok(orders)
+        Ok(())
     }
 
-    fn requests_of_running(&mut self) -> Result<Vec<Order>, ServerError> {
-        let mut orders = Vec::new();
+    fn requests_of_running(&mut self, orders: &mut Vec<Order>) -> Result<()> {
         for task in self.queue.queue().requests()? {
             // A request that was made since of a task that does not run is carried out the next time.
             let Some(live) = self.live.get_mut(&task.name) else {
@@ -195,7 +189,7 @@ impl<'o> QueueBridge<'o> {
                 Some(Request::Resume) | None => {}
             }
         }
-        Ok(orders)
+        Ok(())
     }
 
     /// Whether a task of the trainer is not paused and all its files can be opened.
@@ -205,7 +199,7 @@ impl<'o> QueueBridge<'o> {
         let can_train = |live: &Live| {
             !tasks
                 .iter()
-                .any(|task| task.id == live.id && is_paused(task))
+                .any(|task| task.id == live.progress.id && is_paused(task))
                 && live
                     .spec
                     .files()
@@ -216,7 +210,7 @@ impl<'o> QueueBridge<'o> {
     }
 
     /// The order to train a task. A task that this version cannot read fails instead.
-    fn take_up(&mut self, task: QueuedTask) -> Result<Option<Order>, ServerError> {
+    fn take_up(&mut self, task: QueuedTask) -> Result<Option<Order>> {
         let submission = self.queue.queue().spec(task.id)?;
         let spec = match Spec::from_text(&submission.spec) {
             Ok(spec) => spec,
@@ -241,7 +235,6 @@ impl<'o> QueueBridge<'o> {
             paused: task.state == TaskState::Paused,
         }));
         let live = Live {
-            id: task.id,
             spec,
             progress: Progress {
                 id: task.id,
@@ -273,7 +266,7 @@ impl<'o> QueueBridge<'o> {
                 change.before,
                 change.now
             );
-            Some(Order::Fail(live.id, reason))
+            Some(Order::Fail(live.progress.id, reason))
         });
         failed.collect()
     }
@@ -291,7 +284,8 @@ impl<'o> QueueBridge<'o> {
                     return Ok(());
                 };
                 live.progress.step = *step as u64;
-                self.queue.planned(&[(live.id, *total_steps as u64)])?;
+                self.queue
+                    .planned(&[(live.progress.id, *total_steps as u64)])?;
                 self.enter(adapter, TaskState::Running, reason)
             }
             Event::Park {
@@ -345,8 +339,9 @@ impl<'o> QueueBridge<'o> {
             }
             Event::RunCheckpoint { steps, .. } => {
                 self.flush(true)?;
-                let of_task =
-                    |(name, &step)| Some((self.live.get::<String>(name)?.id, step as u64));
+                let of_task = |(name, &step): (&String, &usize)| {
+                    Some((self.live.get(name)?.progress.id, step as u64))
+                };
                 let steps: Vec<_> = steps.iter().filter_map(of_task).collect();
                 self.queue.saved(&steps)
             }
@@ -380,7 +375,7 @@ impl<'o> QueueBridge<'o> {
     fn enter(&mut self, name: &str, to: TaskState, reason: &str) -> Result<(), QueueError> {
         if let Some(live) = self.live.get(name) {
             self.late.push(Transition {
-                id: live.id,
+                id: live.progress.id,
                 to,
                 reason: reason.to_owned(),
             });
@@ -406,7 +401,7 @@ impl<'o> QueueBridge<'o> {
         let moved = self.live.values().filter(|live| live.moved);
         let progress: Vec<Progress> = moved.map(|live| live.progress).collect();
         if !progress.is_empty() {
-            let pace = |live: &Live| Some((live.id, live.pace.seconds_per_step()?));
+            let pace = |live: &Live| Some((live.progress.id, live.pace.seconds_per_step()?));
             let paces: BTreeMap<TaskId, f64> = self.live.values().filter_map(pace).collect();
             let paces = serde_json::json!(paces).to_string();
             self.queue.record(&progress, &[(PACES, &paces)])?;
@@ -420,7 +415,7 @@ impl<'o> QueueBridge<'o> {
     }
 
     /// Parks all running tasks for the next server. Returns whether any task is left to train.
-    pub(crate) fn close(&mut self, reason: &str) -> Result<bool, ServerError> {
+    pub(crate) fn close(&mut self, reason: &str) -> Result<bool> {
         self.flush(true)?;
         let tasks = self.queue.queue().tasks()?;
         // Otherwise the queue does not know the present states; the next server parks what it finds running.

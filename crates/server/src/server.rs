@@ -11,7 +11,7 @@ use loraloom_trainer::{
 };
 
 use crate::{
-    Client, ServerError,
+    Client, Result, ServerError,
     queue::{FILE_NAME, LockedQueue, Presence, Queue, Recovered},
     queue_bridge::QueueBridge,
     watch::Watch,
@@ -26,7 +26,7 @@ pub fn configuration(
     directory: &Path,
     file: Option<&Path>,
     options: &LoadOptions,
-) -> Result<(RunConfig, Vec<String>), ServerError> {
+) -> Result<(RunConfig, Vec<String>)> {
     let kept = directory.join(CONFIG_FILE);
     let path = file.unwrap_or(&kept);
     if file.is_none() && !kept.exists() {
@@ -47,10 +47,12 @@ pub fn configuration(
 pub struct Server {
     queue: LockedQueue,
     directory: PathBuf,
-    config: RunConfig,
-    recovered: Vec<Recovered>,
+    /// Its configuration, without adapters.
+    pub config: RunConfig,
+    /// Tasks that go back to their last checkpoint because their server was lost.
+    pub recovered: Vec<Recovered>,
     /// Number of adapters of the configuration that were submitted at this start.
-    submitted: usize,
+    pub submitted: usize,
 }
 
 impl Server {
@@ -60,7 +62,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::Queue`] if another server has the directory or the queue is damaged;
     /// [`ServerError::NotServed`] if the directory holds a run of `train`.
-    pub fn start(directory: &Path, mut config: RunConfig) -> Result<Self, ServerError> {
+    pub fn start(directory: &Path, mut config: RunConfig) -> Result<Self> {
         let is_new = !directory.join(FILE_NAME).exists();
         if is_new && directory.join(EVENTS_FILE).exists() {
             let path = directory.to_owned();
@@ -94,21 +96,6 @@ impl Server {
         })
     }
 
-    /// The server's configuration, without adapters.
-    pub fn config(&self) -> &RunConfig {
-        &self.config
-    }
-
-    /// Tasks that go back to their last checkpoint because their server was lost.
-    pub fn recovered(&self) -> &[Recovered] {
-        &self.recovered
-    }
-
-    /// Number of adapters of the configuration that were submitted at this start.
-    pub fn submitted(&self) -> usize {
-        self.submitted
-    }
-
     /// Trains until a signal to stop is set or, with `drain`, nothing is left. Then running tasks are saved
     /// and parked. The report's `interrupted` is set if a signal left tasks to train. `signals.news` is
     /// ignored.
@@ -121,7 +108,7 @@ impl Server {
         drain: bool,
         signals: impl Into<Signals<'s>>,
         observer: &mut dyn FnMut(&Event),
-    ) -> Result<RunReport, ServerError> {
+    ) -> Result<RunReport> {
         let run = match SavedRun::claim(&self.directory) {
             Ok(saved) => Run::resume(self.config, stages, saved)?,
             Err(TrainerError::NoCheckpoint { problems, .. }) if problems.is_empty() => {
@@ -154,7 +141,7 @@ impl Server {
     }
 
     /// Checks that no live task has saved steps, for a directory without checkpoints.
-    fn nothing_is_lost(&self) -> Result<(), ServerError> {
+    fn nothing_is_lost(&self) -> Result<()> {
         let tasks = self.queue.queue().tasks()?;
         let tasks: Vec<String> = tasks
             .iter()

@@ -12,7 +12,7 @@ use loraloom_config::{
 };
 use serde::Serialize;
 
-use crate::ServerError;
+use crate::Result;
 
 /// The text's name in messages.
 const NAME: &str = "the task's specification";
@@ -81,7 +81,7 @@ impl Spec {
     }
 
     /// Reads YAML.
-    pub(crate) fn from_text(text: &str) -> Result<Self, ServerError> {
+    pub(crate) fn from_text(text: &str) -> Result<Self> {
         let (config, _) = Self::configuration(text, &[])?;
         Ok(Self::of(&config, &config.adapters[0]))
     }

@@ -6,7 +6,7 @@ use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
 use crate::{
-    ServerError,
+    Result,
     queue::{Presence, Queue, QueuedTask},
     queue_bridge::{PACES, stored},
     spec::Spec,
@@ -60,7 +60,7 @@ pub struct TaskStatus {
 
 impl Status {
     /// Reads the queue.
-    pub(crate) fn read(queue: &Queue) -> Result<Self, ServerError> {
+    pub(crate) fn read(queue: &Queue) -> Result<Self> {
         let (served, pid) = match queue.server()? {
             Presence::Absent => (false, None),
             Presence::Alive { pid } => (true, pid),
@@ -132,10 +132,7 @@ impl TaskStatus {
 }
 
 /// The metric that stops the trials of a task's sweep early, if any.
-fn stopping_metric(
-    queue: &Queue,
-    task: &QueuedTask,
-) -> Result<Option<StoppingMetric>, ServerError> {
+fn stopping_metric(queue: &Queue, task: &QueuedTask) -> Result<Option<StoppingMetric>> {
     // The server fails a task whose specification cannot be read.
     let sweep = Spec::from_text(&queue.spec(task.id)?.spec).map_or(None, |spec| spec.sweep);
     let stopping = sweep.and_then(|(_, stopping)| stopping);

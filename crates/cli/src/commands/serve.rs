@@ -22,21 +22,21 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let adapters = config.adapters.len();
     let server = Server::start(directory, config)?;
     let run = directory.display();
-    match (server.submitted(), adapters) {
+    match (server.submitted, adapters) {
         (0, 0) => {}
         (0, _) => printer.note(&format!(
             "the queue exists already: submit the adapters of the configuration with `loraloom submit {run}`"
         )),
         (submitted, _) => printer.note(&format!("{submitted} tasks submitted")),
     }
-    let behind = server.recovered().iter();
+    let behind = server.recovered.iter();
     for task in behind.filter(|task| task.from_step > task.to_step) {
         printer.note(&format!(
             "{} continues from step {}, its last save; it was at step {}",
             task.id, task.to_step, task.from_step
         ));
     }
-    let places = stages::open(server.config(), printer)?;
+    let places = stages::open(&server.config, printer)?;
     let stop = interrupt::stop(printer)?;
     let signals = Signals {
         save: &save,

@@ -11,7 +11,7 @@ use loraloom_scheduler::TaskId;
 use rusqlite::Connection;
 
 use super::{
-    HistoryEntry, Queue, QueueError, QueuedTask, Submission,
+    HistoryEntry, Queue, QueueError, QueuedTask, Result, Submission,
     error::At,
     file::{APPLICATION, TABLES, VERSION},
     task::get,
@@ -23,7 +23,7 @@ const APPLICATION_AT: usize = 68;
 
 /// Refuses a file whose first bytes are not a queue's. This comes before SQLite opens the file: SQLite
 /// takes an empty file for an empty database, and deletes the log beside it.
-pub(super) fn check_header(path: &Path) -> Result<(), QueueError> {
+pub(super) fn check_header(path: &Path) -> Result<()> {
     let mut header = Vec::with_capacity(HEADER_LENGTH);
     let read =
         File::open(path).and_then(|file| file.take(HEADER_LENGTH as u64).read_to_end(&mut header));
@@ -36,7 +36,7 @@ pub(super) fn check_header(path: &Path) -> Result<(), QueueError> {
     }
 }
 
-fn judge(path: &Path, header: &[u8]) -> Result<(), QueueError> {
+fn judge(path: &Path, header: &[u8]) -> Result<()> {
     let foreign = |problem: String| {
         let path = path.to_owned();
         Err(QueueError::NotAQueue { path, problem })
@@ -61,7 +61,7 @@ fn judge(path: &Path, header: &[u8]) -> Result<(), QueueError> {
 }
 
 /// Refuses a file with any other schema version.
-pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), QueueError> {
+pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<()> {
     let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
     let found: i64 = version.at(path)?;
     if found > VERSION {
@@ -80,7 +80,7 @@ pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<(), 
 
 /// Refuses a file with damaged pages, indices or constraints, other tables than this version's, rows that
 /// cannot be read, or a task that differs from what was accepted.
-pub(super) fn check_all(queue: &Queue) -> Result<(), QueueError> {
+pub(super) fn check_all(queue: &Queue) -> Result<()> {
     let (connection, path) = (&queue.connection, queue.path());
     let findings: Vec<String> = queue.rows("PRAGMA integrity_check(5)", [], |row| row.get(0))?;
     if findings != ["ok"] {
@@ -100,7 +100,7 @@ pub(super) fn check_digest(
     id: TaskId,
     submission: &Submission,
     digest: [u8; 32],
-) -> Result<(), QueueError> {
+) -> Result<()> {
     if submission.digest() == digest {
         return Ok(());
     }
@@ -108,7 +108,7 @@ pub(super) fn check_digest(
     Err(QueueError::corrupt(path, problem))
 }
 
-fn check_specs(queue: &Queue) -> Result<(), QueueError> {
+fn check_specs(queue: &Queue) -> Result<()> {
     let sql = format!(
         "SELECT {}, id, digest FROM task LEFT JOIN spec ON spec.task = id",
         Submission::COLUMNS
@@ -124,7 +124,7 @@ fn check_specs(queue: &Queue) -> Result<(), QueueError> {
 }
 
 /// SQLite stores any bytes as text; reading invalid UTF-8 would fail later, after the first write.
-fn check_rows(queue: &Queue) -> Result<(), QueueError> {
+fn check_rows(queue: &Queue) -> Result<()> {
     let tasks = format!("SELECT {} FROM task", QueuedTask::COLUMNS);
     queue.rows(&tasks, [], QueuedTask::read)?;
     let events = format!("SELECT {} FROM event", HistoryEntry::COLUMNS);

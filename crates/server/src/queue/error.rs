@@ -13,6 +13,9 @@ use super::{LOCK_NAME, Request, file::PATIENCE};
 /// Bytes of the longest path to which SQLite can still append the suffix of its journal.
 const LONGEST_PATH: usize = 511 - "-journal".len();
 
+/// The result of an operation on a queue.
+pub type Result<T, E = QueueError> = std::result::Result<T, E>;
+
 /// An error of a queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -234,45 +237,47 @@ fn process(pid: Option<u32>) -> String {
 /// Turns SQLite's errors into [`QueueError`]s of a file.
 pub(super) trait At<T> {
     /// Adds the file's path to an error.
-    fn at(self, path: &Path) -> Result<T, QueueError>;
+    fn at(self, path: &Path) -> Result<T>;
 }
 
 impl<T> At<T> for rusqlite::Result<T> {
-    fn at(self, path: &Path) -> Result<T, QueueError> {
+    fn at(self, path: &Path) -> Result<T> {
         self.map_err(|error| meaning(path, error))
     }
 }
 
 fn meaning(path: &Path, error: rusqlite::Error) -> QueueError {
-    let path = path.to_owned();
     let problem = error.to_string();
-    match &error {
-        rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
-            // The statements are fixed: one that does not compile means foreign tables.
-            ErrorCode::DatabaseCorrupt | ErrorCode::Unknown => {
-                return QueueError::Corrupt { path, problem };
-            }
-            ErrorCode::NotADatabase => return QueueError::NotAQueue { path, problem },
-            // The main file could be opened, so its log or its index could not.
-            ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied => {
-                return QueueError::ReadOnly { path, problem };
-            }
-            ErrorCode::DiskFull => return QueueError::DiskFull { path },
-            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
-                let waited = PATIENCE;
-                return QueueError::Busy { path, waited };
-            }
-            _ => {}
-        },
+    let path = path.to_owned();
+    let code = match &error {
+        rusqlite::Error::SqliteFailure(failure, _) => Some(failure.code),
         rusqlite::Error::SqlInputError { .. }
         | rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::Utf8Error(..) => return QueueError::Corrupt { path, problem },
-        _ => {}
+        | rusqlite::Error::Utf8Error(..) => Some(ErrorCode::DatabaseCorrupt),
+        _ => None,
+    };
+    match code {
+        // The statements are fixed: one that does not compile means foreign tables.
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
+            QueueError::Corrupt { path, problem }
+        }
+        Some(ErrorCode::NotADatabase) => QueueError::NotAQueue { path, problem },
+        // The main file could be opened, so its log or its index could not.
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            QueueError::ReadOnly { path, problem }
+        }
+        Some(ErrorCode::DiskFull) => QueueError::DiskFull { path },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => QueueError::Busy {
+            path,
+            waited: PATIENCE,
+        },
+        _ => QueueError::Sqlite {
+            path,
+            source: Box::new(error),
+        },
     }
-    let source = Box::new(error);
-    QueueError::Sqlite { path, source }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{QueueError, error::At};
+use super::{QueueError, Result, error::At};
 
 /// The queue's file in its run directory.
 pub const FILE_NAME: &str = "queue.sqlite";
@@ -92,7 +92,7 @@ fn wait(polls: i32) -> bool {
 }
 
 /// Opens a file that exists. Nothing is written, and a missing file is not created.
-pub(super) fn open(path: &Path) -> Result<Connection, QueueError> {
+pub(super) fn open(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).at(path)?;
     configure(&mut connection).at(path)?;
@@ -120,7 +120,7 @@ fn configure(connection: &mut Connection) -> rusqlite::Result<()> {
 ///
 /// [`QueueError::Corrupt`] if the file is gone but its log is there: a new file would adopt the log or
 /// lose the tasks in it.
-pub(super) fn create_if_missing(path: &Path) -> Result<(), QueueError> {
+pub(super) fn create_if_missing(path: &Path) -> Result<()> {
     if exists(path)? {
         return Ok(());
     }
@@ -172,7 +172,7 @@ fn sync_directory(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn exists(path: &Path) -> Result<bool, QueueError> {
+fn exists(path: &Path) -> Result<bool> {
     path.try_exists()
         .map_err(|error| QueueError::io("look for", path, error))
 }

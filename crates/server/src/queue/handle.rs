@@ -8,7 +8,7 @@ use loraloom_scheduler::TaskId;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use super::{
-    FILE_NAME, HistoryEntry, Presence, QueueError, QueuedTask, Submission,
+    FILE_NAME, HistoryEntry, Presence, QueueError, QueuedTask, Result, Submission,
     check::{check_digest, check_header, check_version},
     error::At,
     file::{beside, open},
@@ -44,7 +44,7 @@ impl Queue {
     ///
     /// [`QueueError::Missing`] if there is none; other errors of the file, which is left unchanged. Damage
     /// inside the file is found when a server starts, or when the damaged part is read.
-    pub fn open(directory: &Path) -> Result<Self, QueueError> {
+    pub fn open(directory: &Path) -> Result<Self> {
         // SQLite could take a relative path such as `file:x?mode=memory` for a URI.
         let directory =
             absolute(directory).map_err(|source| QueueError::io("find", directory, source))?;
@@ -71,7 +71,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::Io`] if the lock cannot be read.
-    pub fn server(&self) -> Result<Presence, QueueError> {
+    pub fn server(&self) -> Result<Presence> {
         lock::presence(&self.directory)
     }
 
@@ -80,7 +80,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn tasks(&self) -> Result<Vec<QueuedTask>, QueueError> {
+    pub fn tasks(&self) -> Result<Vec<QueuedTask>> {
         self.select_tasks("id > 0", [])
     }
 
@@ -89,7 +89,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn tasks_after(&self, id: TaskId) -> Result<Vec<QueuedTask>, QueueError> {
+    pub fn tasks_after(&self, id: TaskId) -> Result<Vec<QueuedTask>> {
         self.select_tasks("id > ?1", [Sql(id)])
     }
 
@@ -99,7 +99,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn requests(&self) -> Result<Vec<QueuedTask>, QueueError> {
+    pub fn requests(&self) -> Result<Vec<QueuedTask>> {
         self.select_tasks("requested IS NOT NULL", [])
     }
 
@@ -108,7 +108,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] if there is none.
-    pub fn task(&self, id: TaskId) -> Result<QueuedTask, QueueError> {
+    pub fn task(&self, id: TaskId) -> Result<QueuedTask> {
         self.select_tasks("id = ?1", [Sql(id)])?
             .pop()
             .ok_or(QueueError::UnknownTask(id))
@@ -120,7 +120,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::UnknownName`] if there is none.
-    pub fn find(&self, reference: &str) -> Result<QueuedTask, QueueError> {
+    pub fn find(&self, reference: &str) -> Result<QueuedTask> {
         let mut named = self.select_tasks("name = ?1", [reference])?;
         let live = named.iter().position(|task| !task.state.is_final());
         if let Some(index) = live.or(named.len().checked_sub(1)) {
@@ -139,7 +139,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`]; [`QueueError::Corrupt`] if it differs from what was accepted.
-    pub fn spec(&self, id: TaskId) -> Result<Submission, QueueError> {
+    pub fn spec(&self, id: TaskId) -> Result<Submission> {
         let sql = format!(
             "SELECT {}, digest FROM task JOIN spec ON spec.task = id WHERE id = ?1",
             Submission::COLUMNS
@@ -156,7 +156,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn events(&self, id: TaskId) -> Result<Vec<HistoryEntry>, QueueError> {
+    pub fn events(&self, id: TaskId) -> Result<Vec<HistoryEntry>> {
         let sql = format!(
             "SELECT {} FROM event WHERE task = ?1 ORDER BY sequence",
             HistoryEntry::COLUMNS
@@ -170,7 +170,7 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors; the cursor does not move.
-    pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<QueuedTask>, QueueError> {
+    pub fn changes(&self, cursor: &mut Cursor) -> Result<Vec<QueuedTask>> {
         let version = self.row("PRAGMA data_version", [], |row| row.get(0))?;
         let seen = version.map(|version| (version, self.connection.total_changes()));
         if cursor.seen == seen {
@@ -196,18 +196,14 @@ impl Queue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn stored(&self) -> Result<BTreeMap<String, String>, QueueError> {
+    pub fn stored(&self) -> Result<BTreeMap<String, String>> {
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let stored = self.rows("SELECT key, value FROM stored", [], read)?;
         Ok(stored.into_iter().collect())
     }
 
     /// Tasks that match an SQL condition, in order of arrival.
-    fn select_tasks(
-        &self,
-        condition: &str,
-        values: impl Params,
-    ) -> Result<Vec<QueuedTask>, QueueError> {
+    fn select_tasks(&self, condition: &str, values: impl Params) -> Result<Vec<QueuedTask>> {
         let columns = QueuedTask::COLUMNS;
         let sql = format!("SELECT {columns} FROM task WHERE {condition} ORDER BY id");
         self.rows(&sql, values, QueuedTask::read)
@@ -219,7 +215,7 @@ impl Queue {
         sql: &str,
         values: impl Params,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, QueueError> {
+    ) -> Result<Vec<T>> {
         self.connection
             .prepare_cached(sql)
             .and_then(|mut statement| statement.query_map(values, read)?.collect())
@@ -232,7 +228,7 @@ impl Queue {
         sql: &str,
         values: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, QueueError> {
+    ) -> Result<Option<T>> {
         self.connection
             .prepare_cached(sql)
             .and_then(|mut statement| statement.query_row(values, read).optional())

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::QueueError;
+use super::{QueueError, Result};
 
 /// The file that a server locks in its run directory.
 pub const LOCK_NAME: &str = "server.lock";
@@ -38,7 +38,7 @@ pub(super) struct ServerLock {
 
 impl ServerLock {
     /// Takes the lock; waits up to a second for it.
-    pub(super) fn acquire(directory: &Path) -> Result<Self, QueueError> {
+    pub(super) fn acquire(directory: &Path) -> Result<Self> {
         for _ in 1..TRIES {
             if let Some(lock) = Self::try_acquire(directory)? {
                 return Ok(lock);
@@ -52,7 +52,7 @@ impl ServerLock {
     }
 
     /// Takes the lock if it is free now.
-    pub(super) fn try_acquire(directory: &Path) -> Result<Option<Self>, QueueError> {
+    pub(super) fn try_acquire(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(LOCK_NAME);
         let lock = || -> io::Result<Option<Self>> {
             let mut file = OpenOptions::new()
@@ -76,7 +76,7 @@ impl ServerLock {
 }
 
 /// Whether a server holds the directory.
-pub(super) fn presence(directory: &Path) -> Result<Presence, QueueError> {
+pub(super) fn presence(directory: &Path) -> Result<Presence> {
     let path = directory.join(LOCK_NAME);
     let file = match File::open(&path) {
         Ok(file) => file,

@@ -4,7 +4,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use rusqlite::params;
 
 use super::{
-    FILE_NAME, Queue, QueueError,
+    FILE_NAME, Queue, QueueError, Result,
     check::check_all,
     error::At,
     file::create_if_missing,
@@ -65,7 +65,7 @@ impl LockedQueue {
     ///
     /// [`QueueError::ServerRunning`] if the lock stays taken for a second, by another process or by another
     /// `LockedQueue` of this one; errors of the file, which is left unchanged.
-    pub fn acquire(directory: &Path) -> Result<(Self, Vec<Recovered>), QueueError> {
+    pub fn acquire(directory: &Path) -> Result<(Self, Vec<Recovered>)> {
         let directory =
             absolute(directory).map_err(|source| QueueError::io("find", directory, source))?;
         let lock = ServerLock::acquire(&directory)?;
@@ -95,7 +95,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// [`QueueError::IllegalTransition`] or [`QueueError::UnknownTask`] for the first that is refused.
-    pub fn apply(&mut self, transitions: &[Transition]) -> Result<(), QueueError> {
+    pub fn apply(&mut self, transitions: &[Transition]) -> Result<()> {
         if transitions.is_empty() {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// SQLite's errors.
-    pub fn carry_out_waiting(&mut self) -> Result<Vec<(TaskId, TaskState)>, QueueError> {
+    pub fn carry_out_waiting(&mut self) -> Result<Vec<(TaskId, TaskState)>> {
         let requests = self.queue.requests()?;
         if requests.iter().all(|task| task.state == TaskState::Running) {
             return Ok(Vec::new());
@@ -129,11 +129,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
-    pub fn record(
-        &mut self,
-        progress: &[Progress],
-        stored: &[(&str, &str)],
-    ) -> Result<(), QueueError> {
+    pub fn record(&mut self, progress: &[Progress], stored: &[(&str, &str)]) -> Result<()> {
         if progress.is_empty() && stored.is_empty() {
             return Ok(());
         }
@@ -167,7 +163,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
-    pub fn saved(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
+    pub fn saved(&mut self, steps: &[(TaskId, u64)]) -> Result<()> {
         self.set_steps("saved_step = ?2, step = max(step, ?2)", steps)
     }
 
@@ -176,7 +172,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
-    pub fn planned(&mut self, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
+    pub fn planned(&mut self, steps: &[(TaskId, u64)]) -> Result<()> {
         self.set_steps("total_steps = ?2", steps)
     }
 
@@ -185,10 +181,7 @@ impl LockedQueue {
     /// # Errors
     ///
     /// [`QueueError::UnknownTask`] and SQLite's errors; nothing is written then.
-    pub fn explain<S: AsRef<str>>(
-        &mut self,
-        explanations: &[(TaskId, S)],
-    ) -> Result<(), QueueError> {
+    pub fn explain<S: AsRef<str>>(&mut self, explanations: &[(TaskId, S)]) -> Result<()> {
         if explanations.is_empty() {
             return Ok(());
         }
@@ -207,7 +200,7 @@ impl LockedQueue {
         if changed == 0 { Ok(()) } else { write.commit() }
     }
 
-    fn set_steps(&mut self, columns: &str, steps: &[(TaskId, u64)]) -> Result<(), QueueError> {
+    fn set_steps(&mut self, columns: &str, steps: &[(TaskId, u64)]) -> Result<()> {
         if steps.is_empty() {
             return Ok(());
         }
@@ -222,7 +215,7 @@ impl LockedQueue {
 
 /// Enables the write-ahead log, and refuses a file that is read-only: otherwise a server would notice
 /// only after an iteration.
-fn use_log(queue: &Queue) -> Result<(), QueueError> {
+fn use_log(queue: &Queue) -> Result<()> {
     let path = queue.path();
     if queue.connection.is_readonly("main").at(path)? {
         return Err(QueueError::ReadOnly {
@@ -249,7 +242,7 @@ fn use_log(queue: &Queue) -> Result<(), QueueError> {
 
 impl Write<'_> {
     /// Recovers from a lost server. Only the holder of the lock may call this.
-    pub(super) fn recover(&self) -> Result<Vec<Recovered>, QueueError> {
+    pub(super) fn recover(&self) -> Result<Vec<Recovered>> {
         let sql = "SELECT id, step, saved_step FROM task WHERE state = 'running' \
                    OR state IN ('parked', 'paused') AND step != saved_step ORDER BY id";
         let behind = self.queue.rows(sql, [], |row| {
@@ -269,7 +262,7 @@ impl Write<'_> {
     }
 
     /// Sets a task back to the step of its last checkpoint.
-    pub(super) fn back_to_saved(&self, id: TaskId) -> Result<(), QueueError> {
+    pub(super) fn back_to_saved(&self, id: TaskId) -> Result<()> {
         self.update(
             id,
             "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",

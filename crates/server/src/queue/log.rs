@@ -12,7 +12,7 @@
 
 use std::{fs, io::ErrorKind, path::Path, thread, time::Duration};
 
-use super::QueueError;
+use super::{QueueError, Result};
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Refuses a log that has commits behind a damaged frame. A missing log is valid.
-pub(super) fn inspect(path: &Path) -> Result<(), QueueError> {
+pub(super) fn inspect(path: &Path) -> Result<()> {
     let mut previous = None;
     for attempt in 0..ATTEMPTS {
         let log = match fs::read(path) {

@@ -4,7 +4,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
 use super::{
-    EventKind, Queue, QueueError,
+    EventKind, Queue, QueueError, Result,
     lock::ServerLock,
     write::{Standing, Write},
 };
@@ -33,19 +33,6 @@ pub enum Answer {
     Already,
 }
 
-/// How a request is answered, before the server sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ruling {
-    /// Write it down.
-    Record,
-    /// Withdraw the pending request.
-    Withdraw,
-    /// Nothing to do: the task is in that state, or the same request is pending.
-    Already,
-    /// Refuse: the state or a pending cancellation forbids it.
-    Refuse,
-}
-
 impl Request {
     /// Every request.
     pub const ALL: [Self; 3] = [Self::Pause, Self::Resume, Self::Cancel];
@@ -66,23 +53,24 @@ impl Request {
             .find(|request| request.as_str() == word)
     }
 
-    /// The answer to this request for a task in `state` with a `pending` request.
-    fn ruling(self, state: TaskState, pending: Option<Self>) -> Ruling {
-        match (self, state, pending) {
+    /// The answer to this request for a task in `state` with a `pending` request, before the server sees it;
+    /// `None` if the state or a pending cancellation forbids it.
+    fn answer(self, state: TaskState, pending: Option<Self>) -> Option<Answer> {
+        Some(match (self, state, pending) {
             (Self::Cancel, TaskState::Cancelled, _)
-            | (Self::Resume, TaskState::Failed, Some(Self::Resume)) => Ruling::Already,
-            (Self::Resume, TaskState::Failed, None) => Ruling::Record,
-            (_, TaskState::Failed, Some(Self::Resume)) => Ruling::Withdraw,
-            _ if state.is_final() => Ruling::Refuse,
-            _ if pending == Some(self) => Ruling::Already,
-            (Self::Cancel, ..) => Ruling::Record,
-            (.., Some(Self::Cancel)) => Ruling::Refuse,
-            (Self::Pause, TaskState::Paused, Some(_)) => Ruling::Withdraw,
-            (Self::Pause, TaskState::Paused, None) => Ruling::Already,
-            (Self::Pause, ..) | (Self::Resume, TaskState::Paused, _) => Ruling::Record,
-            (Self::Resume, _, Some(_)) => Ruling::Withdraw,
-            (Self::Resume, _, None) => Ruling::Refuse,
-        }
+            | (Self::Resume, TaskState::Failed, Some(Self::Resume)) => Answer::Already,
+            (Self::Resume, TaskState::Failed, None) => Answer::Waits,
+            (_, TaskState::Failed, Some(Self::Resume)) => Answer::Withdrew,
+            _ if state.is_final() => return None,
+            _ if pending == Some(self) => Answer::Already,
+            (Self::Cancel, ..) => Answer::Waits,
+            (.., Some(Self::Cancel)) => return None,
+            (Self::Pause, TaskState::Paused, Some(_)) => Answer::Withdrew,
+            (Self::Pause, TaskState::Paused, None) => Answer::Already,
+            (Self::Pause, ..) | (Self::Resume, TaskState::Paused, _) => Answer::Waits,
+            (Self::Resume, _, Some(_)) => Answer::Withdrew,
+            (Self::Resume, _, None) => return None,
+        })
     }
 
     /// The state that this request leads a task that is not training to; `None` if that is not a transition.
@@ -140,7 +128,7 @@ impl Queue {
     /// [`QueueError::UnknownTask`]; [`QueueError::RequestRefused`] if the task has ended, has a pending
     /// cancellation, or is asked to resume and is neither paused nor failed; [`QueueError::NameTaken`] if a
     /// failed task is asked to resume and another live task has its name.
-    pub fn request(&mut self, id: TaskId, request: Request) -> Result<Answer, QueueError> {
+    pub fn request(&mut self, id: TaskId, request: Request) -> Result<Answer> {
         let write = self.write()?;
         let answer = write.take_down(id, request)?;
         write.commit()?;
@@ -159,7 +147,7 @@ impl Queue {
 }
 
 impl Write<'_> {
-    fn take_down(&self, id: TaskId, request: Request) -> Result<Answer, QueueError> {
+    fn take_down(&self, id: TaskId, request: Request) -> Result<Answer> {
         let Standing {
             name,
             state,
@@ -169,34 +157,33 @@ impl Write<'_> {
         if state == TaskState::Failed && request == Request::Resume {
             self.refuse_taken(&name)?;
         }
-        match request.ruling(state, pending) {
-            Ruling::Record => {
-                self.set_request(id, Some(request))?;
-                self.event(id, EventKind::Requested(request), "asked by its owner")?;
-                Ok(Answer::Waits)
-            }
-            Ruling::Withdraw => {
-                self.set_request(id, None)?;
-                if let Some(pending) = pending {
-                    self.event(id, EventKind::Withdrawn(pending), "asked by its owner")?;
-                }
-                Ok(Answer::Withdrew)
-            }
-            // A lost server may have left the same request pending.
-            Ruling::Already if pending == Some(request) => Ok(Answer::Waits),
-            Ruling::Already => Ok(Answer::Already),
-            Ruling::Refuse => Err(QueueError::RequestRefused {
+        let Some(answer) = request.answer(state, pending) else {
+            return Err(QueueError::RequestRefused {
                 id,
                 name,
                 request,
                 state,
                 pending,
-            }),
+            });
+        };
+        match (answer, pending) {
+            (Answer::Waits, _) => {
+                self.set_request(id, Some(request))?;
+                self.event(id, EventKind::Requested(request), "asked by its owner")?;
+            }
+            (Answer::Withdrew, Some(pending)) => {
+                self.set_request(id, None)?;
+                self.event(id, EventKind::Withdrawn(pending), "asked by its owner")?;
+            }
+            // A lost server may have left the same request pending.
+            (Answer::Already, Some(pending)) if pending == request => return Ok(Answer::Waits),
+            _ => {}
         }
+        Ok(answer)
     }
 
     /// Carries out the requests of tasks that are not training, in order of arrival.
-    pub(super) fn carry_out_waiting(&self) -> Result<Vec<(TaskId, TaskState)>, QueueError> {
+    pub(super) fn carry_out_waiting(&self) -> Result<Vec<(TaskId, TaskState)>> {
         let mut carried = Vec::new();
         for id in self.ids("requested IS NOT NULL AND state != 'running'")? {
             let standing = self.standing(id)?;

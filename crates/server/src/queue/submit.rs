@@ -4,7 +4,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use rusqlite::{Row, params};
 
 use super::{
-    EventKind, Queue, QueueError,
+    EventKind, Queue, QueueError, Result,
     task::{Sql, get},
     write::Write,
 };
@@ -33,7 +33,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    pub(super) fn check(&self) -> Result<(), QueueError> {
+    pub(super) fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         check_text("tenant", &self.tenant)?;
         if let Some(sweep) = &self.sweep {
@@ -118,7 +118,7 @@ impl Queue {
     ///
     /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::KeyTaken`], and SQLite's errors;
     /// nothing is accepted then.
-    pub fn submit(&mut self, submission: &Submission) -> Result<Accepted, QueueError> {
+    pub fn submit(&mut self, submission: &Submission) -> Result<Accepted> {
         let accepted = self.submit_all(slice::from_ref(submission))?;
         Ok(accepted[0])
     }
@@ -128,7 +128,7 @@ impl Queue {
     /// # Errors
     ///
     /// As [`Queue::submit`], for the first that is refused.
-    pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>, QueueError> {
+    pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>> {
         submissions.iter().try_for_each(Submission::check)?;
         let write = self.write()?;
         let accepted = submissions
@@ -141,7 +141,7 @@ impl Queue {
 }
 
 impl Write<'_> {
-    fn accept(&self, submission: &Submission) -> Result<Accepted, QueueError> {
+    fn accept(&self, submission: &Submission) -> Result<Accepted> {
         if let Some(key) = &submission.key
             && let Some((id, existing)) = self.accepted_with(key)?
         {
@@ -163,7 +163,7 @@ impl Write<'_> {
         Ok(Accepted { id, new: true })
     }
 
-    fn accepted_with(&self, key: &str) -> Result<Option<(TaskId, Submission)>, QueueError> {
+    fn accepted_with(&self, key: &str) -> Result<Option<(TaskId, Submission)>> {
         let sql = format!(
             "SELECT {}, id FROM task JOIN spec ON spec.task = id WHERE key = ?1",
             Submission::COLUMNS
@@ -172,7 +172,7 @@ impl Write<'_> {
         self.queue.row(&sql, [key], read)
     }
 
-    pub(super) fn refuse_taken(&self, name: &str) -> Result<(), QueueError> {
+    pub(super) fn refuse_taken(&self, name: &str) -> Result<()> {
         let sql = "SELECT id, state FROM task \
                    WHERE name = ?1 AND state IN ('queued', 'running', 'parked', 'paused')";
         let read = |row: &Row<'_>| Ok((get(row, 0)?, get(row, 1)?));
@@ -186,7 +186,7 @@ impl Write<'_> {
         }
     }
 
-    fn insert(&self, submission: &Submission) -> Result<TaskId, QueueError> {
+    fn insert(&self, submission: &Submission) -> Result<TaskId> {
         self.execute(
             "INSERT INTO task (name, tenant, priority, dataset_hash, sweep, key, state, reason, \
              explanation, step, saved_step, total_steps, submitted_at, changed) \
@@ -217,7 +217,7 @@ impl Write<'_> {
 const LONGEST: usize = 100;
 
 /// Refuses a name that cannot be an adapter's directory, by the rule of configuration files.
-fn check_name(name: &str) -> Result<(), QueueError> {
+fn check_name(name: &str) -> Result<()> {
     let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let problem = if name.is_empty() {
         "must not be empty".to_owned()
@@ -234,7 +234,7 @@ fn check_name(name: &str) -> Result<(), QueueError> {
 }
 
 /// Refuses a text that cannot be shown on one line.
-fn check_text(field: &'static str, text: &str) -> Result<(), QueueError> {
+fn check_text(field: &'static str, text: &str) -> Result<()> {
     let problem = if text.is_empty() {
         "must not be empty".to_owned()
     } else if text.len() > LONGEST {

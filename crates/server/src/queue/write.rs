@@ -4,7 +4,7 @@ use loraloom_scheduler::{TaskId, TaskState};
 use rusqlite::{Row, ToSql, Transaction, TransactionBehavior, params};
 
 use super::{
-    EventKind, Queue, QueueError, Request,
+    EventKind, Queue, QueueError, Request, Result,
     error::At,
     task::{Sql, get},
 };
@@ -31,7 +31,7 @@ pub(super) struct Standing {
 
 impl Queue {
     /// Begins a transaction; other writers wait until it ends.
-    pub(super) fn write(&mut self) -> Result<Write<'_>, QueueError> {
+    pub(super) fn write(&mut self) -> Result<Write<'_>> {
         let immediate = TransactionBehavior::Immediate;
         let transaction = Transaction::new_unchecked(&self.connection, immediate).at(&self.path)?;
         let number = transaction
@@ -49,12 +49,12 @@ impl Queue {
 
 impl Write<'_> {
     /// Commits; everything written is on the disk when this returns.
-    pub(super) fn commit(self) -> Result<(), QueueError> {
+    pub(super) fn commit(self) -> Result<()> {
         self.transaction.commit().at(&self.queue.path)
     }
 
     /// Executes one statement; returns the number of rows changed.
-    pub(super) fn execute(&self, sql: &str, values: &[&dyn ToSql]) -> Result<usize, QueueError> {
+    pub(super) fn execute(&self, sql: &str, values: &[&dyn ToSql]) -> Result<usize> {
         self.transaction
             .prepare_cached(sql)
             .and_then(|mut statement| statement.execute(values))
@@ -62,19 +62,14 @@ impl Write<'_> {
     }
 
     /// Executes a statement that changes the row of a task.
-    pub(super) fn update(
-        &self,
-        id: TaskId,
-        sql: &str,
-        values: &[&dyn ToSql],
-    ) -> Result<(), QueueError> {
+    pub(super) fn update(&self, id: TaskId, sql: &str, values: &[&dyn ToSql]) -> Result<()> {
         match self.execute(sql, values)? {
             0 => Err(QueueError::UnknownTask(id)),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn standing(&self, id: TaskId) -> Result<Standing, QueueError> {
+    pub(super) fn standing(&self, id: TaskId) -> Result<Standing> {
         let read = |row: &Row<'_>| {
             Ok(Standing {
                 name: row.get(0)?,
@@ -89,16 +84,12 @@ impl Write<'_> {
     }
 
     /// Tasks that match an SQL condition, in order of arrival.
-    pub(super) fn ids(&self, condition: &str) -> Result<Vec<TaskId>, QueueError> {
+    pub(super) fn ids(&self, condition: &str) -> Result<Vec<TaskId>> {
         let sql = format!("SELECT id FROM task WHERE {condition} ORDER BY id");
         self.queue.rows(&sql, [], |row| get(row, 0))
     }
 
-    pub(super) fn set_request(
-        &self,
-        id: TaskId,
-        request: Option<Request>,
-    ) -> Result<(), QueueError> {
+    pub(super) fn set_request(&self, id: TaskId, request: Option<Request>) -> Result<()> {
         self.update(
             id,
             "UPDATE task SET requested = ?2, changed = ?3 WHERE id = ?1",
@@ -106,12 +97,7 @@ impl Write<'_> {
         )
     }
 
-    pub(super) fn event(
-        &self,
-        id: TaskId,
-        kind: EventKind,
-        reason: &str,
-    ) -> Result<(), QueueError> {
+    pub(super) fn event(&self, id: TaskId, kind: EventKind, reason: &str) -> Result<()> {
         self.execute(
             "INSERT INTO event (task, kind, reason, at) VALUES (?1, ?2, ?3, ?4)",
             params![Sql(id), kind, reason, self.now],
@@ -120,7 +106,7 @@ impl Write<'_> {
     }
 
     /// Moves a task to another state; clears a request that this carries out.
-    pub(super) fn enter(&self, id: TaskId, to: TaskState, reason: &str) -> Result<(), QueueError> {
+    pub(super) fn enter(&self, id: TaskId, to: TaskState, reason: &str) -> Result<()> {
         let Standing {
             name,
             state: from,
