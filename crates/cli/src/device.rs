@@ -149,7 +149,7 @@ pub(crate) fn wgpu() -> Vec<Listed> {
 fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
     // Drivers that are half installed panic; there is no device then.
     let devices = panics::catch(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
-    let listed = |(index, device)| Listed {
+    let listed = |(index, device): (usize, Device)| Listed {
         name: format!("{backend}:{index}"),
         device,
         software: false,

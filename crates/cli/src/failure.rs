@@ -93,6 +93,7 @@ pub(crate) fn exit(error: &anyhow::Error) -> Exit {
 /// The exit code of one cause, if its type has any.
 fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
     let failure = cause.downcast_ref().map(|failure: &Failure| failure.exit);
+    let full = |error: &io::Error| is_full(error).then_some(Exit::Lost);
     failure
         .or_else(|| cause.downcast_ref().map(trainer_exit))
         .or_else(|| cause.downcast_ref().map(server_exit))
@@ -100,12 +101,7 @@ fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
         .or_else(|| cause.downcast_ref().map(simulation_exit))
         .or_else(|| cause.is::<DataError>().then_some(Exit::Data))
         .or_else(|| cause.is::<ConfigError>().then_some(Exit::Usage))
-        .or_else(|| {
-            cause
-                .downcast_ref()
-                .is_some_and(is_full)
-                .then_some(Exit::Lost)
-        })
+        .or_else(|| cause.downcast_ref().and_then(full))
 }
 
 fn trainer_exit(error: &TrainerError) -> Exit {

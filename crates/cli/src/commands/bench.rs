@@ -59,17 +59,12 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     let opened = device::open(arguments.device)?;
     printer.warnings(&opened.warnings);
     if arguments.profile && opened.name == "cpu" {
-        return Err(
-            Failure::usage("--profile needs a GPU, whose kernels it times")
-                .hint("name a GPU with --device, or leave --profile out")
-                .into(),
-        );
+        let failure = Failure::usage("--profile needs a GPU, whose kernels it times");
+        let hint = "name a GPU with --device, or leave --profile out";
+        return Err(failure.hint(hint).into());
     }
-    let defaults = if opened.name == "cpu" || opened.software {
-        &SMALL
-    } else {
-        &LARGE
-    };
+    let small = opened.name == "cpu" || opened.software;
+    let defaults = if small { &SMALL } else { &LARGE };
     let stored = Some(TensorDtype::Bfloat16);
     let dtype = resolve_dtype(arguments.dtype, &opened.device, stored)?;
     let kernels = kernels(arguments, defaults, dtype, &opened)?;
