@@ -7,7 +7,7 @@ use loraloom_trainer::TrainerError;
 use crate::queue::{LOCK_NAME, QueueError};
 
 /// The result of a function of this crate.
-pub type Result<T, E = ServerError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = ServerError> = std::result::Result<T, E>;
 
 /// An error of a server or a client.
 #[derive(Debug, thiserror::Error)]

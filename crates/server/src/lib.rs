@@ -16,6 +16,7 @@ mod status;
 mod watch;
 
 pub use client::{Client, Submitted};
-pub use error::{Result, ServerError};
+pub(crate) use error::Result;
+pub use error::ServerError;
 pub use server::{Server, configuration};
 pub use status::{Status, TaskStatus};

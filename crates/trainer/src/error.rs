@@ -15,7 +15,7 @@ use loraloom_scheduler::{SchedulerError, SweepError};
 use thiserror::Error;
 
 /// The result of a function of this crate.
-pub type Result<T, E = TrainerError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = TrainerError> = std::result::Result<T, E>;
 
 /// An error of a [`TaskSource`](crate::TaskSource).
 pub type SourceError = Box<dyn Error + Send + Sync>;

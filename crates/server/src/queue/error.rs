@@ -14,7 +14,7 @@ use super::{LOCK_NAME, Request, file::PATIENCE};
 const LONGEST_PATH: usize = 511 - "-journal".len();
 
 /// The result of an operation on a queue.
-pub type Result<T, E = QueueError> = std::result::Result<T, E>;
+pub(super) type Result<T, E = QueueError> = std::result::Result<T, E>;
 
 /// An error of a queue.
 #[derive(Debug, thiserror::Error)]

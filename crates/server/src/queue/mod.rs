@@ -25,7 +25,8 @@ mod submit;
 mod task;
 mod write;
 
-pub use error::{QueueError, Result};
+pub use error::QueueError;
+use error::Result;
 pub use file::FILE_NAME;
 pub use handle::{Cursor, Queue};
 pub use lock::{LOCK_NAME, Presence};

@@ -132,13 +132,11 @@ const WITHDRAWN: &str = "withdrawn ";
 
 impl EventKind {
     fn from_words(words: &str) -> Option<Self> {
-        if let Some(request) = words.strip_prefix(REQUESTED) {
-            Request::from_word(request).map(Self::Requested)
-        } else if let Some(request) = words.strip_prefix(WITHDRAWN) {
-            Request::from_word(request).map(Self::Withdrawn)
-        } else {
-            TaskState::from_word(words).map(Self::Entered)
-        }
+        let request = |prefix| Request::from_word(words.strip_prefix(prefix)?);
+        let requested = request(REQUESTED).map(Self::Requested);
+        requested
+            .or_else(|| request(WITHDRAWN).map(Self::Withdrawn))
+            .or_else(|| TaskState::from_word(words).map(Self::Entered))
     }
 }
 
