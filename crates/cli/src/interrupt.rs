@@ -19,6 +19,7 @@ use crate::{exit::Exit, failure, printer::Printer};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Flags that a run polls to stop, and the means to stop it where it does not poll.
+#[derive(Clone, Default)]
 pub(crate) struct Stop {
     /// Set by Ctrl-C, SIGTERM and SIGHUP.
     pub(crate) asked: Arc<AtomicBool>,
@@ -30,12 +31,8 @@ pub(crate) struct Stop {
 /// # Errors
 /// If the operating system refuses the handler.
 pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
-    let asked = Arc::new(AtomicBool::new(false));
-    let standby = Arc::new(Standby::default());
-    let stop = Stop {
-        asked: Arc::clone(&asked),
-        standby: Arc::clone(&standby),
-    };
+    let stop = Stop::default();
+    let Stop { asked, standby } = stop.clone();
     let printer = printer.clone();
     on_stop(move || {
         if asked.swap(true, Ordering::SeqCst) {
