@@ -11,7 +11,7 @@ use loraloom_model::{
     to_host,
 };
 
-use crate::Result;
+use crate::error::Result;
 
 /// An adapter's state at every decoder layer.
 pub(crate) type ModelAdapter = Vec<LayerAdapter>;

@@ -33,7 +33,6 @@ mod tasks;
 
 pub use adapter::targets;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
-pub(crate) use error::Result;
 pub use error::{SourceError, TrainerError};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
 pub use generate::{GenerateOptions, Generator};

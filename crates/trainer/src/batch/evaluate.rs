@@ -2,7 +2,7 @@ use loraloom_data::Sample;
 use loraloom_pipeline::Pipeline;
 
 use super::assemble::{TaskRows, assemble};
-use crate::{Result, tasks::Place};
+use crate::{error::Result, tasks::Place};
 
 /// Token-normalised cross-entropy of one adapter over `rows`, without dropout.
 pub(crate) fn evaluate(

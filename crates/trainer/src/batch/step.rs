@@ -12,7 +12,7 @@ use super::{
     submitted::{SubmittedGroup, TargetRange},
 };
 use crate::{
-    Result,
+    error::Result,
     tasks::{StepRows, Task, Tasks},
 };
 

@@ -13,9 +13,8 @@ use super::{
     tensors_file,
 };
 use crate::{
-    Result,
     adapter::{ModelAdapter, bytes_of},
-    error::on,
+    error::{Result, on},
 };
 
 /// A checkpoint on its way to the disk, task by task.

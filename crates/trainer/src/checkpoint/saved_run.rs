@@ -19,8 +19,8 @@ use super::{
     tidy::tidy,
 };
 use crate::{
-    AdapterReport, Best, Outcome, Result, RunReport, SweepReport, TrainerError,
-    error::on,
+    AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
+    error::{Result, on},
     run_directory::{self, CHECKPOINTS, Claim},
 };
 

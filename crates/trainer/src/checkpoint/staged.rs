@@ -13,7 +13,7 @@ use super::{
     FORMAT, MANIFEST,
     generation::{Manifest, Seal, generations},
 };
-use crate::{Result, error::on};
+use crate::error::{Result, on};
 
 /// A directory that is being written under another name. Dropped without a
 /// [`commit`](Self::commit), it is removed.

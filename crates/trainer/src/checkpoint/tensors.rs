@@ -12,8 +12,9 @@ use super::{
     record::{ModuleRecord, Modules},
 };
 use crate::{
-    Result, TrainerError,
+    TrainerError,
     adapter::{ModelAdapter, by_projection},
+    error::Result,
 };
 
 /// Before a module's path: its weights, its moments under torch's names, and what it began from.

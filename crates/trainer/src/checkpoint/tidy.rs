@@ -7,8 +7,7 @@ use loraloom_model::keep_others;
 
 use super::staged::remove_stale;
 use crate::{
-    Result,
-    error::on,
+    error::{Result, on},
     run_directory::{ADAPTERS, CHECKPOINTS},
 };
 

@@ -8,7 +8,8 @@ use loraloom_scheduler::TaskId;
 
 use super::{decode::decode, sampling::Sampler};
 use crate::{
-    AnswerSample, Event, Result,
+    AnswerSample, Event,
+    error::Result,
     events::EventLog,
     tasks::{Place, Placement, Task},
 };

@@ -5,7 +5,7 @@ use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::{Microbatch, Pipeline};
 
 use super::sampling::Sampler;
-use crate::{Result, TrainerError};
+use crate::{TrainerError, error::Result};
 
 /// Continues `prompt` once for each entry of `slots` of a group (`None` is the base model), until
 /// `eos` or `max_new_tokens`. Returns the new tokens, without EOS.

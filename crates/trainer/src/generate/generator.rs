@@ -10,7 +10,7 @@ use super::{
     decode::{decode, side_by_side},
     sampling::{GenerateOptions, Sampler},
 };
-use crate::{Result, TrainerError, adapter, stages::resolve_dtype};
+use crate::{TrainerError, adapter, error::Result, stages::resolve_dtype};
 
 /// A base model with adapters beside it, for asking it things.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::{
     notes,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
 };
-use crate::Result;
+use crate::error::Result;
 
 /// Columns of the chart.
 const CHART_COLUMNS: f64 = 72.0;

@@ -7,7 +7,7 @@ use loraloom_model::{Checkpoint, LlamaConfig, TensorDtype, cost::AdapterRanks};
 use loraloom_scheduler::Task;
 
 use super::{Plan, Speeds, compose::compose, workload::Workload};
-use crate::{Result, adapter::targets, tasks::TaskFactory};
+use crate::{adapter::targets, error::Result, tasks::TaskFactory};
 
 /// What is known of one adapter's training.
 #[derive(Debug, Clone)]

@@ -6,8 +6,9 @@ use loraloom_scheduler::{TaskId, TaskOutcome};
 
 use super::session::{Ended, Session};
 use crate::{
-    Best, Event, Outcome, Result,
+    Best, Event, Outcome,
     batch::evaluate,
+    error::Result,
     tasks::{Task, unmoved},
 };
 

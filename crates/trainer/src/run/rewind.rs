@@ -4,7 +4,8 @@ use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskState};
 
 use super::session::{Ended, Session};
 use crate::{
-    Event, Result, TrainerError,
+    Event, TrainerError,
+    error::Result,
     tasks::{Snapshot, Task},
 };
 

@@ -13,8 +13,9 @@ use super::{
     session::{RunContext, Session, SessionOptions},
 };
 use crate::{
-    DatasetSummary, Event, Result, RunReport, SavedRun, TaskSource, TrainerError,
+    DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
     checkpoint::model_digest,
+    error::Result,
     generate::Asked,
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},

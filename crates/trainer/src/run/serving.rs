@@ -16,8 +16,9 @@ use loraloom_scheduler::{
 
 use super::{Signals, session::Session};
 use crate::{
-    AdapterReport, Event, NewTask, Order, Outcome, Result, SavedRun, TrainerError,
+    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, TrainerError,
     checkpoint::{Standing, TaskRecord},
+    error::Result,
     tasks::{Prepared, ReadTask, Reader, RowCache, Task, TaskData, TaskFactory, short},
 };
 

@@ -14,8 +14,9 @@ use super::{
     iterations::Iterations,
 };
 use crate::{
-    AdapterReport, Event, Outcome, Result, RunReport, SavedRun, Standby, SweepReport, TaskSource,
+    AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, SweepReport, TaskSource,
     TrainerError,
+    error::Result,
     events::EventLog,
     generate::{Answers, Asked},
     run_directory::{Claim, RunDirectory, is_run},

@@ -12,8 +12,9 @@ use super::{
     session::{Ended, Session},
 };
 use crate::{
-    Result, TrainerError,
+    TrainerError,
     batch::{SubmittedIteration, plan_step},
+    error::Result,
     events::EventLog,
     save::Saver,
     tasks::{Snapshot, Task, Tasks},

@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::is_run;
-use crate::{Result, TrainerError, error::on};
+use crate::{
+    TrainerError,
+    error::{Result, on},
+};
 
 const LOCK: &str = ".lock";
 

@@ -8,7 +8,10 @@ use loraloom_model::{create_directories, create_directory, sync_directory};
 use serde::Serialize;
 
 use super::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, Claim, EVENTS_FILE, Identity};
-use crate::{Result, TrainerError, error::on};
+use crate::{
+    TrainerError,
+    error::{Result, on},
+};
 
 /// The directory of one run, which nobody else writes to meanwhile.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use super::{
     writer::{Part, Parts},
 };
 use crate::{
-    Result, TrainerError,
+    TrainerError,
     adapter::{ModelAdapter, on_host},
     checkpoint::{FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors},
+    error::Result,
     events::EventLog,
     tasks::{Placement, Snapshot, State, Task, Trials},
 };

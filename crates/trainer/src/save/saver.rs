@@ -11,9 +11,10 @@ use super::{
     writer::{AdapterFiles, Before, Part, Parts, Writer},
 };
 use crate::{
-    Best, Event, Result, TrainerError,
+    Best, Event, TrainerError,
     adapter::{ModelAdapter, peft_config},
     checkpoint::config_value,
+    error::Result,
     events::EventLog,
     tasks::{Snapshot, State, Task, Tasks},
 };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::writer::{Pending, write_pending};
-use crate::Result;
+use crate::error::Result;
 
 /// Lets another thread save a run that is asked to stop and is inside a long step.
 ///

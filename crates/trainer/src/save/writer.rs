@@ -12,9 +12,10 @@ use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::{Learnt, TaskId};
 
 use crate::{
-    Best, Result, TrainerError,
+    Best, TrainerError,
     adapter::{ModelAdapter, bytes_of, to_peft},
     checkpoint::{BestRecord, Draft, RunRecord, Tensors},
+    error::Result,
 };
 
 /// A part of what is saved; nothing in it is on a device or changes any more.

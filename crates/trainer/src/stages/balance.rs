@@ -13,7 +13,7 @@ use loraloom_pipeline::{
     PartCosts, PartitionError, Partitions, PipelineError, simulate::PassCosts, stagger,
 };
 
-use crate::Result;
+use crate::error::Result;
 
 /// About what a micro-batch of a run is.
 #[derive(Debug, Clone, Copy)]

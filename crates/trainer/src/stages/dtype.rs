@@ -2,7 +2,7 @@ use burn::tensor::{Device, FloatDType};
 use loraloom_config::DtypeChoice;
 use loraloom_model::TensorDtype;
 
-use crate::{Result, TrainerError};
+use crate::{TrainerError, error::Result};
 
 /// The type of frozen weights and activations on a device, for weights that are stored as `stored`.
 /// `auto` is `float32` on the CPU, whose matrix products are fastest in it, and the stored type where

@@ -10,9 +10,9 @@ use loraloom_pipeline::{Partitions, PipelineError, PipelineStage, Stage};
 use super::dtype::resolve_dtype;
 #[cfg(feature = "remote")]
 use super::dtype::resolve_for;
-use crate::Result;
 #[cfg(feature = "remote")]
 use crate::TrainerError;
+use crate::error::Result;
 
 /// The location of a stage, with its device opened.
 pub type OpenedStage = StageLocation<Device>;

@@ -5,7 +5,7 @@ use loraloom_config::AdapterConfig;
 use loraloom_model::{LayerAdapter, Projection, to_host};
 
 use super::Task;
-use crate::Result;
+use crate::error::Result;
 
 /// Beyond this `lora_alpha / r` may be what makes losses and first steps too large.
 const LARGE_SCALE: f64 = 64.0;

@@ -5,7 +5,7 @@ use loraloom_model::LlamaConfig;
 use loraloom_scheduler::Load;
 
 use super::TaskFactory;
-use crate::Result;
+use crate::error::Result;
 
 /// An adapter's training, before anything is trained.
 #[derive(Debug, Clone, PartialEq)]

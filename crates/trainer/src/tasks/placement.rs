@@ -8,8 +8,9 @@ use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 
 use super::{Place, Rewind, Snapshot, State, Task, Tasks};
 use crate::{
-    Result, TrainerError,
+    TrainerError,
     adapter::{ModelAdapter, fresh, on_host},
+    error::Result,
 };
 
 /// The tasks of a run, and the stages that hold the adapters of those that run.

@@ -18,9 +18,10 @@ use super::{
     oddities::{odd_beginning, odd_rank, odd_settings},
 };
 use crate::{
-    AdapterReport, Outcome, Result, TrainerError,
+    AdapterReport, Outcome, TrainerError,
     adapter::from_peft,
     checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
+    error::Result,
     stages::TypicalMicrobatch,
 };
 

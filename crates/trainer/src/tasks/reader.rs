@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{RowCache, TaskData};
-use crate::{NewTask, Result};
+use crate::{NewTask, error::Result};
 
 /// Reads the rows of tasks, one task after another, while others train.
 #[derive(Debug)]

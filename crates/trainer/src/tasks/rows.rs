@@ -7,7 +7,7 @@ use loraloom_config::{AdapterConfig, DatasetConfig};
 use loraloom_data::{Dataset, Encoded, Tokenizer};
 
 use super::TaskData;
-use crate::{Result, TrainerError, checkpoint::data_digest};
+use crate::{TrainerError, checkpoint::data_digest, error::Result};
 
 /// Datasets that were read, each once, and their rows, once for each way to encode them.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskId, Ta
 
 use super::cursor::{Cursor, Part};
 use crate::{
-    AdapterReport, AnswerSample, Best, Outcome, Result, TrainerError,
+    AdapterReport, AnswerSample, Best, Outcome, TrainerError,
     adapter::{ModelAdapter, adapter_bytes, fresh_bytes},
     checkpoint::{BestRecord, Exact, Standing, TaskRecord},
+    error::Result,
 };
 
 /// An optimizer step of a task, or a part of it, in an iteration: what is known when it is submitted.
