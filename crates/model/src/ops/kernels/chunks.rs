@@ -47,8 +47,8 @@ fn padded(length: usize) -> usize {
     }
 }
 
-/// Chunks of sequences of these lengths, longest first, within the limits; at least one sequence and
-/// [`PLACES`] queries a part.
+/// Chunks of sequences of these lengths, longest first, within the limits; at least one sequence a chunk,
+/// and [`PLACES`] queries a part or all of a shorter sequence.
 ///
 /// Sequences go into one chunk as long as the padding is below half of the work. Parts begin at the same
 /// positions in every chunk, and a row of scores has as many units whatever the padding
