@@ -180,8 +180,8 @@ mutation folder-of-nobody crates/config/src/paths.rs \
     'let is_anchored = matches!(location, Location::Unknown)' a_configuration_means_the_same
 mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if digest == expected {' \
     'if digest != " " {' another_model_in_the_place
-mutation pause-of-absent-lost $trainer/run/serving.rs 'unread.map(|unread| unread.held = held).is_some()' \
-    'unread.is_some()' paused_while_its_data_is_away
+mutation pause-of-absent-lost $trainer/run/serving.rs 'unread.held = held;' '' \
+    paused_while_its_data_is_away
 mutation whole-rows-again $trainer/run/rewind.rs 'if kept.id == id {' 'if false {' goes_on_with_half_the_rows
 mutation absent-data-fails $trainer/run/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
 mutation failed-not-kept $trainer/save/moment.rs 'for id in tasks.carried.keys() {' \

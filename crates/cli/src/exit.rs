@@ -27,37 +27,41 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// The meanings of all codes, in ascending order.
-    const MEANINGS: [(Self, &str); 9] = [
-        (Self::Success, "success: every adapter finished"),
-        (
-            Self::Failed,
-            "an adapter failed (the others are saved) or a check did not pass",
-        ),
-        (Self::Usage, "wrong command line or configuration"),
-        (Self::Data, "missing or wrong data or model files"),
-        (Self::Memory, "does not fit in memory"),
-        (
-            Self::Device,
-            "no such device or worker, or it does not work",
-        ),
-        (Self::Internal, "internal error"),
-        (
-            Self::Lost,
-            "lost a worker or device, or the disk is full; continue with `train --resume`",
-        ),
-        (
-            Self::Interrupted,
-            "interrupted after saving; continue with `train --resume`",
-        ),
+    /// All codes, in ascending order.
+    const ALL: [Self; 9] = [
+        Self::Success,
+        Self::Failed,
+        Self::Usage,
+        Self::Data,
+        Self::Memory,
+        Self::Device,
+        Self::Internal,
+        Self::Lost,
+        Self::Interrupted,
     ];
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Success => "success: every adapter finished",
+            Self::Failed => "an adapter failed (the others are saved) or a check did not pass",
+            Self::Usage => "wrong command line or configuration",
+            Self::Data => "missing or wrong data or model files",
+            Self::Memory => "does not fit in memory",
+            Self::Device => "no such device or worker, or it does not work",
+            Self::Internal => "internal error",
+            Self::Lost => {
+                "lost a worker or device, or the disk is full; continue with `train --resume`"
+            }
+            Self::Interrupted => "interrupted after saving; continue with `train --resume`",
+        }
+    }
 
     /// The table of codes for the help text.
     pub(crate) fn table() -> String {
         let mut table = String::from("Exit codes:\n");
-        for (exit, meaning) in Self::MEANINGS {
+        for exit in Self::ALL {
             // Writing to a string cannot fail.
-            let _ = writeln!(table, "  {:>3}  {meaning}", exit as u8);
+            let _ = writeln!(table, "  {:>3}  {}", exit as u8, exit.meaning());
         }
         table
     }

@@ -194,7 +194,11 @@ impl<'a> Progress<'a> {
                     "{count} adapters: events.jsonl has the steps of each"
                 ));
             }
-            _ => {}
+            Event::RunStart { .. }
+            | Event::Regroup { .. }
+            | Event::Checkpoint { .. }
+            | Event::RunCheckpoint { .. }
+            | Event::RunEnd { .. } => {}
         }
     }
 

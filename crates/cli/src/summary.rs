@@ -9,8 +9,15 @@ use loraloom_trainer::{
 
 use crate::table::{self, or_dash};
 
-const HEADING: &str =
-    "<adapter | <outcome | steps | first loss | last loss | best validation | <directory";
+const HEADING: [&str; 7] = [
+    "<adapter",
+    "<outcome",
+    "steps",
+    "first loss",
+    "last loss",
+    "best validation",
+    "<directory",
+];
 /// Datasets with a line of their own.
 const DATASETS: usize = 8;
 
@@ -102,10 +109,7 @@ pub(crate) fn table(report: &RunReport) -> String {
 
 /// A sweep's adapters, the best first.
 pub(crate) fn leaderboard(sweep: &SweepReport) -> String {
-    let heading = format!(
-        "rank | <adapter | {} | steps | <state",
-        sweep.metric.as_str()
-    );
+    let heading = ["rank", "<adapter", sweep.metric.as_str(), "steps", "<state"];
     let row = |standing: &SweepStanding| {
         [
             or_dash(standing.rank),
@@ -116,7 +120,7 @@ pub(crate) fn leaderboard(sweep: &SweepReport) -> String {
         ]
     };
     let rows: Vec<_> = sweep.standings.iter().map(row).collect();
-    format!("sweep {}\n{}", sweep.name, table::aligned(&heading, &rows))
+    format!("sweep {}\n{}", sweep.name, table::aligned(heading, &rows))
 }
 
 fn row(adapter: &AdapterReport) -> [String; 7] {

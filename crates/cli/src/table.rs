@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-/// A table of rows under a heading, in which `|` separates the columns and `<` precedes those that are
-/// aligned to the left; every row ends with a line feed.
-pub(crate) fn aligned<const N: usize>(heading: &str, rows: &[[String; N]]) -> String {
-    let columns: Vec<&str> = heading.split('|').map(str::trim).collect();
-    let names: [String; N] = std::array::from_fn(|column| columns[column].replace('<', ""));
+/// A table of rows under these headings, of which those that begin with `<` are aligned to the left, as in a
+/// format string; every row ends with a line feed.
+pub(crate) fn aligned<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+    let names = headings.map(|heading| heading.trim_start_matches('<').to_owned());
     let lines = || std::iter::once(&names).chain(rows);
     let width = |column: usize| lines().map(|line| line[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
@@ -14,7 +13,7 @@ pub(crate) fn aligned<const N: usize>(heading: &str, rows: &[[String; N]]) -> St
     for line in lines() {
         let cells: [String; N] = std::array::from_fn(|column| {
             let (cell, width) = (&line[column], widths[column]);
-            if columns[column].starts_with('<') {
+            if headings[column].starts_with('<') {
                 format!("{cell:<width$}")
             } else {
                 format!("{cell:>width$}")
@@ -38,7 +37,7 @@ mod tests {
     #[test]
     fn text_stands_left_and_numbers_right() {
         let rows = [["a", "1.0"], ["long", "10.0"]].map(|row| row.map(str::to_owned));
-        let text = aligned("<name | ms", &rows);
+        let text = aligned(["<name", "ms"], &rows);
         assert_eq!(text, "name    ms\na      1.0\nlong  10.0\n");
     }
 }

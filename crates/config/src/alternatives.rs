@@ -53,7 +53,7 @@ impl<'de> Visitor<'de> for OneOrManyVisitor {
 
 /// Reads a number or a text.
 pub(crate) struct NumberOrText<T> {
-    /// Both in words.
+    /// Names of both, for messages.
     pub(crate) expecting: &'static str,
     pub(crate) number: fn(f64) -> T,
     pub(crate) text: fn(&str) -> Result<T, ParseError>,

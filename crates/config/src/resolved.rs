@@ -204,7 +204,7 @@ pub struct TrainSettings {
     /// Tokens at which longer rows are cut.
     #[schemars(range(min = 2))]
     pub max_seq_len: usize,
-    /// Times to go through the dataset; may be fractional. Ignored if `max_steps` is set.
+    /// Epochs: passes over the dataset; may be fractional. Ignored if `max_steps` is set.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub num_epochs: f64,
     /// Optimizer steps; overrides `num_epochs`. null in an adapter removes the value of `defaults`.

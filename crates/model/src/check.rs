@@ -57,6 +57,8 @@ pub fn check_operations(device: &Device, dtype: FloatDType) -> Result<Vec<Deviat
     Ok(deviations.collect())
 }
 
+type Operation<'a> = Box<dyn Fn(&[Tensor<2>]) -> Tensor<2> + 'a>;
+
 /// Results by name, of inputs that are rounded to one type and computed with in another.
 fn run(
     device: &Device,
@@ -73,35 +75,49 @@ fn run(
     let table = |seed| uniform(seed, [rows, HEAD_DIM / 2], device);
     let gamma = uniform(9, [1, HEADS * HEAD_DIM], device).reshape([HEADS * HEAD_DIM]);
     let gamma = gamma.cast(rounded).cast(dtype);
-    let (wide, narrow) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
-    let attend = |[q, k, v]: [Tensor<2>; 3], window| {
-        let shape = AttentionShape {
-            sequences: Sequences::from_lengths(LENGTHS),
-            num_heads: HEADS,
-            num_kv_heads: KV_HEADS,
-            head_dim: HEAD_DIM,
-            window,
-        };
-        self_attention(q, k, v, &shape)
+    let attention = |window| AttentionShape {
+        sequences: Sequences::from_lengths(LENGTHS),
+        num_heads: HEADS,
+        num_kv_heads: KV_HEADS,
+        head_dim: HEAD_DIM,
+        window,
     };
+    let (wide, narrow) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+    let attend = |window| -> Operation<'_> {
+        let shape = attention(window);
+        Box::new(move |x| self_attention(x[0].clone(), x[1].clone(), x[2].clone(), &shape))
+    };
+    let operations: [(&str, &[usize], Operation<'_>); 5] = [
+        (
+            "rms_norm",
+            &[wide],
+            Box::new(|x| rms_norm(x[0].clone(), gamma.clone(), 1e-5)),
+        ),
+        (
+            "swiglu",
+            &[wide, wide],
+            Box::new(|x| swiglu(x[0].clone(), x[1].clone())),
+        ),
+        (
+            "rotate",
+            &[wide],
+            Box::new(|x| rotate(x[0].clone(), table(7), table(8))),
+        ),
+        ("attention", &[wide, narrow, narrow], attend(None)),
+        (
+            "attention in a window",
+            &[wide, narrow, narrow],
+            attend(Some(100)),
+        ),
+    ];
     let mut results = Vec::new();
-    for (name, widths) in [
-        ("rms_norm", &[wide][..]),
-        ("swiglu", &[wide, wide]),
-        ("rotate", &[wide]),
-        ("attention", &[wide, narrow, narrow]),
-        ("attention in a window", &[wide, narrow, narrow]),
-    ] {
-        let leaf = |(&width, seed)| input(seed, width, &autodiff).detach().require_grad();
-        let leaves: Vec<_> = widths.iter().zip(0..).map(leaf).collect();
-        let x = |index: usize| leaves[index].clone();
-        let y = match name {
-            "rms_norm" => rms_norm(x(0), gamma.clone(), 1e-5),
-            "swiglu" => swiglu(x(0), x(1)),
-            "rotate" => rotate(x(0), table(7), table(8)),
-            "attention" => attend([0, 1, 2].map(x), None),
-            _ => attend([0, 1, 2].map(x), Some(100)),
-        };
+    for (name, widths, operation) in operations {
+        let leaves: Vec<_> = widths
+            .iter()
+            .zip(0..)
+            .map(|(&width, seed)| input(seed, width, &autodiff).detach().require_grad())
+            .collect();
+        let y = operation(&leaves);
         let gradients = seed_gradient(y.clone(), input(5, wide, device)).backward();
         results.push((name.to_owned(), to_host(y.without_autodiff())?));
         for (index, leaf) in leaves.iter().enumerate() {
@@ -139,18 +155,20 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let largest = expected
         .iter()
         .fold(0f32, |most, value| most.max(value.abs()));
-    if found.len() != expected.len() {
-        return f32::INFINITY;
-    }
     let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    differences.fold(0f32, |most, difference| {
+    let most = differences.fold(0f32, |most, difference| {
         // NaN counts as infinitely far off.
         if difference.is_nan() {
             f32::INFINITY
         } else {
             most.max(difference)
         }
-    }) / largest
+    });
+    if found.len() == expected.len() {
+        most / largest
+    } else {
+        f32::INFINITY
+    }
 }
 
 #[cfg(test)]

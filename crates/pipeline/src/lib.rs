@@ -1,8 +1,8 @@
 //! The backbone as stages: each holds contiguous decoder layers on one device, with their adapters
 //! and optimizer state, and runs forward passes, backward passes and optimizer steps.
 //!
-//! [`partition()`] assigns layers to stages, and [`stagger()`] assigns other layers to a stage for each
-//! group of adapters; [`schedule`] orders a stage's work for several groups, and [`simulate`] predicts its
+//! [`partition()`] assigns layers to stages, and [`stagger()`] does so for each group of adapters
+//! differently; [`schedule`] orders a stage's work for several groups, and [`simulate`] predicts its
 //! time. These functions take numbers and use no device. A [`Pipeline`] holds the stages, and the
 //! [`executor`] runs them.
 

@@ -63,7 +63,7 @@ pub enum SchedulerError {
         option: String,
         /// Its value.
         given: String,
-        /// Its range.
+        /// What it must be.
         wanted: &'static str,
     },
 }

@@ -405,3 +405,31 @@ impl From<PipelineError> for TrainerError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_model::ModelError;
+    use loraloom_pipeline::PipelineError;
+
+    use super::TrainerError;
+
+    #[test]
+    fn drivers_words_for_a_lack_of_memory_are_known() {
+        for (reason, expected) in [
+            ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", true),
+            ("out of device memory allocating 8 bytes", true),
+            ("Buffer creation failed: OutOfMemory", true),
+            ("the device is lost", false),
+        ] {
+            let device = || ModelError::Device {
+                reason: reason.to_owned(),
+            };
+            for error in [
+                TrainerError::Model(device()),
+                TrainerError::Pipeline(PipelineError::Model(device())),
+            ] {
+                assert_eq!(error.is_out_of_memory(), expected, "{reason}");
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@
 //! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
-//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, `plan`, what a run writes during training |
+//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, the forecast of a run, what a run writes during training |
 //! | `run` | the loop |
 
 mod adapter;

@@ -14,9 +14,18 @@ use crate::Routing;
 #[derive(Debug)]
 struct LoraLinear;
 
+#[derive(Debug, Clone)]
+struct LoraLinearState<B: BatchLoraOps> {
+    x: NodeId,
+    s: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    routing: Routing,
+}
+
 impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
-    /// x, then S, W, A and B.
-    type State = (NodeId, [FloatTensor<B>; 4], Routing);
+    type State = LoraLinearState<B>;
 
     fn backward(
         self,
@@ -25,7 +34,14 @@ impl<B: BatchLoraOps> Backward<B, 3> for LoraLinear {
         checkpointer: &mut Checkpointer,
     ) {
         let [x_node, a_node, b_node] = ops.parents;
-        let (x, [s, weight, a, b], routing) = ops.state;
+        let LoraLinearState {
+            x,
+            s,
+            weight,
+            a,
+            b,
+            routing,
+        } = ops.state;
         // A checkpoint must be retrieved as often as it was made, even if nothing needs it.
         let x: FloatTensor<B> = checkpointer.retrieve_node_output(x);
         let dh = grads.consume::<B>(&ops.node);
@@ -147,7 +163,15 @@ impl<B: BatchLoraOps, C: CheckpointStrategy> BatchLoraOps for Autodiff<B, C> {
                     b.clone(),
                     routing.clone(),
                 );
-                node.finish((saved, [s, weight, a, b], routing), h)
+                let state = LoraLinearState {
+                    x: saved,
+                    s,
+                    weight,
+                    a,
+                    b,
+                    routing,
+                };
+                node.finish(state, h)
             }
             OpsKind::UnTracked(node) => node.finish(B::lora_linear(
                 x.into_primitive(),

@@ -185,7 +185,15 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
 /// A table of kernels under a line with their common sizes.
 fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
     let first = measured.first()?;
-    let heading = "<kernel | adapters | <ranks | ms | vs frozen | launches | MB moved";
+    let heading = [
+        "<kernel",
+        "adapters",
+        "<ranks",
+        "ms",
+        "vs frozen",
+        "launches",
+        "MB moved",
+    ];
     let rows: Vec<_> = measured.iter().map(kernel_row).collect();
     Some(format!(
         "layer [{}, {}], rows {}, {}: forward and backward, or one kernel\n{}",
@@ -228,7 +236,7 @@ fn ranks(all: &[usize]) -> String {
 /// A table of training steps.
 fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     let first = measured.first()?;
-    let heading = "adapters | tok/s | one by one | ratio | TFLOP/s | GB";
+    let heading = ["adapters", "tok/s", "one by one", "ratio", "TFLOP/s", "GB"];
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
         "{}, rank {} on {}, batch {}, length {}, {}: training steps\n{}",
@@ -265,7 +273,7 @@ fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
         .iter()
         .map(|share| share.milliseconds)
         .sum();
-    let heading = "<kernel | launches | ms | share | MB moved | GB/s";
+    let heading = ["<kernel", "launches", "ms", "share", "MB moved", "GB/s"];
     let rows = measured.profile.iter().map(|share| {
         let bytes = Some(share.bytes_moved as f64).filter(|&bytes| bytes > 0.0);
         [

@@ -50,8 +50,20 @@ fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
 }
 
 fn stages(plan: &Plan) -> String {
-    let heading = "stage | <on | <layers | weights | adapters | gradients | a micro-batch* | in flight \
-                   | activations* | all* | of the work* | idle*";
+    let heading = [
+        "stage",
+        "<on",
+        "<layers",
+        "weights",
+        "adapters",
+        "gradients",
+        "a micro-batch*",
+        "in flight",
+        "activations*",
+        "all*",
+        "of the work*",
+        "idle*",
+    ];
     let row = |(index, stage): (usize, &PlannedStage)| {
         [
             index.to_string(),
@@ -97,12 +109,18 @@ fn partitions(partitions: &[Vec<usize>]) -> String {
     let rows: Vec<_> = partitions.iter().enumerate().map(row).collect();
     format!(
         "layers of the groups, which take these partitions in turn\n{}",
-        table::aligned("partition | <layers on each stage", &rows)
+        table::aligned(["partition", "<layers on each stage"], &rows)
     )
 }
 
 fn groups(plan: &Plan) -> String {
-    let heading = "group | micro-batches | tokens a step* | most a micro-batch | <adapters";
+    let heading = [
+        "group",
+        "micro-batches",
+        "tokens a step*",
+        "most a micro-batch",
+        "<adapters",
+    ];
     let row = |(index, group): (usize, &PlannedGroup)| {
         [
             index.to_string(),
@@ -123,7 +141,7 @@ fn groups(plan: &Plan) -> String {
 
 fn links(links: &[PlannedLink], gigabits: Option<f64>) -> Option<String> {
     links.first()?;
-    let heading = "<link | a micro-batch each way* | an iteration*";
+    let heading = ["<link", "a micro-batch each way*", "an iteration*"];
     let row = |link: &PlannedLink| {
         let largest = link.estimated_bytes_per_microbatch.iter().copied();
         [

@@ -78,8 +78,19 @@ fn costs(path: &std::path::Path) -> anyhow::Result<Costs> {
 }
 
 fn text(comparison: &Comparison) -> String {
-    let heading = "<policy | average | 95 % | makespan | tok/s | while jobs came | used | busy \
-                   | fairness gap | parked | a decision";
+    let heading = [
+        "<policy",
+        "average",
+        "95 %",
+        "makespan",
+        "tok/s",
+        "while jobs came",
+        "used",
+        "busy",
+        "fairness gap",
+        "parked",
+        "a decision",
+    ];
     let row = |result: &PolicyResult| {
         let metrics = &result.metrics;
         [

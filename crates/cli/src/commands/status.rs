@@ -57,8 +57,18 @@ fn text(status: &Status) -> String {
         (true, None) => "served".to_owned(),
         (false, _) => "no server runs".to_owned(),
     };
-    let heading =
-        "task | <name | <state | step | left | loss | best eval | priority | <tenant | <reason";
+    let heading = [
+        "task",
+        "<name",
+        "<state",
+        "step",
+        "left",
+        "loss",
+        "best eval",
+        "priority",
+        "<tenant",
+        "<reason",
+    ];
     let row = |task| row(task, status.served);
     let rows: Vec<[String; 10]> = status.tasks.iter().map(row).collect();
     let mut text = format!("{server}\n{}", aligned(heading, &rows));

@@ -101,9 +101,9 @@ pub trait Steps {
 /// Runs steps over the stages, in the order of the model's layers. Afterwards no pass is under way
 /// and every optimizer step is taken.
 ///
-/// Every stage has a thread. The calling thread runs all lists if there is a single stage, or one that
-/// [cannot have a thread](TrainStage::may_have_thread): where calls return before the work is done, one
-/// thread is as fast.
+/// Every stage has a thread, unless there is a single stage or one that
+/// [cannot have a thread](TrainStage::may_have_thread): then the calling thread runs all lists, which is
+/// as fast where calls return before the work is done.
 ///
 /// # Errors
 /// The first error of a stage or of `steps`. The stages are then left in the middle of a step.

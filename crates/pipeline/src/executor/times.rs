@@ -43,7 +43,7 @@ pub struct StageTimes {
 pub(crate) struct Stopwatch {
     /// When the last work ended.
     free: f64,
-    /// Of the steps that groups are at.
+    /// By the step that groups are at.
     times: HashMap<usize, StageTimes>,
 }
 

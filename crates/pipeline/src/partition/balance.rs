@@ -75,12 +75,7 @@ pub fn partition(
     stages: usize,
 ) -> Result<Vec<Range<usize>>, PartitionError> {
     let layers = layer_costs.len();
-    if stages == 0 {
-        return Err(PartitionError::NoStage { layers });
-    }
-    if stages > layers {
-        return Err(PartitionError::TooManyStages { stages, layers });
-    }
+    can_be_spread(layers, stages)?;
     let ends = [
         ("the embedding".to_owned(), embedding_cost),
         ("the head".to_owned(), head_cost),
@@ -121,12 +116,21 @@ pub fn partition(
     Ok(best(layers, stages, &squared, |left, right| left + right).1)
 }
 
+fn can_be_spread(layers: usize, stages: usize) -> Result<(), PartitionError> {
+    match stages {
+        0 => Err(PartitionError::NoStage { layers }),
+        _ if stages > layers => Err(PartitionError::TooManyStages { stages, layers }),
+        _ => Ok(()),
+    }
+}
+
 /// Layers by the number on each stage.
 pub(super) fn explicit(
     counts: &[usize],
     stages: usize,
     layers: usize,
 ) -> Result<Vec<Range<usize>>, PartitionError> {
+    can_be_spread(layers, stages)?;
     if counts.len() != stages {
         let counts = counts.len();
         return Err(PartitionError::Stages { counts, stages });

@@ -74,8 +74,8 @@ impl Partitions {
     /// From the number of layers on each stage, by partition.
     ///
     /// # Errors
-    /// [`PartitionError::None`] for no partition, and as [`partition`](crate::partition()) for explicit
-    /// counts.
+    /// [`PartitionError::None`] for no partition; otherwise if there are no stages or more than layers, or a
+    /// partition names another number of stages, leaves a stage empty or does not add up to the layers.
     pub fn of_counts(
         counts: &[Vec<usize>],
         stages: usize,

@@ -30,7 +30,7 @@ pub struct PipelineShape {
     ///
     /// Stage `k` runs `(D − 1 − k)·(1 + extra_warmup) + 1` forward passes before its first backward
     /// pass and never holds the activations of more: at most D for 0. GPipe ignores it and holds N.
-    /// More is not always better: it waits where transfers are short or groups are few.
+    /// More is not always better: stages wait longer for the first backward pass.
     pub extra_warmup: usize,
 }
 

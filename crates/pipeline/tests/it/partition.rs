@@ -106,6 +106,14 @@ fn what_cannot_be_is_refused_with_its_numbers() {
     let refusal = |layers: &[f64], stages| partition(layers, 0.0, 0.0, stages).unwrap_err();
     let refused_counts =
         |counts: &[usize]| Partitions::of_counts(&[counts.to_vec()], 2, 4).unwrap_err();
+    let too_many = Partitions::of_counts(&[vec![1; 5]], 5, 4);
+    assert_eq!(
+        too_many,
+        Err(PartitionError::TooManyStages {
+            stages: 5,
+            layers: 4
+        })
+    );
     let layers = [1.0; 4];
     assert_eq!(refusal(&layers, 0), PartitionError::NoStage { layers: 4 });
     assert_eq!(

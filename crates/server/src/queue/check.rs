@@ -114,21 +114,25 @@ fn check_specs(queue: &Queue) -> Result<()> {
         Submission::COLUMNS
     );
     let width = Submission::WIDTH;
-    let checked = queue.rows(&sql, [], |row| {
+    let mut checked = Ok(());
+    queue.each(&sql, |row| {
         let id = get(row, width)?;
         let submission = Submission::read(row)?;
         let digest = row.get(width + 1)?;
-        Ok(check_digest(queue.path(), id, &submission, digest))
+        if checked.is_ok() {
+            checked = check_digest(queue.path(), id, &submission, digest);
+        }
+        Ok(())
     })?;
-    checked.into_iter().collect()
+    checked
 }
 
 /// SQLite stores any bytes as text; reading invalid UTF-8 would fail later, after the first write.
 fn check_rows(queue: &Queue) -> Result<()> {
     let tasks = format!("SELECT {} FROM task", QueuedTask::COLUMNS);
-    queue.rows(&tasks, [], QueuedTask::read)?;
+    queue.each(&tasks, |row| QueuedTask::read(row).map(drop))?;
     let events = format!("SELECT {} FROM event", HistoryEntry::COLUMNS);
-    queue.rows(&events, [], HistoryEntry::read)?;
+    queue.each(&events, |row| HistoryEntry::read(row).map(drop))?;
     queue.stored().map(drop)
 }
 

@@ -222,6 +222,18 @@ impl Queue {
             .at(&self.path)
     }
 
+    /// Reads the rows of a statement one after another, without keeping them.
+    pub(super) fn each(
+        &self,
+        sql: &str,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<()>,
+    ) -> Result<()> {
+        self.connection
+            .prepare(sql)
+            .and_then(|mut statement| statement.query_map([], read)?.collect())
+            .at(&self.path)
+    }
+
     /// The first row of a statement, if it has any.
     pub(super) fn row<T>(
         &self,

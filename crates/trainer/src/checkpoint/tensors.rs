@@ -127,18 +127,21 @@ fn push(matrices: &mut Vec<NamedMatrix>, prefix: &str, module: &str, pair: LoraP
     Ok(())
 }
 
-/// The state of a module with these weights, before its first step.
+/// The state of a module with these weights, of the rank of [`WEIGHTS`], before its first step.
 fn state(
     tensors: &SafeTensors<'_>,
     prefix: &str,
     module: &str,
     record: &ModuleRecord,
 ) -> Result<AdapterState, String> {
-    let weights = pair(tensors, prefix, module)?;
-    let spec = LoraSpec::new(weights.a.dims()[0], record.lora_alpha.0)
+    let a = tensors.tensor(&name(WEIGHTS, module, "lora_A"));
+    let a = a.map_err(|error| error.to_string())?;
+    let r = a.shape().first().copied().unwrap_or(0);
+    let spec = LoraSpec::new(r, record.lora_alpha.0)
         .with_use_rslora(record.use_rslora)
         .with_lora_dropout(record.lora_dropout.0);
-    AdapterState::new(spec, weights).map_err(|error| format!("{module}: {error}"))
+    AdapterState::new(spec, pair(tensors, prefix, module)?)
+        .map_err(|error| format!("{module}: {error}"))
 }
 
 fn pair(tensors: &SafeTensors<'_>, prefix: &str, module: &str) -> Result<LoraPair, String> {

@@ -61,9 +61,7 @@ pub trait TaskSource {
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
-        Ok(None)
-    }
+    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
 
     /// Receives, after a decision, why each live task trains or waits.
     ///
@@ -77,5 +75,9 @@ pub trait TaskSource {
 impl<F: FnMut(&Event)> TaskSource for F {
     fn event(&mut self, event: &Event) {
         self(event);
+    }
+
+    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+        Ok(None)
     }
 }

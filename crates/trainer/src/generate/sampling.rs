@@ -32,7 +32,7 @@ impl Default for GenerateOptions {
 #[derive(Debug, Clone)]
 pub(crate) struct Sampler {
     options: GenerateOptions,
-    /// Of the random numbers.
+    /// State of the random numbers.
     state: u64,
 }
 

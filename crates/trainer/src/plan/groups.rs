@@ -18,7 +18,7 @@ pub(super) struct Groups<'a> {
     pub(super) model: &'a LlamaConfig,
     pub(super) config: &'a RunConfig,
     pub(super) tasks: Vec<Vec<&'a TaskPlan>>,
-    /// With the reasons.
+    /// Tasks that wait, and why.
     pub(super) waiting: Vec<(&'a TaskPlan, String)>,
     /// Those of them that no device has room for even alone.
     pub(super) refused: Vec<&'a TaskPlan>,

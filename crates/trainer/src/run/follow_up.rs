@@ -107,10 +107,15 @@ impl Session<'_> {
     pub(super) fn finish(&mut self, id: TaskId, early: Option<String>) -> Result<Ended> {
         let (task, _) = self.placed.running(id)?;
         let last = task.ends_after(task.steps);
-        let early = early.filter(|_| !last);
-        let stopped = early.clone().map(|reason| Outcome::Stopped { reason });
-        let (outcome, reason) = (stopped.unwrap_or(Outcome::Done), early);
-        let reason = reason.unwrap_or_else(|| "took all its steps".to_owned());
+        let (outcome, reason) = match early.filter(|_| !last) {
+            None => (Outcome::Done, "took all its steps".to_owned()),
+            Some(reason) => {
+                let stopped = Outcome::Stopped {
+                    reason: reason.clone(),
+                };
+                (stopped, reason)
+            }
+        };
         if let Some((adapter, step)) = self.end_task(id, outcome)? {
             self.log.emit(Event::AdapterDone {
                 adapter,

@@ -234,10 +234,13 @@ impl Serving<'_, '_> {
         }
     }
 
-    /// Has a task whose rows are not there yet held or not; false if there is no such task.
+    /// Sets whether a task is held whose rows are not read yet; false if there is no such task.
     fn hold(&mut self, id: TaskId, held: bool) -> bool {
-        let unread = self.unread.get_mut(&id);
-        unread.map(|unread| unread.held = held).is_some()
+        let Some(unread) = self.unread.get_mut(&id) else {
+            return false;
+        };
+        unread.held = held;
+        true
     }
 
     fn fail(&mut self, id: TaskId, reason: String) -> Result<()> {

@@ -88,7 +88,7 @@ impl RunDirectory {
         let checkpoints = path.join(CHECKPOINTS);
         on(&checkpoints, create_directory(&checkpoints))?;
         keep_config(path, config)?;
-        Self::of(path, events, 0, claim)
+        Self::of(path, events, claim)
     }
 
     /// Goes on with the run in a directory. Events are appended; half a line that a killed process
@@ -115,16 +115,16 @@ impl RunDirectory {
             let part = path.join(part);
             on(&part, create_directory(&part))?;
         }
-        Self::of(path, events, length, claim)
+        Self::of(path, events, claim)
     }
 
     /// A directory with everything in it.
-    fn of(path: &Path, events: File, length: u64, claim: Claim) -> Result<Self> {
+    fn of(path: &Path, events: File, claim: Claim) -> Result<Self> {
         let list = path.join(EVENTS_FILE);
         Ok(Self {
             path: path.to_owned(),
+            length: on(&list, events.metadata())?.len(),
             events,
-            length,
             list: on(&list, Identity::of(&list))?,
             identity: on(path, Identity::of(path))?,
             _claim: claim,

@@ -165,10 +165,12 @@ impl Parts {
         (sender, pending)
     }
 
-    /// Has a part written. Waits until the parts that are held leave it room, or it is the only one.
+    /// Has a part written. Waits until the parts that are held leave it room, or it is the only one; a
+    /// part without bytes does not wait.
     pub(crate) fn send(&mut self, part: Part) {
         let bytes = part.bytes();
-        while self.held > 0 && self.room.is_some_and(|room| self.held + bytes > room) {
+        let fits = |held| held == 0 || self.room.is_none_or(|room| held + bytes <= room);
+        while bytes > 0 && !fits(self.held) {
             let Ok(done) = self.done.recv() else {
                 break;
             };
@@ -257,7 +259,7 @@ pub(crate) fn write_pending(
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Tensors, Writer};
+    use super::{Part, Parts, Tensors, Writer};
 
     #[test]
     fn parts_wait_for_room() {
@@ -277,5 +279,16 @@ mod tests {
         assert_eq!(held(Some(16)), [8, 16, 16]);
         // One part is always sent.
         assert_eq!(held(Some(3)), [8, 8, 8]);
+    }
+
+    /// The thread that trains does not wait for the disk before the record.
+    #[test]
+    fn a_part_without_bytes_never_waits() {
+        let (mut parts, pending) = Parts::new();
+        parts.room = Some(3);
+        parts.send(Part::Tensors("a".to_owned(), Tensors::File(vec![0; 8])));
+        // Nobody writes: this would wait for ever.
+        parts.send(Part::Tensors("b".to_owned(), Tensors::File(Vec::new())));
+        assert_eq!(pending.parts.try_iter().count(), 2);
     }
 }

@@ -146,5 +146,17 @@ mod tests {
             panic!("another answer");
         };
         assert!(reason.len() > 700 && reason.starts_with("üü"), "{reason}");
+
+        let long = || "ü".repeat(2000);
+        let answer = Answer::Refused(WorkerError::Mismatch {
+            what: long(),
+            worker: long(),
+            controller: long(),
+        });
+        let found = answer_from_elements(&answer_to_elements(&answer));
+        let Ok(Answer::Refused(WorkerError::Mismatch { worker, .. })) = found else {
+            panic!("another answer: {found:?}");
+        };
+        assert!(worker.len() > 200, "{worker}");
     }
 }
