@@ -183,6 +183,11 @@ mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if dige
 mutation pause-of-absent-lost $trainer/run/serving.rs 'unread.held = held;' '' \
     paused_while_its_data_is_away
 mutation whole-rows-again $trainer/run/rewind.rs 'if kept.id == id {' 'if false {' goes_on_with_half_the_rows
+mutation record-waits $trainer/save/writer.rs 'while bytes > 0 && !fits' 'while !fits' without_bytes_never_waits
+mutation wgpu-runs-out-unheard $trainer/error.rs '"out of device memory", "outofmemory"' '"out of device memory"' \
+    words_for_a_lack_of_memory
+mutation more-stages-than-layers crates/pipeline/src/partition/balance.rs '    can_be_spread(layers, stages)?;
+    if counts' '    if counts' what_cannot_be_is_refused
 mutation absent-data-fails $trainer/run/serving.rs 'if error.is_of_an_absent_file() {' 'if false {' waits_for_data_that_is_away
 mutation failed-not-kept $trainer/save/moment.rs 'for id in tasks.carried.keys() {' \
     'for id in tasks.carried.keys().take(0) {' goes_on_once_its_data
