@@ -58,10 +58,13 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);
     who.extend((0..adapters.len()).map(Some));
-    let (most, room) = (options.max_new_tokens, generator.room(&prompt, &options)?);
-    if room > 0 && most > room {
+    let (most, left) = (
+        options.max_new_tokens,
+        generator.remaining_tokens(&prompt, &options)?,
+    );
+    if left > 0 && most > left {
         printer.warning(&format!(
-            "the model's context leaves {room} tokens after this prompt: completions end there, not \
+            "the model's context leaves {left} tokens after this prompt: completions end there, not \
              after {most}"
         ));
     }

@@ -20,7 +20,8 @@ use crate::{
     simulate::submission_order,
 };
 
-/// Optimizer steps to run one after another.
+/// The passes of several iterations: their order and numbers. Here, as in schedules, a step is one of all
+/// groups: an iteration.
 #[derive(Debug, Clone, Copy)]
 pub struct Passes {
     /// The order of a stage's operations.
@@ -29,14 +30,14 @@ pub struct Passes {
     pub shape: PipelineShape,
 }
 
-/// The work of all groups in one optimizer step.
+/// The work of all groups in one iteration.
 #[derive(Debug, Default)]
 pub struct StepPlan {
     /// By group.
     pub groups: Vec<GroupPlan>,
 }
 
-/// The work of one group in one optimizer step.
+/// The work of one group in one iteration.
 #[derive(Debug, Default)]
 pub struct GroupPlan {
     /// The micro-batches. Where there are fewer than the schedule has places, the last places stay
@@ -48,7 +49,7 @@ pub struct GroupPlan {
     pub updates: Vec<Option<SlotUpdate>>,
 }
 
-/// Results of one optimizer step of all groups.
+/// Results of one iteration.
 #[derive(Debug, Clone)]
 pub struct StepOutcome {
     /// Step of the run, counted from 0.
@@ -69,7 +70,7 @@ pub struct StepOutcome {
     pub host_peak_bytes: Option<u64>,
 }
 
-/// Results of one optimizer step of a group.
+/// Results of one iteration of a group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GroupOutcome {
     /// Cross-entropy of every target in nats, by micro-batch in the order of its targets.

@@ -63,7 +63,7 @@ impl PipelineShape {
 
     /// Slots from a group's first forward pass to the first of its next step: D + N − 1 without
     /// extra warm-up.
-    fn slots_per_step(&self) -> usize {
+    fn ticks_per_iteration(&self) -> usize {
         self.microbatches + self.passes_to_last(0)
     }
 }
@@ -101,35 +101,35 @@ fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
     vec![list; shape.stages]
 }
 
-/// Groups take turns, N slots each. A round is as long as all groups' slots, or as one group's way
-/// down the pipeline and up again where that is longer; only then slots stay empty.
+/// Groups take turns, N ticks each. A round is as long as all groups' ticks, or as one group's way
+/// down the pipeline and up again where that is longer; only then ticks stay empty.
 fn lorapp(shape: &PipelineShape) -> Vec<Vec<Operation>> {
-    let slots = shape.groups * shape.microbatches;
-    let round = slots.max(shape.slots_per_step());
-    by_slots(shape, |step, group| {
+    let ticks = shape.groups * shape.microbatches;
+    let round = ticks.max(shape.ticks_per_iteration());
+    by_ticks(shape, |step, group| {
         step * round + group * shape.microbatches
     })
 }
 
 /// A group enters when the one before has left, as in a trainer of a single model.
 fn one_f_one_b(shape: &PipelineShape) -> Vec<Vec<Operation>> {
-    by_slots(shape, |step, group| {
-        (step * shape.groups + group) * shape.slots_per_step()
+    by_ticks(shape, |step, group| {
+        (step * shape.groups + group) * shape.ticks_per_iteration()
     })
 }
 
-/// Lists given the slot of each group's first micro-batch in each step; its other micro-batches take
-/// the slots that follow.
+/// Lists given the tick of each group's first micro-batch in each step; its other micro-batches take
+/// the ticks that follow.
 ///
-/// A slot is two passes long. The micro-batch of slot τ starts forward on the last stage p passes
+/// A tick is two passes long. The micro-batch of tick τ starts forward on the last stage p passes
 /// after it started on the first, p = D − 1 without extra warm-up, and turns back at once. So on a
 /// stage r passes before the last it starts forward at 2τ + p − r and backward at 2τ + p + r + 1. On
 /// one stage the former are all even and the latter all odd, or the reverse, so no two passes of
-/// different slots coincide. Lists sorted by this clock can be executed with any costs: the clock
+/// different ticks coincide. Lists sorted by this clock can be executed with any costs: the clock
 /// proves that no wait is circular.
-fn by_slots(
+fn by_ticks(
     shape: &PipelineShape,
-    first_slot: impl Fn(usize, usize) -> usize,
+    first_tick: impl Fn(usize, usize) -> usize,
 ) -> Vec<Vec<Operation>> {
     (0..shape.stages)
         .map(|stage| {
@@ -137,7 +137,7 @@ fn by_slots(
             let (whole_way, rest) = (shape.passes_to_last(0), shape.passes_to_last(stage));
             for step in 0..shape.steps {
                 for group in 0..shape.groups {
-                    let first = first_slot(step, group);
+                    let first = first_tick(step, group);
                     for microbatch in 0..shape.microbatches {
                         let turn = 2 * (first + microbatch) + whole_way;
                         let back = turn + rest + 1;

@@ -1,6 +1,6 @@
 use super::{
     options::{ROUNDING, Rules},
-    profile::{Pass, Prices, Profile, Split},
+    profile::{GroupWork, Prices, Profile, Split},
 };
 use crate::Load;
 
@@ -13,12 +13,12 @@ pub(super) struct Group {
     /// The iteration with the fewest splits that keep all tasks within the bound.
     pub(super) now: Iteration,
     /// The pass with the parts that tasks have, which may be more.
-    pub(super) pass: Pass,
+    pub(super) pass: GroupWork,
     /// All splits that the tasks allow, in order; the first `now.splits` are made.
     splits: Vec<Split>,
     /// The pass without splits, and the one with all splits.
-    whole: Pass,
-    least: Pass,
+    whole: GroupWork,
+    least: GroupWork,
     sums: Sums,
 }
 
@@ -80,7 +80,7 @@ impl Sums {
         self.steepest = self.steepest.max(parts as f64 / profile.alone);
     }
 
-    fn iteration(&self, pass: &Pass, prices: &Prices, splits: usize) -> Iteration {
+    fn iteration(&self, pass: &GroupWork, prices: &Prices, splits: usize) -> Iteration {
         let seconds = pass.seconds(prices);
         Iteration {
             splits,
@@ -245,9 +245,12 @@ impl Group {
                 made += 1;
             }
         }
-        self.pass = self.members.iter().fold(Pass::default(), |pass, member| {
-            pass.with(&member.profile, 1.0 / member.parts as f64)
-        });
+        self.pass = self
+            .members
+            .iter()
+            .fold(GroupWork::default(), |pass, member| {
+                pass.with(&member.profile, 1.0 / member.parts as f64)
+            });
     }
 
     /// Spreads a task's step over twice as many iterations as now.

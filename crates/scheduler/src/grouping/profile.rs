@@ -67,13 +67,13 @@ impl Profile {
 
 /// The work of one group in an iteration.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pass {
+pub(super) struct GroupWork {
     pub(super) tasks: usize,
     work: f64,
     pub(super) tokens: f64,
 }
 
-impl Pass {
+impl GroupWork {
     /// With one more task, which gives `share` of its step to each iteration.
     pub(super) fn with(mut self, profile: &Profile, share: f64) -> Self {
         self.tasks += 1;

@@ -66,7 +66,7 @@ impl Generator {
     ///
     /// # Errors
     /// As [`generate`](Self::generate), but for the prompt's length.
-    pub fn room(&self, prompt: &str, options: &GenerateOptions) -> Result<usize> {
+    pub fn remaining_tokens(&self, prompt: &str, options: &GenerateOptions) -> Result<usize> {
         let context = self.pipeline.config().max_position_embeddings;
         Ok(context.saturating_sub(self.ids(prompt, options.chat)?.len()))
     }

@@ -330,7 +330,7 @@ impl Moment<'_, '_> {
         let (iteration, keep) = (self.iteration, self.saver.keep);
         let start = || Writer::start(self.log.directory.checkpoints(), iteration, keep);
         let parts = self.saver.writer.get_or_insert_with(start).parts();
-        parts.room = room(self.saver.limit, self.bytes_predicted);
+        parts.room = available_bytes(self.saver.limit, self.bytes_predicted);
         parts
     }
 
@@ -403,19 +403,19 @@ impl Drop for Saver<'_> {
 }
 
 /// Bytes below `limit` that the running tasks are not expected to need.
-fn room(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
+fn available_bytes(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
     limit.map(|limit| limit.saturating_sub(expected.unwrap_or(0)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::room;
+    use super::available_bytes;
 
     #[test]
     fn copies_have_what_the_running_tasks_leave() {
-        assert_eq!(room(Some(10), Some(4)), Some(6));
-        assert_eq!(room(Some(3), Some(4)), Some(0));
-        assert_eq!(room(Some(3), None), Some(3));
-        assert_eq!(room(None, Some(4)), None);
+        assert_eq!(available_bytes(Some(10), Some(4)), Some(6));
+        assert_eq!(available_bytes(Some(3), Some(4)), Some(0));
+        assert_eq!(available_bytes(Some(3), None), Some(3));
+        assert_eq!(available_bytes(None, Some(4)), None);
     }
 }
