@@ -8,7 +8,9 @@ use clap::{
 };
 use loraloom_simulator::{Padding, SimulatedPolicy};
 
-use super::values::{parse_count, parse_index, parse_not_negative, parse_positive, parse_whole};
+use super::values::{
+    parse_count, parse_index, parse_not_negative, parse_positive, parse_slowdown, parse_whole,
+};
 
 /// Arguments of `simulate`.
 #[derive(Debug, Args)]
@@ -58,7 +60,7 @@ pub(crate) struct SimulateArguments {
     #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
     pub(crate) costs: Option<PathBuf>,
     /// Largest slowdown of a task by the other tasks of its group.
-    #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_positive)]
+    #[arg(long, value_name = "X", default_value_t = 1.2, value_parser = parse_slowdown)]
     pub(crate) max_slowdown: f64,
     /// Padding of naive_grouping's batches: longest, as in mLoRA, or none, as in all other policies.
     #[arg(long, value_name = "PADDING", default_value = "longest", value_parser = paddings())]

@@ -9,6 +9,13 @@ pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
     }
 }
 
+pub(super) fn parse_slowdown(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number >= 1.0 && f64::is_finite(number) => Ok(number),
+        _ => Err("expected a number of at least 1".to_owned()),
+    }
+}
+
 pub(super) fn parse_not_negative(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if number >= 0.0 && f64::is_finite(number) => Ok(number),

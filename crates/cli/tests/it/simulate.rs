@@ -86,6 +86,11 @@ fn what_cannot_be_replayed_is_refused() {
         ),
         (
             2,
+            "simulate trace.csv --max-slowdown 0.9",
+            "expected a number of at least 1",
+        ),
+        (
+            2,
             "simulate trace.csv --load 1 --as-recorded",
             "cannot be used with",
         ),

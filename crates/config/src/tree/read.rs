@@ -42,7 +42,7 @@ pub(crate) fn read_file(source: &Source<'_>) -> Result<Node, ConfigError> {
         source,
     })?;
     let parsed = match str::from_utf8(&bytes) {
-        Ok(text) => parse(text),
+        Ok(text) => parse(text.strip_prefix('\u{feff}').unwrap_or(text)),
         Err(error) => Err(not_utf8(&bytes, error.valid_up_to())),
     };
     parsed.map_err(|mistake| malformed(mistake, source))

@@ -443,3 +443,27 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
         "points of no base have it"
     );
 }
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        (
+            "a.yaml",
+            "model: m\ndatasets: {d: {path: p}}\nadapters: [{name: a}]\n",
+        ),
+        (
+            "a.json",
+            r#"{"model": "m", "datasets": {"d": {"path": "p"}}, "adapters": [{"name": "a"}]}"#,
+        ),
+        (
+            "a.toml",
+            "model = 'm'\ndatasets.d.path = 'p'\n[[adapters]]\nname = 'a'\n",
+        ),
+    ] {
+        let path = directory.path().join(name);
+        fs::write(&path, format!("\u{feff}{text}")).unwrap();
+        let loaded = RunConfig::load(&path, &[]);
+        assert_eq!(loaded.unwrap().config.adapters[0].name, "a", "{name}");
+    }
+}
