@@ -104,7 +104,11 @@ fn parked_a_hundred_times_on_staggered_stages() {
     let config = |adapters: &[Value], stages: usize, output_dir: &Path| {
         let mut config = config(adapters, stages, output_dir);
         config["model"] = json!(model.path());
-        config["pipeline"]["balance"] = json!(if stages > 1 { "staggered" } else { "auto" });
+        config["pipeline"]["balance"] = if stages > 1 {
+            json!([[3, 2, 2], [2, 3, 2], [2, 2, 3]])
+        } else {
+            json!("auto")
+        };
         config
     };
     let run = train_with(RandomRoom::restless(3), |output_dir| {
