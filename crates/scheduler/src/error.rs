@@ -63,7 +63,7 @@ pub enum SchedulerError {
         option: String,
         /// Its value.
         given: String,
-        /// What it must be.
+        /// The rule that it breaks.
         wanted: &'static str,
     },
 }

@@ -83,7 +83,7 @@ pub struct Member {
 /// Why a task does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The missing resource, with the numbers, for people.
+    /// Message that names the missing resource and its numbers.
     pub reason: String,
 }
 

@@ -19,7 +19,7 @@ use serde_json::json;
 
 const ID: TaskId = TaskId(7);
 
-/// What a run has told of its task.
+/// Events and reasons that a run has reported about its task.
 #[derive(Default)]
 struct Told {
     steps: usize,

@@ -34,7 +34,7 @@ pub(super) struct Link {
 pub(super) struct End {
     pub(super) stage: usize,
     pub(super) address: String,
-    /// Whether it is lost; otherwise it failed.
+    /// True if the worker is lost, false if it failed.
     pub(super) lost: bool,
     pub(super) reason: String,
 }

@@ -229,7 +229,7 @@ impl Host {
     }
 }
 
-/// The beginning of a digest, for people.
+/// Shortens a digest for messages.
 fn named(digest: [u8; 32]) -> String {
     let digits = blake3::Hash::from_bytes(digest).to_hex();
     format!("BLAKE3 {}", &digits[..16])
