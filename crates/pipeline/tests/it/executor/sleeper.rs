@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    thread,
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -32,6 +32,8 @@ pub(crate) struct Sleeper {
     pub(crate) fails_at: Option<usize>,
     pub(crate) panics: bool,
     pub(crate) has_thread: bool,
+    /// The thread that made it.
+    home: ThreadId,
     forwards: usize,
 }
 
@@ -68,6 +70,8 @@ impl TrainStage for Sleeper {
         _microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded, PipelineError> {
+        let at_home = thread::current().id() == self.home;
+        assert!(self.has_thread || at_home, "another thread runs it");
         self.forwards += 1;
         if self.fails_at == Some(self.forwards) {
             assert!(!self.panics, "a stage's device broke");
@@ -145,6 +149,7 @@ pub(crate) fn sleepers(stages: usize, pass: Duration) -> Vec<Box<Sleeper>> {
             fails_at: None,
             panics: false,
             has_thread: true,
+            home: thread::current().id(),
             forwards: 0,
         })
     };

@@ -211,11 +211,14 @@ fn a_pass_that_cannot_be_done_is_an_error() {
         slot: 5,
     }];
     batch.segments = Segments::new(rows, segments).unwrap();
-    let error = pipeline.target_losses(0, &batch).unwrap_err().to_string();
-    assert!(
-        error.contains("stage 0") && error.contains("slot"),
-        "{error}"
-    );
+    let error = pipeline.target_losses(0, &batch).unwrap_err();
+    let PipelineError::Worker {
+        stage: 0, problem, ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert!(problem.to_string().contains("slot"), "{problem}");
     drop(pipeline);
     let controller = controller();
     let again = model.connect(&controller, &workers[0], 0, 0..4).unwrap();
