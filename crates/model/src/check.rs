@@ -175,7 +175,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 mod tests {
     use burn::tensor::{Device, FloatDType};
 
-    use super::{Deviation, check_operations, difference};
+    use super::{Deviation, check_operations, difference, run};
 
     #[test]
     fn the_cpu_is_itself() {
@@ -184,6 +184,17 @@ mod tests {
         for deviation in found {
             assert!(deviation.found <= 0.0, "{deviation:?}");
             assert!(deviation.is_small());
+        }
+    }
+
+    /// The window, for one, is shorter than sequences.
+    #[test]
+    fn every_result_is_another() {
+        let results = run(&Device::flex(), FloatDType::F32, FloatDType::F32).expect("results");
+        for (at, (name, values)) in results.iter().enumerate() {
+            for (other, same) in &results[..at] {
+                assert!(values != same, "{name} is {other}");
+            }
         }
     }
 
