@@ -107,10 +107,15 @@ pub(crate) fn memories(
 /// What a device can tell after an iteration; `host_peak_bytes` is the most that this process had
 /// allocated during it.
 pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measurement {
-    let is_host = *device == Device::flex();
-    let pool = (!is_host).then(|| device.memory_pool_usage()).flatten();
+    if *device == Device::flex() {
+        return Measurement {
+            peak_in_use_bytes: host_peak_bytes,
+            reserved_bytes: None,
+        };
+    }
+    let pool = device.memory_pool_usage();
     Measurement {
-        peak_in_use_bytes: host_peak_bytes.filter(|_| is_host),
+        peak_in_use_bytes: None,
         reserved_bytes: pool.map(|usage| usage.bytes_reserved),
     }
 }
