@@ -409,13 +409,55 @@ fn available_bytes(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::available_bytes;
+    use std::fs;
+
+    use burn::tensor::{Device, FloatDType};
+    use loraloom_config::RunConfig;
+    use loraloom_model::LlamaConfig;
+    use loraloom_pipeline::{Pipeline, Stage};
+    use loraloom_scheduler::History;
+
+    use super::{super::Moment, Saver};
+    use crate::{
+        Event,
+        events::EventLog,
+        run_directory::RunDirectory,
+        tasks::{Placement, Trials},
+    };
 
     #[test]
     fn copies_have_what_the_running_tasks_leave() {
-        assert_eq!(available_bytes(Some(10), Some(4)), Some(6));
-        assert_eq!(available_bytes(Some(3), Some(4)), Some(0));
-        assert_eq!(available_bytes(Some(3), None), Some(3));
-        assert_eq!(available_bytes(None, Some(4)), None);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("config.yaml");
+        let text = "{model: m, output_dir: run, datasets: {d: {path: d.jsonl}}, \
+                    adapters: [{name: a, dataset: d}]}";
+        fs::write(&path, text).expect("written");
+        let config = RunConfig::load(&path, &[]).expect("a configuration").config;
+        let model = LlamaConfig::named("micro").expect("a model");
+        let (layers, device) = (0..model.num_hidden_layers, Device::flex());
+        let stage = Stage::random(&model, layers, FloatDType::F32, &device).expect("a stage");
+        let pipeline = Pipeline::new(vec![stage]).expect("a pipeline");
+        let run = RunDirectory::create(&config.output_dir, "").expect("a run directory");
+        let mut source = |_: &Event| ();
+        let mut moment = Moment {
+            saver: &mut Saver::new(&config, "", 0.0).expect("a saver"),
+            placed: &mut Placement::new(pipeline, device),
+            log: &mut EventLog::new(run, &mut source),
+            trials: &Trials::default(),
+            history: &History::default(),
+            iteration: 0,
+            tokens: 0,
+            bytes_predicted: None,
+            numbered: false,
+        };
+        for (limit, predicted, room) in [
+            (Some(10), Some(4), Some(6)),
+            (Some(3), Some(4), Some(0)),
+            (Some(3), None, Some(3)),
+            (None, Some(4), None),
+        ] {
+            (moment.saver.limit, moment.bytes_predicted) = (limit, predicted);
+            assert_eq!(moment.writer().room, room, "{limit:?} {predicted:?}");
+        }
     }
 }
