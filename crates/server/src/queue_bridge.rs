@@ -457,3 +457,52 @@ impl TaskSource for QueueBridge<'_> {
         Ok(self.queue.explain(reasons).map_err(ServerError::from)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_scheduler::TaskState;
+    use rusqlite::Connection;
+
+    use super::QueueBridge;
+    use crate::{
+        queue::{LockedQueue, Submission, Transition},
+        watch::Watch,
+    };
+
+    /// A process that stands still inside a transaction keeps the queue busy; training goes on.
+    #[test]
+    fn what_a_busy_queue_does_not_take_is_written_the_next_time() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (mut queue, _) = LockedQueue::acquire(directory.path()).expect("a queue");
+        let submission = Submission {
+            name: "a".to_owned(),
+            tenant: "default".to_owned(),
+            priority: 0,
+            spec: String::new(),
+            dataset_hash: String::new(),
+            total_steps: None,
+            sweep: None,
+            key: None,
+        };
+        let id = queue.queue_mut().submit(&submission).expect("accepted").id;
+        let other = Connection::open(queue.queue().path()).expect("opened");
+        let watch = Watch::start(directory.path()).expect("watched");
+        let mut observer = |_: &_| ();
+        let bridge = QueueBridge::new(queue, watch, false, &mut observer);
+        let mut bridge = bridge.expect("the queue is there");
+        bridge.late.push(Transition {
+            id,
+            to: TaskState::Running,
+            reason: String::new(),
+        });
+        for (statement, state) in [
+            ("BEGIN IMMEDIATE", TaskState::Queued),
+            ("ROLLBACK", TaskState::Running),
+        ] {
+            other.execute_batch(statement).expect(statement);
+            bridge.flush(true).expect(statement);
+            let task = bridge.queue.queue().task(id).expect("a task");
+            assert_eq!(task.state, state, "{statement}");
+        }
+    }
+}
