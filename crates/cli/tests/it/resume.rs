@@ -293,6 +293,9 @@ fn a_damaged_checkpoint_is_passed_over() {
         fs::write(&path, bytes).unwrap();
     };
     damage(numbers[0]);
+    // Another of this number was damaged before.
+    let before = format!("run/checkpoints/{}.damaged/run.json", numbers[0]);
+    here.write(&before, "{}");
     let copy = here.path("copy");
     let status = Command::new("cp").arg("-a").args([&run, &copy]).status();
     assert!(status.unwrap().success());
@@ -306,7 +309,8 @@ fn a_damaged_checkpoint_is_passed_over() {
     assert!(resumed.stderr.contains(&said), "{}", resumed.stderr);
     let line = format!("from checkpoints/{older}");
     assert!(resumed.stderr.contains(&line), "{}", resumed.stderr);
-    assert!(run.join(format!("checkpoints/{newest}.damaged")).exists());
+    let aside = run.join(format!("checkpoints/{newest}.damaged/tasks"));
+    assert!(aside.exists(), "the newest that is damaged is kept");
     assert_same(&here, "run");
 
     let cut = copy.join(format!("checkpoints/{older}/run.json"));
