@@ -145,6 +145,8 @@ mutation copies-beside-the-limit $trainer/save/saver.rs \
     'limit.saturating_sub(expected.unwrap_or(0))' 'limit + expected.unwrap_or(0)' copies_have_what
 mutation undone-checkpoints-kept $trainer/checkpoint/staged.rs \
     'generation.number > number)' 'generation.number > number + 1000)' the_newest_are_kept
+mutation damaged-twice $trainer/checkpoint/saved_run.rs \
+    'on(&generation.path, remove(aside.as_ref()))?;' '' a_damaged_checkpoint
 mutation others-files-lost $trainer/checkpoint/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
 mutation save-in-the-way $trainer/save/writer.rs \
     'self.parts.sender = None;' 'self.parts.sender = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
@@ -183,6 +185,12 @@ mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if dige
 mutation pause-of-absent-lost $trainer/run/serving.rs 'unread.held = held;' '' \
     paused_while_its_data_is_away
 mutation whole-rows-again $trainer/run/rewind.rs 'if kept.id == id {' 'if false {' goes_on_with_half_the_rows
+mutation arrivals-whole-again $trainer/run/rewind.rs 'kept.chain(self.rewind.arrivals.values_mut())' 'kept' \
+    when_a_task_begins
+mutation ended-steps-again $trainer/run/rewind.rs 'if snapshot.tasks().any(goes_on) {' \
+    'if snapshot.tasks().any(|_| true) { let _ = goes_on;' when_a_task_begins
+mutation steps-counted-twice $trainer/run/rewind.rs 'if snapshot.tasks().any(goes_on) {' \
+    'if snapshot.tasks().any(goes_on) && false {' memory_that_runs_out_parks
 mutation record-waits $trainer/save/writer.rs 'while bytes > 0 && !fits' 'while !fits' without_bytes_never_waits
 mutation wgpu-runs-out-unheard $trainer/error.rs '"out of device memory", "outofmemory"' '"out of device memory"' \
     words_for_a_lack_of_memory
@@ -296,6 +304,8 @@ mutation old-copy-beats-checkpoint $trainer/save/standby.rs '(state.kept, state.
 mutation write-cut-off $trainer/save/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
 mutation taken-while-saving $trainer/save/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
 mutation serve-waits crates/cli/src/commands/serve.rs 'standby: Some(&stop.standby),' 'standby: None,' a_signal_inside
+mutation on-its-way-is-lost $trainer/save/moment.rs 'tasks.live().collect(),' \
+    'tasks.running().chain(tasks.waiting()).collect(),' lost_while_tasks_move
 mutation lost-is-new $trainer/save/moment.rs 'as_before(writer, before, task.record_without_steps())?' \
     'task.record_without_steps()' an_error_keeps
 mutation parked-is-lost $trainer/save/saver.rs '.any(|task| task.steps > 0)' \

@@ -279,3 +279,6 @@ impl Run {
         Ok(scheduler)
     }
 }
+
+#[cfg(test)]
+mod tests;
