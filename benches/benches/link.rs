@@ -32,7 +32,9 @@ use loraloom_model::{
 };
 use loraloom_pipeline::{
     Microbatch, Pipeline,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, TransferTimes},
+    executor::{
+        GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, TransferTimes,
+    },
     remote::{Controller, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
@@ -149,9 +151,9 @@ fn measure(
     let mut hops = Hops {
         length,
         groups: shape.groups,
-        first: shape.steps / 3,
+        first: shape.iterations / 3,
         // Before the pipeline drains.
-        last: shape.steps.saturating_sub(3),
+        last: shape.iterations.saturating_sub(3),
         pids: workers.map(|(_, pid)| pid.to_owned()),
         spent: Vec::new(),
         booked: Vec::new(),
@@ -162,7 +164,7 @@ fn measure(
     };
     pipeline.run(&passes, &mut hops)?;
     if hops.spent.len() != 2 {
-        bail!("{} steps are too few", shape.steps);
+        bail!("{} iterations are too few", shape.iterations);
     }
     let (from, to) = (&hops.booked[hops.first], &hops.booked[hops.last]);
     let iterations = (hops.last - hops.first) as f64;
@@ -226,23 +228,23 @@ fn adapter(config: &LlamaConfig) -> anyhow::Result<Vec<LayerAdapter>> {
     layers.collect()
 }
 
-/// Steps without work, and the processor time that they took.
+/// Iterations without work, and the processor time that they took.
 struct Hops {
     length: usize,
     groups: usize,
-    /// The first and last step of the measurement.
+    /// The first and last iteration of the measurement.
     first: usize,
     last: usize,
     pids: [String; 2],
     /// Time, and processor seconds of every kind of thread in both workers and here.
     spent: Vec<(Instant, BTreeMap<String, f64>)>,
-    booked: Vec<StepOutcome>,
+    booked: Vec<IterationOutcome>,
 }
 
-impl Steps for Hops {
+impl IterationPlanner for Hops {
     type Error = anyhow::Error;
 
-    fn plan(&mut self, step: usize) -> anyhow::Result<Option<StepPlan>> {
+    fn plan(&mut self, step: usize) -> anyhow::Result<Option<IterationPlan>> {
         let rows = SEQUENCES * self.length;
         let segment = Segment {
             rows: 0..rows,
@@ -275,11 +277,11 @@ impl Steps for Hops {
             updates: vec![Some(update)],
         };
         let groups = (0..self.groups).map(group).collect();
-        Ok(Some(StepPlan { groups }))
+        Ok(Some(IterationPlan { groups }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> anyhow::Result<bool> {
-        let measured = [self.first, self.last].contains(&outcome.step);
+    fn book(&mut self, outcome: IterationOutcome) -> anyhow::Result<bool> {
+        let measured = [self.first, self.last].contains(&outcome.iteration);
         self.booked.push(outcome);
         if measured {
             self.spent.push((Instant::now(), self.processor_seconds()?));

@@ -18,7 +18,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use loraloom_model::{LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
     Forwarded, Microbatch, MicrobatchId, PartCosts, Partitions, PipelineError, TrainStage,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, run},
     schedule::{PipelineShape, Schedule, operations},
     simulate::{Links, PassCosts, ScheduleCosts, simulate},
     stagger,
@@ -249,17 +249,17 @@ impl TrainStage for Sleeper {
     }
 }
 
-/// Steps without work.
+/// Iterations without work.
 struct Idle {
     groups: usize,
     microbatches: usize,
-    booked: Vec<StepOutcome>,
+    booked: Vec<IterationOutcome>,
 }
 
-impl Steps for Idle {
+impl IterationPlanner for Idle {
     type Error = PipelineError;
 
-    fn plan(&mut self, _: usize) -> Result<Option<StepPlan>, PipelineError> {
+    fn plan(&mut self, _: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let microbatch = Microbatch {
             ids: vec![0],
             sequences: Sequences::from_lengths([1]),
@@ -274,10 +274,10 @@ impl Steps for Idle {
             updates: Vec::new(),
         };
         let groups = (0..self.groups).map(group).collect();
-        Ok(Some(StepPlan { groups }))
+        Ok(Some(IterationPlan { groups }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
         self.booked.push(outcome);
         Ok(true)
     }

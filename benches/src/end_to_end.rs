@@ -2,7 +2,7 @@ use burn::tensor::{DType, Device, FloatDType};
 use loraloom_model::{LlamaConfig, Projection, cost::frozen_parameters};
 use loraloom_pipeline::{
     Pipeline, PipelineError, Stage,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
     schedule::{PipelineShape, Schedule},
 };
 use serde::Serialize;
@@ -229,10 +229,10 @@ struct RepeatedSteps<'a> {
     host_peak_bytes: Option<u64>,
 }
 
-impl Steps for RepeatedSteps<'_> {
+impl IterationPlanner for RepeatedSteps<'_> {
     type Error = PipelineError;
 
-    fn plan(&mut self, _step: usize) -> Result<Option<StepPlan>, PipelineError> {
+    fn plan(&mut self, _step: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let microbatches = (0..self.bench.microbatches)
             .map(|part| microbatch(self.bench, self.tasks, part, self.begun))
             .collect::<Result<_, _>>()?;
@@ -241,12 +241,12 @@ impl Steps for RepeatedSteps<'_> {
             updates: vec![Some(update(self.begun)); self.tasks.len()],
         };
         self.begun += 1;
-        Ok(Some(StepPlan {
+        Ok(Some(IterationPlan {
             groups: vec![group],
         }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
         self.host_peak_bytes = self.host_peak_bytes.max(outcome.host_peak_bytes);
         let mut losses = outcome
             .groups

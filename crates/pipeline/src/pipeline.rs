@@ -5,7 +5,7 @@ use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
     MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache, StageLayers,
-    executor::{Passes, Steps, Transfer, run},
+    executor::{IterationPlanner, Passes, Transfer, run},
 };
 
 /// The whole backbone as stages one above the other, and the adapters over it in groups.
@@ -237,10 +237,14 @@ impl Pipeline {
     /// Trains: see [`run`].
     ///
     /// # Errors
-    /// The first error of a stage or of `steps`.
-    pub fn run<T: Steps>(&mut self, passes: &Passes, steps: &mut T) -> Result<(), T::Error> {
+    /// The first error of a stage or of `planner`.
+    pub fn run<T: IterationPlanner>(
+        &mut self,
+        passes: &Passes,
+        planner: &mut T,
+    ) -> Result<(), T::Error> {
         self.reserve_groups(passes.shape.groups)?;
-        run(&mut self.stages, passes, steps)
+        run(&mut self.stages, passes, planner)
             .map_err(|error| self.failure().map_or(error, Into::into))
     }
 

@@ -5,7 +5,7 @@ use burn::tensor::FloatDType;
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
     schedule::{PipelineShape, Schedule},
 };
 use loraloom_tests::{Fixture, device};
@@ -60,10 +60,10 @@ struct Training<'a> {
     losses: Vec<f32>,
 }
 
-impl Steps for Training<'_> {
+impl IterationPlanner for Training<'_> {
     type Error = PipelineError;
 
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+    fn plan(&mut self, step: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let update = SlotUpdate {
             learning_rate: 1e-2,
             beta1: 0.9,
@@ -78,10 +78,10 @@ impl Steps for Training<'_> {
             updates: vec![Some(update); ADAPTERS],
         };
         let groups = vec![group];
-        Ok(Some(StepPlan { groups }))
+        Ok(Some(IterationPlan { groups }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
         let losses = outcome.groups[0].losses.concat();
         self.losses.push(losses.iter().sum());
         Ok(true)

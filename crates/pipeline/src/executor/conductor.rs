@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::{
-    run::{GroupOutcome, StepOutcome, StepPlan, Steps},
+    run::{GroupOutcome, IterationOutcome, IterationPlan, IterationPlanner},
     stage_loop::{Report, Results, Work},
     times::{StageTimes, TransferTimes},
 };
@@ -17,7 +17,7 @@ use crate::{
 /// Message of a stage to the conductor.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// A stage finished a group's step.
+    /// A stage finished a group's iteration.
     Report(Report),
     /// A stage failed; its own result says why.
     Failed {
@@ -26,42 +26,42 @@ pub(super) enum Notice {
     },
 }
 
-/// Hands operations to all stages, and books steps as they end.
+/// Hands operations to all stages, and books iterations as they end.
 #[derive(Debug)]
 pub(super) struct Conductor<'a> {
     pub(super) shape: &'a PipelineShape,
     /// Whether stages `k` and `k + 1` are in different processes.
     pub(super) linked: Vec<bool>,
     pub(super) notices: Receiver<Notice>,
-    /// Steps that are begun before the first of them is waited for.
+    /// Iterations that are begun before the first of them is waited for.
     pub(super) lookahead: usize,
-    /// Of steps that are not booked yet, by step.
+    /// Of iterations that are not booked yet, by iteration.
     pub(super) reports: HashMap<usize, Vec<Report>>,
 }
 
 impl Conductor<'_> {
-    /// Goes through `order`. No step begins after one without a plan or a booking that ends the run;
-    /// steps that have begun are completed.
-    pub(super) fn conduct<T: Steps>(
+    /// Goes through `order`. No iteration begins after one without a plan or a booking that ends
+    /// the run; iterations that have begun are completed.
+    pub(super) fn conduct<T: IterationPlanner>(
         &mut self,
         order: &[(usize, Operation)],
-        steps: &mut T,
+        planner: &mut T,
         mut hand_out: impl FnMut(usize, Work) -> Result<(), PipelineError>,
     ) -> Result<(), T::Error> {
-        let mut plans: HashMap<usize, Arc<StepPlan>> = HashMap::new();
-        let (mut begun, mut booked, mut end) = (0, 0, self.shape.steps);
+        let mut plans: HashMap<usize, Arc<IterationPlan>> = HashMap::new();
+        let (mut begun, mut booked, mut end) = (0, 0, self.shape.iterations);
         for &(stage, operation) in order {
-            let step = operation.step();
-            if step == begun && begun < end {
+            let iteration = operation.iteration();
+            if iteration == begun && begun < end {
                 while booked + self.lookahead <= begun {
-                    if !steps.book(self.outcome(booked)?)? {
+                    if !planner.book(self.outcome(booked)?)? {
                         end = begun;
                     }
                     plans.remove(&booked);
                     booked += 1;
                 }
                 if begun < end {
-                    match steps.plan(begun)? {
+                    match planner.plan(begun)? {
                         Some(plan) => {
                             plans.insert(begun, Arc::new(plan));
                             begun += 1;
@@ -70,33 +70,36 @@ impl Conductor<'_> {
                     }
                 }
             }
-            if let Some(plan) = plans.get(&step) {
+            if let Some(plan) = plans.get(&iteration) {
                 let plan = plan.clone();
                 hand_out(stage, Work { operation, plan })?;
             }
         }
-        for step in booked..begun {
-            steps.book(self.outcome(step)?)?;
+        for iteration in booked..begun {
+            planner.book(self.outcome(iteration)?)?;
         }
         Ok(())
     }
 
-    /// Waits for a step's results.
-    fn outcome(&mut self, step: usize) -> Result<StepOutcome, PipelineError> {
+    /// Waits for an iteration's results.
+    fn outcome(&mut self, iteration: usize) -> Result<IterationOutcome, PipelineError> {
         let PipelineShape { stages, groups, .. } = *self.shape;
-        while self.reports.get(&step).map_or(0, Vec::len) < stages * groups {
+        while self.reports.get(&iteration).map_or(0, Vec::len) < stages * groups {
             match self.notices.recv() {
                 Ok(Notice::Report(report)) => {
-                    self.reports.entry(report.step).or_default().push(report);
+                    self.reports
+                        .entry(report.iteration)
+                        .or_default()
+                        .push(report);
                 }
                 Ok(Notice::Failed { stage }) => return Err(PipelineError::Stopped { stage }),
-                // Stages keep their senders until the last step is booked.
+                // Stages keep their senders until the last iteration is booked.
                 Err(_) => return Err(PipelineError::Stopped { stage: 0 }),
             }
         }
-        let reports = self.reports.remove(&step).unwrap_or_default();
-        let mut outcome = StepOutcome {
-            step,
+        let reports = self.reports.remove(&iteration).unwrap_or_default();
+        let mut outcome = IterationOutcome {
+            iteration,
             groups: vec![GroupOutcome::default(); groups],
             at: Instant::now(),
             busy: vec![Some(0.0); stages],

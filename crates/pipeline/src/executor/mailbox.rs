@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::times::now;
 use crate::{MicrobatchId, PipelineError, TrainStage};
 
-/// The content of a message to a stage. A group's steps follow each other, so no two messages with
+/// The content of a message to a stage. A group's iterations follow each other, so no two messages with
 /// the same tag are under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Tag {

@@ -23,7 +23,9 @@ mod stage_loop;
 mod times;
 
 pub use mailbox::{RemoteInbox, Tag};
-pub use run::{GroupOutcome, GroupPlan, Passes, StepOutcome, StepPlan, Steps, run};
+pub use run::{
+    GroupOutcome, GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, run,
+};
 pub use times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, TransferTimes};
 
 pub(crate) use mailbox::Transfer;

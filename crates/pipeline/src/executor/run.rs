@@ -20,19 +20,18 @@ use crate::{
     simulate::submission_order,
 };
 
-/// The passes of several iterations: their order and numbers. Here, as in schedules, a step is one of all
-/// groups: an iteration.
+/// The passes of several iterations: their order and numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Passes {
     /// The order of a stage's operations.
     pub schedule: Schedule,
-    /// Numbers of stages, groups, micro-batches and, at most, steps.
+    /// Numbers of stages, groups, micro-batches and, at most, iterations.
     pub shape: PipelineShape,
 }
 
 /// The work of all groups in one iteration.
 #[derive(Debug, Default)]
-pub struct StepPlan {
+pub struct IterationPlan {
     /// By group.
     pub groups: Vec<GroupPlan>,
 }
@@ -44,29 +43,29 @@ pub struct GroupPlan {
     /// empty.
     pub microbatches: Vec<Microbatch>,
     /// One entry per slot. `None` leaves an adapter as it is and keeps its gradient, to which the
-    /// micro-batches of later steps add until it is updated. The gradient is lost when an adapter
+    /// micro-batches of later iterations add until it is updated. The gradient is lost when an adapter
     /// joins or leaves the group: see [`Pipeline::revision`](crate::Pipeline::revision).
     pub updates: Vec<Option<SlotUpdate>>,
 }
 
 /// Results of one iteration.
 #[derive(Debug, Clone)]
-pub struct StepOutcome {
-    /// Step of the run, counted from 0.
-    pub step: usize,
+pub struct IterationOutcome {
+    /// Counted from 0 in each run.
+    pub iteration: usize,
     /// By group.
     pub groups: Vec<GroupOutcome>,
     /// When the last result was read.
     pub at: Instant,
-    /// Seconds that each stage worked on the step; `None` where calls return before the work is done.
+    /// Seconds that each stage worked on the iteration; `None` where calls return before the work is done.
     pub busy: Vec<Option<f64>>,
     /// Transfers between stages in different processes; `None` where there are none, or a stage does
     /// not know when its passes end.
     pub transfers: Option<TransferTimes>,
     /// Largest number of bytes that this process had allocated while a CPU stage of it worked on the
-    /// step; `None` without such a stage, or where allocations are not
-    /// [counted](crate::HostMemory). With several such stages, which work on several steps at a time,
-    /// the peak of all.
+    /// iteration; `None` without such a stage, or where allocations are not
+    /// [counted](crate::HostMemory). With several such stages, which work on several iterations at a
+    /// time, the peak of all.
     pub host_peak_bytes: Option<u64>,
 }
 
@@ -79,27 +78,27 @@ pub struct GroupOutcome {
     pub squared_norms: Vec<f32>,
 }
 
-/// Plans steps and takes their results.
-pub trait Steps {
-    /// Error of a step or of a stage.
+/// Plans iterations and takes their results.
+pub trait IterationPlanner {
+    /// Error of a plan or of a stage.
     type Error: From<PipelineError>;
 
-    /// Plans a step, counted from 0; `None` ends the run before it. Called while the steps just before
-    /// it are still being computed.
+    /// Plans an iteration, counted from 0; `None` ends the run before it. Called while the iterations
+    /// just before it are still being computed.
     ///
     /// # Errors
     /// If the run cannot go on.
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, Self::Error>;
+    fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>, Self::Error>;
 
-    /// Takes the results of the next step. `false` begins no further step; steps that have begun are
-    /// still completed and booked.
+    /// Takes the results of the next iteration. `false` begins no further one; iterations that have begun
+    /// are still completed and booked.
     ///
     /// # Errors
     /// If the run cannot go on.
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, Self::Error>;
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, Self::Error>;
 }
 
-/// Runs steps over the stages, in the order of the model's layers. Afterwards no pass is under way
+/// Runs iterations over the stages, in the order of the model's layers. Afterwards no pass is under way
 /// and every optimizer step is taken.
 ///
 /// Every stage has a thread, unless there is a single stage or one that
@@ -107,14 +106,14 @@ pub trait Steps {
 /// as fast where calls return before the work is done.
 ///
 /// # Errors
-/// The first error of a stage or of `steps`. The stages are then left in the middle of a step.
+/// The first error of a stage or of `planner`. The stages are then left in the middle of an iteration.
 ///
 /// # Panics
 /// If a stage does.
-pub fn run<S: TrainStage + ?Sized, T: Steps>(
+pub fn run<S: TrainStage + ?Sized, T: IterationPlanner>(
     stages: &mut [Box<S>],
     passes: &Passes,
-    steps: &mut T,
+    planner: &mut T,
 ) -> Result<(), T::Error> {
     let shape = PipelineShape {
         stages: stages.len(),
@@ -147,27 +146,27 @@ pub fn run<S: TrainStage + ?Sized, T: Steps>(
             .map(|pair| pair[0] || pair[1])
             .collect(),
         notices,
-        // One step is computed while the next is prepared; with several stages, which may be at two
-        // steps at once, one more.
+        // One iteration is computed while the next is prepared; with several stages, which may be at
+        // two iterations at once, one more.
         lookahead: if shape.stages > 1 { 3 } else { 2 },
         reports: HashMap::new(),
     };
     if threads {
-        return in_threads(loops, conductor, &order, &outbox, &notify, steps);
+        return in_threads(loops, conductor, &order, &outbox, &notify, planner);
     }
     drop(notify);
-    conductor.conduct(&order, steps, |stage, work| loops[stage].execute(&work))?;
+    conductor.conduct(&order, planner, |stage, work| loops[stage].execute(&work))?;
     loops.iter_mut().try_for_each(StageLoop::finish)?;
     Ok(())
 }
 
-fn in_threads<S: TrainStage + ?Sized, T: Steps>(
+fn in_threads<S: TrainStage + ?Sized, T: IterationPlanner>(
     loops: Vec<StageLoop<'_, S>>,
     mut conductor: Conductor<'_>,
     order: &[(usize, Operation)],
     outbox: &Outbox,
     notify: &Sender<Notice>,
-    steps: &mut T,
+    planner: &mut T,
 ) -> Result<(), T::Error> {
     thread::scope(|scope| {
         let (mut lists, mut threads) = (Vec::new(), Vec::new());
@@ -200,7 +199,7 @@ fn in_threads<S: TrainStage + ?Sized, T: Steps>(
             lists.push(list);
         }
         if conducted.is_ok() {
-            conducted = conductor.conduct(order, steps, |stage, work| {
+            conducted = conductor.conduct(order, planner, |stage, work| {
                 let sent = lists[stage].send(work);
                 sent.map_err(|_| PipelineError::Stopped { stage })
             });

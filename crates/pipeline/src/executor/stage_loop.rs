@@ -7,16 +7,16 @@ use super::{
     conductor::Notice,
     mailbox::{Inbox, Outbox, Tag},
     readback::Readback,
-    run::{GroupPlan, StepPlan},
+    run::{GroupPlan, IterationPlan},
     times::{PendingTimes, StageClock, StageTimes, Stopwatch, now},
 };
 use crate::{HostMemory, MicrobatchId, PipelineError, TrainStage, schedule::Operation};
 
-/// An operation of a step.
+/// An operation of an iteration.
 #[derive(Debug, Clone)]
 pub(super) struct Work {
     pub(super) operation: Operation,
-    pub(super) plan: Arc<StepPlan>,
+    pub(super) plan: Arc<IterationPlan>,
 }
 
 impl Work {
@@ -25,12 +25,12 @@ impl Work {
     }
 }
 
-/// A stage's report of a group's step that it has finished.
+/// A stage's report of a group's iteration that it has finished.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) stage: usize,
     pub(super) group: usize,
-    pub(super) step: usize,
+    pub(super) iteration: usize,
     /// Losses from the last stage, squared norms from the first.
     pub(super) results: Option<Results>,
     /// Where the stage computes in the call.
@@ -80,7 +80,7 @@ impl<S: TrainStage + ?Sized> StageLoop<'_, S> {
             Operation::Backward {
                 group, microbatch, ..
             } => self.backward(MicrobatchId { group, microbatch }, work),
-            Operation::Step { group, step } => self.close(group, step, work),
+            Operation::Step { group, iteration } => self.close(group, iteration, work),
         }
     }
 
@@ -131,8 +131,8 @@ impl<S: TrainStage + ?Sized> StageLoop<'_, S> {
         Ok(())
     }
 
-    /// Ends a group's step: sends the squares down, and from the first stage the total to all.
-    fn close(&mut self, group: usize, step: usize, work: &Work) -> Result<(), PipelineError> {
+    /// Ends a group's iteration: sends the squares down, and from the first stage the total to all.
+    fn close(&mut self, group: usize, iteration: usize, work: &Work) -> Result<(), PipelineError> {
         let above = if self.last {
             None
         } else {
@@ -171,7 +171,7 @@ impl<S: TrainStage + ?Sized> StageLoop<'_, S> {
         let report = Report {
             stage: self.index,
             group,
-            step,
+            iteration,
             results,
             times: in_call.then_some(times),
             host_peak_bytes: memory.map(|memory| (memory.take_peak)()),

@@ -29,10 +29,10 @@ pub struct MicrobatchTimes {
     pub backward: PassTimes,
 }
 
-/// Times that a stage measured of a group's step.
+/// Times that a stage measured of a group's iteration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StageTimes {
-    /// Seconds that it worked on the step.
+    /// Seconds that it worked on the iteration.
     pub busy: f64,
     /// By micro-batch.
     pub microbatches: Vec<MicrobatchTimes>,
@@ -43,7 +43,7 @@ pub struct StageTimes {
 pub(crate) struct Stopwatch {
     /// When the last work ended.
     free: f64,
-    /// By the step that groups are at.
+    /// By group, of the iteration that it is at.
     times: HashMap<usize, StageTimes>,
 }
 
@@ -83,7 +83,7 @@ impl Stopwatch {
         };
     }
 
-    /// Takes the times of a group's step.
+    /// Takes the times of a group's iteration.
     pub(crate) fn take(&mut self, group: usize) -> StageTimes {
         self.times.remove(&group).unwrap_or_default()
     }
@@ -142,7 +142,7 @@ impl StageTimes {
     }
 }
 
-/// Times of a group's step on a stage in another process, which are still to be read.
+/// Times of a group's iteration on a stage in another process, which are still to be read.
 #[derive(Debug)]
 pub struct PendingTimes {
     /// The numbers; see [`StageTimes::from_values`].
@@ -219,7 +219,7 @@ impl TransferTimes {
         Some(Self { seconds, waited })
     }
 
-    /// All transfers of a group's step between neighbours, from their times by stage; `linked[k]` is
+    /// All transfers of a group's iteration between neighbours, from their times by stage; `linked[k]` is
     /// whether stages `k` and `k + 1` are in different processes. `None` without such a pair, or if
     /// one of them has no times.
     pub(super) fn of(stages: &[Option<&[MicrobatchTimes]>], linked: &[bool]) -> Option<Self> {

@@ -11,7 +11,7 @@ pub(super) struct Clock {
     order: Order,
     /// By pass: the position of its time; see [`Clock::index`].
     times: Vec<usize>,
-    /// The first passes of the step in the middle and of the last one on stage 0.
+    /// The first passes of the iteration in the middle and of the last one on stage 0.
     window: [usize; 2],
     /// Optimizer steps of all groups between these.
     steps: f64,
@@ -33,15 +33,14 @@ impl Clock {
             Self::index(stages, ordered.stage, ordered.operation.group(), backward)
         };
         let first = |of: usize| {
-            let begins =
-                |operation| matches!(operation, Operation::Forward { step, .. } if step == of);
+            let begins = |operation| matches!(operation, Operation::Forward { iteration, .. } if iteration == of);
             let mut operations = order.operations.iter();
             operations.position(|ordered| ordered.stage == 0 && begins(ordered.operation))
         };
         let middle = ROUNDS / 2;
         Ok(Self {
             times: order.operations.iter().map(index).collect(),
-            window: [middle, ROUNDS - 1].map(|step| first(step).unwrap_or(0)),
+            window: [middle, ROUNDS - 1].map(|iteration| first(iteration).unwrap_or(0)),
             steps: (stages * (ROUNDS - 1 - middle)) as f64,
             order,
         })

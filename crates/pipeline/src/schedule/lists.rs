@@ -21,10 +21,10 @@ pub struct PipelineShape {
     pub stages: usize,
     /// Groups of tasks, L.
     pub groups: usize,
-    /// Micro-batches of a group in one step, N.
+    /// Micro-batches of a group in one iteration, N.
     pub microbatches: usize,
-    /// Optimizer steps of every group to unroll.
-    pub steps: usize,
+    /// Iterations to unroll: optimizer steps of every group.
+    pub iterations: usize,
     /// Forward passes, beyond one, that a stage runs ahead of the next stage, so that it has work while
     /// micro-batches are transferred between the two.
     ///
@@ -35,14 +35,14 @@ pub struct PipelineShape {
 }
 
 impl PipelineShape {
-    /// `steps` steps of `groups` groups over `stages` stages, at most D micro-batches in
+    /// `iterations` iterations of `groups` groups over `stages` stages, at most D micro-batches in
     /// flight.
-    pub fn new(stages: usize, groups: usize, microbatches: usize, steps: usize) -> Self {
+    pub fn new(stages: usize, groups: usize, microbatches: usize, iterations: usize) -> Self {
         Self {
             stages,
             groups,
             microbatches,
-            steps,
+            iterations,
             extra_warmup: 0,
         }
     }
@@ -61,7 +61,7 @@ impl PipelineShape {
         (self.stages.saturating_sub(1) - stage) * (1 + self.extra_warmup)
     }
 
-    /// Slots from a group's first forward pass to the first of its next step: D + N − 1 without
+    /// Slots from a group's first forward pass to the first of its next iteration: D + N − 1 without
     /// extra warm-up.
     fn ticks_per_iteration(&self) -> usize {
         self.microbatches + self.passes_to_last(0)
@@ -69,33 +69,34 @@ impl PipelineShape {
 }
 
 /// Both passes of a micro-batch.
-fn passes(group: usize, microbatch: usize, step: usize) -> [Operation; 2] {
+fn passes(group: usize, microbatch: usize, iteration: usize) -> [Operation; 2] {
     let forward = Operation::Forward {
         group,
         microbatch,
-        step,
+        iteration,
     };
     let backward = Operation::Backward {
         group,
         microbatch,
-        step,
+        iteration,
     };
     [forward, backward]
 }
 
-/// All forward passes of a group's step, then all backward passes, in the same order on every
+/// All forward passes of a group's iteration, then all backward passes, in the same order on every
 /// stage. A stage holds the activations of all N micro-batches.
 fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
     if shape.microbatches == 0 {
         return vec![Vec::new(); shape.stages];
     }
     let mut list = Vec::new();
-    for step in 0..shape.steps {
+    for iteration in 0..shape.iterations {
         for group in 0..shape.groups {
-            let passes = (0..shape.microbatches).map(|microbatch| passes(group, microbatch, step));
+            let passes =
+                (0..shape.microbatches).map(|microbatch| passes(group, microbatch, iteration));
             list.extend(passes.clone().map(|[forward, _]| forward));
             list.extend(passes.map(|[_, backward]| backward));
-            list.push(Operation::Step { group, step });
+            list.push(Operation::Step { group, iteration });
         }
     }
     vec![list; shape.stages]
@@ -106,19 +107,19 @@ fn gpipe(shape: &PipelineShape) -> Vec<Vec<Operation>> {
 fn lorapp(shape: &PipelineShape) -> Vec<Vec<Operation>> {
     let ticks = shape.groups * shape.microbatches;
     let round = ticks.max(shape.ticks_per_iteration());
-    by_ticks(shape, |step, group| {
-        step * round + group * shape.microbatches
+    by_ticks(shape, |iteration, group| {
+        iteration * round + group * shape.microbatches
     })
 }
 
 /// A group enters when the one before has left, as in a trainer of a single model.
 fn one_f_one_b(shape: &PipelineShape) -> Vec<Vec<Operation>> {
-    by_ticks(shape, |step, group| {
-        (step * shape.groups + group) * shape.ticks_per_iteration()
+    by_ticks(shape, |iteration, group| {
+        (iteration * shape.groups + group) * shape.ticks_per_iteration()
     })
 }
 
-/// Lists given the tick of each group's first micro-batch in each step; its other micro-batches take
+/// Lists given the tick of each group's first micro-batch in each iteration; its other micro-batches take
 /// the ticks that follow.
 ///
 /// A tick is two passes long. The micro-batch of tick τ starts forward on the last stage p passes
@@ -135,17 +136,17 @@ fn by_ticks(
         .map(|stage| {
             let mut timed = Vec::new();
             let (whole_way, rest) = (shape.passes_to_last(0), shape.passes_to_last(stage));
-            for step in 0..shape.steps {
+            for iteration in 0..shape.iterations {
                 for group in 0..shape.groups {
-                    let first = first_tick(step, group);
+                    let first = first_tick(iteration, group);
                     for microbatch in 0..shape.microbatches {
                         let turn = 2 * (first + microbatch) + whole_way;
                         let back = turn + rest + 1;
-                        let [forward, backward] = passes(group, microbatch, step);
+                        let [forward, backward] = passes(group, microbatch, iteration);
                         timed.push((turn - rest, forward));
                         timed.push((back, backward));
                         if microbatch + 1 == shape.microbatches {
-                            timed.push((back, Operation::Step { group, step }));
+                            timed.push((back, Operation::Step { group, iteration }));
                         }
                     }
                 }

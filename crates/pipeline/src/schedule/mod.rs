@@ -4,16 +4,16 @@
 //! [`simulate`](crate::simulate::simulate) runs the same lists on a clock.
 //!
 //! Adapters never share gradients, so passes of different groups may be interleaved freely. Only a
-//! group's own steps are ordered: the forward passes of its next step wait for its optimizer step.
-//! With D stages and N micro-batches a step, one group keeps a stage busy for N of the D + N − 1
-//! passes of its step; LoRAPP fills the rest with other groups. With L groups
+//! group's own iterations are ordered: the forward passes of its next iteration wait for its optimizer step.
+//! With D stages and N micro-batches an iteration, one group keeps a stage busy for N of the D + N − 1
+//! passes of its iteration; LoRAPP fills the rest with other groups. With L groups
 //!
 //! ```text
 //! bubble(LoRAPP) = max{ (D − 1 + N − L·N) / (D + N − 1), 0 }
 //! bubble(1F1B) = bubble(GPipe) = (D − 1) / (N + D − 1)
 //! ```
 //!
-//! so with N = 1, L = D groups leave no bubble. LoRAPP for D = 4, L = 4, N = 1 and three steps, a
+//! so with N = 1, L = D groups leave no bubble. LoRAPP for D = 4, L = 4, N = 1 and three iterations, a
 //! column per pass, forward passes of groups a to d in small letters, backward passes in capitals:
 //!
 //! ```text

@@ -1,32 +1,32 @@
 use std::fmt;
 
-/// An operation of a stage. Groups, micro-batches and steps count from 0.
+/// An operation of a stage. Groups, micro-batches and iterations count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// One micro-batch through the stage's layers.
     Forward {
         /// Group of tasks.
         group: usize,
-        /// Micro-batch within the group's step.
+        /// Micro-batch of the group within the iteration.
         microbatch: usize,
-        /// Optimizer step of the group.
-        step: usize,
+        /// Iteration it belongs to.
+        iteration: usize,
     },
     /// The gradient of one micro-batch back through the stage's layers.
     Backward {
         /// Group of tasks.
         group: usize,
-        /// Micro-batch within the group's step.
+        /// Micro-batch of the group within the iteration.
         microbatch: usize,
-        /// Optimizer step of the group.
-        step: usize,
+        /// Iteration it belongs to.
+        iteration: usize,
     },
     /// The optimizer step of a group's adapters on the stage.
     Step {
         /// Group whose adapters are updated.
         group: usize,
-        /// Optimizer step of the group.
-        step: usize,
+        /// Iteration it belongs to.
+        iteration: usize,
     },
 }
 
@@ -40,12 +40,12 @@ impl Operation {
         }
     }
 
-    /// The optimizer step it belongs to.
-    pub fn step(&self) -> usize {
+    /// The iteration it belongs to.
+    pub fn iteration(&self) -> usize {
         match *self {
-            Self::Forward { step, .. } | Self::Backward { step, .. } | Self::Step { step, .. } => {
-                step
-            }
+            Self::Forward { iteration, .. }
+            | Self::Backward { iteration, .. }
+            | Self::Step { iteration, .. } => iteration,
         }
     }
 }
@@ -56,21 +56,24 @@ impl fmt::Display for Operation {
             Self::Forward {
                 group,
                 microbatch,
-                step,
+                iteration,
             } => write!(
                 formatter,
-                "forward of group {group}, micro-batch {microbatch}, step {step}"
+                "forward of group {group}, micro-batch {microbatch}, iteration {iteration}"
             ),
             Self::Backward {
                 group,
                 microbatch,
-                step,
+                iteration,
             } => write!(
                 formatter,
-                "backward of group {group}, micro-batch {microbatch}, step {step}"
+                "backward of group {group}, micro-batch {microbatch}, iteration {iteration}"
             ),
-            Self::Step { group, step } => {
-                write!(formatter, "optimizer step {step} of group {group}")
+            Self::Step { group, iteration } => {
+                write!(
+                    formatter,
+                    "optimizer step of group {group}, iteration {iteration}"
+                )
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Schedules on a clock: the lists of [`schedule`](crate::schedule) executed with given costs and
 //! links, to predict a run before it starts and to check schedules without devices.
 //!
-//! A group's step takes the passes of D + N − 1 micro-batches and 2(D − 1) transfers; no stage idles
+//! A group's iteration takes the passes of D + N − 1 micro-batches and 2(D − 1) transfers; no stage idles
 //! where the other groups' work is at least as long. With passes of f and b seconds and transfers of c
 //! that is
 //!

@@ -110,7 +110,7 @@ struct Progress<'a> {
     position: usize,
     /// Micro-batches between their forward and backward pass, by their backward pass.
     held: HashSet<Operation>,
-    /// Number of backward passes still to come, by group and step.
+    /// Number of backward passes still to come, by group and iteration.
     open_backwards: HashMap<(usize, usize), usize>,
     /// Optimizer steps still to come, by group.
     open_steps: HashMap<usize, BTreeSet<usize>>,
@@ -131,11 +131,13 @@ impl<'a> Progress<'a> {
             }
             match operation {
                 Operation::Forward { .. } => {}
-                Operation::Backward { group, step, .. } => {
-                    *open_backwards.entry((group, step)).or_insert(0) += 1;
+                Operation::Backward {
+                    group, iteration, ..
+                } => {
+                    *open_backwards.entry((group, iteration)).or_insert(0) += 1;
                 }
-                Operation::Step { group, step } => {
-                    open_steps.entry(group).or_default().insert(step);
+                Operation::Step { group, iteration } => {
+                    open_steps.entry(group).or_default().insert(iteration);
                 }
             }
         }
@@ -153,13 +155,15 @@ impl<'a> Progress<'a> {
     fn next(&self) -> Option<Operation> {
         let operation = *self.list.get(self.position)?;
         let allowed = match operation {
-            Operation::Forward { group, step, .. } => {
+            Operation::Forward {
+                group, iteration, ..
+            } => {
                 let open = self.open_steps.get(&group).and_then(BTreeSet::first);
-                open.is_none_or(|&open| open >= step)
+                open.is_none_or(|&open| open >= iteration)
             }
             Operation::Backward { .. } => self.held.contains(&operation),
-            Operation::Step { group, step } => {
-                let open = self.open_backwards.get(&(group, step));
+            Operation::Step { group, iteration } => {
+                let open = self.open_backwards.get(&(group, iteration));
                 open.is_none_or(|&open| open == 0)
             }
         };
@@ -172,23 +176,25 @@ impl<'a> Progress<'a> {
             Operation::Forward {
                 group,
                 microbatch,
-                step,
+                iteration,
             } => {
                 self.held.insert(Operation::Backward {
                     group,
                     microbatch,
-                    step,
+                    iteration,
                 });
             }
-            Operation::Backward { group, step, .. } => {
+            Operation::Backward {
+                group, iteration, ..
+            } => {
                 self.held.remove(&operation);
-                if let Some(open) = self.open_backwards.get_mut(&(group, step)) {
+                if let Some(open) = self.open_backwards.get_mut(&(group, iteration)) {
                     *open -= 1;
                 }
             }
-            Operation::Step { group, step } => {
+            Operation::Step { group, iteration } => {
                 if let Some(open) = self.open_steps.get_mut(&group) {
-                    open.remove(&step);
+                    open.remove(&iteration);
                 }
             }
         }

@@ -18,8 +18,8 @@ pub struct Timeline {
 pub struct StageReport {
     /// From 0 to the makespan.
     pub whole: Window,
-    /// From the first forward pass of a step near the middle to that of the last step, without
-    /// filling and draining the pipeline; from three steps on.
+    /// From the first forward pass of an iteration near the middle to that of the last, without
+    /// filling and draining the pipeline; from three iterations on.
     pub steady: Option<Window>,
     /// The operations, in order.
     pub intervals: Vec<Interval>,
@@ -115,7 +115,7 @@ impl Timeline {
         first.map_or(0.0, |stage| stage.whole.steps_per_second())
     }
 
-    /// Optimizer steps of groups a second once the pipeline is full; from three steps on.
+    /// Optimizer steps of groups a second once the pipeline is full; from three iterations on.
     pub fn steady_steps_per_second(&self) -> Option<f64> {
         let steady = self.stages.first()?.steady?;
         Some(steady.steps_per_second())
@@ -134,13 +134,13 @@ fn window(seconds: f64, intervals: &[Interval]) -> Window {
     }
 }
 
-/// From a step's first forward pass to another's are whole rounds, so each group's work counts equally
+/// From an iteration's first forward pass to another's are whole rounds, so each group's work counts equally
 /// often.
 fn steady(intervals: &[Interval]) -> Option<Window> {
     let mut firsts = BTreeMap::new();
     for (position, interval) in intervals.iter().enumerate() {
-        if let Operation::Forward { step, .. } = interval.operation {
-            firsts.entry(step).or_insert(position);
+        if let Operation::Forward { iteration, .. } = interval.operation {
+            firsts.entry(iteration).or_insert(position);
         }
     }
     let firsts: Vec<usize> = firsts.into_values().collect();
@@ -152,9 +152,9 @@ fn steady(intervals: &[Interval]) -> Option<Window> {
 }
 
 /// The part of a stage's time that is idle under LoRAPP once the pipeline is full:
-/// `max{(D − 1 + N − L·N) / (D + N − 1), 0}` for D stages, L groups and N micro-batches a step.
+/// `max{(D − 1 + N − L·N) / (D + N − 1), 0}` for D stages, L groups and N micro-batches an iteration.
 ///
-/// It holds from one step of a group to its next, where all stages and all groups take the same
+/// It holds from one iteration of a group to its next, where all stages and all groups take the same
 /// time, a backward pass in any proportion to a forward pass, and transfers and optimizer steps take
 /// none.
 pub fn bubble_lorapp(stages: usize, groups: usize, microbatches: usize) -> f64 {
@@ -163,7 +163,7 @@ pub fn bubble_lorapp(stages: usize, groups: usize, microbatches: usize) -> f64 {
 }
 
 /// The part of a stage's time that is idle under GPipe: `(D − 1) / (N + D − 1)` for D stages and N
-/// micro-batches a step, with any number of groups, since they follow one another. 1F1B has the
+/// micro-batches an iteration, with any number of groups, since they follow one another. 1F1B has the
 /// same; it differs in the activations it holds.
 pub fn bubble_gpipe(stages: usize, microbatches: usize) -> f64 {
     (stages as f64 - 1.0) / ((stages + microbatches) as f64 - 1.0)

@@ -9,25 +9,25 @@ const ALL: [Schedule; 3] = [Schedule::LoraPp, Schedule::OneFOneB, Schedule::GPip
 
 fn shape() -> impl Strategy<Value = PipelineShape> {
     (1..9usize, 1..9usize, 1..6usize, 1..5usize, 0..4usize).prop_map(
-        |(stages, groups, microbatches, steps, extra)| {
-            PipelineShape::new(stages, groups, microbatches, steps).with_extra_warmup(extra)
+        |(stages, groups, microbatches, iterations, extra)| {
+            PipelineShape::new(stages, groups, microbatches, iterations).with_extra_warmup(extra)
         },
     )
 }
 
-fn forward(group: usize, microbatch: usize, step: usize) -> Operation {
+fn forward(group: usize, microbatch: usize, iteration: usize) -> Operation {
     Operation::Forward {
         group,
         microbatch,
-        step,
+        iteration,
     }
 }
 
-fn backward(group: usize, microbatch: usize, step: usize) -> Operation {
+fn backward(group: usize, microbatch: usize, iteration: usize) -> Operation {
     Operation::Backward {
         group,
         microbatch,
-        step,
+        iteration,
     }
 }
 
@@ -37,26 +37,26 @@ fn needs(stage: usize, operation: Operation, shape: &PipelineShape) -> Vec<(usiz
         Operation::Forward {
             group,
             microbatch,
-            step,
+            iteration,
         } => {
             let below = stage.checked_sub(1);
-            let input = below.map(|below| (below, forward(group, microbatch, step)));
-            let earlier = step.checked_sub(1);
-            let update = earlier.map(|step| (stage, Operation::Step { group, step }));
+            let input = below.map(|below| (below, forward(group, microbatch, iteration)));
+            let earlier = iteration.checked_sub(1);
+            let update = earlier.map(|iteration| (stage, Operation::Step { group, iteration }));
             input.into_iter().chain(update).collect()
         }
         Operation::Backward {
             group,
             microbatch,
-            step,
+            iteration,
         } => {
             let above = (stage + 1 < shape.stages).then_some(stage + 1);
-            let gradient = above.map(|above| (above, backward(group, microbatch, step)));
-            let activations = (stage, forward(group, microbatch, step));
+            let gradient = above.map(|above| (above, backward(group, microbatch, iteration)));
+            let activations = (stage, forward(group, microbatch, iteration));
             gradient.into_iter().chain([activations]).collect()
         }
-        Operation::Step { group, step } => (0..shape.microbatches)
-            .map(|microbatch| (stage, backward(group, microbatch, step)))
+        Operation::Step { group, iteration } => (0..shape.microbatches)
+            .map(|microbatch| (stage, backward(group, microbatch, iteration)))
             .collect(),
     }
 }
@@ -73,12 +73,12 @@ proptest! {
     #[test]
     fn every_pass_is_listed_once(shape in shape()) {
         let mut expected = BTreeSet::new();
-        for step in 0..shape.steps {
+        for iteration in 0..shape.iterations {
             for group in 0..shape.groups {
-                expected.insert(Operation::Step { group, step });
+                expected.insert(Operation::Step { group, iteration });
                 for microbatch in 0..shape.microbatches {
-                    expected.insert(forward(group, microbatch, step));
-                    expected.insert(backward(group, microbatch, step));
+                    expected.insert(forward(group, microbatch, iteration));
+                    expected.insert(backward(group, microbatch, iteration));
                 }
             }
         }
@@ -151,16 +151,16 @@ proptest! {
         for schedule in ALL {
             for list in operations(schedule, &shape) {
                 let places: BTreeMap<_, _> = list.iter().zip(0..).collect();
-                for step in 0..shape.steps {
+                for iteration in 0..shape.iterations {
                     for group in 0..shape.groups {
-                        let place = places[&Operation::Step { group, step }];
+                        let place = places[&Operation::Step { group, iteration }];
                         for microbatch in 0..shape.microbatches {
-                            prop_assert!(places[&backward(group, microbatch, step)] < place);
-                            if let Some(next) = places.get(&forward(group, microbatch, step + 1)) {
+                            prop_assert!(places[&backward(group, microbatch, iteration)] < place);
+                            if let Some(next) = places.get(&forward(group, microbatch, iteration + 1)) {
                                 prop_assert!(*next > place);
                             }
                         }
-                        let last = backward(group, shape.microbatches - 1, step);
+                        let last = backward(group, shape.microbatches - 1, iteration);
                         prop_assert_eq!(list[place - 1], last);
                     }
                 }
@@ -175,8 +175,8 @@ proptest! {
             for list in operations(schedule, &shape) {
                 let mut orders: BTreeMap<_, Vec<usize>> = BTreeMap::new();
                 for operation in list {
-                    if let Operation::Backward { group, microbatch, step } = operation {
-                        orders.entry((group, step)).or_default().push(microbatch);
+                    if let Operation::Backward { group, microbatch, iteration } = operation {
+                        orders.entry((group, iteration)).or_default().push(microbatch);
                     }
                 }
                 let ascending: Vec<usize> = (0..shape.microbatches).collect();
@@ -191,8 +191,8 @@ proptest! {
             let lists = operations(schedule, &shape);
             let list = lists.last().unwrap();
             for (place, operation) in list.iter().enumerate() {
-                if let Operation::Forward { group, microbatch, step } = *operation {
-                    prop_assert_eq!(list[place + 1], backward(group, microbatch, step));
+                if let Operation::Forward { group, microbatch, iteration } = *operation {
+                    prop_assert_eq!(list[place + 1], backward(group, microbatch, iteration));
                 }
             }
         }
@@ -202,9 +202,9 @@ proptest! {
     fn baselines_run_one_group_after_another(shape in shape()) {
         for schedule in [Schedule::OneFOneB, Schedule::GPipe] {
             for list in operations(schedule, &shape) {
-                let mut turns: Vec<_> = list.iter().map(|next| (next.step(), next.group())).collect();
+                let mut turns: Vec<_> = list.iter().map(|next| (next.iteration(), next.group())).collect();
                 turns.dedup();
-                prop_assert_eq!(turns.len(), shape.steps * shape.groups);
+                prop_assert_eq!(turns.len(), shape.iterations * shape.groups);
                 prop_assert!(turns.is_sorted());
             }
         }
@@ -225,7 +225,7 @@ proptest! {
 #[test]
 fn a_full_pipeline_alternates() {
     let lists = operations(Schedule::LoraPp, &PipelineShape::new(2, 2, 1, 2));
-    let step = |group, step| Operation::Step { group, step };
+    let step = |group, iteration| Operation::Step { group, iteration };
     let first = [
         [forward(0, 0, 0), forward(1, 0, 0)].as_slice(),
         &[backward(0, 0, 0), step(0, 0), forward(0, 0, 1)],

@@ -2,9 +2,9 @@
 
 mod assemble;
 mod evaluate;
-mod step;
+mod iteration;
 mod submitted;
 
 pub(crate) use evaluate::evaluate;
-pub(crate) use step::plan_step;
+pub(crate) use iteration::plan_iteration;
 pub(crate) use submitted::{StepResult, SubmittedIteration};

@@ -4,7 +4,7 @@ use std::{
 };
 
 use burn::tensor::Device;
-use loraloom_pipeline::{MemoryGauge, Pipeline, executor::StepOutcome};
+use loraloom_pipeline::{MemoryGauge, Pipeline, executor::IterationOutcome};
 use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
 
 use crate::{
@@ -66,7 +66,7 @@ impl Iterations {
     /// Writes the results of the first iteration under way down.
     pub(super) fn book(
         &mut self,
-        outcome: &StepOutcome,
+        outcome: &IterationOutcome,
         tasks: &mut Tasks,
         log: &mut EventLog<'_>,
     ) {
@@ -197,7 +197,7 @@ mod tests {
         assert!(found.is_some_and(|ratio| (ratio - 0.5).abs() < 1e-12));
         assert_eq!(bubble_ratio(&[None], 1.0), Some(0.0));
         assert_eq!(bubble_ratio(&[Some(1.0), None], 1.0), None);
-        // Steps overlap: work of one iteration may have been done in the time of another.
+        // Iterations overlap: work of one may have been done in the time of another.
         assert_eq!(bubble_ratio(&[Some(3.0), Some(3.0)], 2.0), Some(0.0));
     }
 }

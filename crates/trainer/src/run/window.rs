@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use loraloom_pipeline::{
-    executor::{Passes, StepOutcome, StepPlan, Steps},
+    executor::{IterationOutcome, IterationPlan, IterationPlanner, Passes},
     schedule::PipelineShape,
 };
 use loraloom_scheduler::TaskId;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     TrainerError,
-    batch::{SubmittedIteration, plan_step},
+    batch::{SubmittedIteration, plan_iteration},
     error::Result,
     events::EventLog,
     save::Saver,
@@ -23,7 +23,7 @@ use crate::{
 /// Iterations that are run without a pause at most.
 const LONGEST_WINDOW: usize = 256;
 
-/// Iterations of a run between two moments at which something follows from a step: steps are planned
+/// Iterations of a run between two moments at which something follows from a step: they are planned
 /// ahead and booked as they end.
 struct Window<'s, 'a> {
     tasks: &'s mut Tasks,
@@ -37,17 +37,17 @@ struct Window<'s, 'a> {
     renew: Option<Instant>,
 }
 
-impl Steps for Window<'_, '_> {
+impl IterationPlanner for Window<'_, '_> {
     type Error = TrainerError;
 
-    /// The first step is always taken: otherwise a run would not get on beside a busy source.
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>> {
+    /// The first iteration is always run: otherwise a run would not get on beside a busy source.
+    fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>> {
         let begun = Instant::now();
         let renews = self.renew.is_some_and(|renew| begun >= renew);
-        if step > 0 && (renews || self.signals.any() || !self.log.directory.is_there()) {
+        if iteration > 0 && (renews || self.signals.any() || !self.log.directory.is_there()) {
             return Ok(None);
         }
-        let (plan, groups) = plan_step(self.tasks, self.split)?;
+        let (plan, groups) = plan_iteration(self.tasks, self.split)?;
         for task in self.tasks.running_mut() {
             task.submit(self.split);
         }
@@ -60,7 +60,7 @@ impl Steps for Window<'_, '_> {
         Ok(Some(plan))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool> {
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool> {
         self.iterations.book(&outcome, self.tasks, self.log);
         self.saver.poll(self.log);
         Ok(self.iterations.failures.is_empty())
@@ -68,8 +68,8 @@ impl Steps for Window<'_, '_> {
 }
 
 impl Session<'_> {
-    /// Trains all running tasks until something follows from a step of one of them, `most` steps are
-    /// taken, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
+    /// Trains all running tasks until something follows from a step of one of them, `most` iterations are
+    /// run, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
     pub(super) fn train(
         &mut self,
         signals: Signals<'_>,

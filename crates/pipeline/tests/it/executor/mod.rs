@@ -8,19 +8,19 @@ use batchlora::Segments;
 use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, PipelineError,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps, run},
+    executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, run},
     schedule::{PipelineShape, Schedule},
     simulate::bubble_lorapp,
 };
 use sleeper::{Done, done, sleepers};
 
-/// The same empty plan for every step.
+/// The same empty plan for every iteration.
 struct Plans {
     groups: usize,
     microbatches: usize,
-    /// Begin no step from this one on.
+    /// Begin no iteration from this one on.
     end: usize,
-    booked: Vec<StepOutcome>,
+    booked: Vec<IterationOutcome>,
 }
 
 fn microbatch() -> Microbatch {
@@ -35,30 +35,30 @@ fn microbatch() -> Microbatch {
     }
 }
 
-impl Steps for Plans {
+impl IterationPlanner for Plans {
     type Error = PipelineError;
 
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+    fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let group = |_| GroupPlan {
             microbatches: (0..self.microbatches).map(|_| microbatch()).collect(),
             updates: vec![None],
         };
         let groups = (0..self.groups).map(group).collect();
-        Ok((step < self.end).then_some(StepPlan { groups }))
+        Ok((iteration < self.end).then_some(IterationPlan { groups }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
-        assert_eq!(outcome.step, self.booked.len());
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
+        assert_eq!(outcome.iteration, self.booked.len());
         self.booked.push(outcome);
         Ok(true)
     }
 }
 
 fn passes(schedule: Schedule, shape: [usize; 4]) -> Passes {
-    let [stages, groups, microbatches, steps] = shape;
+    let [stages, groups, microbatches, iterations] = shape;
     Passes {
         schedule,
-        shape: PipelineShape::new(stages, groups, microbatches, steps),
+        shape: PipelineShape::new(stages, groups, microbatches, iterations),
     }
 }
 
@@ -139,16 +139,16 @@ fn threads_do_what_one_thread_does() {
 #[test]
 fn a_group_with_fewer_micro_batches_leaves_places_empty() {
     struct Fewer(Plans);
-    impl Steps for Fewer {
+    impl IterationPlanner for Fewer {
         type Error = PipelineError;
-        fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
-            let plan = self.0.plan(step)?;
+        fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>, PipelineError> {
+            let plan = self.0.plan(iteration)?;
             Ok(plan.map(|mut plan| {
                 plan.groups[1].microbatches.truncate(1);
                 plan
             }))
         }
-        fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+        fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
             self.0.book(outcome)
         }
     }
@@ -162,7 +162,7 @@ fn a_group_with_fewer_micro_batches_leaves_places_empty() {
     }
 }
 
-/// No step begins after the last one that there is a plan for; those that have begun end.
+/// No iteration begins after the last one that there is a plan for; those that have begun end.
 #[test]
 fn a_run_ends_where_plans_end() {
     for threads in [true, false] {
@@ -219,16 +219,16 @@ fn a_panicking_stage_does_not_hang_the_run() {
     let _ = run(&mut stages, &passes, &mut plans(3, 1));
 }
 
-/// Whoever books steps may fail too.
+/// A planner may fail, too.
 #[test]
-fn an_error_of_the_steps_ends_the_run() {
+fn an_error_of_the_planner_ends_the_run() {
     struct Fails(Plans);
-    impl Steps for Fails {
+    impl IterationPlanner for Fails {
         type Error = PipelineError;
-        fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
-            self.0.plan(step)
+        fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>, PipelineError> {
+            self.0.plan(iteration)
         }
-        fn book(&mut self, _: StepOutcome) -> Result<bool, PipelineError> {
+        fn book(&mut self, _: IterationOutcome) -> Result<bool, PipelineError> {
             Err(PipelineError::NoSuchGroup {
                 group: 5,
                 groups: 5,
@@ -241,16 +241,16 @@ fn an_error_of_the_steps_ends_the_run() {
     assert!(matches!(error, PipelineError::NoSuchGroup { group: 5, .. }));
 }
 
-/// Measured bubble of stages that sleep as long for every pass, between two steps in the middle,
+/// Measured bubble of stages that sleep as long for every pass, between two iterations in the middle,
 /// without filling and draining.
 fn measured_bubble([stages, groups, microbatches]: [usize; 3]) -> f64 {
-    let steps = 10;
+    let iterations = 10;
     let mut sleeping = sleepers(stages, Duration::from_millis(30));
     let mut plans = plans(groups, microbatches);
-    let shape = [stages, groups, microbatches, steps];
+    let shape = [stages, groups, microbatches, iterations];
     let passes = passes(Schedule::LoraPp, shape);
     run(&mut sleeping, &passes, &mut plans).expect("nothing fails");
-    let between = &plans.booked[3..=steps - 3];
+    let between = &plans.booked[3..=iterations - 3];
     let (first, last) = (&between[0], &between[between.len() - 1]);
     let seconds = last.at.duration_since(first.at).as_secs_f64();
     let busy = between[1..].iter().flat_map(|outcome| &outcome.busy);

@@ -10,7 +10,7 @@ use std::{ops::Range, time::Duration};
 
 use loraloom_pipeline::{
     Pipeline,
-    executor::{Passes, StepOutcome},
+    executor::{IterationOutcome, Passes},
     remote::{Worker, WorkerOptions},
     schedule::Schedule,
     simulate::{bubble_gpipe, bubble_lorapp},
@@ -99,7 +99,7 @@ fn bubble(model: &Model, cut: &[Range<usize>], schedule: Schedule) -> f64 {
 }
 
 /// The share of their time that stages waited, while the pipeline was full.
-fn waited(outcomes: &[StepOutcome]) -> f64 {
+fn waited(outcomes: &[IterationOutcome]) -> f64 {
     let (first, last) = (3, outcomes.len() - 3);
     let elapsed = outcomes[last].at.duration_since(outcomes[first].at);
     let steps = &outcomes[first + 1..=last];

@@ -13,7 +13,7 @@ use burn::tensor::{Device, FloatDType, TensorData};
 use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage, StageLayers,
-    executor::{GroupPlan, Passes, StepOutcome, StepPlan, Steps},
+    executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
     remote::{Controller, RemoteStage, StageOrder, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
@@ -185,13 +185,13 @@ pub(crate) struct Training {
     microbatches: usize,
     /// Steps over which the second adapter of a group spreads each of its own.
     pub(crate) parts: usize,
-    pub(crate) outcomes: Vec<StepOutcome>,
+    pub(crate) outcomes: Vec<IterationOutcome>,
 }
 
-impl Steps for Training {
+impl IterationPlanner for Training {
     type Error = PipelineError;
 
-    fn plan(&mut self, step: usize) -> Result<Option<StepPlan>, PipelineError> {
+    fn plan(&mut self, step: usize) -> Result<Option<IterationPlan>, PipelineError> {
         let whole = (step + 1).is_multiple_of(self.parts);
         let groups = (0..self.groups).map(|group| GroupPlan {
             microbatches: (0..self.microbatches)
@@ -217,12 +217,12 @@ impl Steps for Training {
                 })
                 .collect(),
         });
-        Ok(Some(StepPlan {
+        Ok(Some(IterationPlan {
             groups: groups.collect(),
         }))
     }
 
-    fn book(&mut self, outcome: StepOutcome) -> Result<bool, PipelineError> {
+    fn book(&mut self, outcome: IterationOutcome) -> Result<bool, PipelineError> {
         self.outcomes.push(outcome);
         Ok(true)
     }

@@ -19,7 +19,7 @@ fn a_circular_wait_is_named() {
     let operation = Operation::Backward {
         group: 0,
         microbatch: 0,
-        step: 0,
+        iteration: 0,
     };
     let expected = TimelineError::Deadlock {
         stage: 0,
@@ -30,7 +30,7 @@ fn a_circular_wait_is_named() {
     assert_eq!(
         error.to_string(),
         "deadlock: stage 0 waits forever before operation 1, backward of group 0, micro-batch 0, \
-         step 0"
+         iteration 0"
     );
     assert_eq!(submission_order(&lists).unwrap_err(), expected);
 }

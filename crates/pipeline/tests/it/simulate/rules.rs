@@ -22,7 +22,7 @@ struct Case {
 fn case() -> impl Strategy<Value = Case> {
     let shape = (1..7usize, 1..6usize, 1..4usize, 1..4usize, 0..3usize);
     (prop::sample::select(&ALL), shape).prop_flat_map(|(schedule, shape)| {
-        let (stages, groups, microbatches, steps, extra) = shape;
+        let (stages, groups, microbatches, iterations, extra) = shape;
         let seconds = || prop_oneof![1 => Just(0.0), 4 => 0.0..10.0f64];
         let costs =
             (seconds(), seconds(), seconds()).prop_map(|(forward, backward, step)| PassCosts {
@@ -42,7 +42,7 @@ fn case() -> impl Strategy<Value = Case> {
         )
             .prop_map(move |(costs, links, bytes)| Case {
                 schedule,
-                shape: PipelineShape::new(stages, groups, microbatches, steps)
+                shape: PipelineShape::new(stages, groups, microbatches, iterations)
                     .with_extra_warmup(extra),
                 costs,
                 links,
@@ -57,10 +57,12 @@ type Ends = BTreeMap<(usize, Operation), f64>;
 /// When everything that an operation needs besides its stage is there, by the rules alone.
 fn ready(stage: usize, operation: Operation, case: &Case, ends: &Ends, arrivals: &Ends) -> f64 {
     match operation {
-        Operation::Forward { group, step, .. } => {
-            let update = step
+        Operation::Forward {
+            group, iteration, ..
+        } => {
+            let update = iteration
                 .checked_sub(1)
-                .map(|step| Operation::Step { group, step });
+                .map(|iteration| Operation::Step { group, iteration });
             let updated = update.map_or(0.0, |update| ends[&(stage, update)]);
             let below = stage.checked_sub(1);
             below.map_or(updated, |link| updated.max(arrivals[&(link, operation)]))
@@ -68,12 +70,12 @@ fn ready(stage: usize, operation: Operation, case: &Case, ends: &Ends, arrivals:
         Operation::Backward {
             group,
             microbatch,
-            step,
+            iteration,
         } => {
             let forward = Operation::Forward {
                 group,
                 microbatch,
-                step,
+                iteration,
             };
             let own = ends[&(stage, forward)];
             if stage + 1 == case.shape.stages {
@@ -82,12 +84,12 @@ fn ready(stage: usize, operation: Operation, case: &Case, ends: &Ends, arrivals:
                 own.max(arrivals[&(stage, operation)])
             }
         }
-        Operation::Step { group, step } => (0..case.shape.microbatches)
+        Operation::Step { group, iteration } => (0..case.shape.microbatches)
             .map(|microbatch| {
                 let backward = Operation::Backward {
                     group,
                     microbatch,
-                    step,
+                    iteration,
                 };
                 ends[&(stage, backward)]
             })
@@ -145,7 +147,7 @@ proptest! {
                 _ => (case.shape.stages - 1 - stage) * (1 + case.shape.extra_warmup) + 1,
             };
             prop_assert!(report.most_in_flight() <= bound);
-            prop_assert_eq!(report.whole.steps, case.shape.groups * case.shape.steps);
+            prop_assert_eq!(report.whole.steps, case.shape.groups * case.shape.iterations);
         }
     }
 

@@ -3,7 +3,7 @@
 use batchlora::{DropoutDraw, SlotUpdate};
 use loraloom_pipeline::{
     Microbatch,
-    executor::{GroupPlan, StepPlan},
+    executor::{GroupPlan, IterationPlan},
 };
 use loraloom_scheduler::{Load, Work};
 
@@ -18,8 +18,11 @@ use crate::{
 
 /// The next iteration of all running tasks, group by group, and what is to be known of it when its
 /// results come. Batches are cut into `split` micro-batches.
-pub(crate) fn plan_step(tasks: &Tasks, split: usize) -> Result<(StepPlan, Vec<SubmittedGroup>)> {
-    let (mut plan, mut submitted) = (StepPlan::default(), Vec::new());
+pub(crate) fn plan_iteration(
+    tasks: &Tasks,
+    split: usize,
+) -> Result<(IterationPlan, Vec<SubmittedGroup>)> {
+    let (mut plan, mut submitted) = (IterationPlan::default(), Vec::new());
     for group in 0..tasks.groups().len() {
         let members: Vec<&Task> = tasks.members(group).collect();
         let rows: Vec<StepRows<'_>> = members.iter().map(|task| task.next_rows(split)).collect();
