@@ -46,6 +46,23 @@ pub enum DataError {
         /// Message of the parser.
         reason: String,
     },
+    /// A table seems to be separated by another character than its extension says.
+    #[error(
+        "{}: its columns are separated by {}, not by {}: the header is `{header}`",
+        path.display(),
+        delimiter(*found),
+        delimiter(*expected)
+    )]
+    Delimiter {
+        /// Path of the file.
+        path: PathBuf,
+        /// The header, as one column.
+        header: String,
+        /// The character that is in the header.
+        found: char,
+        /// The character that should be.
+        expected: char,
+    },
     /// A quote in a CSV file takes in lines that probably are rows.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     Quote {
@@ -292,6 +309,14 @@ pub enum TemplateError {
     /// It has no text.
     #[error("it is empty")]
     Empty,
+    /// It uses a column that the row does not have.
+    #[error("no column `{column}`; the row has {}", list(available))]
+    UnknownColumn {
+        /// Name of the column.
+        column: String,
+        /// Columns of the row.
+        available: Vec<String>,
+    },
     /// It prints a null.
     #[error("it prints a null, which would be trained on as `None`")]
     PrintsNull,
@@ -326,6 +351,9 @@ impl DataError {
         let hint = match self {
             Self::NotAFile(_) => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
             Self::Quote { .. } => QUOTE_HINT,
+            Self::Delimiter { found: '\t', .. } => "name it .tsv",
+            Self::Delimiter { found: ',', .. } => "name it .csv",
+            Self::Delimiter { .. } => "save it with commas, or with tabs as .tsv",
             Self::Parquet(_) => "convert it to JSONL, one object a line",
             Self::UnknownFormat {
                 similar: Some(similar),
@@ -371,11 +399,17 @@ impl RowError {
     /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::MissingColumn { column, available } => {
-                if let Some(similar) = similar_name(column, available) {
-                    return Some(format!("did you mean `{similar}`?"));
-                }
+            Self::MissingColumn { column, available }
+            | Self::Template(TemplateError::UnknownColumn { column, available })
+                if let Some(similar) = similar_name(column, available) =>
+            {
+                return Some(format!("did you mean `{similar}`?"));
+            }
+            Self::MissingColumn { .. } => {
                 "every row needs its column; name those that hold the data in `columns`"
+            }
+            Self::Template(TemplateError::UnknownColumn { .. }) => {
+                "use columns that every row has, or test for one with {% if COLUMN %}"
             }
             Self::ListAsText(_) => {
                 "a CSV cell is always text; write the chats as JSONL, one object a line, with the list \
@@ -403,6 +437,14 @@ impl RowError {
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+/// A delimiter as it reads in a sentence.
+fn delimiter(delimiter: char) -> String {
+    match delimiter {
+        '\t' => "a tab".to_owned(),
+        other => format!("`{other}`"),
     }
 }
 

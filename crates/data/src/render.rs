@@ -199,6 +199,32 @@ impl RowTemplate {
             .map_err(|error| syntax_error(&error))?;
         let columns = row.columns.clone();
         let context = context! { data_point => columns.clone(), ..columns };
-        jinja::render(&template, context)
+        jinja::render(&template, context).map_err(|error| unknown_column(error, row))
     }
+}
+
+/// The error for an undefined value that is a column: `a`, `data_point.a` or `data_point['a']`.
+fn unknown_column(error: TemplateError, row: &Row) -> TemplateError {
+    match undefined_column(&error) {
+        Some(column) => TemplateError::UnknownColumn {
+            column: column.to_owned(),
+            available: row.names(),
+        },
+        None => error,
+    }
+}
+
+/// The column that the engine's message calls undefined; `None` for a part of a column.
+fn undefined_column(error: &TemplateError) -> Option<&str> {
+    let TemplateError::Render(reason) = error else {
+        return None;
+    };
+    let reason = reason.strip_prefix("undefined value: `")?;
+    let (name, _) = reason.split_once("` is undefined")?;
+    if let Some(quoted) = name.strip_prefix("data_point['") {
+        let column = quoted.strip_suffix("']")?;
+        return (!column.contains('\'')).then_some(column);
+    }
+    let column = name.strip_prefix("data_point.").unwrap_or(name);
+    (!column.contains(['.', '['])).then_some(column)
 }

@@ -28,14 +28,15 @@ pub(super) fn read(
         .from_reader(open(path)?);
     let header = reader
         .headers()
-        .map_err(|error| malformed(path, error))?
+        .map_err(|error| malformed(path, &[], error))?
         .clone();
-    check_quotes(path, delimiter, header.len(), warnings)?;
+    refuse_other_delimiter(path, delimiter, &header)?;
+    let lines = check_quotes(path, delimiter, header.len(), warnings)?;
     let mut seen = HashSet::new();
     if let Some(name) = header.iter().find(|name| !seen.insert(*name)) {
         return Err(DataError::Malformed {
             path: path.to_owned(),
-            line: 1,
+            line: lines.first().copied().unwrap_or(1),
             column: None,
             reason: format!("the header names column `{name}` twice"),
         });
@@ -44,14 +45,46 @@ pub(super) fn read(
     let mut record = ::csv::StringRecord::new();
     while reader
         .read_record(&mut record)
-        .map_err(|error| malformed(path, error))?
+        .map_err(|error| malformed(path, &lines, error))?
     {
-        let line = record.position().map_or(0, ::csv::Position::line);
+        let line = record.position().map_or(0, |at| line_of(at, &lines));
         let columns = Value::from_pairs(header.iter().zip(&record));
         let location = Location::new(&file, FilePlace::Line(line));
         rows.push(Row::new(columns, location)?);
     }
     Ok(rows)
+}
+
+/// Characters that tables are separated by.
+const DELIMITERS: [u8; 4] = *b",;\t|";
+
+/// Refuses a header of one column with another delimiter in it, before its rows fail in other words.
+fn refuse_other_delimiter(
+    path: &Path,
+    delimiter: u8,
+    header: &::csv::StringRecord,
+) -> Result<(), DataError> {
+    let mut columns = header.iter();
+    let (Some(name), None) = (columns.next(), columns.next()) else {
+        return Ok(());
+    };
+    let is_in = |other: &u8| *other != delimiter && name.as_bytes().contains(other);
+    match DELIMITERS.into_iter().find(is_in) {
+        None => Ok(()),
+        Some(found) => Err(DataError::Delimiter {
+            path: path.to_owned(),
+            header: name.to_owned(),
+            found: char::from(found),
+            expected: char::from(delimiter),
+        }),
+    }
+}
+
+/// The line where a record begins. The parser's own count is too low after `\r\n` and empty lines, which
+/// it takes to the next record.
+fn line_of(position: &::csv::Position, lines: &[u64]) -> u64 {
+    let record = usize::try_from(position.record()).unwrap_or(usize::MAX);
+    lines.get(record).copied().unwrap_or(position.line())
 }
 
 /// State of the scan of a line.
@@ -90,15 +123,16 @@ const LINES_LIKE_ROWS: u64 = 3;
 
 /// Refuses quotes that swallow lines unintentionally: the parser, as Python's, ends a field that
 /// none closes with the file, and goes on with a field after its closing quote. Warns of fields that
-/// seem to.
+/// seem to. Returns the line where each record begins, the header included.
 fn check_quotes(
     path: &Path,
     delimiter: u8,
     columns: usize,
     warnings: &mut Vec<Warning>,
-) -> Result<(), DataError> {
+) -> Result<Vec<u64>, DataError> {
     let mut reader = BufReader::new(open(path)?);
     let mut line = Vec::new();
+    let (mut begins, mut is_between) = (Vec::new(), true);
     let mut state = Scan::FieldStart;
     let mut field = Field::opened((0, 0));
     let refuse = |(line, column): (u64, usize), reason: String| DataError::Quote {
@@ -114,7 +148,7 @@ fn check_quotes(
             .map_err(|source| cannot_read(path, source))?;
         if read == 0 {
             if state != Scan::Quoted {
-                return Ok(());
+                return Ok(begins);
             }
             let (first, last) = (field.opened.0, number - 1);
             let reason = if first < last {
@@ -128,7 +162,12 @@ fn check_quotes(
         let has_bom = number == 1 && line.starts_with(BOM);
         let start = if has_bom { BOM.len() } else { 0 };
         for (at, byte) in line.iter().copied().enumerate().skip(start) {
-            let is_end = byte == delimiter || matches!(byte, b'\r' | b'\n');
+            let is_line_end = matches!(byte, b'\r' | b'\n');
+            let is_end = byte == delimiter || is_line_end;
+            if is_between && !is_line_end {
+                begins.push(number);
+            }
+            is_between = is_line_end && state != Scan::Quoted;
             state = match (state, byte) {
                 (Scan::FieldStart, b'"') => {
                     field = Field::opened((number, at + 1));
@@ -162,11 +201,11 @@ fn check_quotes(
             warnings.push(Warning::new(about, message, QUOTE_HINT));
         }
     }
-    Ok(())
+    Ok(begins)
 }
 
-fn malformed(path: &Path, error: ::csv::Error) -> DataError {
-    let line = error.position().map_or(1, ::csv::Position::line);
+fn malformed(path: &Path, lines: &[u64], error: ::csv::Error) -> DataError {
+    let line = error.position().map_or(1, |at| line_of(at, lines));
     let reason = match error.into_kind() {
         ::csv::ErrorKind::Io(source) => return cannot_read(path, source),
         ::csv::ErrorKind::Utf8 { err, .. } => {

@@ -150,13 +150,24 @@ fn templates_render_the_prompt_or_the_whole_row() {
     );
     assert_eq!(whole.format().to_string(), "text (template)");
     assert_eq!(masked(&whole, &tokenizer, false), ["<s>⟦1 < 2? yes</s>⟧"]);
-    let missing = load_with("rows.jsonl", row, |config| {
-        config.template = Some("{{ z }}".into());
-    });
-    assert!(
-        crate::common::message(&missing.unwrap_err())
-            .starts_with("rows.jsonl:1: template: undefined")
-    );
+    let mut missing = String::new();
+    for template in [
+        "{{ z }}",
+        "{{ 'a' ~ Q }}",
+        "{% for z in zs %}{{ z }}{% endfor %}",
+        "{{ data_points }}",
+        "{{ data_point.z }}",
+        "{{ data_point['z.z'] }}",
+        "{{ data_point['q'].z }}",
+        "{{ data_point['q']['z'] }}",
+        "{{ q.z }}",
+    ] {
+        let error = load_with("rows.jsonl", row, |config| {
+            config.template = Some(template.into());
+        });
+        missing += &complaint(&error.unwrap_err());
+    }
+    insta::assert_snapshot!(missing);
     let syntax = load_with("rows.jsonl", row, |config| {
         config.template = Some("{{ z".into());
     });

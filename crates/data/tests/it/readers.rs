@@ -97,6 +97,44 @@ fn errors_name_file_line_and_column() {
         "a.json:2: invalid UTF-8 at byte 10 of the line"
     );
     assert!(error("a.csv", b"text\na\n\xff\n").starts_with("a.csv:3: invalid UTF-8 at byte 1"));
+    // The last line is wrong.
+    for text in [
+        "text,id\na,1\nb\n",
+        "text,id\n\n\na,1\n\nb\n",
+        "\n\u{feff}text,id\na,1\nb",
+        "text,id\n\"a\n\n\"\"x\"\"\",1\nb\n",
+        "text,id\n\"a\" x,1\n\" \",\"\"\nb\n",
+        "text,id\n \n",
+    ] {
+        for text in [text.replace('\n', "\r\n"), text.to_owned()] {
+            let line = text.lines().count();
+            let expected = format!("a.csv:{line}: 1 fields where the header has 2");
+            assert_eq!(error("a.csv", &text), expected, "{text:?}");
+        }
+    }
+    assert_eq!(
+        error("a.csv", "\r\ntext,text\r\na,1\r\n"),
+        "a.csv:2: the header names column `text` twice"
+    );
+    // Nobody reads the bytes of the first of these rows before those of the second.
+    assert!(error("a.csv", b"text\r\na\r\n\xff\r\n").starts_with("a.csv:3: invalid UTF-8"));
+}
+
+#[test]
+fn tables_with_other_delimiters_are_told_apart() {
+    let mut all = String::new();
+    for (name, text) in [
+        ("a.csv", "prompt;completion\r\na, b;c\r\n"),
+        ("a.csv", "\"prompt\";\"completion\"\n\"a\nb\";\"c\"\n"),
+        ("a.csv", "prompt\tcompletion\na\tb\n"),
+        ("a.csv", "prompt|completion\na|b\n"),
+        ("a.tsv", "prompt,completion\na,b\n"),
+    ] {
+        all += &complaint(&load(name, text).unwrap_err());
+    }
+    insta::assert_snapshot!(all);
+    let dataset = load("a.csv", "text\na;b\tc|d\n").unwrap();
+    assert_eq!(dataset.num_train_rows(), 1);
 }
 
 /// A thousand rows, of which the last words of some are others.
