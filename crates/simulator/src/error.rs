@@ -2,18 +2,23 @@
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// The file is not CSV.
-    #[error("line {line}: {source}")]
+    #[error("line {line}: {reason}")]
     Csv {
         /// Line in the file, from 1.
         line: u64,
-        /// Error of the reader.
-        source: csv::Error,
+        /// Description of the mistake.
+        reason: String,
     },
     /// A column that a trace must have is not in the first line.
-    #[error("no column `{column}`; a trace has timestamp, duration, num_gpus and cluster")]
+    #[error(
+        "no column `{column}` in the first line, `{header}`; a trace has timestamp, duration, num_gpus and \
+         cluster, with commas between"
+    )]
     MissingColumn {
         /// The column.
         column: &'static str,
+        /// The first line.
+        header: String,
     },
     /// A field of a row is out of its range.
     #[error("line {line}: `{value}` is no {column}: {expected}")]

@@ -25,14 +25,23 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     let mut reader = ReaderBuilder::new()
         .trim(Trim::All)
         .from_reader(text.as_bytes());
-    let failed = |source: csv::Error| SimulationError::Csv {
-        line: source.position().map_or(1, csv::Position::line),
-        source,
+    let failed = |error: csv::Error| SimulationError::Csv {
+        line: error.position().map_or(1, |at| line_of(at, text)),
+        reason: match error.kind() {
+            // In its own words the reader names its own line.
+            csv::ErrorKind::UnequalLengths {
+                expected_len, len, ..
+            } => format!("{len} fields where the first line has {expected_len}"),
+            _ => error.to_string(),
+        },
     };
     let header = reader.headers().map_err(failed)?;
     let place = |column| {
         let found = header.iter().position(|name| name == column);
-        found.ok_or(SimulationError::MissingColumn { column })
+        found.ok_or_else(|| SimulationError::MissingColumn {
+            column,
+            header: header.iter().collect::<Vec<_>>().join(","),
+        })
     };
     let [timestamp, duration, devices, tenant] = [
         place("timestamp")?,
@@ -43,7 +52,10 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     let mut jobs = Vec::new();
     for record in reader.records() {
         let record = record.map_err(failed)?;
-        let row = Row(&record);
+        let row = Row {
+            record: &record,
+            text,
+        };
         jobs.push(TracedJob {
             arrival: row.field(
                 (timestamp, "timestamp"),
@@ -67,7 +79,21 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     Ok(jobs)
 }
 
-struct Row<'a>(&'a StringRecord);
+/// The line where a record begins. The reader's own count is too low after `\r\n` and empty lines, which it
+/// takes to the next record.
+fn line_of(position: &csv::Position, text: &str) -> u64 {
+    let begin = usize::try_from(position.byte()).unwrap_or(usize::MAX);
+    let (before, record) = text.split_at_checked(begin).unwrap_or((text, ""));
+    let between = record.len() - record.trim_start_matches(['\r', '\n']).len();
+    let ends = before.matches('\n').count() + record[..between].matches('\n').count();
+    ends as u64 + 1
+}
+
+struct Row<'a> {
+    record: &'a StringRecord,
+    /// The whole trace.
+    text: &'a str,
+}
 
 impl Row<'_> {
     fn field<T>(
@@ -77,9 +103,10 @@ impl Row<'_> {
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<T, SimulationError> {
         // Rows have as many fields as the header, or the reader refuses them.
-        let text = self.0.get(place).unwrap_or_default();
+        let text = self.record.get(place).unwrap_or_default();
+        let position = self.record.position();
         parse(text).ok_or_else(|| SimulationError::Field {
-            line: self.0.position().map_or(0, csv::Position::line),
+            line: position.map_or(0, |at| line_of(at, self.text)),
             column,
             value: text.to_owned(),
             expected,
@@ -196,11 +223,20 @@ mod tests {
         ];
         for (row, message) in cases {
             let text = format!("{HEADER}2017-10-09 00:00:00,1,1,1,a\n{row}\n");
-            assert_eq!(read_trace(&text).unwrap_err().to_string(), message);
+            for text in [text.replace('\n', "\r\n"), text] {
+                assert_eq!(read_trace(&text).unwrap_err().to_string(), message);
+            }
         }
-        let short = format!("{HEADER}2017-10-09 00:00:00,1\n");
-        let message = read_trace(&short).unwrap_err().to_string();
-        assert!(message.starts_with("line 2: "), "{message}");
+        for (between, line) in [("", 2), ("\n\n", 4)] {
+            let short = format!("{HEADER}{between}2017-10-09 00:00:00,1\n");
+            for short in [short.replace('\n', "\r\n"), short] {
+                let message = read_trace(&short).unwrap_err().to_string();
+                let expected = format!("line {line}: 2 fields where the first line has 5");
+                assert_eq!(message, expected, "{short:?}");
+            }
+        }
+        let message = read_trace("timestamp;duration\n").unwrap_err().to_string();
+        assert!(message.contains("`timestamp;duration`"), "{message}");
         let message = read_trace("a,b\n1,2\n").unwrap_err().to_string();
         assert!(message.starts_with("no column `timestamp`"), "{message}");
         assert!(read_trace("").is_err());
