@@ -69,7 +69,8 @@ pub(super) struct RawRope {
     pub(super) legacy_type: Option<String>,
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
-    pub(super) factor: Option<f64>,
+    #[serde(deserialize_with = "present")]
+    pub(super) factor: Option<Option<f64>>,
     pub(super) original_max_position_embeddings: Option<usize>,
     pub(super) low_freq_factor: Option<f64>,
     pub(super) high_freq_factor: Option<f64>,

@@ -99,7 +99,7 @@ impl RopeConfig {
         let scaling = match name.unwrap_or("default") {
             "default" => RopeScaling::Default,
             "linear" => RopeScaling::Linear {
-                factor: required("factor", rope.factor)?,
+                factor: required("factor", rope.factor.flatten())?,
             },
             "dynamic" => dynamic(rope, head_dim, max_position_embeddings)?,
             "llama3" => llama3(rope, original)?,
@@ -123,7 +123,7 @@ fn dynamic(
         ));
     }
     Ok(RopeScaling::Dynamic {
-        factor: required("factor", rope.factor)?,
+        factor: required("factor", rope.factor.flatten())?,
         original_max_position_embeddings: max_position_embeddings,
     })
 }
@@ -138,7 +138,7 @@ fn llama3(rope: &RawRope, original: usize) -> Result<RopeScaling, ModelError> {
         ));
     }
     Ok(RopeScaling::Llama3 {
-        factor: required("factor", rope.factor)?,
+        factor: required("factor", rope.factor.flatten())?,
         low_freq_factor,
         high_freq_factor,
         original_max_position_embeddings: original,
@@ -150,9 +150,10 @@ fn yarn(
     original: usize,
     max_position_embeddings: usize,
 ) -> Result<RopeScaling, ModelError> {
+    // For transformers `null` is this ratio, and no key a mistake.
     let factor = match rope.factor {
-        Some(_) => required("factor", rope.factor)?,
-        None => max_position_embeddings as f64 / original as f64,
+        Some(None) => max_position_embeddings as f64 / original as f64,
+        factor => required("factor", factor.flatten())?,
     };
     // Zero counts as unset in all of these.
     let set = |value: Option<f64>| value.filter(|value| value.abs() > 0.0);

@@ -85,6 +85,15 @@ fn older_rope_keys_and_dtype_are_read() {
             original_max_position_embeddings: 8192
         }
     );
+    let ratio = with(&json!({
+        "max_position_embeddings": 128,
+        "rope_scaling": {"type": "yarn", "factor": null, "original_max_position_embeddings": 32}
+    }));
+    let scaling = LlamaConfig::from_json(&ratio).unwrap().rope.scaling;
+    let RopeScaling::Yarn { factor, .. } = scaling else {
+        panic!("{scaling:?}")
+    };
+    assert!((factor - 4.0).abs() < 1e-12, "{factor}");
 }
 
 #[test]
@@ -124,6 +133,18 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
         (json!({"rope_scaling": {"rope_type": "su"}}), "`su`"),
         (
             json!({"rope_scaling": {"type": "linear"}}),
+            "`factor` is missing",
+        ),
+        (
+            json!({"rope_scaling": {"type": "dynamic", "factor": null}}),
+            "`factor` is missing",
+        ),
+        (
+            json!({"rope_scaling": {"type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}}),
+            "`factor` is missing",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 32}}),
             "`factor` is missing",
         ),
         (
