@@ -173,6 +173,8 @@ mutation server-keeps-one $trainer/run/serving.rs \
 mutation judged-one-by-one $trainer/run/follow_up.rs 'stepped.insert(id, early.or(diverged));' \
     'let one = self.trials.judge().pop().map(|(_, reason)| reason);
         stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
+mutation rungs-unevaluated $trainer/run/follow_up.rs '|| compared == Some(StoppingMetric::EvalLoss)' '' \
+    the_best_third_goes_on
 mutation ranked-by-another-metric $trainer/report/leaderboard.rs \
     'Self::rank(&sweep.name, metric,' 'Self::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
@@ -243,7 +245,7 @@ mutation roles-unknown crates/data/src/oddities.rs '!ROLES.contains(&message.rol
 mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false {' nulls_in_templates
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
 mutation check-alone-warns crates/trainer/src/tasks/prepare.rs 'data.warnings.iter().chain(&odd)' \
-    'data.warnings.iter()' check_and_train_warn
+    'data.warnings.iter()' check_plan_and_train_warn
 mutation pauses-counted crates/trainer/src/report/pace.rs 'self.at = None;' '' time_between_steps
 mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
 mutation base-asked-by-all crates/trainer/src/generate/answers.rs 'slot: None, ..ask' '..ask' what_was_said_before

@@ -1,14 +1,80 @@
 //! The parts of a run directory that commands look up: its configuration and its adapters.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_trainer::{ADAPTERS, CONFIG_FILE};
 
-use crate::failure::Failure;
+use crate::{
+    exit::Exit,
+    failure::{self, Failure},
+};
 
 /// Saved states of an adapter, the preferred one first.
 const KEPT: [&str; 2] = ["best", "last"];
+
+/// Longest name in common file systems, in bytes.
+const LONGEST_NAME: usize = 255;
+/// Longest path of a run directory, in bytes: Linux allows 4096, and a run creates paths below its own.
+const LONGEST_PATH: usize = 3800;
+
+/// Refuses a directory that no run can be written to: a run or a server has it, its name is too long, or it
+/// or what is above it is a file or not writable.
+///
+/// # Errors
+///
+/// If it is one.
+pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
+    refuse_used(directory)?;
+    let bytes = |name: &OsStr| name.as_encoded_bytes().len();
+    let longest = directory.iter().map(bytes).max().unwrap_or(0);
+    let all = bytes(directory.as_os_str());
+    let failure = if longest > LONGEST_NAME || all > LONGEST_PATH {
+        Failure::usage(format!(
+            "a path of {all} bytes, with a name of {longest}: at most {LONGEST_PATH} and \
+             {LONGEST_NAME} can be made"
+        ))
+    } else if let Err(error) = writable(directory) {
+        let exit = if failure::is_full(&error) {
+            Exit::Lost
+        } else {
+            Exit::Usage
+        };
+        let problem = format!("cannot write to `{}`: {error}", directory.display());
+        Failure::new(exit, problem)
+    } else {
+        return Ok(());
+    };
+    Err(failure.hint("choose another `output_dir`"))
+}
+
+/// Creates and removes a file in `directory` or, if that does not exist, in its nearest existing
+/// parent.
+pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
+    let here = Path::new(".");
+    let existing = directory
+        .ancestors()
+        .map(|path| {
+            Some(path)
+                .filter(|path| *path != Path::new(""))
+                .unwrap_or(here)
+        })
+        .find_map(|path| match path.symlink_metadata() {
+            Ok(_) => Some(Ok(path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            // Names that are too long, or what must not be looked at.
+            Err(error) => Some(Err(error)),
+        })
+        .unwrap_or(Ok(here))?;
+    let probe = existing.join(format!(".loraloom-{}", std::process::id()));
+    fs::File::create_new(&probe)?;
+    fs::remove_file(probe)
+}
 
 /// Refuses a directory that already holds a run or a server.
 ///
@@ -62,7 +128,7 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
 
 /// Names of the adapters that the run in `directory` has saved, sorted.
 pub(crate) fn adapters(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory.join(ADAPTERS));
+    let entries = fs::read_dir(directory.join(ADAPTERS));
     let mut names: Vec<String> = entries
         .into_iter()
         .flatten()

@@ -1,6 +1,6 @@
 //! Values that may be written in two forms: a list or its single item, a number or a text.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use schemars::JsonSchema;
 use serde::de::{
@@ -88,7 +88,21 @@ impl<'de> Deserialize<'de> for Validation {
         deserializer.deserialize_any(NumberOrText {
             expecting: "a fraction of the rows such as 0.02, or the path of a file",
             number: Self::Fraction,
-            text: |path| Ok(Self::File(path.into())),
+            text: |path| {
+                let path = Path::new(path);
+                match path.file_name().and_then(|name| name.to_str()) {
+                    Some(name) if is_number(name) => Err(ParseError(format!(
+                        "`{name}` is no file: a fraction is a number without quotes, 0.1 for 10 %"
+                    ))),
+                    _ => Ok(Self::File(path.to_owned())),
+                }
+            },
         })
     }
+}
+
+/// Whether a text is a number or a percentage. No data file is called so: its extension says its format.
+fn is_number(text: &str) -> bool {
+    let text = text.trim_end_matches([' ', '%']).replace(',', ".");
+    text.trim().parse::<f64>().is_ok()
 }

@@ -145,10 +145,12 @@ impl RunConfig {
             tree.set("output_dir", Node::string(default.to_string_lossy()));
         }
         let expansion = sweep::expand(&mut tree, source)?;
-        overrides::refuse_without_effect(&tree, source)?;
+        // What is merged into adapters is read before: a mistake is reported where it was written.
         if let Some(defaults) = tree.get("defaults") {
-            // Mistakes in defaults are reported at their own place.
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
+        }
+        if let Some(seed) = tree.get("seed") {
+            seed.deserialize::<Option<u64>>(source, "seed")?;
         }
         let file: RunFile = merged(&tree).deserialize(source, "")?;
         let written = Written {
@@ -159,6 +161,7 @@ impl RunConfig {
         let config = resolve(file, written)?;
         let empty = options.without_adapters && config.adapters.is_empty();
         warnings.extend(validate(&config, written, empty)?);
+        overrides::refuse_without_effect(&tree, source)?;
         warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })
     }

@@ -1,8 +1,8 @@
 //! `--set KEY=VALUE`: one value of the tree, by its dotted path.
 //!
 //! Unknown keys are not found here: they are set in the tree, and deserialization refuses them. A path
-//! that ends with the name of a dataset, adapter or sweep replaces it, adds it, or with `null` removes
-//! it; a longer path must begin with an existing one.
+//! that ends with the name of a dataset, adapter or sweep replaces or adds it; a longer path must begin
+//! with an existing one.
 
 use crate::{
     ConfigError,
@@ -24,6 +24,12 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
         let (path, value) = text
             .split_once('=')
             .ok_or_else(|| problem("expected KEY=VALUE".to_owned()))?;
+        if value.trim().is_empty() {
+            return Err(problem(
+                "the value is empty: write `null` to unset the key, or `\"\"` for an empty text"
+                    .to_owned(),
+            ));
+        }
         let location = Location::Set(index);
         let value = read_fragment(value, location)
             .map_err(|error| problem(format!("the value cannot be read: {error}")))?;
@@ -48,8 +54,8 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses an override of `defaults` that has no effect because every adapter, those of grids
-/// included, sets the same key.
+/// Refuses an override of `defaults` or `seed` that has no effect because every adapter, those of grids
+/// included, sets the same key; and one of any setting of adapters where there are none.
 ///
 /// # Errors
 ///
@@ -57,24 +63,57 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
 pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let (adapters, defaults) = (tree.list("adapters"), tree.get("defaults"));
     for (index, text) in source.overrides.iter().enumerate() {
-        let path = text.split_once('=').map_or("", |(path, _)| path.trim());
-        let Some(defaults) = defaults.filter(|_| path.starts_with("defaults")) else {
-            continue;
+        let problem = |problem: String| {
+            let text = text.clone();
+            Err(ConfigError::Override { text, problem })
         };
-        for field in leaves(defaults, Location::Set(index)) {
-            let mut own = adapters.iter().map(|adapter| adapter.find(&field));
-            if !adapters.is_empty() && own.all(|own| own.is_some()) {
-                return Err(ConfigError::Override {
-                    text: text.clone(),
-                    problem: format!(
-                        "it does nothing, since every adapter has its own `{field}`: set \
-                         `adapters.NAME.{field}`"
-                    ),
-                });
+        let path = text.split_once('=').map_or("", |(path, _)| path.trim());
+        let section = path.split('.').next().unwrap_or_default();
+        if adapters.is_empty() && OF_ADAPTERS.contains(&section) {
+            return problem(
+                "it does nothing, since there is no adapter here: set it where the adapters are, in the \
+                 configuration that is submitted"
+                    .to_owned(),
+            );
+        }
+        let fields = match (section, defaults) {
+            ("defaults", Some(defaults)) => leaves(defaults, Location::Set(index)),
+            // It chooses validation rows as well.
+            ("seed", _) if !tree.get("datasets").is_some_and(holds_rows_out) => {
+                vec!["seed".to_owned()]
+            }
+            _ => continue,
+        };
+        for field in fields {
+            if adapters
+                .iter()
+                .all(|adapter| adapter.find(&field).is_some())
+            {
+                return problem(format!(
+                    "it does nothing, since every adapter has its own `{field}`: set \
+                     `adapters.NAME.{field}`"
+                ));
             }
         }
     }
     Ok(())
+}
+
+/// Keys that mean something to adapters only.
+const OF_ADAPTERS: [&str; 4] = ["datasets", "defaults", "seed", "sweep"];
+
+/// Whether one of the datasets has a fraction of its rows for validation.
+fn holds_rows_out(datasets: &Node) -> bool {
+    let Value::Mapping(datasets) = &datasets.value else {
+        return false;
+    };
+    let mut validation = datasets
+        .iter()
+        .map(|(_, dataset)| dataset.get("validation"));
+    validation.any(|node| match node.map(|node| &node.value) {
+        Some(Value::Float(fraction)) => *fraction > 0.0,
+        _ => false,
+    })
 }
 
 /// Paths of the values below a node that were written at `from`.
@@ -119,7 +158,7 @@ impl<'a> Steps<'a> {
         (!name.is_empty() && (!name.contains('.') || is_whole())).then_some((key, name))
     }
 
-    /// Replaces, adds or removes a whole dataset, adapter or sweep.
+    /// Replaces or adds a whole dataset, adapter or sweep.
     fn put(
         &self,
         tree: &mut Node,
@@ -133,9 +172,9 @@ impl<'a> Steps<'a> {
             let index = name.parse().ok().filter(|_| key != "datasets");
             index.filter(|index| *index < known.len())
         });
-        let is_out = matches!(value.value, Value::Null);
-        if is_out && found.is_none() {
-            return Err(self.unknown(key, name, &known));
+        if matches!(value.value, Value::Null) {
+            let problem = "it must be a mapping, not null: no override takes an entry out";
+            return Err(self.problem(problem.to_owned()));
         }
         if tree.get(key).is_none() {
             let empty = match key {
@@ -147,16 +186,12 @@ impl<'a> Steps<'a> {
         let node = tree.get_mut(key).map(|node| &mut node.value);
         match (node, found) {
             (Some(Value::Mapping(entries)), found) if key == "datasets" => match found {
-                Some(index) if is_out => drop(entries.remove(index)),
                 Some(index) => entries[index].1 = value,
                 None => {
                     let (name, location) = (name.to_owned(), self.location);
                     entries.push((Key { name, location }, value));
                 }
             },
-            (Some(Value::Sequence(items)), Some(index)) if is_out => {
-                items.remove(index);
-            }
             (Some(Value::Sequence(items)), found) => {
                 let name = found.map_or(name, |index| &known[index]);
                 match value.get("name").and_then(Node::text) {

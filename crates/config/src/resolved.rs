@@ -82,6 +82,13 @@ pub struct DatasetConfig {
     pub validation: Validation,
 }
 
+impl DatasetConfig {
+    /// Whether rows are held out for validation.
+    pub(crate) fn has_validation(&self) -> bool {
+        self.validation != Validation::Fraction(0.0)
+    }
+}
+
 /// Rows held out for validation.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
@@ -262,11 +269,12 @@ pub enum LrSchedulerType {
     expecting = "a mapping of evaluation settings"
 )]
 pub struct EvalSettings {
-    /// Optimizer steps between evaluations; the end of training is always evaluated.
+    /// Optimizer steps between evaluations; the end of training is always evaluated, and so are the
+    /// steps at which a sweep compares by eval_loss.
     #[schemars(range(min = 1))]
     pub steps: usize,
-    /// Evaluations without a new best after which the adapter ends. null in an adapter removes the
-    /// value of `defaults`.
+    /// Evaluations, one every `steps`, without a new best after which the adapter ends. Needs
+    /// validation rows. null in an adapter removes the value of `defaults`.
     #[schemars(range(min = 1))]
     pub patience: Option<usize>,
 }

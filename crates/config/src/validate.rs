@@ -1,8 +1,10 @@
 //! Checks of ranges and names, which types do not express.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    AdapterConfig, ConfigError, LrSchedulerType, RunConfig, Validation, paths, pipeline,
-    written::Written,
+    AdapterConfig, ConfigError, DatasetConfig, LrSchedulerType, RunConfig, Validation, paths,
+    pipeline, written::Written,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; more are typing errors.
@@ -27,7 +29,9 @@ pub(crate) fn validate(
     check_datasets(config, written)?;
     check_names(&config.adapters, written)?;
     for (index, adapter) in config.adapters.iter().enumerate() {
-        Check { index, written }.all(adapter)?;
+        let check = Check { index, written };
+        check.all(adapter)?;
+        check.patience(adapter, &config.datasets)?;
         warn(adapter, &mut warnings);
     }
     let cut = config.pipeline.microbatches;
@@ -185,6 +189,23 @@ impl Check<'_> {
         self.whole("eval.patience", patience, 1, usize::MAX)?;
         self.whole("save.steps", adapter.save.steps, 1, usize::MAX)?;
         self.whole("save.keep", adapter.save.keep, 1, usize::MAX)
+    }
+
+    fn patience(
+        &self,
+        adapter: &AdapterConfig,
+        datasets: &BTreeMap<String, DatasetConfig>,
+    ) -> Result<(), ConfigError> {
+        let name = &adapter.dataset;
+        if adapter.eval.patience.is_none() || datasets[name].has_validation() {
+            return Ok(());
+        }
+        let problem = format!(
+            "adapter `{}` is never evaluated, since dataset `{name}` has no validation rows: set \
+             `datasets.{name}.validation`, or leave it out",
+            adapter.name
+        );
+        Err(self.invalid("eval.patience", problem))
     }
 
     fn invalid(&self, field: &str, problem: String) -> ConfigError {

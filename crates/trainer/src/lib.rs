@@ -48,4 +48,7 @@ pub use run_directory::{
 pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
-pub use tasks::{DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings};
+pub use tasks::{
+    DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings, odd_sweeps,
+    total_steps,
+};

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 /// Learning rates from far too low to far too high, the best ones in the middle.
 const RATES: [f64; 9] = [1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.3, 1.0];
 const STEPS: usize = 30;
-/// Every rung but the last one has an evaluation.
 const RUNGS: [usize; 3] = [3, 9, 27];
 
 /// Losses of every adapter by step.
@@ -25,7 +24,8 @@ fn config(order: &[usize], metric: Option<&str>, validation: &str, run: &std::pa
             "lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
             "train": {"batch_size": 2, "max_seq_len": 48, "max_steps": STEPS,
                       "learning_rate": RATES[*rate], "warmup_steps": 0},
-            "eval": {"steps": 3},
+            // A sweep has an evaluation at every rung, whatever this is.
+            "eval": {"steps": if metric.is_some() { 1000 } else { 3 }},
         })
     };
     let adapters: Vec<Value> = order.iter().map(adapter).collect();
@@ -120,4 +120,23 @@ fn the_best_third_goes_on_at_every_rung() {
             assert_eq!(sweep.standings[0].state, "done", "{:?}", sweep.standings);
         }
     }
+}
+
+/// An evaluation that a sweep asks for is not one of those that patience counts.
+#[test]
+fn comparisons_do_not_tax_patience() {
+    let run = train(|run| {
+        let mut config = config(&[0, 1], Some("eval_loss"), "", run);
+        config["datasets"]["data"]["validation"] = json!(0.2);
+        for adapter in config["adapters"].as_array_mut().expect("adapters") {
+            adapter["train"]["learning_rate"] = json!(0);
+            adapter["eval"]["patience"] = json!(1);
+        }
+        config
+    });
+    let steps: Vec<usize> = run.report.adapters.iter().map(|a| a.steps).collect();
+    assert_eq!(steps, [STEPS, RUNGS[0]], "{:?}", run.report.adapters);
+    let evaluated = &curves(&run.events, "eval_loss")["rate-0"];
+    let expected: Vec<usize> = RUNGS.into_iter().chain([STEPS]).collect();
+    assert_eq!(evaluated.keys().copied().collect::<Vec<_>>(), expected);
 }

@@ -39,7 +39,8 @@ pub(crate) struct ServeArguments {
 #[command(after_long_help = "\
 Data is read and checked before a task is accepted. A task that can never fit in the server's memory is \
 refused with the numbers (exit code 4). When the command returns, its tasks are on disk. `device`, `dtype`, \
-`pipeline` and `scheduler` in CONFIG are ignored: the server has its own.")]
+`gradient_checkpointing`, `output_dir`, `pipeline` and `scheduler` in CONFIG are ignored, and refused with \
+`--set`: the server has its own.")]
 pub(crate) struct SubmitArguments {
     /// Run directory of the server.
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]

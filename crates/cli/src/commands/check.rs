@@ -2,26 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsStr,
-    fs,
-    io::ErrorKind,
     path::Path,
 };
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, cost::AdapterRanks, parameter_shapes};
-use loraloom_trainer::{odd_beginning, odd_rank, odd_settings, targets};
+use loraloom_trainer::{odd_beginning, odd_rank, odd_settings, odd_sweeps, targets, total_steps};
 
 use super::{config::options, report::Report};
 use crate::{
     arguments::CheckArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
 };
-
-/// Longest name in common file systems, in bytes.
-const LONGEST_NAME: usize = 255;
-/// Longest path of a run directory, in bytes: Linux allows 4096, and a run creates paths below its own.
-const LONGEST_PATH: usize = 3800;
 
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut report = Report::new(printer, arguments.json);
@@ -43,7 +35,8 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     }
     let model = model(&config.model, &mut report)?;
     let tokenizer = tokenizer(&config.model, &mut report)?;
-    data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
+    let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
+    report.odd(&odd_sweeps(&config, &steps))?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
         let described = describe_adapter(adapter, &config.model, model.as_ref());
@@ -51,8 +44,10 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
             report.warn("config", warning, None)?;
         }
     }
-    let output = output_directory(&config.output_dir);
-    report.checked("output_dir", output.map(|found| (found, ())))?;
+    let output = &config.output_dir;
+    let usable = run_directory::refuse_unusable(output);
+    let found = |()| (format!("{} can be written", output.display()), ());
+    report.checked("output_dir", usable.map(found).map_err(Into::into))?;
     report.finish()
 }
 
@@ -102,13 +97,15 @@ pub(super) fn tokenizer(
     report.checked("tokenizer", described)
 }
 
-/// Reads every used dataset and encodes it once per distinct encoding that adapters need.
-fn data(
-    config: &RunConfig,
+/// Reads every used dataset and encodes it once per distinct encoding that adapters need. Returns the steps
+/// of adapters by name.
+fn data<'c>(
+    config: &'c RunConfig,
     model: Option<&LlamaConfig>,
     tokenizer: Option<&Tokenizer>,
     report: &mut Report<'_>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<BTreeMap<&'c str, usize>> {
+    let mut steps = BTreeMap::new();
     let mut uses: BTreeMap<&str, BTreeSet<(usize, bool)>> = BTreeMap::new();
     for adapter in &config.adapters {
         let train = &adapter.train;
@@ -147,11 +144,19 @@ fn data(
                         samples(&format!("{label}, validation"), validation, model, report)?;
                     }
                     report.odd(&encoded.warnings)?;
-                    let Some(model) = model else { continue };
                     for adapter in &config.adapters {
                         let train = &adapter.train;
                         let way = (train.max_seq_len, train.train_on_prompt);
-                        if adapter.dataset == name && way == (max_seq_len, train_on_prompt) {
+                        if adapter.dataset != name || way != (max_seq_len, train_on_prompt) {
+                            continue;
+                        }
+                        match total_steps(adapter, encoded.train.samples.len()) {
+                            Ok(total) => drop(steps.insert(adapter.name.as_str(), total)),
+                            Err(error) => {
+                                report.fail(&format!("adapter {}", adapter.name), &error.into())?;
+                            }
+                        }
+                        if let Some(model) = model {
                             report.odd(&odd_settings(adapter, model, &encoded))?;
                         }
                     }
@@ -160,7 +165,7 @@ fn data(
             }
         }
     }
-    Ok(())
+    Ok(steps)
 }
 
 /// Reports on the samples of one split.
@@ -216,48 +221,4 @@ fn describe_adapter(
     let modules = lora.target_modules.iter().map(|module| module.name());
     let modules = modules.collect::<Vec<_>>().join(", ");
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
-}
-
-/// Checks that a run can be written to `directory`: it holds no run and is writable.
-fn output_directory(directory: &Path) -> anyhow::Result<String> {
-    run_directory::refuse_used(directory)?;
-    let bytes = |name: &OsStr| name.as_encoded_bytes().len();
-    let longest = directory.iter().map(bytes).max().unwrap_or(0);
-    let all = bytes(directory.as_os_str());
-    if longest > LONGEST_NAME || all > LONGEST_PATH {
-        let message = format!(
-            "a path of {all} bytes, with a name of {longest}: at most {LONGEST_PATH} and \
-             {LONGEST_NAME} can be made"
-        );
-        let failure = Failure::usage(message).hint("choose another `output_dir`");
-        return Err(failure.into());
-    }
-    writable(directory).map_err(|error| {
-        let message = format!("cannot write to `{}`: {error}", directory.display());
-        Failure::usage(message).hint("choose another `output_dir`")
-    })?;
-    Ok(format!("{} can be written", directory.display()))
-}
-
-/// Creates and removes a file in `directory` or, if that does not exist, in its nearest existing
-/// parent.
-pub(super) fn writable(directory: &Path) -> std::io::Result<()> {
-    let here = Path::new(".");
-    let existing = directory
-        .ancestors()
-        .map(|path| {
-            Some(path)
-                .filter(|path| *path != Path::new(""))
-                .unwrap_or(here)
-        })
-        .find_map(|path| match path.symlink_metadata() {
-            Ok(_) => Some(Ok(path)),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            // Names that are too long, or what must not be looked at.
-            Err(error) => Some(Err(error)),
-        })
-        .unwrap_or(Ok(here))?;
-    let probe = existing.join(format!(".loraloom-{}", std::process::id()));
-    fs::File::create_new(&probe)?;
-    fs::remove_file(probe)
 }

@@ -5,6 +5,7 @@ use loraloom_config::{LoadOptions, Loaded, RunConfig, json_schema};
 use crate::{
     arguments::{ConfigArguments, ConfigCommand},
     exit::Exit,
+    failure::Failure,
     printer::Printer,
 };
 
@@ -50,4 +51,23 @@ pub(super) fn load(
     let Loaded { config, warnings } = RunConfig::load_with(&arguments.config, options)?;
     printer.warnings(&warnings);
     Ok(config)
+}
+
+/// Refuses overrides of keys that a command does not use, for a reason.
+pub(super) fn refuse_unused(
+    overrides: &[String],
+    keys: &[&str],
+    reason: &str,
+) -> Result<(), Failure> {
+    let section = |text: &String| {
+        let end = text.find(['.', '=']).unwrap_or(text.len());
+        text[..end].trim().to_owned()
+    };
+    let mut overrides = overrides.iter();
+    match overrides.find(|text| keys.contains(&section(text).as_str())) {
+        Some(text) => Err(Failure::usage(format!(
+            "--set {text}: it does nothing, since {reason}"
+        ))),
+        None => Ok(()),
+    }
 }

@@ -15,6 +15,7 @@ use crate::{
     failure::{self, Failure},
     panics,
     printer::Printer,
+    run_directory,
 };
 
 /// Hint for a device whose results differ from the CPU's.
@@ -196,7 +197,7 @@ fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T,
 /// Checks that the working directory can be written, and its free space.
 fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
     let here = Path::new(".");
-    if let Err(error) = check::writable(here) {
+    if let Err(error) = run_directory::writable(here) {
         let message = format!("cannot write to the working directory: {error}");
         let hint = "set `output_dir` to a writable directory";
         return report.warn("disk", message, Some(hint));

@@ -15,6 +15,7 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
         link_bytes_per_second: arguments.link_gbits.map(|gigabits| gigabits * 1e9 / 8.0),
     };
     let plan = printer.while_busy("reading data", || Plan::prepare(&config, speeds))?;
+    printer.warnings(&plan.warnings);
     if let Some(path) = &arguments.gantt {
         failure::written(path, fs::write(path, plan.gantt_svg()))?;
         printer.note(&format!("chart   {}", path.display()));

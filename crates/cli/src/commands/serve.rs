@@ -4,12 +4,14 @@ use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
 use loraloom_trainer::{Outcome, Signals};
 
-use super::stages;
+use super::{config::refuse_unused, stages};
 use crate::{
     arguments::ServeArguments, exit::Exit, interrupt, printer::Printer, progress::Progress,
 };
 
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let reason = "a server writes to RUN";
+    refuse_unused(&arguments.overrides, &["output_dir"], reason)?;
     let save = interrupt::save()?;
     let options = LoadOptions {
         overrides: arguments.overrides.clone(),

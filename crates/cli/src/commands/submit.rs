@@ -4,11 +4,22 @@ use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_server::{Client, Submitted};
 use serde::Serialize;
 
+use super::config::refuse_unused;
 use crate::{
     arguments::{CloneArguments, SubmitArguments},
     exit::Exit,
     printer::Printer,
 };
+
+/// Keys that tasks have from the server.
+const OF_THE_SERVER: [&str; 6] = [
+    "device",
+    "dtype",
+    "gradient_checkpointing",
+    "output_dir",
+    "pipeline",
+    "scheduler",
+];
 
 #[derive(Serialize)]
 struct Report {
@@ -16,6 +27,8 @@ struct Report {
 }
 
 pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let reason = "a task has the server's own";
+    refuse_unused(&arguments.overrides, &OF_THE_SERVER, reason)?;
     let client = Client::open(&arguments.directory)?;
     let options = LoadOptions {
         overrides: arguments.overrides.clone(),

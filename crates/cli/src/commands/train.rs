@@ -54,7 +54,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         Some(saved)
     } else {
         // Said before weights are read; the run directory itself settles who is first.
-        run_directory::refuse_used(&config.output_dir)?;
+        run_directory::refuse_unusable(&config.output_dir)?;
         None
     };
     let places = stages::open(&config, printer)?;

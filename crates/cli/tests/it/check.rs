@@ -95,7 +95,7 @@ fn what_is_wrong_is_said_with_place_and_hint() {
 }
 
 #[test]
-fn check_and_train_warn_of_the_same() {
+fn check_plan_and_train_warn_of_the_same() {
     let here = Workspace::new();
     let row = |letter: &str, words: usize| {
         let prompt = "word ".repeat(words);
@@ -119,7 +119,10 @@ fn check_and_train_warn_of_the_same() {
          - {name: short, dataset: long}\n\
          - {name: beyond, dataset: same, train: {max_seq_len: 700}}\n\
          - {name: many, dataset: long, train: {batch_size: 4, gradient_accumulation_steps: 1000}}\n\
-         - {name: chat, dataset: roles}\n",
+         - {name: chat, dataset: roles}\n\
+         - {name: patient, dataset: long, eval: {patience: 3}, train: {max_steps: 3}}\n\
+         sweep:\n\
+         - {name: ranks, base: short, grid: {lora.r: [2, 4]}, early_stopping: {grace_period: 20}}\n",
     );
     let check = here.run(&["check", "odd.yaml", "--json"]);
     assert_eq!(check.code, 0, "{}", check.all());
@@ -138,13 +141,15 @@ fn check_and_train_warn_of_the_same() {
         .collect();
     let train = here.run(&["train", "odd.yaml", "--no-progress"]);
     assert_eq!(train.code, 0, "{}", train.all());
-    let lines = train.stderr.lines();
-    let mut warned: Vec<_> = lines
-        .filter_map(|line| line.strip_prefix("warning: "))
-        .collect();
     said.sort_unstable();
-    warned.sort_unstable();
-    assert_eq!(said, warned);
+    for run in [here.run(&["plan", "odd.yaml"]), train] {
+        let lines = run.stderr.lines();
+        let mut warned: Vec<_> = lines
+            .filter_map(|line| line.strip_prefix("warning: "))
+            .collect();
+        warned.sort_unstable();
+        assert_eq!(said, warned);
+    }
     insta::assert_snapshot!(said.join("\n"));
 }
 

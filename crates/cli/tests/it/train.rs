@@ -220,9 +220,15 @@ fn an_adapter_that_diverges_fails_alone() {
 #[test]
 fn a_directory_that_cannot_be_written_is_a_mistake_of_the_configuration() {
     let here = workspace();
-    let run = train(&here, &["--output-dir", "short.yaml/below"]);
-    assert_eq!(run.code, 2, "{}", run.all());
-    assert!(run.stderr.contains("error: cannot write"), "{}", run.stderr);
+    for directory in ["short.yaml", "short.yaml/below"] {
+        // It is said before the model is read.
+        let run = train(
+            &here,
+            &["--output-dir", directory, "--set", "model=nowhere"],
+        );
+        assert_eq!(run.code, 2, "{}", run.all());
+        assert!(run.stderr.contains("error: cannot write"), "{}", run.stderr);
+    }
 }
 
 #[test]

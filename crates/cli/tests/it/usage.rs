@@ -57,6 +57,9 @@ fn mistakes_exit_with_2() {
         &["plan", "x.yaml", "--tflops", "-1"],
         &["bench", "--rank", "-8"],
         &["simulate", "trace.csv", "--start", "1.5"],
+        &["submit", "run", "x.yaml", "--set", "scheduler.policy=fair"],
+        &["submit", "run", "x.yaml", "--set", "output_dir=other"],
+        &["serve", "run", "--set", "output_dir=other"],
     ] {
         let run = here.run(arguments);
         assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr);

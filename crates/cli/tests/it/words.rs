@@ -41,16 +41,14 @@ fn what_is_to_be_resumed_is_not_there() {
     let here = trained();
     here.write("served/queue.sqlite", "");
     let one = "--set defaults.train.max_steps=1";
+    let alone = r#"adapters=[{"name":"shout-r2","dataset":"shout","lora":{"r":2}}]"#;
     insta::assert_snapshot!(told(
         &here,
         &[
             (2, "train --resume runs/nothere"),
             (2, "train --resume served"),
             (2, "train short.yaml --resume --output-dir served"),
-            (
-                2,
-                &format!("train short.yaml --resume {one} --set adapters.number-r4=null")
-            ),
+            (2, &format!("train short.yaml --resume {one} --set {alone}")),
             (
                 2,
                 &format!("train short.yaml --resume {one} --set adapters.number-r4.name=b")

@@ -2,8 +2,7 @@ use super::{
     EarlyStopping, StoppingMetric, SweepConfig, SweepFile, file::EarlyStoppingFile, paths::SHARED,
 };
 use crate::{
-    AdapterConfig, ConfigError, RunConfig, Validation, tree::Node, validate::unsafe_name,
-    written::Written,
+    AdapterConfig, ConfigError, RunConfig, tree::Node, validate::unsafe_name, written::Written,
 };
 
 /// The sweeps of a run whose adapters are known, points included.
@@ -132,7 +131,7 @@ impl<'a> Check<'a> {
         let dataset = adapters
             .first()
             .and_then(|adapter| self.config.datasets.get_key_value(&adapter.dataset));
-        let is_evaluated = dataset.is_some_and(|(_, d)| d.validation != Validation::Fraction(0.0));
+        let is_evaluated = dataset.is_some_and(|(_, dataset)| dataset.has_validation());
         let metric = file.metric.unwrap_or(if is_evaluated {
             StoppingMetric::EvalLoss
         } else {

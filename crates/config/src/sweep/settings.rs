@@ -39,7 +39,7 @@ impl EarlyStopping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppingMetric {
-    /// Loss on the validation rows, computed every `eval.steps` steps.
+    /// Loss on the validation rows, computed at every comparison.
     EvalLoss,
     /// Loss on the rows of a training step.
     TrainLoss,

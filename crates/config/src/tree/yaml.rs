@@ -3,10 +3,34 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Spanned, Tagged};
 
 use super::{Key, Node, Value};
 use crate::place::Location;
+
+/// Tags that say of a value what it is anyway, or that it is text (`!`).
+const TAGS: [&str; 7] = [
+    "!",
+    "tag:yaml.org,2002:str",
+    "tag:yaml.org,2002:bool",
+    "tag:yaml.org,2002:int",
+    "tag:yaml.org,2002:float",
+    "tag:yaml.org,2002:seq",
+    "tag:yaml.org,2002:map",
+];
+
+/// A value without its tag.
+fn untagged<T, E: Error>(Tagged(value, tag): Tagged<T>) -> Result<T, E> {
+    match tag {
+        Some(tag) if !TAGS.contains(&tag.as_str()) => {
+            let written = tag.replace("tag:yaml.org,2002:", "!!");
+            Err(E::custom(format_args!(
+                "the tag `{written}` has no meaning here; text that begins with `!` needs quotes"
+            )))
+        }
+        _ => Ok(value),
+    }
+}
 
 fn location<T>(spanned: &Spanned<T>) -> Location {
     Location::At(spanned.defined.line(), spanned.defined.column())
@@ -14,20 +38,20 @@ fn location<T>(spanned: &Spanned<T>) -> Location {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        let spanned = Spanned::<Tagged<Value>>::deserialize(deserializer)?;
         Ok(Self {
             location: location(&spanned),
-            value: spanned.value,
+            value: untagged(spanned.value)?,
         })
     }
 }
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<String>::deserialize(deserializer)?;
+        let spanned = Spanned::<Tagged<String>>::deserialize(deserializer)?;
         Ok(Self {
             location: location(&spanned),
-            name: spanned.value,
+            name: untagged(spanned.value)?,
         })
     }
 }

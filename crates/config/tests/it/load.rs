@@ -436,6 +436,10 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
     let resolved = config.to_yaml().unwrap();
     assert!(load(&resolved, &["defaults.save.steps=9"]).is_err());
     assert!(load(&resolved, &["adapters.a.save.steps=9"]).is_ok());
+    assert!(load(&resolved, &["seed=9"]).is_err());
+    let held_out = resolved.replace("validation: 0.0", "validation: 0.5");
+    assert!(load(&held_out, &["seed=9"]).is_ok(), "of which rows");
+    assert!(load(text, &["seed=9"]).is_ok());
     let grid = "sweep: [{name: s, grid: {lora.r: [2, 4]}}]\n";
     let alone = "defaults.train.learning_rate=1e-4";
     assert!(

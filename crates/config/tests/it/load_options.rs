@@ -53,6 +53,24 @@ fn adapters_may_come_later_only_where_the_caller_says_so() {
     let unused = "model: m\ndatasets: {d: {path: p}}\nadapters: []";
     assert!(load(unused, true).unwrap().warnings.is_empty());
     assert!(load(unused, false).is_err());
+    // Tasks have all settings of adapters from where they are submitted.
+    for (setting, is_used) in [
+        ("defaults.train.batch_size=3", false),
+        ("defaults={}", false),
+        ("seed=3", false),
+        ("datasets.d={path: p}", false),
+        ("sweep=[]", false),
+        ("scheduler.policy=fair", true),
+        ("adapters=[]", true),
+    ] {
+        let options = LoadOptions {
+            overrides: vec![setting.to_owned()],
+            without_adapters: true,
+            ..LoadOptions::default()
+        };
+        let loaded = RunConfig::load_yaml("model: m", Path::new("server.yaml"), &options);
+        assert_eq!(loaded.is_ok(), is_used, "{setting}: {loaded:?}");
+    }
     // Adapters that are there are checked as ever.
     let wrong = "model: m\nadapters: [{name: a, lora: {r: 0}}]";
     assert!(load(wrong, true).is_err());

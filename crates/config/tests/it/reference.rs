@@ -16,8 +16,9 @@ const INTRODUCTION: &str = "\
 const READING: &str = "\
 A configuration is YAML, TOML or JSON, by its extension. `--set KEY=VALUE` on the command line overrides any
 key by its dotted path, such as `defaults.train.learning_rate=1e-4` or `adapters.NAME.lora.r=8`. Unknown
-keys are errors. `loraloom config show CONFIG` prints a configuration with every default filled in, and
-`loraloom config schema` prints the JSON schema, for editors.
+keys are errors. A value of `null` leaves a key to its default; an adapter, dataset or sweep itself cannot be null.
+`loraloom config show CONFIG` prints a configuration with every default filled in, and `loraloom config schema`
+prints the JSON schema, for editors.
 
 ";
 

@@ -100,6 +100,7 @@ pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -
             String::new()
         },
         notes,
+        warnings: gathered.warnings.clone(),
         chart: prediction.drawn,
     })
 }

@@ -29,6 +29,8 @@ pub(super) struct Gathered {
     pub(super) stored: Option<TensorDtype>,
     /// In the order of the configuration.
     pub(super) tasks: Vec<TaskPlan>,
+    /// What is odd about them.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Plan {
@@ -54,7 +56,8 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
         device: &Device::flex(),
     };
     let split = config.pipeline.microbatches;
-    let tasks = factory.tasks(config, None)?.tasks.into_iter().map(|task| {
+    let prepared = factory.tasks(config, None)?;
+    let tasks = prepared.tasks.into_iter().map(|task| {
         let (train, lora) = (&task.config.train, &task.config.lora);
         let accumulation = train.gradient_accumulation_steps;
         TaskPlan {
@@ -73,5 +76,6 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
         stored: checkpoint.dtype(),
         tasks,
         model,
+        warnings: prepared.warnings,
     })
 }

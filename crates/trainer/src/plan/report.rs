@@ -38,6 +38,8 @@ pub struct Plan {
     pub gantt: String,
     /// What was assumed and what is left out, a sentence each.
     pub notes: Vec<String>,
+    /// What the run would warn of, a sentence each.
+    pub warnings: Vec<String>,
     #[serde(skip)]
     pub(super) chart: Timeline,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use loraloom_config::StoppingMetric;
 use loraloom_scheduler::{TaskId, TaskOutcome};
 
 use super::session::{Ended, Session};
@@ -30,7 +31,9 @@ impl Session<'_> {
         }
         let (task, _) = self.placed.running(id)?;
         let (step, loss) = (task.steps, task.last_loss);
-        let early = if task.evaluates_after(step) {
+        // Else a sweep would compare adapters at the first evaluation after, which may be at their end.
+        let compared = self.trials.compares_after(id, step);
+        let early = if task.evaluates_after(step) || compared == Some(StoppingMetric::EvalLoss) {
             self.evaluate(id)?
         } else {
             None

@@ -1,11 +1,12 @@
 //! Settings that are legal and probably not meant.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
-use loraloom_config::AdapterConfig;
+use loraloom_config::{AdapterConfig, RunConfig, SweepConfig};
 use loraloom_data::{Encoded, Sample, Warning};
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
+use super::task::total_steps;
 use crate::adapter::targets;
 
 /// What is odd about a fresh adapter: a rank that its layers cannot have.
@@ -78,7 +79,56 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
             "lower train.batch_size or train.gradient_accumulation_steps",
         ));
     }
+    if let Ok(steps) = total_steps(adapter, there) {
+        odd.extend(odd_patience(adapter, steps));
+    }
     odd
+}
+
+/// Patience that ends before the training only if the first evaluation is not the best.
+fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+    let (every, patience) = (adapter.eval.steps, adapter.eval.patience?);
+    // The end of the training is evaluated as well, but nothing is left to stop then.
+    let before_the_end = total_steps.saturating_sub(1);
+    let (evaluations, needed) = (before_the_end / every, patience.saturating_add(1));
+    if evaluations >= needed {
+        return None;
+    }
+    let most = match before_the_end / needed {
+        0 => String::new(),
+        most => format!(", which eval.steps {most} or less would give"),
+    };
+    Some(Warning {
+        about: format!("adapter {}", adapter.name),
+        message: format!(
+            "patience {patience} does not end it early: that takes {needed} evaluations before the last of \
+             its {total_steps} steps{most}, and eval.steps {every} gives {evaluations}"
+        ),
+        hint: Some("lower eval.steps, or leave eval.patience out"),
+    })
+}
+
+/// Early stopping of sweeps that compares nothing. `total_steps` has the steps of adapters by name; a sweep
+/// of others is left out.
+pub fn odd_sweeps(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Vec<Warning> {
+    let odd = |sweep: &SweepConfig| {
+        let grace = sweep.early_stopping.as_ref()?.grace_period;
+        let members = sweep.adapters.iter();
+        let steps = members.map(|name| total_steps.get(name.as_str()).copied());
+        let steps: Vec<usize> = steps.collect::<Option<_>>()?;
+        let compared = steps.iter().filter(|steps| **steps > grace).count();
+        (compared < 2).then(|| Warning {
+            about: format!("sweep {}", sweep.name),
+            message: format!(
+                "early stopping stops none of its {} adapters: it compares those that take more than \
+                 grace_period {grace} steps, and {compared} do; the longest takes {}",
+                steps.len(),
+                steps.iter().max().unwrap_or(&0)
+            ),
+            hint: Some("lower early_stopping.grace_period, or leave early_stopping out"),
+        })
+    };
+    config.sweep.iter().filter_map(odd).collect()
 }
 
 fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
@@ -155,9 +205,62 @@ fn is_called(model: &Path, base: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{collections::BTreeMap, path::Path};
 
-    use super::is_called;
+    use loraloom_config::{LoadOptions, RunConfig};
+
+    use super::{is_called, odd_patience, odd_sweeps};
+
+    fn config(rest: &str) -> RunConfig {
+        let text = format!("model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n{rest}");
+        let loaded = RunConfig::load_yaml(&text, Path::new("a.yaml"), &LoadOptions::default());
+        loaded.unwrap().config
+    }
+
+    /// The first evaluation is the best one; `patience` more must come before the last step.
+    #[test]
+    fn patience_needs_evaluations_before_the_end() {
+        for (every, patience, total_steps, ends) in [
+            (200, 3, 150, false),
+            (10, 2, 30, false),
+            (10, 2, 31, true),
+            (15, 1, 30, false),
+            (14, 1, 30, true),
+            (1, 5, 3, false),
+            (usize::MAX, usize::MAX, usize::MAX, false),
+        ] {
+            let config = config(&format!(
+                "adapters: [{{name: a, eval: {{steps: {every}, patience: {patience}}}}}]"
+            ));
+            let odd = odd_patience(&config.adapters[0], total_steps);
+            assert_eq!(
+                odd.is_none(),
+                ends,
+                "{every} {patience} {total_steps}: {odd:?}"
+            );
+        }
+        let without = config("adapters: [{name: a}]");
+        assert_eq!(odd_patience(&without.adapters[0], 3), None);
+    }
+
+    #[test]
+    fn early_stopping_needs_two_adapters_beyond_the_grace_period() {
+        let grid =
+            "sweep: [{name: s, grid: {lora.r: [2, 4, 8]}, early_stopping: {grace_period: 9}}]";
+        for (steps, is_odd) in [
+            (&[9, 9, 9][..], true),
+            (&[10, 9, 9], true),
+            (&[10, 10, 1], false),
+            (&[1, 1], false),
+        ] {
+            let names = ["s-r2", "s-r4", "s-r8"];
+            let steps: BTreeMap<_, _> = names.into_iter().zip(steps.iter().copied()).collect();
+            let odd = odd_sweeps(&config(grid), &steps);
+            assert_eq!(!odd.is_empty(), is_odd, "{steps:?}: {odd:?}");
+        }
+        let to_the_end = config("sweep: [{name: s, grid: {lora.r: [2]}}]");
+        assert_eq!(odd_sweeps(&to_the_end, &BTreeMap::from([("s-r2", 1)])), []);
+    }
 
     #[test]
     fn a_base_is_known_by_its_name_wherever_it_is() {

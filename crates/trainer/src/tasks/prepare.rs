@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{
     RowCache, State, Task, TaskData, Trial,
-    oddities::{odd_beginning, odd_rank, odd_settings},
+    oddities::{odd_beginning, odd_rank, odd_settings, odd_sweeps},
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
@@ -91,6 +91,13 @@ impl TaskFactory<'_> {
             let rows = cache.read(adapter, dataset, config.seed)?;
             self.add(&mut prepared, id, adapter, rows, saved)?;
         }
+        let tasks = prepared.tasks.iter();
+        let begun = tasks.map(|task| (task.config.name.as_str(), task.total_steps));
+        let ended = prepared.ended.values();
+        let ended = ended.map(|report| (report.name.as_str(), report.total_steps));
+        let odd = odd_sweeps(config, &begun.chain(ended).collect());
+        let odd = odd.iter().map(ToString::to_string);
+        prepared.warnings.extend(odd);
         Ok(prepared)
     }
 

@@ -106,19 +106,9 @@ pub(crate) struct TaskData {
 
 impl Task {
     pub(crate) fn new(id: TaskId, config: AdapterConfig, data: Arc<TaskData>) -> Result<Self> {
-        let train = &config.train;
-        let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
         let rows = data.rows.train.samples.len();
-        let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
-        let total_steps = train
-            .max_steps
-            .unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
-        if total_steps == 0 {
-            return Err(TrainerError::NoSteps {
-                adapter: config.name,
-                epochs: train.num_epochs,
-            });
-        }
+        let order = row_order(&config, rows)?;
+        let total_steps = total_steps(&config, rows)?;
         Ok(Self {
             id,
             config,
@@ -326,6 +316,10 @@ impl Task {
             self.evaluations_without_best = 0;
             return None;
         }
+        // One that a sweep asked for does not tax patience.
+        if !self.evaluates_after(self.steps) {
+            return None;
+        }
         self.evaluations_without_best += 1;
         let (without, patience) = (self.evaluations_without_best, self.config.eval.patience);
         let impatient = patience.is_some_and(|patience| without >= patience);
@@ -413,6 +407,32 @@ impl Task {
         let moves = |&step: &usize| train.learning_rate_at(step, self.total_steps) > 0.0;
         (0..steps).filter(moves).take(2).count() == 2
     }
+}
+
+fn row_order(config: &AdapterConfig, rows: usize) -> Result<RowOrder> {
+    let train = &config.train;
+    let rows_per_step = train.batch_size * train.gradient_accumulation_steps;
+    let order = RowOrder::new(rows, rows_per_step, train.shuffle, config.seed)?;
+    Ok(order)
+}
+
+/// Optimizer steps of an adapter over so many rows.
+///
+/// # Errors
+/// If there are no rows, or so little of an epoch that it takes no step.
+pub fn total_steps(config: &AdapterConfig, rows: usize) -> Result<usize> {
+    let train = &config.train;
+    let steps = match train.max_steps {
+        Some(steps) => steps,
+        None => row_order(config, rows)?.steps_for_epochs(train.num_epochs),
+    };
+    if steps == 0 {
+        return Err(TrainerError::NoSteps {
+            adapter: config.name.clone(),
+            epochs: train.num_epochs,
+        });
+    }
+    Ok(steps)
 }
 
 fn tokens_of<'a>(samples: impl IntoIterator<Item = &'a &'a Sample>) -> usize {

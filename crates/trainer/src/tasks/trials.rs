@@ -66,14 +66,12 @@ impl Trials {
         all.find(|watched| watched.members.contains(&trial))
     }
 
-    /// Whether a trial is compared with others by its training loss after `step`.
-    pub(crate) fn compares_after(&self, trial: TaskId, step: usize) -> bool {
-        self.sweeps.iter().any(|watched| {
-            let rung = watched.rungs.reached(step);
-            watched.metric == StoppingMetric::TrainLoss
-                && watched.members.contains(&trial)
-                && rung.and_then(|rung| watched.rungs.step(rung)) == Some(step)
-        })
+    /// What a trial is compared with others by after `step`, if it is then.
+    pub(crate) fn compares_after(&self, trial: TaskId, step: usize) -> Option<StoppingMetric> {
+        let mut sweeps = self.sweeps.iter();
+        let watched = sweeps.find(|watched| watched.members.contains(&trial))?;
+        let rung = watched.rungs.reached(step)?;
+        (watched.rungs.step(rung) == Some(step)).then_some(watched.metric)
     }
 
     /// Takes the training loss of a trial's step; why it is stopped at once, if it diverges.
