@@ -125,6 +125,21 @@ impl Group {
             .map_err(|(_, rejection)| rejection)
     }
 
+    /// The iteration with a task that has its place here, or with those that are here: with the splits
+    /// that keep all tasks within the bound or, where none do, those with the least slowdown.
+    pub(super) fn nearest(&self, newcomer: Option<&Profile>, rules: &Rules) -> Iteration {
+        if !rules.bounded() {
+            let (mut pass, mut sums) = (self.whole, self.sums);
+            if let Some(profile) = newcomer {
+                pass = pass.with(profile, 1.0);
+                sums.add(profile);
+            }
+            return sums.iteration(&pass, &rules.prices, 0);
+        }
+        let split = self.split(newcomer, 0.0, rules);
+        split.unwrap_or_else(|(nearest, _)| nearest)
+    }
+
     /// Splits steps, the most costly part first, until all tasks keep to the rules. The step with the least
     /// work stays whole.
     ///
@@ -260,8 +275,7 @@ impl Group {
         *parts *= 2;
     }
 
-    /// The group with these members instead, split again. All of them stay: if no split keeps them within
-    /// the bound, the one with the least slowdown is made.
+    /// The group with these members instead, split again. All of them stay.
     pub(super) fn rebuilt(members: Vec<GroupMember>, rules: &Rules) -> Self {
         let mut group = Self::default();
         for (number, member) in members.iter().enumerate() {
@@ -273,12 +287,7 @@ impl Group {
         if group.members.is_empty() {
             return group;
         }
-        group.now = if rules.bounded() {
-            let split = group.split(None, 0.0, rules);
-            split.unwrap_or_else(|(nearest, _)| nearest)
-        } else {
-            group.sums.iteration(&group.whole, &rules.prices, 0)
-        };
+        group.now = group.nearest(None, rules);
         group.make_splits();
         group
     }

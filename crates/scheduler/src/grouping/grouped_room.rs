@@ -191,11 +191,11 @@ impl<B: Budget> Room for GroupedRoom<B> {
         let stay = group
             .filter(|&group| group < self.layout.groups.len())
             .and_then(|group| {
-                let kept = self.rules.without_bound();
-                let with = |rules| self.layout.with(&profile, group, &self.memory, rules);
-                let iteration = match with(&self.rules) {
-                    Err(_) if self.options.keep_places => with(&kept),
-                    placed => placed,
+                let (memory, rules) = (&self.memory, &self.rules);
+                let iteration = if self.options.keep_places {
+                    self.layout.kept(&profile, group, memory, rules)
+                } else {
+                    self.layout.with(&profile, group, memory, rules)
                 };
                 Some((group, iteration.ok()?))
             });

@@ -64,14 +64,7 @@ impl Layout {
         memory: &Memory<B>,
         rules: &Rules,
     ) -> Result<Iteration, Rejection> {
-        let (load, tasks) = self.asked_with(profile, group);
-        if let Some(device) = memory.overfull(group, load, tasks) {
-            return Err(Rejection::Memory {
-                device,
-                load,
-                tasks,
-            });
-        }
+        self.check_memory(profile, group, memory)?;
         let iteration = self.groups[group].with(profile, rules)?;
         if self.pipeline && rules.bounded() {
             let (_, together, apart) = self.pipeline_with(group, &iteration);
@@ -80,6 +73,35 @@ impl Layout {
             }
         }
         Ok(iteration)
+    }
+
+    /// As [`with`](Self::with), for a task that keeps its place in the group: only memory may refuse it.
+    pub(super) fn kept<B: Budget>(
+        &self,
+        profile: &Profile,
+        group: usize,
+        memory: &Memory<B>,
+        rules: &Rules,
+    ) -> Result<Iteration, Rejection> {
+        self.check_memory(profile, group, memory)?;
+        Ok(self.groups[group].nearest(Some(profile), rules))
+    }
+
+    fn check_memory<B: Budget>(
+        &self,
+        profile: &Profile,
+        group: usize,
+        memory: &Memory<B>,
+    ) -> Result<(), Rejection> {
+        let (load, tasks) = self.asked_with(profile, group);
+        match memory.overfull(group, load, tasks) {
+            Some(device) => Err(Rejection::Memory {
+                device,
+                load,
+                tasks,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Load and number of tasks of a device with one more task.

@@ -8,7 +8,8 @@ pub struct GroupingOptions {
     /// itself; at least 1, infinite for no bound.
     pub max_slowdown: f64,
     /// True if a task that is put back into its group needs only memory there: it then keeps its place even
-    /// where the bound on slowdown would refuse a new task.
+    /// where the bound on slowdown would refuse a new task, and steps are spread as far as that lowers the
+    /// largest slowdown.
     pub keep_places: bool,
 }
 
@@ -47,8 +48,6 @@ pub(super) struct Rules {
     pub(super) max_slowdown: f64,
     /// True if groups are those of one pipeline, rather than of a device each.
     pub(super) pipeline: bool,
-    /// True if tasks are refused for slowdown and throughput.
-    checked: bool,
 }
 
 impl Rules {
@@ -61,21 +60,11 @@ impl Rules {
             prices: Prices::new(model),
             max_slowdown: options.max_slowdown,
             pipeline,
-            checked: true,
-        }
-    }
-
-    /// The same, with memory deciding alone.
-    pub(super) fn without_bound(&self) -> Self {
-        Self {
-            max_slowdown: f64::INFINITY,
-            checked: false,
-            ..*self
         }
     }
 
     /// True if slowdown and throughput count: only if they are known.
     pub(super) fn bounded(&self) -> bool {
-        self.checked && self.prices.known
+        self.prices.known
     }
 }

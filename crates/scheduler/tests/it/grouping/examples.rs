@@ -85,6 +85,37 @@ fn a_long_step_of_one_row_is_refused_beside_a_short_one() {
     assert_eq!(room.place(&task(1, 8, 1, 16384), None), Ok(1));
 }
 
+/// They came together before their times were known. Beyond the bound, a long step is still spread as far
+/// as that helps the short one.
+#[test]
+fn tasks_that_keep_their_places_keep_their_parts() {
+    let options = GroupingOptions {
+        keep_places: true,
+        ..GroupingOptions::default()
+    };
+    let mut room = devices(1, options);
+    let tasks = [task(0, 8, 8, 128), task(1, 8, 2, 8192)];
+    let place = |room: &mut GroupedRoom<Tokens>, group| {
+        room.clear();
+        for task in &tasks {
+            assert_eq!(room.place(task, group), Ok(0));
+        }
+        room.groups()[0]
+            .iter()
+            .map(|member| member.parts)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(place(&mut room, None), [1, 1]);
+    room.use_step_times(MODEL);
+    for _ in 0..2 {
+        assert_eq!(place(&mut room, Some(0)), [1, 2]);
+    }
+    // 2.57 times its share; 4.63 times with a whole step beside it.
+    let [short, long] = &tasks;
+    let slowdown = |parts| ON_A_DEVICE.slowdown(&[(short, 1), (long, parts)], short, 1);
+    assert!((1.2..slowdown(1)).contains(&slowdown(2)));
+}
+
 #[test]
 fn a_pipeline_has_as_many_groups_as_stages_before_any_has_two_tasks() {
     for known in [false, true] {
