@@ -187,6 +187,7 @@ mod tests {
                     rows_per_step: 1,
                     tokens_per_step: 1,
                     total_steps: 1,
+                    passes_per_step: 1,
                     max_parts: 1,
                     load: Load::default(),
                 };

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Task,
     least_squares::{identified, nnls},
+    task::passes_in,
 };
 
 /// Work of a device: the features of the step-time model. Works add up.
@@ -32,12 +33,13 @@ impl Work {
     pub fn of_group<'a>(members: impl IntoIterator<Item = (&'a Task, usize)>) -> Self {
         let mut work = Self::default();
         for (task, parts) in members {
-            let share = 1.0 / parts.max(1) as f64;
-            let tokens = task.tokens_per_step as f64 * share;
-            work.passes = 1.0;
+            let tokens = task.tokens_per_step as f64 / parts.max(1) as f64;
+            let passes = passes_in(task.passes_per_step, parts);
+            // The n-th micro-batches of all tasks are one pass.
+            work.passes = work.passes.max(passes);
             work.tokens += tokens;
             work.rank_tokens += task.rank as f64 * tokens;
-            work.segments += 1.0;
+            work.segments += passes;
         }
         work
     }
@@ -224,6 +226,7 @@ mod tests {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: 1,
+            passes_per_step: 1,
             max_parts: rows,
             load: Load::default(),
         }
@@ -241,6 +244,19 @@ mod tests {
         };
         assert_eq!(work, expected);
         assert_eq!(Work::of_group([]), Work::default());
+
+        // Eight micro-batches in two parts, and one.
+        let long = Task {
+            passes_per_step: 8,
+            ..long
+        };
+        let work = Work::of_group([(&short, 1), (&long, 2)]);
+        let expected = Work {
+            passes: 4.0,
+            segments: 1.0 + 4.0,
+            ..expected
+        };
+        assert_eq!(work, expected);
         assert_eq!(work + Work::default(), work);
     }
 }

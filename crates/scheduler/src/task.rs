@@ -33,10 +33,17 @@ pub struct Task {
     pub tokens_per_step: usize,
     /// Optimizer steps until it is done.
     pub total_steps: usize,
+    /// Passes of a whole step, one for each of its micro-batches; at least 1.
+    pub passes_per_step: usize,
     /// Most iterations that a step may be spread over; at least 1.
     pub max_parts: usize,
     /// Its load on the memory of a device.
     pub load: Load,
+}
+
+/// Passes of one of `parts` parts of a step; unequal parts are averaged.
+pub(crate) fn passes_in(passes_per_step: usize, parts: usize) -> f64 {
+    (passes_per_step as f64 / parts.max(1) as f64).max(1.0)
 }
 
 /// Memory that one or several tasks need of a device while they train.

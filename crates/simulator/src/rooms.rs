@@ -204,6 +204,7 @@ mod tests {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: 10,
+            passes_per_step: 1,
             max_parts: rows,
             load: costs.load(8, rows, length),
         }

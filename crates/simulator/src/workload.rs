@@ -122,6 +122,7 @@ impl Workload {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: 1,
+            passes_per_step: 1,
             max_parts: rows,
             load: costs.load(rank, rows, length),
         };

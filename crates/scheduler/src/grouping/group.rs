@@ -111,12 +111,12 @@ impl Group {
     pub(super) fn with(&self, newcomer: &Profile, rules: &Rules) -> Result<Iteration, Rejection> {
         let mut sums = self.sums;
         sums.add(newcomer);
-        let whole = self.whole.with(newcomer, 1.0);
+        let whole = self.whole.with(newcomer, 1);
         let unsplit = sums.iteration(&whole, &rules.prices, 0);
         if !rules.bounded() || why_not(&unsplit, rules).is_none() {
             return Ok(unsplit);
         }
-        let least = self.least.with(newcomer, 1.0 / newcomer.most_parts as f64);
+        let least = self.least.with(newcomer, newcomer.most_parts);
         let at_best = sums.iteration(&least, &rules.prices, 0);
         if at_best.slowdown > rules.max_slowdown * (1.0 + ROUNDING) {
             return Err(Rejection::Slowdown(at_best.slowdown));
@@ -131,7 +131,7 @@ impl Group {
         if !rules.bounded() {
             let (mut pass, mut sums) = (self.whole, self.sums);
             if let Some(profile) = newcomer {
-                pass = pass.with(profile, 1.0);
+                pass = pass.with(profile, 1);
                 sums.add(profile);
             }
             return sums.iteration(&pass, &rules.prices, 0);
@@ -163,7 +163,7 @@ impl Group {
     ) -> Result<Iteration, (Iteration, Rejection)> {
         let (mut pass, mut sums) = (self.whole, self.sums);
         if let Some(profile) = newcomer {
-            pass = pass.with(profile, 1.0);
+            pass = pass.with(profile, 1);
             sums.add(profile);
         }
         let mut theirs = self.splits.iter().copied().peekable();
@@ -171,6 +171,11 @@ impl Group {
             .into_iter()
             .flat_map(|profile| Split::of(profile, self.members.len()));
         let mut own = own.peekable();
+        let members = self.members.iter().map(|member| &member.profile);
+        let profiles = members.chain(newcomer);
+        // With one pass each, the most passes of any task are known.
+        let several = profiles.clone().any(|profile| profile.passes > 1);
+        let mut parts = vec![1; if several { pass.tasks } else { 0 }];
         let mut nearest: Option<(Iteration, Rejection)> = None;
         let least_work = self.least_work(newcomer);
         let mut splits = 0;
@@ -202,7 +207,11 @@ impl Group {
                 break;
             };
             splits += 1;
-            pass.shed(profile, 1.0 / split.parts as f64);
+            pass.split(profile, split.parts);
+            if let Some(parts_of_it) = parts.get_mut(split.member) {
+                *parts_of_it = split.parts;
+                pass.count_passes(profiles.clone().zip(parts.iter().copied()));
+            }
             sums.split(profile, split.parts);
         }
         Err(nearest.unwrap_or((self.now, Rejection::Slowdown(self.now.slowdown))))
@@ -239,10 +248,9 @@ impl Group {
     }
 
     fn count(&mut self, profile: &Profile) {
-        let share = 1.0 / profile.most_parts as f64;
         self.load = self.load + profile.load;
-        self.whole = self.whole.with(profile, 1.0);
-        self.least = self.least.with(profile, share);
+        self.whole = self.whole.with(profile, 1);
+        self.least = self.least.with(profile, profile.most_parts);
         self.sums.add(profile);
     }
 
@@ -264,15 +272,18 @@ impl Group {
             .members
             .iter()
             .fold(GroupWork::default(), |pass, member| {
-                pass.with(&member.profile, 1.0 / member.parts as f64)
+                pass.with(&member.profile, member.parts)
             });
     }
 
     /// Spreads a task's step over twice as many iterations as now.
     pub(super) fn halve(&mut self, member: usize) {
         let GroupMember { profile, parts, .. } = &mut self.members[member];
-        self.pass.shed(profile, 0.5 / *parts as f64);
         *parts *= 2;
+        self.pass.split(profile, *parts);
+        let members = self.members.iter();
+        let parts = members.map(|member| (&member.profile, member.parts));
+        self.pass.count_passes(parts);
     }
 
     /// The group with these members instead, split again. All of them stay.
@@ -308,7 +319,7 @@ impl Group {
     }
 
     pub(super) fn whole_seconds_with(&self, newcomer: &Profile, prices: &Prices) -> f64 {
-        self.whole.with(newcomer, 1.0).seconds(prices)
+        self.whole.with(newcomer, 1).seconds(prices)
     }
 }
 

@@ -16,6 +16,9 @@
 //! them, so "alone" means on the task's share. A comparison with the whole device would count as a loss
 //! that a task is one of k, which the user asked for.
 //!
+//! Seconds follow from work: the passes of the task of the group that has the most of them (a step has one
+//! for each micro-batch, and 1/p(j) of them in each of its parts), segments and tokens.
+//!
 //! # Nano-batches
 //!
 //! A short task beside a long one has a large slowdown, until the step of the long one is spread over

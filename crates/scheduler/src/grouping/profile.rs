@@ -1,6 +1,6 @@
 use std::cmp::Ordering;
 
-use crate::{Load, StepTimeModel, Task, TaskId};
+use crate::{Load, StepTimeModel, Task, TaskId, task::passes_in};
 
 /// Costs of work: seconds by the step-time model, or tokens while there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +33,9 @@ pub(super) struct Profile {
     /// Tokens of a step.
     pub(super) tokens: f64,
     rank_tokens: f64,
-    /// Cost of a step's tokens, without that of the pass.
+    /// Passes of a whole step.
+    pub(super) passes: usize,
+    /// Cost of a step's tokens, without that of the passes.
     pub(super) work: f64,
     /// Cost of a step with nothing beside it.
     pub(super) alone: f64,
@@ -49,6 +51,7 @@ impl Profile {
             most_parts: 1 << task.max_parts.clamp(1, rows).ilog2(),
             tokens: task.tokens_per_step as f64,
             rank_tokens: task.rank as f64 * task.tokens_per_step as f64,
+            passes: task.passes_per_step.max(1),
             work: 0.0,
             alone: 0.0,
             load: task.load,
@@ -61,7 +64,12 @@ impl Profile {
         let model = prices.model;
         self.work = model.token * self.tokens + model.rank_token * self.rank_tokens;
         // A step that costs nothing would have an infinite slowdown beside any other.
-        self.alone = (model.pass + model.segment + self.work).max(1e-12);
+        let passes = self.passes as f64 * (model.pass + model.segment);
+        self.alone = (passes + self.work).max(1e-12);
+    }
+
+    fn passes_in(&self, parts: usize) -> f64 {
+        passes_in(self.passes, parts)
     }
 }
 
@@ -69,22 +77,39 @@ impl Profile {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupWork {
     pub(super) tasks: usize,
+    /// The most of any task.
+    passes: f64,
+    /// Those of all tasks.
+    segments: f64,
     work: f64,
     pub(super) tokens: f64,
 }
 
 impl GroupWork {
-    /// With one more task, which gives `share` of its step to each iteration.
-    pub(super) fn with(mut self, profile: &Profile, share: f64) -> Self {
+    /// With one more task, whose step is spread over so many iterations.
+    pub(super) fn with(mut self, profile: &Profile, parts: usize) -> Self {
+        let (passes, share) = (profile.passes_in(parts), 1.0 / parts as f64);
         self.tasks += 1;
-        self.shed(profile, -share);
+        self.passes = self.passes.max(passes);
+        self.segments += passes;
+        self.work += profile.work * share;
+        self.tokens += profile.tokens * share;
         self
     }
 
-    /// Removes `share` of a task's step.
-    pub(super) fn shed(&mut self, profile: &Profile, share: f64) {
+    /// Spreads a task's step over `parts` iterations instead of half as many. The most passes of any task may
+    /// be fewer then: see [`count_passes`](Self::count_passes).
+    pub(super) fn split(&mut self, profile: &Profile, parts: usize) {
+        let share = 1.0 / parts as f64;
+        self.segments -= profile.passes_in(parts / 2) - profile.passes_in(parts);
         self.work -= profile.work * share;
         self.tokens -= profile.tokens * share;
+    }
+
+    /// Counts the passes of all its tasks, with their parts, again.
+    pub(super) fn count_passes<'a>(&mut self, tasks: impl Iterator<Item = (&'a Profile, usize)>) {
+        let passes = tasks.map(|(profile, parts)| profile.passes_in(parts));
+        self.passes = passes.fold(0.0, f64::max);
     }
 
     pub(super) fn seconds(&self, prices: &Prices) -> f64 {
@@ -92,7 +117,7 @@ impl GroupWork {
             return 0.0;
         }
         let model = &prices.model;
-        model.pass + model.segment * self.tasks as f64 + self.work
+        model.pass * self.passes + model.segment * self.segments + self.work
     }
 }
 

@@ -167,6 +167,7 @@ fn of_tenants(arrivals: &[(&str, u64)]) -> Simulation {
             rows_per_step: 10,
             tokens_per_step: 10_000,
             total_steps: 670,
+            passes_per_step: 1,
             max_parts: 1,
             load: Load {
                 tokens: 10_000,

@@ -229,6 +229,7 @@ impl Task {
             rows_per_step: self.order.rows_per_step(),
             tokens_per_step: self.order.rows_per_step() * train.max_seq_len,
             total_steps: self.total_steps,
+            passes_per_step: self.microbatches_per_step(split).max(1),
             max_parts: self.microbatches_per_step(split).max(1),
             load: Load {
                 tokens: rows * longest,

@@ -1,5 +1,5 @@
 use loraloom_scheduler::{
-    GroupedRoom, GroupingOptions, Room, SchedulerError, StepTimeModel, TaskId,
+    GroupedRoom, GroupingOptions, Room, SchedulerError, StepTimeModel, Task, TaskId,
 };
 
 use super::{
@@ -44,6 +44,29 @@ fn nano_batches_keep_a_short_task_from_waiting_for_a_long_one() {
             assert!((slowdown - expected).abs() < 1e-3, "{slowdown} {expected}");
         }
     }
+}
+
+/// Eight batches that are accumulated are eight passes, in however many parts they are taken.
+#[test]
+fn accumulated_batches_are_passes_each() {
+    let short = task(0, 8, 8, 128);
+    let long = Task {
+        passes_per_step: 8,
+        max_parts: 8,
+        ..task(1, 8, 8, 2048)
+    };
+    let mut room = devices(1, GroupingOptions::default());
+    room.use_step_times(MODEL);
+    room.place(&long, None).expect("an empty room");
+    // 8 · 0.052 + 16,384 · 54e-6 s alone.
+    let seconds = room.seconds_per_step(long.id).expect("known");
+    assert!((seconds - 1.3007).abs() < 1e-3, "{seconds}");
+    room.place(&short, None).expect("the long step is spread");
+    let (_, member) = find(&room, long.id).expect("it is there");
+    assert_eq!(member.parts, 8);
+    // A pass of both, eight times.
+    let seconds = room.seconds_per_step(long.id).expect("known");
+    assert!((seconds - 8.0 * 0.2199).abs() < 1e-3, "{seconds}");
 }
 
 /// A step of one of k tasks may take k · `max_slowdown` times its seconds alone: k · 1 is its share.

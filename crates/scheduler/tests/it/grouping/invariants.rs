@@ -15,6 +15,7 @@ enum News {
         rank: usize,
         rows: usize,
         length: usize,
+        passes: usize,
         priority: i64,
     },
     Ends(Index),
@@ -34,15 +35,16 @@ struct World {
 fn worlds() -> impl Strategy<Value = World> {
     let length = prop_oneof![64..128_usize, 64..1024_usize, 1000..2048_usize];
     let rank = prop::sample::select(vec![2_usize, 8, 16, 64]);
-    let comes =
-        (rank, 1..17_usize, length, -1..=1_i64).prop_map(|(rank, rows, length, priority)| {
-            News::Comes {
-                rank,
-                rows,
-                length,
-                priority,
-            }
-        });
+    let passes = prop_oneof![2 => Just(1), 1 => 2..9_usize];
+    let comes = (rank, 1..17_usize, length, passes, -1..=1_i64).prop_map(
+        |(rank, rows, length, passes, priority)| News::Comes {
+            rank,
+            rows,
+            length,
+            passes,
+            priority,
+        },
+    );
     let news = prop_oneof![3 => comes, 2 => any::<Index>().prop_map(News::Ends)];
     let options = prop_oneof![Just(1.0), Just(1.2), Just(2.0), Just(f64::INFINITY)].prop_map(
         |max_slowdown| GroupingOptions {
@@ -146,8 +148,9 @@ proptest! {
         for news in &world.rounds {
             for news in news {
                 match news {
-                    News::Comes { rank, rows, length, priority } => {
+                    News::Comes { rank, rows, length, passes, priority } => {
                         let mut task = task(next, *rank, *rows, *length);
+                        task.passes_per_step = *passes;
                         task.priority = *priority;
                         if room.admits_alone(&task).is_ok() {
                             tasks.insert(task.id, task);

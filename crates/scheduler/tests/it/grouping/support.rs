@@ -22,6 +22,7 @@ pub(crate) fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {
         rows_per_step: rows,
         tokens_per_step: rows * length,
         total_steps: 10,
+        passes_per_step: 1,
         max_parts: rows,
         load: Load {
             tokens,

@@ -120,6 +120,7 @@ pub(crate) fn task(id: u64, priority: i64, tenant: &str, units: usize, steps: us
         rows_per_step: 1,
         tokens_per_step: 10 * units,
         total_steps: steps,
+        passes_per_step: 1,
         max_parts: 1,
         load: Load::default(),
     }

@@ -61,6 +61,7 @@ fn jobs(sketches: &[Sketch]) -> Vec<Job> {
             rows_per_step: rows,
             tokens_per_step: rows * length,
             total_steps: steps,
+            passes_per_step: 1,
             max_parts: rows,
             load: Load::default(),
         },
