@@ -194,7 +194,7 @@ mutation ended-steps-again $trainer/run/rewind.rs 'if snapshot.tasks().any(goes_
 mutation steps-counted-twice $trainer/run/rewind.rs 'if snapshot.tasks().any(goes_on) {' \
     'if snapshot.tasks().any(goes_on) && false {' memory_that_runs_out_parks
 mutation record-waits $trainer/save/writer.rs 'while bytes > 0 && !fits' 'while !fits' without_bytes_never_waits
-mutation wgpu-runs-out-unheard $trainer/error.rs '"out of device memory", "outofmemory"' '"out of device memory"' \
+mutation wgpu-runs-out-unheard crates/model/src/error.rs '"outofmemory",' '' \
     words_for_a_lack_of_memory
 mutation more-stages-than-layers crates/pipeline/src/partition/balance.rs '    can_be_spread(layers, stages)?;
     if counts' '    if counts' what_cannot_be_is_refused
@@ -203,7 +203,10 @@ mutation failed-not-kept $trainer/save/moment.rs 'for id in tasks.carried.keys()
     'for id in tasks.carried.keys().take(0) {' goes_on_once_its_data
 mutation failed-not-kept-by-the-next-server crates/server/src/queue_bridge.rs 'if task.state == TaskState::Failed {' \
     'if false {' goes_on_once_its_data
-mutation drained-with-success crates/cli/src/commands/serve.rs 'failed = true;' '' waits_for_data_that_is_away
+mutation drained-with-success crates/cli/src/commands/serve.rs \
+    'report.interrupted || arguments.drain' 'report.interrupted' waits_for_data_that_is_away
+mutation quiet-failure crates/cli/src/commands/serve.rs 'failure::report_adapters(printer, &report, &told);' '' \
+    waits_for_data_that_is_away
 mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stamp == seen.stamp' \
     'stamp == seen.stamp' only_other_content
 mutation gone-directory-not-noticed $trainer/run_directory/directory.rs 'self.identity.is_at(&self.path)' 'true' \
@@ -261,7 +264,7 @@ mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_fo
 mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
 mutation epsilon-not-blamed $trainer/tasks/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
 mutation decay-not-blamed $trainer/tasks/diagnosis.rs 'if decay * learning_rate >= 1.0 {' 'if false {' settings_that_keep
-mutation memory-for-whole-rows $trainer/tasks/task.rs '.longest.min(train.max_seq_len)' '.longest' \
+mutation memory-for-whole-rows $trainer/tasks/described.rs '.longest.min(train.max_seq_len)' '.longest' \
     rows_that_are_cut
 mutation unread-check-passes crates/cli/src/failure.rs 'Err(error) if is_broken_pipe(&error) => Ok(false),' '' \
     a_check_that_fails_fails_unread
@@ -272,7 +275,8 @@ mutation unlisted-is-empty $trainer/checkpoint/generation.rs \
     'Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),' 'Err(_) => Vec::new(),' checkpoints_are_away
 mutation held-is-left crates/server/src/queue_bridge.rs '!task.state.is_final() && task.state != TaskState::Paused' \
     '!task.state.is_final()' exit_codes_tell
-mutation stopped-with-failure crates/cli/src/commands/serve.rs 'failed && arguments.drain' 'failed' exit_codes_tell
+mutation stopped-with-failure crates/cli/src/commands/serve.rs \
+    'report.interrupted || arguments.drain' 'true' exit_codes_tell
 mutation copy-is-a-change crates/server/src/files.rs \
     'std::mem::replace(&mut seen.looked_at, stamp) != stamp' 'false' only_other_content
 mutation paused-twice-is-an-error $trainer/run/serving.rs 'state.can_become(TaskState::Paused)' '!state.is_final()' \
@@ -297,7 +301,7 @@ mutation lock-is-all crates/server/src/server.rs 'refuse_in_use(directory)?;' ''
 mutation lock-unwatched crates/server/src/queue_bridge.rs 'path.with_file_name(LOCK_NAME)' 'path.to_owned()' \
     lock_is_taken_away
 mutation old-explanation crates/server/src/queue/write.rs " explanation = '', " ' ' a_watcher_hears
-mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'saved.lost_adapters().is_empty()' 'true' \
+mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'if lost.is_empty()' 'if true' \
     an_adapter_that_is_gone
 mutation events-go-nowhere $trainer/run_directory/directory.rs \
     'self.list.is_at(&path) || !self.is_there()' 'true' events_that_are_removed
@@ -354,8 +358,19 @@ mutation targets-weigh-little crates/trainer/src/batch/assemble.rs \
     'task.step_targets.next_power_of_two() as f64' '1.0' targets_weigh_between
 mutation masks-take-nothing crates/trainer/src/plan/compose.rs 'dropout_masks: keeps_masks(config),' \
     'dropout_masks: keeps_masks(config) && false,' gpus_keep_dropout
-mutation plan-admits-all crates/cli/src/commands/plan.rs 'Ok(if plan.refused.is_empty() {' \
-    'Ok(if plan.refused.len() < 9 {' ends_as_the_run_would
+mutation plan-admits-all crates/cli/src/commands/plan.rs 'plan.refused.first()?' 'plan.refused.get(9)?' \
+    ends_as_the_run_would
+mutation failed-not-for-memory $trainer/run/rewind.rs 'Outcome::does_not_fit(alone)' 'Outcome::failed(alone)' \
+    row_by_row may_not_fit
+mutation rows-that-are-not-there crates/data/src/order.rs 'rows_per_step: rows_per_step.min(num_samples),' \
+    'rows_per_step,' no_step_has_more_rows planned_with_the_rows
+mutation nothing-read-is-planned $trainer/plan/admission.rs '* gathered.dtype.size()) as u64 + read_bytes' \
+    '* gathered.dtype.size()) as u64 + read_bytes.min(0)' refuse_the_same_adapter
+mutation kept-places-whole $scheduler/grouping/grouped_room.rs 'self.layout.kept(&profile, group, memory, rules)' \
+    'self.layout.kept(&profile, group, memory, &Rules::new(&self.options, rules.pipeline, None))' \
+    keep_their_places
+mutation accumulated-is-one-pass $scheduler/grouping/profile.rs 'passes: task.passes_per_step.max(1),' 'passes: 1,' \
+    accumulated_batches_are_passes
 mutation above-the-device crates/trainer/src/scheduling/budget.rs 'if asked > has' 'if asked > has && false' \
     a_limit_that_does_not_bind
 

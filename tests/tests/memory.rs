@@ -197,6 +197,30 @@ fn memory_that_runs_out_at_any_time_changes_nobody() {
     assert!(ran_out > 5, "{ran_out}");
 }
 
+/// Memory that stays away: nothing smaller is left to try than micro-batches of a row.
+#[test]
+fn a_task_that_does_not_fit_alone_and_row_by_row_says_so() {
+    let _turn = turn();
+    let alone = |output_dir: &Path| {
+        let mut config = config(output_dir);
+        config["adapters"] = json!([adapter(0)]);
+        config
+    };
+    HELD.store(LIMIT + (1 << 29), Ordering::Relaxed);
+    let run = train_and_look(None::<FixedGroups>, alone, &mut |_| {});
+    HELD.store(1_000, Ordering::Relaxed);
+    let Outcome::Failed {
+        reason,
+        does_not_fit: true,
+    } = &run.report.adapters[0].outcome
+    else {
+        panic!("{:?}", run.report.adapters[0].outcome);
+    };
+    let begin = "does not fit even alone and row by row: out of memory: the stage of layers 0..";
+    assert!(reason.starts_with(begin), "{reason}");
+    assert!(reason.ends_with(" took 1.5 GiB of 1.0 GiB"), "{reason}");
+}
+
 fn assert_close(found: &[Event], expected: &[Event], name: &str) {
     let last = |events: &[Event]| losses(events, name).pop().expect("a last step");
     for (found, expected) in last(found).iter().zip(last(expected)) {

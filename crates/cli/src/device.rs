@@ -206,6 +206,17 @@ pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<StageLocation<Opened
     config.pipeline.stages.iter().map(open_stage).collect()
 }
 
+/// Takes `auto` for the CPU where this build has nothing else, for commands that open no device.
+pub(crate) fn take_auto_for_the_cpu(config: &mut RunConfig) {
+    if BACKENDS == ["cpu"] {
+        for stage in &mut config.pipeline.stages {
+            if *stage == StageLocation::Device(DeviceChoice::Auto) {
+                *stage = StageLocation::Device(DeviceChoice::Cpu);
+            }
+        }
+    }
+}
+
 /// Replaces the configuration's device by that of the command line.
 ///
 /// # Errors

@@ -1,17 +1,17 @@
 //! Turns errors into an exit code, a message and a hint.
 
-use std::{error::Error, fmt, io, path::Path};
+use std::{collections::BTreeSet, error::Error, fmt, io, path::Path};
 
 use loraloom_config::ConfigError;
 use loraloom_data::DataError;
-use loraloom_model::ModelError;
+use loraloom_model::{ModelError, says_out_of_memory};
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
 use loraloom_scheduler::SchedulerError;
 use loraloom_server::{ServerError, queue::QueueError};
 use loraloom_simulator::SimulationError;
-use loraloom_trainer::TrainerError;
+use loraloom_trainer::{AdapterReport, Outcome, RunReport, TO_FIT, TrainerError};
 
 use crate::{exit::Exit, printer::Printer};
 
@@ -71,6 +71,46 @@ pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     exit(error)
 }
 
+/// How a run ends that came to its end.
+pub(crate) fn exit_of_run(report: &RunReport) -> Exit {
+    let mut failed = report.adapters.iter().filter_map(does_not_fit).peekable();
+    if report.interrupted {
+        Exit::Interrupted
+    } else if failed.peek().is_none() {
+        Exit::Success
+    } else if failed.all(|does_not_fit| does_not_fit) {
+        Exit::Memory
+    } else {
+        Exit::Failed
+    }
+}
+
+/// Of an adapter that failed, whether it is that it does not fit in memory.
+fn does_not_fit(adapter: &AdapterReport) -> Option<bool> {
+    match &adapter.outcome {
+        Outcome::Failed { does_not_fit, .. } => Some(*does_not_fit),
+        _ => None,
+    }
+}
+
+/// Prints why adapters are not trained to their end, but of those that were told of before.
+pub(crate) fn report_adapters(printer: &Printer, report: &RunReport, told: &BTreeSet<String>) {
+    for AdapterReport { name, outcome, .. } in &report.adapters {
+        if let Outcome::Failed { reason, .. } = outcome
+            && !told.contains(name)
+        {
+            printer.error(&format!("{name} is not trained to its end: {reason}"));
+        }
+    }
+    if report
+        .adapters
+        .iter()
+        .any(|adapter| does_not_fit(adapter) == Some(true))
+    {
+        printer.hint(TO_FIT);
+    }
+}
+
 /// The error and its causes in one line. Causes that the line already ends with are left out.
 pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
@@ -119,7 +159,9 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         // Once there is room again, what was saved before is gone on from.
         TrainerError::SavesFailed { .. } | TrainerError::DirectoryGone { .. } => Exit::Lost,
         TrainerError::Write { source, .. } if is_full(source) => Exit::Lost,
-        TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
+        TrainerError::OutOfMemory { .. }
+        | TrainerError::DoesNotFit(_)
+        | TrainerError::Scheduler(SchedulerError::NeverFits { .. }) => Exit::Memory,
         TrainerError::Source(error) => match error.downcast_ref() {
             Some(error) => server_exit(error),
             None => Exit::Internal,
@@ -220,8 +262,7 @@ fn simulation_exit(error: &SimulationError) -> Exit {
 }
 
 fn device_exit(reason: &str) -> Exit {
-    // Drivers say so in words only.
-    if reason.to_lowercase().contains("out of memory") {
+    if says_out_of_memory(reason) {
         Exit::Memory
     } else {
         Exit::Lost
@@ -280,9 +321,9 @@ mod tests {
     use loraloom_data::DataError;
     use loraloom_model::ModelError;
     use loraloom_server::{ServerError, queue::QueueError};
-    use loraloom_trainer::TrainerError;
+    use loraloom_trainer::{AdapterReport, Outcome, RunReport, TO_FIT, TrainerError};
 
-    use super::{Failure, exit, hint, is_broken_pipe, message};
+    use super::{Failure, exit, exit_of_run, hint, is_broken_pipe, message};
     use crate::exit::Exit;
 
     #[test]
@@ -301,11 +342,63 @@ mod tests {
             let reason = reason.to_owned();
             exit(&TrainerError::Model(ModelError::Device { reason }).into())
         };
-        assert_eq!(
-            exit("CUDA_ERROR_OUT_OF_MEMORY: Out of memory"),
-            Exit::Memory
-        );
+        // As CUDA and as CubeCL say it.
+        for reason in [
+            "CUDA_ERROR_OUT_OF_MEMORY: Out of memory",
+            "out of device memory allocating 8388608 bytes",
+        ] {
+            assert_eq!(exit(reason), Exit::Memory, "{reason}");
+        }
         assert_eq!(exit("device lost"), Exit::Lost);
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit_is_not_lost() {
+        let reason = "out of device memory allocating 8388608 bytes".to_owned();
+        let device = TrainerError::Model(ModelError::Device { reason });
+        let error = TrainerError::DoesNotFit(Box::new(device)).into();
+        assert_eq!(exit(&error), Exit::Memory);
+        assert_eq!(
+            message(error.as_ref()),
+            "the run does not fit in memory: the device failed: out of device memory allocating 8388608 bytes"
+        );
+        assert_eq!(hint(&error).as_deref(), Some(TO_FIT));
+    }
+
+    #[test]
+    fn adapters_that_only_lack_memory_end_a_run_as_such() {
+        let of = |failures: &[bool], interrupted| {
+            let outcomes = failures.iter().map(|&does_not_fit| Outcome::Failed {
+                reason: String::new(),
+                does_not_fit,
+            });
+            let adapter = |outcome| AdapterReport {
+                name: String::new(),
+                outcome,
+                steps: 0,
+                total_steps: 1,
+                first_loss: None,
+                last_loss: None,
+                best: None,
+                directory: None,
+                samples: Vec::new(),
+            };
+            exit_of_run(&RunReport {
+                adapters: outcomes.chain([Outcome::Done]).map(adapter).collect(),
+                interrupted,
+                seconds: 1.0,
+                tokens: 1,
+                sweeps: Vec::new(),
+            })
+        };
+        for (failures, interrupted, expected) in [
+            (&[][..], false, Exit::Success),
+            (&[true, true], false, Exit::Memory),
+            (&[true, false], false, Exit::Failed),
+            (&[true], true, Exit::Interrupted),
+        ] {
+            assert_eq!(of(failures, interrupted), expected, "{failures:?}");
+        }
     }
 
     /// Whatever a full disk keeps a server from writing first.

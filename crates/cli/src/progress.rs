@@ -1,7 +1,7 @@
 //! Progress of a run: bars if stderr is a terminal, plain lines otherwise.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     time::{Duration, Instant},
 };
@@ -33,6 +33,8 @@ pub(crate) struct Progress<'a> {
     known: usize,
     /// Number of ended adapters, and the steps they took.
     ended: (usize, usize),
+    /// Names of those that failed.
+    failed: BTreeSet<String>,
     /// Steps taken, and total steps, of adapters that are not admitted yet.
     to_come: (usize, usize),
     began: Instant,
@@ -82,6 +84,7 @@ impl<'a> Progress<'a> {
             stepped: Vec::new(),
             known: adapters.len(),
             ended: (0, 0),
+            failed: BTreeSet::new(),
             to_come: (taken, total),
             began: Instant::now(),
             pace: Pace::default(),
@@ -181,7 +184,8 @@ impl<'a> Progress<'a> {
                 reason,
             } => {
                 self.end(adapter);
-                printer.warning(&format!("{adapter} failed at step {step}: {reason}"));
+                self.failed.insert(adapter.clone());
+                printer.error(&format!("{adapter} failed at step {step}: {reason}"));
             }
             Event::Warning { message } => printer.warning(message),
             Event::Resume {
@@ -202,10 +206,11 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Takes the bars off the screen.
-    pub(crate) fn finish(self) {
+    /// Takes the bars off the screen. Returns the names of adapters whose failure was told.
+    pub(crate) fn finish(self) -> BTreeSet<String> {
         let bars = self.bar.iter().chain(&self.spinner);
         bars.for_each(ProgressBar::finish_and_clear);
+        self.failed
     }
 
     fn admit(&mut self, adapter: &str, step: usize, total_steps: usize) {

@@ -100,7 +100,7 @@ pub(crate) fn table(report: &RunReport) -> String {
         text.push_str("; interrupted, everything is saved");
     }
     for adapter in &report.adapters {
-        if let Outcome::Failed { reason } = &adapter.outcome {
+        if let Outcome::Failed { reason, .. } = &adapter.outcome {
             let _ = write!(text, "\n{} failed: {reason}", adapter.name);
         }
     }
@@ -207,7 +207,10 @@ mod tests {
             directory: Some(format!("runs/x/adapters/{name}/last").into()),
             samples: Vec::new(),
         };
-        let reason = "loss is not finite".to_owned();
+        let failed = Outcome::Failed {
+            reason: "loss is not finite".to_owned(),
+            does_not_fit: false,
+        };
         let stopped = Outcome::Stopped {
             reason: "2 evaluations without a new best".to_owned(),
         };
@@ -219,7 +222,7 @@ mod tests {
             after: "RED!".to_owned(),
         });
         RunReport {
-            adapters: vec![first, adapter("b", Outcome::Failed { reason }, None)],
+            adapters: vec![first, adapter("b", failed, None)],
             interrupted: false,
             seconds: 2.0,
             tokens: 1000,

@@ -34,7 +34,7 @@ impl RowOrder {
         }
         Ok(Self {
             num_samples,
-            rows_per_step,
+            rows_per_step: rows_per_step.min(num_samples),
             shuffle,
             seed,
         })
@@ -45,9 +45,7 @@ impl RowOrder {
     pub fn rows(&self, step: usize) -> Vec<usize> {
         let epoch = step / self.steps_per_epoch();
         let start = (step % self.steps_per_epoch()) * self.rows_per_step;
-        let end = start
-            .saturating_add(self.rows_per_step)
-            .min(self.num_samples);
+        let end = start + self.num_rows(step);
         if self.shuffle {
             let permutation = Permutation::new(self.num_samples, self.seed, epoch as u64);
             (start..end).map(|index| permutation.at(index)).collect()
@@ -72,7 +70,7 @@ impl RowOrder {
         (epochs * self.steps_per_epoch() as f64).ceil() as usize
     }
 
-    /// Rows of a full step.
+    /// Rows of a full step: no more than there are samples.
     pub fn rows_per_step(&self) -> usize {
         self.rows_per_step
     }
@@ -130,6 +128,15 @@ mod tests {
             backward.reverse();
             prop_assert_eq!(forward, backward);
         }
+    }
+
+    #[test]
+    fn no_step_has_more_rows_than_there_are() {
+        let order = |rows_per_step| RowOrder::new(5, rows_per_step, true, 7).unwrap();
+        for asked in [5, 6, usize::MAX] {
+            assert_eq!(order(asked), order(5), "{asked}");
+        }
+        assert_eq!(order(4).rows_per_step(), 4);
     }
 
     #[test]

@@ -350,6 +350,11 @@ impl ModelError {
         Self::Device { reason }
     }
 
+    /// Whether a device has run out of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Device { reason } if says_out_of_memory(reason))
+    }
+
     /// Names the file that the error is about.
     pub(crate) fn in_file(self, path: impl Into<PathBuf>) -> Self {
         Self::InFile {
@@ -406,9 +411,39 @@ pub fn causes(told: &str) -> String {
     causes.join("; ")
 }
 
+/// Whether a device's message says that its memory ran out: drivers say so in words only.
+pub fn says_out_of_memory(reason: &str) -> bool {
+    let reason = reason.to_lowercase();
+    let words = [
+        "out of memory",
+        "out-of-memory",
+        "outofmemory",
+        "out_of_memory",
+        "out of device memory",
+        // CubeCL, of more than a page of its pools can hold.
+        "can't allocate",
+    ];
+    words.iter().any(|words| reason.contains(words))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::causes;
+    use super::{causes, says_out_of_memory};
+
+    #[test]
+    fn drivers_words_for_a_lack_of_memory_are_known() {
+        for (reason, expected) in [
+            ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", true),
+            ("CUDA_ERROR_OUT_OF_MEMORY", true),
+            ("out of device memory allocating 8 bytes", true),
+            ("An out-of-memory error happened during launch", true),
+            ("can't allocate buffer of size: 8", true),
+            ("Buffer creation failed: OutOfMemory", true),
+            ("the device is lost", false),
+        ] {
+            assert_eq!(says_out_of_memory(reason), expected, "{reason}");
+        }
+    }
 
     #[test]
     fn a_failure_is_told_by_its_causes() {

@@ -28,7 +28,7 @@ pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stage_parameters};
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
-pub use error::{ModelError, causes};
+pub use error::{ModelError, causes, says_out_of_memory};
 pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;

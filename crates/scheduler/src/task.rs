@@ -29,7 +29,7 @@ pub struct Task {
     pub rank: usize,
     /// Rows of one optimizer step, accumulation included.
     pub rows_per_step: usize,
-    /// Upper bound on the tokens of one optimizer step.
+    /// Tokens of one optimizer step, on average.
     pub tokens_per_step: usize,
     /// Optimizer steps until it is done.
     pub total_steps: usize,
@@ -55,10 +55,14 @@ pub struct Load {
     pub squared_tokens: u64,
     /// Bytes of the adapter, its gradients and its moments over the whole model: known, not fitted.
     pub adapter_bytes: u64,
+    /// Bytes of activations over the whole model that a pass needs for certain, however small its
+    /// micro-batches become.
+    #[serde(default)]
+    pub certain_bytes: u64,
 }
 
 impl Load {
-    /// True if `load` asks for no more than this in any respect.
+    /// True if `load` asks for no more than this in any respect. Activations are asked for by tokens.
     pub fn covers(&self, load: Self) -> bool {
         load.tokens <= self.tokens
             && load.squared_tokens <= self.squared_tokens
@@ -74,6 +78,7 @@ impl Add for Load {
             tokens: self.tokens.saturating_add(other.tokens),
             squared_tokens: self.squared_tokens.saturating_add(other.squared_tokens),
             adapter_bytes: self.adapter_bytes.saturating_add(other.adapter_bytes),
+            certain_bytes: self.certain_bytes.saturating_add(other.certain_bytes),
         }
     }
 }

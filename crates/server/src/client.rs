@@ -175,11 +175,13 @@ impl Client {
         rooms: &[DeviceRoom],
     ) -> Result<(Vec<Submission>, Vec<String>)> {
         self.check_model(&config.model)?;
-        // The server encodes rows with the tokenizer of its own model.
+        // The server encodes rows with the tokenizer of its own model, and trains as its own settings say.
         let as_served = RunConfig {
             model: self.config.model.clone(),
             pipeline: self.config.pipeline.clone(),
             scheduler: self.config.scheduler.clone(),
+            dtype: self.config.dtype,
+            gradient_checkpointing: self.config.gradient_checkpointing,
             ..config.clone()
         };
         let (inspected, warnings) = inspect(&as_served)?;

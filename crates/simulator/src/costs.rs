@@ -144,6 +144,7 @@ impl Costs {
             tokens: (rows * length) as u64,
             squared_tokens: (rows * length * length) as u64,
             adapter_bytes: (self.adapter_bytes_per_rank * rank as f64) as u64,
+            certain_bytes: 0,
         }
     }
 

@@ -392,6 +392,7 @@ fn part_of(load: Load, parts: usize) -> Load {
         tokens: load.tokens.div_ceil(parts),
         squared_tokens: load.squared_tokens.div_ceil(parts),
         adapter_bytes: load.adapter_bytes,
+        certain_bytes: 0,
     }
 }
 

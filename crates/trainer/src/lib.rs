@@ -33,7 +33,7 @@ mod tasks;
 
 pub use adapter::targets;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
-pub use error::{SourceError, TrainerError};
+pub use error::{SourceError, TO_FIT, TrainerError};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
 pub use generate::{GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};

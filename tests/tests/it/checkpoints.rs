@@ -186,7 +186,7 @@ fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
         _ => {}
     });
     let report = report.expect("the run ends");
-    let Outcome::Failed { reason } = &report.adapters[0].outcome else {
+    let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
         panic!("{:?}", report.adapters[0].outcome)
     };
     assert_eq!(reason, "what it has learnt could not be saved");

@@ -185,7 +185,7 @@ fn a_diverging_task_fails_at_its_own_step_and_alone() {
     assert!(reason.contains("`train.weight_decay` 10000.0"), "{reason}");
     let report = &beside.report.adapters[1];
     assert_eq!(report.steps, wild_steps.len());
-    assert!(matches!(&report.outcome, Outcome::Failed { reason: told } if told == reason));
+    assert!(matches!(&report.outcome, Outcome::Failed { reason: told, .. } if told == reason));
     let of_wild = |event: &Event| match event {
         Event::Step { adapter, .. } | Event::Checkpoint { adapter, .. } => adapter == "wild",
         _ => false,

@@ -66,7 +66,7 @@ fn an_adapter_that_no_training_reaches_fails() {
     let [attention, mlp] = &run.report.adapters[..] else {
         panic!("{:?}", run.report.adapters);
     };
-    let Outcome::Failed { reason } = &attention.outcome else {
+    let Outcome::Failed { reason, .. } = &attention.outcome else {
         panic!("{:?}", attention.outcome);
     };
     assert!(reason.contains("no training reaches"), "{reason}");
@@ -116,7 +116,7 @@ fn settings_that_keep_an_adapter_from_learning_are_named() {
     ];
     let run = train(|output_dir| fixture.config(&adapters, output_dir));
     let told = run.report.adapters.iter().map(|adapter| {
-        let Outcome::Failed { reason } = &adapter.outcome else {
+        let Outcome::Failed { reason, .. } = &adapter.outcome else {
             panic!("{}: {:?}", adapter.name, adapter.outcome);
         };
         let mut reason = reason.clone();
@@ -178,7 +178,7 @@ fn an_adapter_that_no_training_reaches_fails_after_a_restart() {
     let run = Run::resume(config(), &[device()], saved).expect("the run goes on");
     let report = run.train(&AtomicBool::new(false), &mut |_| {});
     let report = report.expect("the run ends");
-    let Outcome::Failed { reason } = &report.adapters[0].outcome else {
+    let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
         panic!("{:?}", report.adapters[0].outcome);
     };
     assert!(reason.contains("no training reaches"), "{reason}");

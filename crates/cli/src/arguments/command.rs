@@ -51,7 +51,7 @@ pub(crate) struct OutputArguments {
 pub(crate) enum Command {
     /// Write a starter configuration with small datasets and a tiny model.
     Init(InitArguments),
-    /// Check a configuration, its model, tokenizer, data and directories. Needs no device.
+    /// Check a configuration, its model, tokenizer, data, plan and directories. Needs no device.
     Check(CheckArguments),
     /// Estimate a run's memory, grouping, stage balance and idle time. Needs no device.
     Plan(PlanArguments),

@@ -8,11 +8,14 @@ use std::{
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, cost::AdapterRanks, parameter_shapes};
-use loraloom_trainer::{odd_beginning, odd_rank, odd_settings, odd_sweeps, targets, total_steps};
+use loraloom_trainer::{
+    Plan, Speeds, TO_FIT, odd_beginning, odd_rank, odd_settings, odd_sweeps, targets, total_steps,
+};
 
-use super::{config::options, report::Report};
+use super::{config::options, plan, report::Report};
 use crate::{
-    arguments::CheckArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
+    arguments::CheckArguments, device, exit::Exit, failure::Failure, printer::Printer,
+    run_directory,
 };
 
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -42,6 +45,18 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
         let described = describe_adapter(adapter, &config.model, model.as_ref());
         for warning in report.checked(&name, described)?.into_iter().flatten() {
             report.warn("config", warning, None)?;
+        }
+    }
+    if report.passes() {
+        // A run has each thing in memory once.
+        drop(tokenizer);
+        let tight = report.checked("plan", describe_plan(&config))?;
+        for (name, reason) in tight.into_iter().flatten() {
+            report.warn(
+                "plan",
+                format!("{name} may not fit: {reason}"),
+                Some(TO_FIT),
+            )?;
         }
     }
     let output = &config.output_dir;
@@ -221,4 +236,21 @@ fn describe_adapter(
     let modules = lora.target_modules.iter().map(|module| module.name());
     let modules = modules.collect::<Vec<_>>().join(", ");
     Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
+}
+
+/// Plans the run, from files alone. Returns how many train at first, and those of them that may not fit.
+fn describe_plan(config: &RunConfig) -> anyhow::Result<(String, BTreeMap<String, String>)> {
+    let mut config = config.clone();
+    device::take_auto_for_the_cpu(&mut config);
+    let plan = Plan::prepare(&config, Speeds::default())?;
+    if let Some(refused) = plan::refusal(&plan) {
+        return Err(refused.into());
+    }
+    let waiting = match plan.waiting.len() {
+        0 => String::new(),
+        waiting => format!("; that wait: {waiting}"),
+    };
+    let training: usize = plan.groups.iter().map(|group| group.adapters.len()).sum();
+    let found = format!("adapters that train at first: {training}{waiting}");
+    Ok((found, plan.may_not_fit))
 }

@@ -2,14 +2,22 @@
 
 use std::{fmt::Write, fs};
 
-use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds};
+use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds, TO_FIT};
 
 use super::config;
-use crate::{arguments::PlanArguments, exit::Exit, failure, printer::Printer, table};
+use crate::{
+    arguments::PlanArguments,
+    device,
+    exit::Exit,
+    failure::{self, Failure},
+    printer::Printer,
+    table,
+};
 
 pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let options = config::options(&arguments.config);
-    let config = config::load(&options, &arguments.config, printer)?;
+    let mut config = config::load(&options, &arguments.config, printer)?;
+    device::take_auto_for_the_cpu(&mut config);
     let speeds = Speeds {
         tflops: arguments.tflops,
         link_bytes_per_second: arguments.link_gbits.map(|gigabits| gigabits * 1e9 / 8.0),
@@ -25,11 +33,17 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
     } else {
         printer.data(&text(&plan, arguments.link_gbits))?;
     }
-    Ok(if plan.refused.is_empty() {
-        Exit::Success
-    } else {
-        Exit::Memory
-    })
+    match refusal(&plan) {
+        Some(failure) => Err(failure.into()),
+        None => Ok(Exit::Success),
+    }
+}
+
+/// The failure of a run of which adapters are refused: it names the first of them.
+pub(super) fn refusal(plan: &Plan) -> Option<Failure> {
+    let first = plan.refused.first()?;
+    let reason = plan.waiting_reasons.get(first).map_or("", String::as_str);
+    Some(Failure::new(Exit::Memory, reason).hint(TO_FIT))
 }
 
 fn text(plan: &Plan, link_gbits: Option<f64>) -> String {
@@ -136,6 +150,9 @@ fn groups(plan: &Plan) -> String {
     for name in &plan.waiting {
         let reason = plan.waiting_reasons.get(name).map_or("", String::as_str);
         let _ = writeln!(text, "waiting: {name}: {reason}");
+    }
+    for (name, reason) in &plan.may_not_fit {
+        let _ = writeln!(text, "may not fit: {name}: {reason}");
     }
     text
 }

@@ -89,11 +89,16 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// True if nothing has failed.
+    pub(super) fn passes(&self) -> bool {
+        self.exit == Exit::Success
+    }
+
     /// Prints the rest and returns the exit code.
     pub(super) fn finish(self) -> anyhow::Result<Exit> {
         if self.json {
             let written = self.printer.json(&Written {
-                ok: self.exit == Exit::Success,
+                ok: self.passes(),
                 checks: &self.findings,
             });
             failure::unless_unread(written)?;

@@ -2,11 +2,11 @@
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
-use loraloom_trainer::{Outcome, Signals};
+use loraloom_trainer::Signals;
 
 use super::{config::refuse_unused, stages};
 use crate::{
-    arguments::ServeArguments, exit::Exit, interrupt, printer::Printer, progress::Progress,
+    arguments::ServeArguments, exit::Exit, failure, interrupt, printer::Printer, progress::Progress,
 };
 
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -49,20 +49,11 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let mut progress = Progress::new(printer, &[]);
     let drain = arguments.drain;
     let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
-    progress.finish();
+    let told = progress.finish();
     let report = report?;
-    let mut failed = false;
-    for adapter in &report.adapters {
-        if let Outcome::Failed { reason } = &adapter.outcome {
-            let name = &adapter.name;
-            printer.note(&format!("{name} is not trained to its end: {reason}"));
-            failed = true;
-        }
-    }
-    Ok(if report.interrupted {
-        Exit::Interrupted
-    } else if failed && arguments.drain {
-        Exit::Failed
+    failure::report_adapters(printer, &report, &told);
+    Ok(if report.interrupted || arguments.drain {
+        failure::exit_of_run(&report)
     } else {
         Exit::Success
     })

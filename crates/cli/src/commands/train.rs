@@ -1,11 +1,9 @@
 //! `train CONFIG`: trains every adapter.
 
-use std::{error::Error, path::Path};
+use std::{collections::BTreeSet, error::Error, path::Path};
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{
-    AdapterReport, CONFIG_FILE, Event, Outcome, Run, RunReport, SavedRun, Signals, TrainerError,
-};
+use loraloom_trainer::{CONFIG_FILE, Event, Run, RunReport, SavedRun, Signals, TrainerError};
 
 use super::{config, stages};
 use crate::{
@@ -35,7 +33,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
             checked => checked?,
         }
         if let Some(mut report) = saved.report(&config) {
-            printer.warnings(saved.warnings());
+            let lost = saved.lost_adapters();
+            let warnings = saved.warnings().iter();
+            let warnings = warnings.filter(|warning| !lost.contains(warning));
+            warnings.for_each(|warning| printer.warning(warning));
             let run = config.output_dir.display();
             printer.note(&format!(
                 "the run in {run} is complete: nothing is left to train"
@@ -45,8 +46,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
                 adapter.samples.truncate(shown);
             }
             print(&report, &arguments, false, printer)?;
-            return Ok(if saved.lost_adapters().is_empty() {
-                exit(&report)
+            failure::report_adapters(printer, &report, &BTreeSet::new());
+            lost.iter().for_each(|lost| printer.error(lost));
+            return Ok(if lost.is_empty() {
+                failure::exit_of_run(&report)
             } else {
                 Exit::Data
             });
@@ -85,10 +88,11 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         }
         progress.show(event);
     });
-    progress.finish();
+    let told = progress.finish();
     let report = report?;
 
     print(&report, &arguments, arguments.samples.is_none(), printer)?;
+    failure::report_adapters(printer, &report, &told);
     let mut adapters = report.adapters.iter();
     if report.interrupted {
         printer.hint_way_back();
@@ -98,7 +102,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
             "try: loraloom generate --run {directory} --compare-base PROMPT"
         ));
     }
-    Ok(exit(&report))
+    Ok(failure::exit_of_run(&report))
 }
 
 /// The named configuration, or the one in a named run directory.
@@ -180,15 +184,4 @@ fn print_all(
         printer.data(&format!("\n{samples}"))?;
     }
     Ok(())
-}
-
-fn exit(report: &RunReport) -> Exit {
-    let failed = |adapter: &AdapterReport| matches!(adapter.outcome, Outcome::Failed { .. });
-    if report.interrupted {
-        Exit::Interrupted
-    } else if report.adapters.iter().any(failed) {
-        Exit::Failed
-    } else {
-        Exit::Success
-    }
 }

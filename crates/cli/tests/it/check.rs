@@ -17,6 +17,7 @@ fn a_good_configuration_passes() {
         "tokenizer:",
         "dataset shout:",
         "adapter shout-r4:",
+        "plan: adapters that train at first: 6",
         "output_dir:",
     ] {
         assert!(run.stdout.contains(name), "{name} in {}", run.stdout);

@@ -229,22 +229,95 @@ fn tasks_that_do_not_fit_wait_and_it_says_why() {
     );
     let first = names(&with(limit));
     assert!(first.contains(&waits.to_owned()), "{first:?}");
+}
 
-    // Nobody fits beside weights that do not.
-    let limit = format!("scheduler.memory_limit={}B", weights / 2);
-    for command in ["plan", "train"] {
-        let nobody = here.run(&[
-            command,
-            "three.yaml",
-            "--set",
-            "device=cpu",
-            "--set",
-            &limit,
-        ]);
-        assert_eq!(nobody.code, 4, "{command}: {}", nobody.all());
-        for said in ["even alone: cpu needs", "hint: lower `train.batch_size`"] {
-            assert!(nobody.stderr.contains(said), "{command}: {}", nobody.all());
+/// Beside weights that do not fit, and beside weights that leave no room for anything else.
+#[test]
+fn check_plan_and_train_refuse_the_same_adapter_in_the_same_words() {
+    let here = workspace();
+    let weights = sum(&plan(&here, &["--set", "device=cpu"]), "weight_bytes");
+    for limit in [1 << 20, weights / 2, weights + 1000] {
+        let limit = format!("scheduler.memory_limit={limit}B");
+        for device in ["cpu", "auto"] {
+            let device = format!("device={device}");
+            for command in ["check", "plan", "train"] {
+                let run = here.run(&[command, "three.yaml", "--set", &device, "--set", &limit]);
+                assert_eq!(run.code, 4, "{command} {limit}: {}", run.all());
+                for said in [
+                    "`shout-r2` cannot train here even alone: cpu needs at least ",
+                    " MiB whoever trains) of ",
+                    "hint: lower `train.batch_size`",
+                ] {
+                    assert!(run.all().contains(said), "{command} {limit}: {}", run.all());
+                }
+            }
         }
+    }
+    assert!(!here.path("runs").exists(), "a run was begun");
+}
+
+/// How little is needed shows only as it trains.
+#[test]
+fn what_may_not_fit_is_tried_and_said_to_be_so() {
+    let here = workspace();
+    let (head, _) = THREE.split_once("  - {name: number-r4").unwrap();
+    let unused = "  number: {path: data/number.jsonl}\n";
+    here.write("three.yaml", head.replace(unused, ""));
+    let weights = sum(&plan(&here, &["--set", "device=cpu"]), "weight_bytes");
+    let limit = format!("scheduler.memory_limit={}B", weights + 1_200_000);
+    let settings = ["--set", "device=cpu", "--set", &limit];
+    let tight = plan(&here, &settings);
+    assert_eq!(
+        tight["groups"][0]["adapters"],
+        serde_json::json!(["shout-r2"])
+    );
+    let reason = tight["may_not_fit"]["shout-r2"].as_str().unwrap();
+    assert!(reason.contains(" margin) of 5."), "{reason}");
+    let said = format!("plan: shout-r2 may not fit: {reason}");
+    let check = here.run(&[&["check", "three.yaml"], &settings[..]].concat());
+    assert_eq!(check.code, 0, "{}", check.all());
+    assert!(check.stdout.contains(&said), "{}", check.stdout);
+    let train = here.run(&[&["train", "three.yaml", "--quiet"], &settings[..]].concat());
+    assert_eq!(train.code, 4, "{}", train.all());
+    let lines: Vec<&str> = train.stderr.lines().collect();
+    let begin = "error: shout-r2 failed at step 1: does not fit even alone and row by row: out of memory: \
+                 the stage of layers 0..4 took ";
+    assert!(
+        lines[0].starts_with(begin) && lines[0].contains(" MiB of 5."),
+        "{}",
+        train.stderr
+    );
+    assert!(
+        lines[1].starts_with("hint: lower `train.batch_size`"),
+        "{}",
+        train.stderr
+    );
+    assert_eq!(lines.len(), 2, "{}", train.stderr);
+}
+
+/// Memory for rows that there are not would keep neighbours waiting.
+#[test]
+fn a_step_is_planned_with_the_rows_that_there_are() {
+    let here = workspace();
+    let rows = fs::read_to_string(here.path("data/shout.jsonl")).unwrap();
+    let few: Vec<&str> = rows.lines().take(6).collect();
+    for name in ["shout", "number"] {
+        here.write(&format!("data/{name}.jsonl"), few.join("\n"));
+    }
+    for microbatches in ["1", "2"] {
+        let with = |batch_size: &str| {
+            let settings = [
+                "device=cpu".to_owned(),
+                "scheduler.memory_limit=1GiB".to_owned(),
+                format!("pipeline.microbatches={microbatches}"),
+                format!("defaults.train.batch_size={batch_size}"),
+            ];
+            let settings = settings.iter().map(|setting| ["--set", setting]);
+            plan(&here, settings.collect::<Vec<_>>().as_flattened())
+        };
+        let planned = with("6");
+        assert_eq!(planned["waiting"], serde_json::json!([]));
+        assert_eq!(with("1000000"), planned);
     }
 }
 
@@ -263,9 +336,14 @@ fn a_plan_with_an_adapter_that_never_fits_ends_as_the_run_would() {
     let found = run.json();
     assert_eq!(found["refused"], serde_json::json!(["large"]));
     assert_eq!(found["groups"][0]["adapters"].as_array().unwrap().len(), 3);
-    let run = here.run(&[&["train"], &arguments[..]].concat());
-    assert_eq!(run.code, 4, "{}", run.all());
-    assert!(run.stderr.contains("large"), "{}", run.all());
+    for command in ["plan", "train"] {
+        let run = here.run(&[&[command, "--quiet"], &arguments[..]].concat());
+        assert_eq!(run.code, 4, "{}", run.all());
+        let refused = "error: `large` cannot train here even alone: cpu needs at least ";
+        assert!(run.stderr.starts_with(refused), "{}", run.all());
+        let hint = "\nhint: lower `train.batch_size`";
+        assert!(run.stderr.contains(hint), "{}", run.all());
+    }
 }
 
 #[test]

@@ -213,6 +213,13 @@ fn an_adapter_that_diverges_fails_alone() {
     );
     assert_eq!(run.code, 1, "{}", run.all());
     assert!(run.stdout.contains("shout-r2 failed: "), "{}", run.stdout);
+    let told = run.stderr.matches("error: shout-r2 failed at step 2: ");
+    assert_eq!(told.count(), 1, "{}", run.stderr);
+    // Also of a run that has ended, and quiet.
+    let again = here.run(&["train", "--resume", "run", "--quiet", "--json"]);
+    assert_eq!(again.code, 1, "{}", again.all());
+    let begin = "error: shout-r2 is not trained to its end: ";
+    assert!(again.stderr.starts_with(begin), "{}", again.stderr);
     let saved = here.path("run/adapters/number-r4/last/adapter_model.safetensors");
     assert!(saved.exists());
 }

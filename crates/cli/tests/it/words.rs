@@ -93,11 +93,11 @@ fn an_adapter_that_is_gone_or_cut_off_is_not_reported_as_fine() {
     let weights = here.path("run/adapters/shout-r2/last/adapter_model.safetensors");
     let whole = fs::read(&weights).unwrap();
     let resumed = |code| {
-        let run = here.run(&["train", "--resume", "run"]);
+        let run = here.run(&["train", "--resume", "run", "--quiet"]);
         assert_eq!(run.code, code, "{}", run.all());
         run.stderr
     };
-    let lost = "warning: adapter shout-r2 is lost: ";
+    let lost = "error: adapter shout-r2 is lost: ";
     assert!(!resumed(0).contains(lost));
     fs::write(&weights, &whole[..whole.len() - 1]).unwrap();
     assert!(resumed(3).contains(lost));

@@ -44,6 +44,22 @@ pub fn most_bytes_per_token(
     bytes.kept + bytes.computed_again
 }
 
+/// Bytes of one token over all layers that no micro-batch does without, if the lowest layer is adapted: with
+/// elements of so many bytes, and nothing that depends on the adapter.
+pub fn least_bytes_per_token(
+    model: &LlamaConfig,
+    element_bytes: usize,
+    gradient_checkpointing: bool,
+) -> usize {
+    let storage = ActivationStorage {
+        element_bytes,
+        gradient_checkpointing,
+        dropout_masks: false,
+    };
+    let bytes = bytes_per_token(model, &(0..model.num_hidden_layers), |_| [0; 7], storage);
+    bytes.kept + bytes.computed_again
+}
+
 /// Bytes of one token on a stage with these layers. `ranks` gives, by layer and projection, the largest
 /// rank in the micro-batch; 0 without an adapter.
 pub fn bytes_per_token(

@@ -66,6 +66,7 @@ mod tests {
             tokens: 10,
             squared_tokens: 40,
             adapter_bytes: 7,
+            certain_bytes: 0,
         };
         assert_eq!(b.bytes(load).to_bits(), 140_f64.to_bits());
     }

@@ -66,6 +66,7 @@ impl DeviceMemory {
         Shortage {
             device: self.name.clone(),
             estimate: self.estimate(load),
+            fixed_bytes: self.fixed_bytes,
             limit_bytes: self.limit_bytes,
         }
     }
@@ -82,7 +83,9 @@ impl DeviceMemory {
 
     /// The prediction for `load`.
     pub fn estimate(&self, load: Load) -> Estimate {
-        self.model.estimate(load, self.exact_bytes(load))
+        let exact = self.exact_bytes(load);
+        let certain = exact.saturating_add(self.share_of(load.certain_bytes));
+        self.model.estimate(load, exact).of_at_least(certain)
     }
 
     /// Learns from an iteration; `load` has its real tokens, not their upper bounds.
@@ -115,8 +118,13 @@ impl DeviceMemory {
     /// Bytes that are known and not predicted: the fixed ones, and this device's part of adapters with their
     /// gradients and moments.
     pub fn exact_bytes(&self, load: Load) -> u64 {
-        let adapters = (load.adapter_bytes as f64 * self.adapter_share).ceil();
-        self.fixed_bytes.saturating_add(adapters as u64)
+        self.fixed_bytes
+            .saturating_add(self.share_of(load.adapter_bytes))
+    }
+
+    /// This device's part of bytes over the whole model.
+    fn share_of(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.adapter_share).ceil() as u64
     }
 
     /// Its name.
@@ -175,20 +183,22 @@ pub struct Shortage {
     pub device: String,
     /// The prediction for the load.
     pub estimate: Estimate,
+    /// Bytes of it that are in use whoever trains.
+    pub fixed_bytes: u64,
     /// Bytes that may be used.
     pub limit_bytes: u64,
 }
 
 impl Shortage {
-    /// True if no measurement could change it: the known bytes are too many, or memory ran out for such a
-    /// load.
+    /// True if no measurement could change it: the known or certain bytes are too many, or memory ran out for
+    /// such a load.
     pub fn is_certain(&self) -> bool {
         self.estimate.least_bytes > self.limit_bytes
     }
 }
 
 /// "cuda:0 needs 9.1 GiB (8.2 GiB expected + 0.9 GiB margin) of 8.0 GiB", or, if it is certain, "cuda:0
-/// needs at least 8.2 GiB of 8.0 GiB".
+/// needs at least 8.2 GiB (7.5 GiB whoever trains) of 8.0 GiB".
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Estimate {
@@ -203,9 +213,10 @@ impl fmt::Display for Shortage {
             let scale = Scale::that_tells_apart(least_bytes, limit);
             return write!(
                 f,
-                "{device} needs at least {} of {}",
+                "{device} needs at least {} ({} whoever trains) of {}",
                 scale.write(least_bytes),
-                scale.write(limit)
+                scale.write_small(self.fixed_bytes),
+                scale.write_small(limit)
             );
         }
         let scale = Scale::that_tells_apart(bound_bytes, limit);
@@ -215,7 +226,7 @@ impl fmt::Display for Shortage {
             scale.write(bound_bytes),
             scale.write(expected_bytes),
             scale.write_rest(bound_bytes, expected_bytes),
-            scale.write(limit),
+            scale.write_small(limit),
         )
     }
 }

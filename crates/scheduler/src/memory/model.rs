@@ -42,13 +42,25 @@ pub struct Measurement {
 pub struct Estimate {
     /// Known and not predicted: backbone, adapters, gradients, moments.
     pub exact_bytes: u64,
-    /// Bytes that it takes for certain: the known ones, those that were too few for a load no larger, or the
-    /// load's share of those that were too few for a larger one.
+    /// Bytes that it takes for certain: the known ones and the certain ones of the load, those that were too few
+    /// for a load no larger, or the load's share of those that were too few for a larger one.
     pub least_bytes: u64,
     /// Expected bytes.
     pub expected_bytes: u64,
     /// Bytes that it should not exceed, for admission; at least `expected_bytes`.
     pub bound_bytes: u64,
+}
+
+impl Estimate {
+    /// The same, where so many bytes are certain.
+    pub(super) fn of_at_least(self, certain_bytes: u64) -> Self {
+        Self {
+            least_bytes: self.least_bytes.max(certain_bytes),
+            expected_bytes: self.expected_bytes.max(certain_bytes),
+            bound_bytes: self.bound_bytes.max(certain_bytes),
+            ..self
+        }
+    }
 }
 
 /// Bytes that a load took, or that were too few for it, beside the exact bytes.
@@ -287,6 +299,7 @@ impl Fit {
         let within = self.reach.is_some_and(|reach| {
             reach.covers(Load {
                 adapter_bytes: 0,
+                certain_bytes: 0,
                 ..load
             })
         });
@@ -320,6 +333,7 @@ fn fit(rows: &[Row]) -> Option<Fit> {
             tokens: most(|load| load.tokens),
             squared_tokens: most(|load| load.squared_tokens),
             adapter_bytes: 0,
+            certain_bytes: 0,
         }),
     })
 }

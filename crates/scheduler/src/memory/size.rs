@@ -9,6 +9,9 @@ const UNITS: [(&str, f64); 4] = [
 /// Most decimals of a size; a GiB then shows single bytes.
 const MOST_DECIMALS: usize = 9;
 
+/// A size of fewer units of the last digit is written in a smaller unit.
+const FEWEST_STEPS: u64 = 10;
+
 /// One unit and precision for sizes that are compared with each other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
@@ -47,6 +50,12 @@ impl Scale {
         self.write_steps(self.steps(bytes))
     }
 
+    /// The size, rounded; of one too small for this unit, in its own.
+    pub(super) fn write_small(self, bytes: u64) -> String {
+        let fits = bytes == 0 || self.steps(bytes) >= FEWEST_STEPS;
+        if fits { self } else { Self::of(bytes) }.write(bytes)
+    }
+
     /// `whole - part`, rounded such that the three written sizes add up.
     pub(super) fn write_rest(self, whole: u64, part: u64) -> String {
         self.write_steps(self.steps(whole).saturating_sub(self.steps(part)))
@@ -68,9 +77,15 @@ impl Scale {
     }
 }
 
+/// Two sizes for people, with enough decimals to show that they differ.
+pub fn compared_sizes(one: u64, other: u64) -> [String; 2] {
+    let scale = Scale::that_tells_apart(one, other);
+    [one, other].map(|bytes| scale.write_small(bytes))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Scale;
+    use super::{Scale, compared_sizes};
 
     #[test]
     fn sizes_that_differ_look_different() {
@@ -80,6 +95,14 @@ mod tests {
         assert_eq!(write(limit + (20 << 20)), "8.02 GiB");
         assert_eq!(write(limit + 1), "8.000000001 GiB");
         assert_eq!(write(limit), "8.0 GiB");
+        for (other, expected) in [
+            (limit + 1, ["8.000000000 GiB", "8.000000001 GiB"]),
+            (limit, ["8.0 GiB", "8.0 GiB"]),
+            (1 << 20, ["8.0 GiB", "1.0 MiB"]),
+            (0, ["8.0 GiB", "0.0 GiB"]),
+        ] {
+            assert_eq!(compared_sizes(limit, other), expected);
+        }
     }
 
     #[test]

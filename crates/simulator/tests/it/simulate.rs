@@ -173,6 +173,7 @@ fn of_tenants(arrivals: &[(&str, u64)]) -> Simulation {
                 tokens: 10_000,
                 squared_tokens: 10_000_000,
                 adapter_bytes: 0,
+                certain_bytes: 0,
             },
         },
     };

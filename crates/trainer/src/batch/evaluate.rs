@@ -4,15 +4,15 @@ use loraloom_pipeline::Pipeline;
 use super::assemble::{TaskRows, assemble};
 use crate::{error::Result, tasks::Place};
 
-/// Token-normalised cross-entropy of one adapter over `rows`, without dropout.
+/// Token-normalised cross-entropy of one adapter over `rows`, so many of them at once, without dropout.
 pub(crate) fn evaluate(
     pipeline: &Pipeline,
     rows: &[Sample],
     place: Place,
-    (batch_size, max_seq_len): (usize, usize),
+    (rows_at_once, max_seq_len): (usize, usize),
 ) -> Result<f64> {
     let (mut sum, mut count) = (0.0, 0);
-    for samples in rows.chunks(batch_size) {
+    for samples in rows.chunks(rows_at_once) {
         let part = TaskRows {
             slot: place.slot,
             samples: samples.iter().collect(),

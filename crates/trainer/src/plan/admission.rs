@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
-use loraloom_model::{LlamaConfig, cost::frozen_parameters};
+use loraloom_model::cost::frozen_parameters;
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
 
@@ -14,8 +14,7 @@ use super::{
 use crate::scheduling::{DeviceRoom, HOST_PAGE_BYTES, POOL_PAGE_BYTES, allowed, scheduler, shares};
 
 impl<'a> Groups<'a> {
-    /// The first decision of the run's scheduler, with these layers on the stages and weights of elements
-    /// of so many bytes.
+    /// The first decision of the run's scheduler, with these layers on the stages.
     ///
     /// # Errors
     /// [`SchedulerError::NeverFits`] if no task fits even alone; errors of the scheduler's settings.
@@ -23,10 +22,10 @@ impl<'a> Groups<'a> {
         config: &'a RunConfig,
         gathered: &'a Gathered,
         layers: &[StageLayers],
-        element_bytes: usize,
     ) -> Result<Self, SchedulerError> {
-        let budgets = budgets(config, &gathered.model, layers, element_bytes)?;
-        let mut scheduler = scheduler(&config.scheduler, config.pipeline.groups(), budgets)?;
+        let memory = budgets(config, gathered, layers)?;
+        let groups = config.pipeline.groups();
+        let mut scheduler = scheduler(&config.scheduler, groups, memory.clone())?;
         let mut refused: Vec<(&TaskPlan, SchedulerError)> = Vec::new();
         for task in &gathered.tasks {
             match scheduler.submit(task.described.clone(), 0.0) {
@@ -45,11 +44,19 @@ impl<'a> Groups<'a> {
             tasks.push(group.collect());
         }
         tasks.retain(|group| !group.is_empty());
-        if tasks.is_empty()
-            && let Some((_, error)) = refused.pop()
-        {
-            return Err(error);
+        if tasks.is_empty() && !refused.is_empty() {
+            // A run is refused for the first of them.
+            return Err(refused.swap_remove(0).1);
         }
+        let tight = tasks.iter().flatten().filter_map(|task| {
+            let fits = |memory: &DeviceMemory| memory.fits(task.described.load).err();
+            let shortage = memory.iter().find_map(fits)?;
+            Some((
+                *task,
+                format!("{shortage}; a run tries it, with smaller micro-batches if need be"),
+            ))
+        });
+        let tight = tight.collect();
         let mut waiting = Vec::new();
         for task in &gathered.tasks {
             let id = task.described.id;
@@ -67,6 +74,7 @@ impl<'a> Groups<'a> {
             config,
             tasks,
             waiting,
+            tight,
             refused: refused.into_iter().map(|(task, _)| task).collect(),
         })
     }
@@ -76,10 +84,10 @@ impl<'a> Groups<'a> {
 /// only on the CPU, because no device is opened.
 fn budgets(
     config: &RunConfig,
-    model: &LlamaConfig,
+    gathered: &Gathered,
     layers: &[StageLayers],
-    element_bytes: usize,
 ) -> Result<Vec<DeviceMemory>, SchedulerError> {
+    let model = &gathered.model;
     let mut devices: BTreeMap<String, (DeviceChoice, Vec<StageLayers>)> = BTreeMap::new();
     for (stage, layers) in config.pipeline.stages.iter().zip(layers) {
         if let StageLocation::Device(device) = stage {
@@ -90,9 +98,13 @@ fn budgets(
     }
     let mut budgets = Vec::new();
     for (name, (device, layers)) in devices {
-        let (has, page_bytes) = match device {
-            DeviceChoice::Cpu => (HostMemory::installed(), HOST_PAGE_BYTES),
-            _ => (None, POOL_PAGE_BYTES),
+        let (has, read_bytes, page_bytes) = match device {
+            DeviceChoice::Cpu => (
+                HostMemory::installed(),
+                gathered.read_bytes,
+                HOST_PAGE_BYTES,
+            ),
+            _ => (None, 0, POOL_PAGE_BYTES),
         };
         let Some(limit) = allowed(config.scheduler.memory_limit, has) else {
             continue;
@@ -104,7 +116,7 @@ fn budgets(
         let room = DeviceRoom {
             device: name,
             limit_bytes: limit,
-            fixed_bytes: (weights.sum::<usize>() * element_bytes) as u64,
+            fixed_bytes: (weights.sum::<usize>() * gathered.dtype.size()) as u64 + read_bytes,
             adapter_share,
             bytes_per_token,
             page_bytes,

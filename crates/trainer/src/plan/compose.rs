@@ -1,5 +1,7 @@
 //! From what is known of model and tasks to the plan: no files, no devices.
 
+use std::collections::BTreeMap;
+
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, frozen_parameters};
 use loraloom_pipeline::{
@@ -8,8 +10,8 @@ use loraloom_pipeline::{
 };
 
 use super::{
-    Plan, PlannedLink, PlannedStage, Speeds, dtype,
-    gather::Gathered,
+    Plan, PlannedLink, PlannedStage, Speeds,
+    gather::{Gathered, TaskPlan},
     groups::{Groups, partitioned},
     notes,
     predict::{Pipeline, Prediction, most_held, steady_bubble},
@@ -32,7 +34,7 @@ fn keeps_masks(config: &RunConfig) -> bool {
 
 pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -> Result<Plan> {
     let pipeline = &config.pipeline;
-    let (dtype, dtype_note) = dtype::planned(config.dtype, pipeline, gathered.stored);
+    let dtype = gathered.dtype;
     let storage = ActivationStorage {
         element_bytes: dtype.size(),
         gradient_checkpointing: config.gradient_checkpointing,
@@ -40,15 +42,14 @@ pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -
     };
     let partitions = partitioned(config, &gathered.model)?;
     let layers = partitions.stages();
-    let groups = Groups::new(config, gathered, &layers, dtype.size())?;
+    let groups = Groups::new(config, gathered, &layers)?;
     let microbatches = groups.microbatches();
     let row_bytes = (gathered.model.d_model * dtype.size()) as f64;
     let planned = pipeline_of(config, &groups, &layers, row_bytes);
     let prediction = planned.predict(speeds)?;
     let step_bytes = planned.step_bytes;
 
-    let sizes = (layers.as_slice(), dtype.size());
-    let better = better_warmup(config, gathered, speeds, sizes, &prediction)?;
+    let better = better_warmup(config, gathered, speeds, &layers, &prediction)?;
     let simulated = &prediction.long.stages;
     let stages = stages(config, &groups, storage, &layers, simulated);
     let per_microbatch = step_bytes.iter().zip(&microbatches);
@@ -60,7 +61,7 @@ pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -
         estimated_bytes_per_iteration: 2.0 * step_bytes.iter().sum::<f64>(),
     });
     let column = prediction.drawn.makespan / CHART_COLUMNS;
-    let mut notes = Vec::from_iter(dtype_note);
+    let mut notes = Vec::from_iter(gathered.dtype_note.clone());
     notes.extend(notes::notes(
         speeds,
         layers.len(),
@@ -86,11 +87,8 @@ pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -
             .iter()
             .map(|task| task.name.clone())
             .collect(),
-        waiting_reasons: groups
-            .waiting
-            .iter()
-            .map(|(task, reason)| (task.name.clone(), reason.clone()))
-            .collect(),
+        waiting_reasons: reasons(&groups.waiting),
+        may_not_fit: reasons(&groups.tight),
         links: links.collect(),
         bubble: prediction.bubble,
         estimated_seconds_per_iteration: speeds.tflops.map(|_| prediction.seconds_per_iteration),
@@ -103,6 +101,14 @@ pub(super) fn compose(config: &RunConfig, gathered: &Gathered, speeds: Speeds) -
         warnings: gathered.warnings.clone(),
         chart: prediction.drawn,
     })
+}
+
+/// Reasons by the name of the task.
+fn reasons(tasks: &[(&TaskPlan, String)]) -> BTreeMap<String, String> {
+    let reasons = tasks.iter();
+    reasons
+        .map(|(task, reason)| (task.name.clone(), reason.clone()))
+        .collect()
 }
 
 /// What is to be simulated.
@@ -129,10 +135,10 @@ fn better_warmup(
     config: &RunConfig,
     gathered: &Gathered,
     speeds: Speeds,
-    (layers, element_bytes): (&[StageLayers], usize),
+    layers: &[StageLayers],
     planned: &Prediction,
 ) -> Result<Option<String>> {
-    let row_bytes = (gathered.model.d_model * element_bytes) as f64;
+    let row_bytes = (gathered.model.d_model * gathered.dtype.size()) as f64;
     let known = speeds.tflops.is_some() && speeds.link_bytes_per_second.is_some();
     if !known || config.pipeline.stages.len() < 2 {
         return Ok(None);
@@ -142,7 +148,7 @@ fn better_warmup(
     for extra in 0..=MOST_TRIED {
         let mut other = config.clone();
         other.pipeline.extra_warmup = extra;
-        let groups = Groups::new(&other, gathered, layers, element_bytes)?;
+        let groups = Groups::new(&other, gathered, layers)?;
         let prediction = pipeline_of(&other, &groups, layers, row_bytes).predict(speeds)?;
         if prediction.seconds_per_iteration < best.1 * WORTH {
             best = (extra, prediction.seconds_per_iteration);

@@ -4,10 +4,16 @@ use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
 use loraloom_model::{Checkpoint, LlamaConfig, TensorDtype, cost::AdapterRanks};
+use loraloom_pipeline::HostMemory;
 use loraloom_scheduler::Task;
 
 use super::{Plan, Speeds, compose::compose, workload::Workload};
-use crate::{adapter::targets, error::Result, tasks::TaskFactory};
+use crate::{
+    adapter::targets,
+    error::Result,
+    stages::planned_dtype,
+    tasks::{RunShape, TaskFactory},
+};
 
 /// What is known of one adapter's training.
 #[derive(Debug, Clone)]
@@ -25,8 +31,12 @@ pub(super) struct TaskPlan {
 #[derive(Debug, Clone)]
 pub(super) struct Gathered {
     pub(super) model: LlamaConfig,
-    /// Type that the weights are stored in, if they agree.
-    pub(super) stored: Option<TensorDtype>,
+    /// Type of frozen weights and activations, and a sentence where it is a guess.
+    pub(super) dtype: TensorDtype,
+    pub(super) dtype_note: Option<String>,
+    /// Bytes that this process has allocated for what it has read, if they are counted: a run has it in memory,
+    /// too.
+    pub(super) read_bytes: u64,
     /// In the order of the configuration.
     pub(super) tasks: Vec<TaskPlan>,
     /// What is odd about them.
@@ -55,25 +65,29 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
         tokenizer: &Tokenizer::load(&config.model)?,
         device: &Device::flex(),
     };
+    let (dtype, dtype_note) = planned_dtype(config.dtype, &config.pipeline, checkpoint.dtype());
+    let run = RunShape::new(&model, config, dtype.size());
     let split = config.pipeline.microbatches;
     let prepared = factory.tasks(config, None)?;
+    let read_bytes = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
     let tasks = prepared.tasks.into_iter().map(|task| {
-        let (train, lora) = (&task.config.train, &task.config.lora);
-        let accumulation = train.gradient_accumulation_steps;
+        let lora = &task.config.lora;
         TaskPlan {
-            load: Workload::of(train.batch_size, accumulation, task.train_rows()),
+            load: Workload::of(&task, split),
             ranks: match &task.initial {
                 Some(adapter) => AdapterRanks::of(adapter),
                 None => AdapterRanks::uniform(lora.r, &targets(lora), &model),
             },
             microbatches: task.microbatches_per_step(split),
-            described: task.described(&model, split),
+            described: task.described(run),
             name: task.config.name,
         }
     });
     let tasks = tasks.collect();
     Ok(Gathered {
-        stored: checkpoint.dtype(),
+        dtype,
+        dtype_note,
+        read_bytes,
         tasks,
         model,
         warnings: prepared.warnings,

@@ -20,7 +20,9 @@ pub(super) struct Groups<'a> {
     pub(super) tasks: Vec<Vec<&'a TaskPlan>>,
     /// Tasks that wait, and why.
     pub(super) waiting: Vec<(&'a TaskPlan, String)>,
-    /// Those of them that no device has room for even alone.
+    /// Tasks that are tried though they may not fit even alone, and why.
+    pub(super) tight: Vec<(&'a TaskPlan, String)>,
+    /// Those that wait and that no device has room for even alone.
     pub(super) refused: Vec<&'a TaskPlan>,
 }
 
@@ -115,8 +117,7 @@ impl<'a> Groups<'a> {
     }
 
     fn most_tokens(&self, group: &[&TaskPlan]) -> usize {
-        let parts = self.config.pipeline.microbatches;
-        group.iter().map(|task| task.load.most_tokens(parts)).sum()
+        group.iter().map(|task| task.load.most_tokens()).sum()
     }
 
     fn of_each<T>(&self, value: impl Fn(&[&'a TaskPlan]) -> T) -> Vec<T> {

@@ -7,7 +7,6 @@
 
 mod admission;
 mod compose;
-mod dtype;
 mod gather;
 mod groups;
 mod notes;

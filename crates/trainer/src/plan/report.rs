@@ -26,6 +26,8 @@ pub struct Plan {
     pub waiting_reasons: BTreeMap<String, String>,
     /// Those of them that do not fit even alone: a run would be refused for them.
     pub refused: Vec<String>,
+    /// Of those that train at first, the ones that may not fit even alone, and why, by name.
+    pub may_not_fit: BTreeMap<String, String>,
     /// By pair of neighbouring stages.
     pub links: Vec<PlannedLink>,
     /// How much of the stages' time is idle.

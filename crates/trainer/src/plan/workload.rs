@@ -1,6 +1,8 @@
 use loraloom_data::Sample;
 use loraloom_model::cost::attention_pairs;
 
+use crate::tasks::Task;
+
 /// What a task computes in a step, averaged over its data.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Workload {
@@ -10,26 +12,26 @@ pub(super) struct Workload {
     targets: usize,
     /// Optimizer steps that take every sample once.
     steps_per_epoch: usize,
-    /// Rows of one batch, before it is cut.
-    batch_size: usize,
+    /// Rows of a micro-batch, at the most.
+    microbatch_rows: usize,
 }
 
 impl Workload {
-    /// The work of `accumulation` batches a step.
-    pub(super) fn of(batch_size: usize, accumulation: usize, samples: &[Sample]) -> Self {
-        let rows = batch_size * accumulation;
+    /// The work of a task whose batches are cut into `split` micro-batches.
+    pub(super) fn of(task: &Task, split: usize) -> Self {
+        let (rows, steps) = (task.microbatch_rows(split), task.steps_per_epoch());
+        Self::new(task.train_rows(), rows, steps)
+    }
+
+    fn new(samples: &[Sample], microbatch_rows: usize, steps_per_epoch: usize) -> Self {
         let mut lengths: Vec<usize> = samples.iter().map(Sample::predicting_len).collect();
         lengths.sort_unstable_by(|left, right| right.cmp(left));
         Self {
             targets: samples.iter().map(Sample::num_targets).sum(),
-            steps_per_epoch: samples.len().div_ceil(rows).max(1),
-            batch_size,
+            steps_per_epoch,
+            microbatch_rows,
             lengths,
         }
-    }
-
-    fn microbatch_rows(&self, parts: usize) -> usize {
-        self.batch_size.div_ceil(parts)
     }
 
     /// Tokens of a step.
@@ -49,10 +51,9 @@ impl Workload {
         self.per_step(self.lengths.iter().map(pairs).sum())
     }
 
-    /// The most tokens of a micro-batch, if each is cut into `parts`: the longest samples, should
-    /// they meet.
-    pub(super) fn most_tokens(&self, parts: usize) -> usize {
-        self.lengths.iter().take(self.microbatch_rows(parts)).sum()
+    /// The most tokens of a micro-batch: the longest samples, should they meet.
+    pub(super) fn most_tokens(&self) -> usize {
+        self.lengths.iter().take(self.microbatch_rows).sum()
     }
 
     fn per_step(&self, of_all: usize) -> f64 {
@@ -80,13 +81,9 @@ mod tests {
     fn a_step_is_the_average_of_an_epoch() {
         // Put through the model: 2, 4, 6, 8 and 10 tokens.
         let samples = [1, 3, 5, 7, 9].map(sample);
-        let load = Workload::of(2, 1, &samples);
+        let load = Workload::new(&samples, 2, 3);
         assert_eq!(load.tokens(), 30.0 / 3.0);
         assert_eq!(load.targets(), 10.0 / 3.0);
-        assert_eq!((load.most_tokens(1), load.most_tokens(2)), (18, 10));
-        assert_eq!(load.most_tokens(9), 10, "a row is not cut");
-        // More rows a step than there are: an epoch a step.
-        let all = Workload::of(2, 4, &samples);
-        assert_eq!(all.tokens(), 30.0);
+        assert_eq!(load.most_tokens(), 18);
     }
 }

@@ -70,11 +70,32 @@ pub enum Outcome {
     Failed {
         /// Why.
         reason: String,
+        /// True if it is that it does not fit in memory.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        does_not_fit: bool,
     },
     /// Its owner ended it.
     Cancelled,
     /// The run was stopped before it had taken all its steps.
     Interrupted,
+}
+
+impl Outcome {
+    /// It could not go on, for this reason.
+    pub(crate) fn failed(reason: impl Into<String>) -> Self {
+        Self::Failed {
+            reason: reason.into(),
+            does_not_fit: false,
+        }
+    }
+
+    /// It does not fit in memory, for this reason.
+    pub(crate) fn does_not_fit(reason: impl Into<String>) -> Self {
+        Self::Failed {
+            reason: reason.into(),
+            does_not_fit: true,
+        }
+    }
 }
 
 /// The best evaluation of an adapter.

@@ -77,7 +77,7 @@ pub(super) fn announce(
     // They have failed just now, when their rows were looked at.
     let tasks = &placed.tasks;
     for report in tasks.held.iter().filter_map(|id| tasks.ended.get(id)) {
-        if let Outcome::Failed { reason } = &report.outcome {
+        if let Outcome::Failed { reason, .. } = &report.outcome {
             log.emit(Event::AdapterFailed {
                 adapter: report.name.clone(),
                 step: report.steps + 1,

@@ -27,7 +27,7 @@ impl Session<'_> {
         if let Some(reason) = self.unmoved(id)? {
             let (task, _) = self.placed.running(id)?;
             let step = task.steps;
-            return self.fail(id, step, reason).map(Some);
+            return self.fail(id, step, Outcome::failed(reason)).map(Some);
         }
         let (task, _) = self.placed.running(id)?;
         let (step, loss) = (task.steps, task.last_loss);
@@ -64,8 +64,8 @@ impl Session<'_> {
         let Some(rows) = task.validation_rows() else {
             return Ok(None);
         };
-        let train = &task.config.train;
-        let sizes = (train.batch_size, train.max_seq_len);
+        // Whole batches, but where memory ran out.
+        let sizes = (task.microbatch_rows(1), task.config.train.max_seq_len);
         let loss = evaluate(&self.placed.pipeline, rows, place, sizes)?;
         // A loss that is not finite is never the best.
         let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
@@ -103,7 +103,8 @@ impl Session<'_> {
         let (task, _) = self.placed.running(id)?;
         let step = task.steps;
         self.placed.tasks.held.insert(id);
-        self.fail(id, step, "what it has learnt could not be saved".to_owned())
+        let unsaved = Outcome::failed("what it has learnt could not be saved");
+        self.fail(id, step, unsaved)
     }
 
     /// Ends a task that was saved, after its last step or early for a reason.
@@ -130,11 +131,10 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is.
-    pub(super) fn fail(&mut self, id: TaskId, step: usize, reason: String) -> Result<Ended> {
-        let outcome = Outcome::Failed {
-            reason: reason.clone(),
-        };
-        if let Some((adapter, _)) = self.end_task(id, outcome)? {
+    pub(super) fn fail(&mut self, id: TaskId, step: usize, outcome: Outcome) -> Result<Ended> {
+        if let Some((adapter, _)) = self.end_task(id, outcome.clone())?
+            && let Outcome::Failed { reason, .. } = outcome
+        {
             self.log.emit(Event::AdapterFailed {
                 adapter,
                 step,

@@ -5,13 +5,15 @@ use std::{
 
 use burn::tensor::Device;
 use loraloom_pipeline::{MemoryGauge, Pipeline, executor::IterationOutcome};
-use loraloom_scheduler::{MeasuredIteration, MeasuredTask, TaskId, Work};
+use loraloom_scheduler::{
+    MeasuredIteration, MeasuredTask, Measurement, TaskId, Work, compared_sizes,
+};
 
 use crate::{
     Event,
     batch::{StepResult, SubmittedIteration},
     events::EventLog,
-    scheduling::{devices, measured as measure},
+    scheduling::{DeviceRoom, devices, measured as measure},
     tasks::{SubmittedStep, Tasks, not_finite},
 };
 
@@ -19,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Iterations {
     /// The devices of this process that stages are on.
-    devices: Vec<Device>,
+    devices: Vec<Watched>,
     /// Memory of the stages' devices, each once.
     memory: Vec<MemoryGauge>,
     /// Iterations submitted.
@@ -38,12 +40,49 @@ pub(super) struct Iterations {
     pub(super) bytes_predicted: Option<u64>,
 }
 
+/// A device of this process.
+#[derive(Debug)]
+struct Watched {
+    device: Device,
+    room: DeviceRoom,
+    /// Whether it was said that its pools hold more than there is room for.
+    told: bool,
+}
+
+impl Watched {
+    /// That its pools hold more than the run may use, the first time that they do.
+    fn above_limit(&mut self, measured: Measurement) -> Option<String> {
+        let limit = self.room.limit_bytes;
+        let reserved = measured.reserved_bytes.filter(|&bytes| bytes > limit)?;
+        if std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        let [reserved, limit] = compared_sizes(reserved, limit);
+        Some(format!(
+            "{} has reserved {reserved} for this run, and `scheduler.memory_limit` allows {limit}: its pools \
+             keep what they once needed, and other programs have that much less",
+            self.room.device
+        ))
+    }
+}
+
 impl Iterations {
-    /// After so many iterations with so many tokens.
-    pub(super) fn after(submitted: u64, tokens: u64, pipeline: &Pipeline) -> Self {
-        let devices = devices(pipeline).into_iter();
+    /// After so many iterations with so many tokens; `rooms` are those of the pipeline's
+    /// [devices](crate::scheduling::devices).
+    pub(super) fn after(
+        submitted: u64,
+        tokens: u64,
+        pipeline: &Pipeline,
+        rooms: Vec<DeviceRoom>,
+    ) -> Self {
+        let devices = devices(pipeline).into_iter().zip(rooms);
+        let watched = devices.map(|((device, _), room)| Watched {
+            device,
+            room,
+            told: false,
+        });
         Self {
-            devices: devices.map(|(device, _)| device).collect(),
+            devices: watched.collect(),
             memory: pipeline.memory_gauges(),
             submitted,
             tokens,
@@ -53,6 +92,19 @@ impl Iterations {
             measured: Vec::new(),
             bytes_predicted: None,
         }
+    }
+
+    /// What the pools of limited devices hold, to end a sentence with.
+    pub(super) fn held_by_pools(&self) -> String {
+        let held = self.devices.iter().filter_map(|watched| {
+            let room = &watched.room;
+            let held = measure(&watched.device, None).reserved_bytes?;
+            room.is_limited().then(|| {
+                let sizes = compared_sizes(held, room.limit_bytes);
+                format!("; the pools of {} hold {}", room.device, sizes.join(" of "))
+            })
+        });
+        held.collect()
     }
 
     /// Forgets what is under way and what the scheduler has not heard of.
@@ -82,14 +134,20 @@ impl Iterations {
         self.tokens += tokens as u64;
         let bubble_ratio = bubble_ratio(&outcome.busy, seconds);
         let devices = self.devices.iter();
+        let memory: Vec<Measurement> = devices
+            .map(|watched| measure(&watched.device, outcome.host_peak_bytes))
+            .collect();
+        for (watched, measured) in self.devices.iter_mut().zip(&memory) {
+            if let Some(warning) = watched.above_limit(*measured) {
+                log.warn(warning);
+            }
+        }
         let mut measured = MeasuredIteration {
             tasks: Vec::new(),
             work: Work::default(),
             seconds: seconds * (1.0 - bubble_ratio.unwrap_or(0.0)),
             load: submitted.groups.iter().map(|group| group.load).sum(),
-            memory: devices
-                .map(|device| measure(device, outcome.host_peak_bytes))
-                .collect(),
+            memory,
         };
         let mut names = Vec::with_capacity(submitted.groups.len());
         let mut parts = BTreeMap::new();
@@ -189,7 +247,43 @@ fn bubble_ratio(busy: &[Option<f64>], seconds: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::bubble_ratio;
+    use burn::tensor::Device;
+    use loraloom_scheduler::Measurement;
+
+    use super::{Watched, bubble_ratio};
+    use crate::DeviceRoom;
+
+    #[test]
+    fn pools_above_the_limit_are_told_of_once() {
+        let mut watched = Watched {
+            device: Device::flex(),
+            room: DeviceRoom {
+                device: "cuda:0".to_owned(),
+                limit_bytes: 4 << 30,
+                fixed_bytes: 0,
+                adapter_share: 1.0,
+                bytes_per_token: 1.0,
+                page_bytes: 0,
+            },
+            told: false,
+        };
+        let mut told = |reserved_bytes| {
+            watched.above_limit(Measurement {
+                peak_in_use_bytes: Some(u64::MAX),
+                reserved_bytes,
+            })
+        };
+        assert_eq!(told(None), None);
+        assert_eq!(told(Some(4 << 30)), None);
+        let said = told(Some(5 << 30)).expect("above the limit");
+        assert!(
+            said.starts_with(
+                "cuda:0 has reserved 5.0 GiB for this run, and `scheduler.memory_limit` allows 4.0 GiB"
+            ),
+            "{said}"
+        );
+        assert_eq!(told(Some(6 << 30)), None, "once");
+    }
 
     #[test]
     fn stages_that_wait_leave_a_bubble() {

@@ -4,7 +4,7 @@ use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskState};
 
 use super::session::{Ended, Session};
 use crate::{
-    Event, TrainerError,
+    Event, Outcome, TrainerError,
     error::Result,
     tasks::{Snapshot, Task},
 };
@@ -28,8 +28,21 @@ impl Session<'_> {
     /// task that the scheduler sends away, or with smaller micro-batches if there is only one.
     ///
     /// # Errors
-    /// `error` itself, if nothing can be done about it: a stage on another machine ran out.
+    /// [`TrainerError::DoesNotFit`] if nothing can be done about it: a stage on another machine ran out, or
+    /// memory runs out again on the way back.
     pub(super) fn go_on_with_less<R: Room>(
+        &mut self,
+        error: TrainerError,
+        scheduler: &mut Scheduler<R>,
+    ) -> Result<()> {
+        let gone_on = self.try_with_less(error, scheduler);
+        gone_on.map_err(|error| match error.is_out_of_memory() {
+            true => TrainerError::DoesNotFit(Box::new(error)),
+            false => error,
+        })
+    }
+
+    fn try_with_less<R: Room>(
         &mut self,
         error: TrainerError,
         scheduler: &mut Scheduler<R>,
@@ -89,7 +102,7 @@ impl Session<'_> {
             let Some(reason) = scheduler.why(id) else {
                 continue;
             };
-            let (id, outcome) = self.fail_next(id, reason)?;
+            let (id, outcome) = self.fail_next(id, Outcome::does_not_fit(reason))?;
             scheduler.finish(id, outcome, self.now())?;
         }
         Ok(())
@@ -104,11 +117,13 @@ impl Session<'_> {
         reason: String,
     ) -> Result<()> {
         let split = self.config.pipeline.microbatches;
+        let held = self.iterations.held_by_pools();
         let Some(task) = self.placed.tasks.get_mut(id) else {
             return Ok(());
         };
         if task.microbatch_rows(split) == 1 {
-            let (id, outcome) = self.fail_next(id, reason)?;
+            let alone = format!("does not fit even alone and row by row: {reason}{held}");
+            let (id, outcome) = self.fail_next(id, Outcome::does_not_fit(alone))?;
             return Ok(scheduler.finish(id, outcome, self.now())?);
         }
         task.halvings += 1;
@@ -131,8 +146,8 @@ impl Session<'_> {
     }
 
     /// Ends a task that cannot take its next step.
-    pub(super) fn fail_next(&mut self, id: TaskId, reason: String) -> Result<Ended> {
+    pub(super) fn fail_next(&mut self, id: TaskId, outcome: Outcome) -> Result<Ended> {
         let step = self.placed.tasks.get(id).map_or(0, |task| task.steps) + 1;
-        self.fail(id, step, reason)
+        self.fail(id, step, outcome)
     }
 }

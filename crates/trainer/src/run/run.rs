@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, thread, time::Instant};
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
 use loraloom_model::{Checkpoint, LlamaConfig};
@@ -20,7 +20,7 @@ use crate::{
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     stages::{OpenedStage, ReachedStage, StageLoader, spread},
-    tasks::{Prepared, Reader, RowCache, TaskFactory},
+    tasks::{Prepared, Reader, RowCache, RunShape, TaskFactory},
 };
 
 /// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
@@ -112,6 +112,7 @@ impl Run {
             tokenizer,
             device,
             model: digest,
+            element_bytes: DType::from(dtype).size(),
             saved,
         };
         Ok(Self {
@@ -176,9 +177,10 @@ impl Run {
             asked: self.asked,
             ..self.options(signals)
         };
-        let split = self.context.config.pipeline.microbatches;
+        let model = self.pipeline.config().clone();
+        let run = RunShape::new(&model, &self.context.config, self.context.element_bytes);
         for task in &self.prepared.tasks {
-            task.submit_to(&mut scheduler, self.pipeline.config(), split, 0.0)?;
+            task.submit_to(&mut scheduler, run, 0.0)?;
         }
         let (pipeline, prepared) = (self.pipeline, self.prepared);
         let mut session = Session::open(&self.context, options, pipeline, prepared, &mut observer)?;
@@ -217,6 +219,7 @@ impl Run {
                 scheduler: &mut scheduler,
                 factory,
                 saved: context.saved.as_ref(),
+                run: RunShape::new(&model, &context.config, context.element_bytes),
                 reader: Reader::start(scope, rows, signals.news),
                 unread: BTreeMap::new(),
                 looked: Instant::now(),
@@ -230,9 +233,11 @@ impl Run {
     /// Has stages in this process's memory keep to its limit, and takes the claim on a run directory.
     fn options(&mut self, signals: Signals<'_>) -> SessionOptions {
         let claim: Option<Claim> = self.context.saved.as_mut().and_then(SavedRun::take_claim);
+        let rooms = self.rooms();
         SessionOptions {
             claim,
-            limit: self.limit_memory(),
+            limit: self.limit_memory(&rooms),
+            rooms,
             standby: signals.standby.cloned(),
             ..SessionOptions::default()
         }
@@ -246,12 +251,11 @@ impl Run {
     }
 
     /// Has stages in this process's memory keep to its limit, if they have one; the limit.
-    fn limit_memory(&mut self) -> Option<u64> {
+    fn limit_memory(&mut self, rooms: &[DeviceRoom]) -> Option<u64> {
         let devices = devices(&self.pipeline);
-        let rooms = self.rooms();
         let mut limited = devices
             .iter()
-            .zip(&rooms)
+            .zip(rooms)
             .filter(|(_, room)| room.is_limited());
         let host = limited.find(|((device, _), _)| *device == Device::flex());
         let limit = host.map(|(_, room)| room.limit_bytes);

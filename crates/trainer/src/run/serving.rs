@@ -19,7 +19,7 @@ use crate::{
     AdapterReport, Event, NewTask, Order, Outcome, SavedRun, TrainerError,
     checkpoint::{Standing, TaskRecord},
     error::Result,
-    tasks::{Prepared, ReadTask, Reader, RowCache, Task, TaskData, TaskFactory, short},
+    tasks::{Prepared, ReadTask, Reader, RowCache, RunShape, Task, TaskData, TaskFactory, short},
 };
 
 /// Files that cannot be read are looked for this often.
@@ -32,6 +32,7 @@ pub(super) struct Serving<'s, 'a> {
     pub(super) factory: TaskFactory<'s>,
     /// Where tasks from before a restart go on from.
     pub(super) saved: Option<&'s SavedRun>,
+    pub(super) run: RunShape<'s>,
     pub(super) reader: Reader,
     /// Tasks whose rows are not there yet.
     pub(super) unread: BTreeMap<TaskId, Unread>,
@@ -250,7 +251,7 @@ impl Serving<'_, '_> {
             }
             return Ok(());
         }
-        let (id, outcome) = self.session.fail_next(id, reason)?;
+        let (id, outcome) = self.session.fail_next(id, Outcome::failed(reason))?;
         Ok(self.scheduler.finish(id, outcome, self.session.now())?)
     }
 
@@ -288,7 +289,7 @@ impl Serving<'_, '_> {
         }
         if let Some(report) = prepared.ended.remove(&id) {
             let reason = match report.outcome {
-                Outcome::Failed { reason } => reason,
+                Outcome::Failed { reason, .. } => reason,
                 _ => "it had ended before".to_owned(),
             };
             self.refuse(id, name, report.steps, reason);
@@ -310,11 +311,11 @@ impl Serving<'_, '_> {
         };
         let saver = &mut self.session.saver;
         saver.keep = saver.keep.max(task.config.save.keep);
-        let split = self.session.config.pipeline.microbatches;
         let now = self.session.now();
-        match task.submit_to(self.scheduler, self.factory.model, split, now) {
+        match task.submit_to(self.scheduler, self.run, now) {
             Err(error @ SchedulerError::NeverFits { .. }) => {
-                self.session.fail_next(id, error.to_string())?;
+                let never = Outcome::does_not_fit(error.to_string());
+                self.session.fail_next(id, never)?;
                 return Ok(());
             }
             submitted => submitted?,
@@ -379,7 +380,7 @@ impl Serving<'_, '_> {
 fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
     AdapterReport {
         name,
-        outcome: Outcome::Failed { reason },
+        outcome: Outcome::failed(reason),
         steps,
         total_steps: 0,
         first_loss: None,

@@ -21,6 +21,7 @@ use crate::{
     generate::{Answers, Asked},
     run_directory::{Claim, RunDirectory, is_run},
     save::{Moment, Saver},
+    scheduling::DeviceRoom,
     tasks::{Placement, Prepared, Rewind, Trials},
 };
 
@@ -33,6 +34,8 @@ pub(super) struct RunContext {
     pub(super) device: Device,
     /// Digest of the model's files.
     pub(super) model: String,
+    /// Bytes of an element of weights and activations.
+    pub(super) element_bytes: usize,
     /// What the run goes on from.
     pub(super) saved: Option<SavedRun>,
 }
@@ -44,6 +47,8 @@ pub(super) struct SessionOptions {
     pub(super) claim: Option<Claim>,
     /// Prompts that adapters answer.
     pub(super) asked: Asked,
+    /// What the devices of the pipeline have room for.
+    pub(super) rooms: Vec<DeviceRoom>,
     /// Bytes that this process may have, if a stage is in its memory and there is a limit.
     pub(super) limit: Option<u64>,
     /// Saves the run if it is to stop inside a step.
@@ -95,7 +100,7 @@ impl<'a> Session<'a> {
         saver.standby = options.standby;
         let mut session = Self {
             config,
-            iterations: Iterations::after(iteration, tokens, &pipeline),
+            iterations: Iterations::after(iteration, tokens, &pipeline, options.rooms),
             placed: Placement::new(pipeline, context.device.clone()),
             log: EventLog::new(directory, source),
             saver,

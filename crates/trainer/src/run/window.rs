@@ -12,7 +12,7 @@ use super::{
     session::{Ended, Session},
 };
 use crate::{
-    TrainerError,
+    Outcome, TrainerError,
     batch::{SubmittedIteration, plan_iteration},
     error::Result,
     events::EventLog,
@@ -113,7 +113,7 @@ impl Session<'_> {
         let mut ended = Vec::new();
         for (id, reason) in std::mem::take(&mut self.iterations.failures) {
             if let Some(step) = self.placed.tasks.get(id).map(|task| task.steps + 1) {
-                ended.push(self.fail(id, step, reason)?);
+                ended.push(self.fail(id, step, Outcome::failed(reason))?);
             }
         }
         let mut stepped = BTreeMap::new();

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::{LlamaConfig, cost::most_bytes_per_token};
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
-use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError};
+use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, compared_sizes};
 
 use super::DeviceRoom;
 
@@ -137,7 +137,8 @@ fn limit_warning(device: &str, has: Option<u64>, limit: MemoryLimit) -> Option<S
              limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
         )),
         (MemoryLimit::Bytes(asked), Some(has)) if asked > has => Some(format!(
-            "`scheduler.memory_limit: {limit}` is more than {device} has ({has} bytes), which is its limit"
+            "`scheduler.memory_limit: {limit}` is more than {device} has ({}), which is its limit",
+            compared_sizes(has, has)[0]
         )),
         _ => None,
     }
@@ -169,7 +170,7 @@ mod tests {
         let said = of(Some(1 << 20), bytes);
         assert_eq!(
             said,
-            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1048576 bytes), which is its limit"
+            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1.0 MiB), which is its limit"
         );
         for (has, limit) in [(Some(1 << 30), half), (None, bytes), (Some(1 << 30), bytes)] {
             assert_eq!(of(has, limit), "");

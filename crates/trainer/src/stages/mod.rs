@@ -5,6 +5,7 @@ mod dtype;
 mod loader;
 
 pub(crate) use balance::{TypicalMicrobatch, balanced, estimated, spread};
+pub(crate) use dtype::planned_dtype;
 pub use dtype::resolve_dtype;
 pub use loader::OpenedStage;
 pub(crate) use loader::{ReachedStage, StageLoader};

@@ -1,11 +1,11 @@
 use burn::tensor::Device;
 use loraloom_config::RunConfig;
 use loraloom_data::Tokenizer;
-use loraloom_model::LlamaConfig;
+use loraloom_model::{Checkpoint, LlamaConfig};
 use loraloom_scheduler::Load;
 
-use super::TaskFactory;
-use crate::error::Result;
+use super::{RunShape, TaskFactory};
+use crate::{error::Result, stages::planned_dtype};
 
 /// An adapter's training, before anything is trained.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,11 +33,14 @@ pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>)> {
         tokenizer: &Tokenizer::load(&config.model)?,
         device: &Device::flex(),
     };
+    let stored = Checkpoint::open(&config.model)?.dtype();
+    let (dtype, _) = planned_dtype(config.dtype, &config.pipeline, stored);
+    let run = RunShape::new(&model, config, dtype.size());
     let prepared = factory.tasks(config, None)?;
     let inspected = prepared.tasks.iter().map(|task| Inspected {
         total_steps: task.total_steps,
         digest: task.data.digest.clone(),
-        load: task.described(&model, config.pipeline.microbatches).load,
+        load: task.described(run).load,
     });
     Ok((inspected.collect(), prepared.warnings))
 }

@@ -1,6 +1,7 @@
 //! Adapters in training: their rows, their state, and where they are.
 
 mod cursor;
+mod described;
 mod diagnosis;
 mod inspect;
 mod oddities;
@@ -15,6 +16,7 @@ mod trials;
 
 #[cfg(test)]
 pub(crate) use cursor::Cursor;
+pub(crate) use described::RunShape;
 pub(crate) use diagnosis::{not_finite, unmoved};
 pub use inspect::{Inspected, inspect};
 pub use oddities::{odd_beginning, odd_rank, odd_settings, odd_sweeps};

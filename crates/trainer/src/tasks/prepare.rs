@@ -173,7 +173,7 @@ impl Prepared {
         let tokens = of_tasks(|report| report.tokens);
         let length = (tokens / samples).max(1);
         let tasks = self.tasks.iter();
-        let batches: usize = tasks.map(|task| task.config.train.batch_size).sum();
+        let batches: usize = tasks.map(Task::batch_rows).sum();
         let groups = config.pipeline.groups().min(self.tasks.len()).max(1);
         let sequences = (batches / groups / config.pipeline.microbatches).max(1);
         let rows = (sequences * length).min(MOST_ROWS.max(length));
@@ -233,5 +233,5 @@ fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome 
         record.step,
         short(digest)
     );
-    Outcome::Failed { reason }
+    Outcome::failed(reason)
 }

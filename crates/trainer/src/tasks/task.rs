@@ -2,13 +2,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use loraloom_config::AdapterConfig;
 use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Warning};
-use loraloom_model::{LlamaConfig, PeftLoraConfig};
-use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskId, TaskState};
+use loraloom_model::PeftLoraConfig;
+use loraloom_scheduler::TaskId;
 
 use super::cursor::{Cursor, Part};
 use crate::{
     AdapterReport, AnswerSample, Best, Outcome, TrainerError,
-    adapter::{ModelAdapter, adapter_bytes, fresh_bytes},
+    adapter::ModelAdapter,
     checkpoint::{BestRecord, Exact, Standing, TaskRecord},
     error::Result,
 };
@@ -92,7 +92,7 @@ pub(crate) struct Task {
     /// Seconds that it had waited for a place before this part of the run.
     pub(crate) waited: f64,
     pub(crate) data: Arc<TaskData>,
-    order: RowOrder,
+    pub(super) order: RowOrder,
 }
 
 /// The rows of a task, and the digest that tells them from others.
@@ -202,63 +202,6 @@ impl Task {
         }
     }
 
-    /// Bytes that its adapter takes while it trains.
-    pub(crate) fn adapter_bytes(&self, model: &LlamaConfig) -> u64 {
-        let made = match &self.state {
-            State::Parked(adapter) => Some(adapter),
-            State::Waiting | State::Running => self.initial.as_ref(),
-        };
-        match made {
-            Some(adapter) => adapter_bytes(adapter),
-            None => fresh_bytes(&self.config.lora, model),
-        }
-    }
-
-    /// The scheduler's view of it, if batches are cut into `split` micro-batches.
-    pub(crate) fn described(&self, model: &LlamaConfig, split: usize) -> loraloom_scheduler::Task {
-        let rows = self.microbatch_rows(split) as u64;
-        let train = &self.config.train;
-        let longest = self.train_report().longest.min(train.max_seq_len) as u64;
-        loraloom_scheduler::Task {
-            id: self.id,
-            name: self.config.name.clone(),
-            tenant: self.config.tenant.clone(),
-            priority: self.config.priority,
-            arrival: self.id.0,
-            rank: self.config.lora.r,
-            rows_per_step: self.order.rows_per_step(),
-            tokens_per_step: self.order.rows_per_step() * train.max_seq_len,
-            total_steps: self.total_steps,
-            passes_per_step: self.microbatches_per_step(split).max(1),
-            max_parts: self.microbatches_per_step(split).max(1),
-            load: Load {
-                tokens: rows * longest,
-                squared_tokens: rows * longest * longest,
-                adapter_bytes: self.adapter_bytes(model),
-            },
-        }
-    }
-
-    /// Submits it to a scheduler at `now`, without a place.
-    pub(crate) fn submit_to<R: Room>(
-        &self,
-        scheduler: &mut Scheduler<R>,
-        model: &LlamaConfig,
-        split: usize,
-        now: f64,
-    ) -> Result<(), SchedulerError> {
-        let state = match self.state {
-            State::Waiting => TaskState::Queued,
-            State::Parked(_) | State::Running => TaskState::Parked,
-        };
-        let past = Past {
-            state,
-            steps_taken: self.steps,
-            waited: self.waited,
-        };
-        scheduler.restore(self.described(model, split), past, now)
-    }
-
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.state, State::Running)
     }
@@ -270,7 +213,7 @@ impl Task {
         let rows = self.order.rows(self.submitted.steps()).into_iter();
         let samples: Vec<&Sample> = rows.map(|row| &self.train_rows()[row]).collect();
         let all: Vec<(usize, &[&Sample])> = samples
-            .chunks(self.config.train.batch_size)
+            .chunks(self.batch_rows())
             .flat_map(|batch| {
                 let longest = batch.iter().map(|sample| sample.len()).max().unwrap_or(0);
                 let microbatches = batch.chunks(self.microbatch_rows(split));
@@ -338,12 +281,20 @@ impl Task {
         &self.data.rows.train.report
     }
 
+    /// Rows of a batch at the most, before it is cut: no step has more rows than there are.
+    pub(crate) fn batch_rows(&self) -> usize {
+        let asked = self.config.train.batch_size;
+        asked.min(self.order.rows_per_step())
+    }
+
     /// Rows of a micro-batch at the most, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
-        self.config
-            .train
-            .batch_size
-            .div_ceil(split << self.halvings)
+        self.batch_rows().div_ceil(split << self.halvings)
+    }
+
+    /// Steps that take every row once.
+    pub(crate) fn steps_per_epoch(&self) -> usize {
+        self.order.steps_per_epoch()
     }
 
     /// Micro-batches of a whole step, at the most.
@@ -354,7 +305,7 @@ impl Task {
 
     /// Micro-batches of a step, counted from 0.
     pub(crate) fn microbatches_of(&self, step: usize, split: usize) -> usize {
-        let (rows, batch) = (self.order.num_rows(step), self.config.train.batch_size);
+        let (rows, batch) = (self.order.num_rows(step), self.batch_rows());
         let of = |rows: usize| rows.div_ceil(self.microbatch_rows(split));
         rows / batch * of(batch) + of(rows % batch)
     }

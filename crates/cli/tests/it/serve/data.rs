@@ -44,10 +44,9 @@ fn a_task_waits_for_data_that_is_away() {
     let (path, away) = (here.path("data/shout.jsonl"), here.path("away.jsonl"));
     fs::rename(&path, &away).unwrap();
 
-    let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
+    let drained = here.run(&["serve", "run", "--drain", "--quiet"]);
     assert_eq!(drained.code, 1, "{}", drained.all());
-    let words =
-        "shout-r2 is not trained to its end: cannot read [DIR]/data/shout.jsonl: No such file";
+    let words = "error: shout-r2 is not trained to its end: cannot read [DIR]/data/shout.jsonl: No such file";
     assert!(drained.stderr.contains(words), "{}", drained.stderr);
     assert_eq!(task(&here, "number-r4")["state"], "done");
     assert_eq!(task(&here, "shout-r2")["state"], "parked");
@@ -80,8 +79,11 @@ fn a_task_that_failed_goes_on_once_its_data_is_restored() {
     let path = here.path("data/shout.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replacen("cup", "mug", 1)).unwrap();
-    let drained = here.run(&["serve", "run", "--drain", "--no-progress"]);
+    let drained = here.run(&["serve", "run", "--drain", "--quiet"]);
     assert_eq!(drained.code, 1, "{}", drained.all());
+    let told = drained.stderr.matches("error: shout-r2 failed at step");
+    assert_eq!(told.count(), 1, "{}", drained.stderr);
+    assert!(!drained.stderr.contains("its end"), "{}", drained.stderr);
     let failed = task(&here, "shout-r2");
     assert_eq!(failed["state"], "failed");
     let reason = failed["reason"].as_str().unwrap();

@@ -28,6 +28,7 @@ pub(crate) fn task(id: u64, rank: usize, rows: usize, length: usize) -> Task {
             tokens,
             squared_tokens: tokens * length as u64,
             adapter_bytes: 1000 * rank as u64,
+            certain_bytes: 0,
         },
     }
 }

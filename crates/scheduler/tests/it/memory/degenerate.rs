@@ -16,6 +16,7 @@ fn any_load() -> impl Strategy<Value = Load> {
         tokens,
         squared_tokens,
         adapter_bytes,
+        certain_bytes: 0,
     })
 }
 
@@ -132,6 +133,7 @@ fn assert_bounded(b: [f64; 3], design: Design, prior: [f64; 3]) {
         tokens,
         squared_tokens,
         adapter_bytes: 0,
+        certain_bytes: 0,
     };
     let (mut tokens, mut squared) = (0, 0);
     for point in 0..design.points as u64 {
@@ -160,6 +162,7 @@ fn equal_loads_zero_loads_and_single_points_are_fitted_or_not_but_sane() {
         tokens: 4096,
         squared_tokens: 4096 * 512,
         adapter_bytes: 1 << 28,
+        certain_bytes: 0,
     };
     for load in [same, Load::default()] {
         for points in [0, 1, 2, 19, 20, 21, 500] {
@@ -223,6 +226,7 @@ fn far_above_what_was_measured_the_fit_bounds_nothing() {
         tokens: rows * length,
         squared_tokens: rows * length * length,
         adapter_bytes: 0,
+        certain_bytes: 0,
     };
     let largest = load(4, 1024);
     for index in 0..40 {
@@ -241,6 +245,7 @@ fn far_above_what_was_measured_the_fit_bounds_nothing() {
         tokens: (largest.tokens as f64 * factor) as u64,
         squared_tokens: (largest.squared_tokens as f64 * factor) as u64,
         adapter_bytes: 0,
+        certain_bytes: 0,
     };
     let within = memory.estimate(times(1.4)).bound_bytes - truth.fixed_bytes;
     // The fit's own bound: a share of a smaller load, with its margin, would be above this.

@@ -11,6 +11,7 @@ fn load(tokens: u64) -> Load {
         tokens,
         squared_tokens: 512 * tokens,
         adapter_bytes: 100 * MIB,
+        certain_bytes: 0,
     }
 }
 

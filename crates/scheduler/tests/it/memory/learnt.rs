@@ -16,6 +16,7 @@ fn learnt(truth: &Truth, random: &mut Random) -> DeviceMemory {
         tokens: 3000,
         squared_tokens: 500_000,
         adapter_bytes: truth.adapter_bytes,
+        certain_bytes: 0,
     });
     memory
 }

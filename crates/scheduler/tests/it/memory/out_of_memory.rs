@@ -8,6 +8,7 @@ fn times(load: Load, factor: f64) -> Load {
         tokens: (load.tokens as f64 * factor) as u64,
         squared_tokens: (load.squared_tokens as f64 * factor) as u64,
         adapter_bytes: load.adapter_bytes,
+        certain_bytes: 0,
     }
 }
 
@@ -35,6 +36,7 @@ proptest! {
             tokens: (failed.tokens as f64 * (1.0 + more[0])) as u64,
             squared_tokens: (failed.squared_tokens as f64 * (1.0 + more[1])) as u64,
             adapter_bytes: (failed.adapter_bytes as f64 * (1.0 + more[2])) as u64,
+            certain_bytes: 0,
         };
         let smaller = times(failed, 0.9);
         let before = memory.estimate(smaller);
@@ -71,6 +73,7 @@ fn small_loads_go_on() {
         tokens: 8192,
         squared_tokens: 8192 * 512,
         adapter_bytes: 800_000_000,
+        certain_bytes: 0,
     };
     memory.fits(load).unwrap();
     memory.out_of_memory(load);
@@ -95,6 +98,7 @@ fn a_shortage_says_what_is_missing() {
         tokens: 50_000,
         squared_tokens: 50_000 * 1024,
         adapter_bytes: GIB,
+        certain_bytes: 0,
     };
     let shortage = memory.fits(load).unwrap_err();
     assert_eq!(
@@ -107,10 +111,17 @@ fn a_shortage_says_what_is_missing() {
         adapter_bytes: 24 * GIB,
         ..Load::default()
     };
-    let shortage = memory.fits(huge).unwrap_err();
-    assert!(shortage.is_certain());
-    assert_eq!(
-        shortage.to_string(),
-        "TinyLlama on 24 GB needs at least 26.0 GiB of 22.4 GiB"
-    );
+    let of_one_row = Load {
+        adapter_bytes: GIB,
+        certain_bytes: 23 * GIB,
+        ..load
+    };
+    for load in [huge, of_one_row] {
+        let shortage = memory.fits(load).unwrap_err();
+        assert!(shortage.is_certain());
+        assert_eq!(
+            shortage.to_string(),
+            "TinyLlama on 24 GB needs at least 26.0 GiB (2.0 GiB whoever trains) of 22.4 GiB"
+        );
+    }
 }

@@ -1,6 +1,11 @@
+//! What can end a run, and what to do about it.
+
+mod hint;
+
 use std::{
     error::Error,
     io,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -8,11 +13,11 @@ use batchlora::BatchLoraError;
 use loraloom_config::ConfigError;
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
-#[cfg(feature = "remote")]
-use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
-use loraloom_scheduler::{SchedulerError, SweepError};
+use loraloom_scheduler::{SchedulerError, SweepError, compared_sizes};
 use thiserror::Error;
+
+pub use hint::TO_FIT;
 
 /// The result of a function of this crate.
 pub(crate) type Result<T, E = TrainerError> = std::result::Result<T, E>;
@@ -51,6 +56,19 @@ pub enum TrainerError {
     /// Stages cannot be made or do not work together.
     #[error("{0}")]
     Pipeline(PipelineError),
+    /// A pass took more memory than its stage may use.
+    #[error("out of memory: the stage of layers {layers:?} took {}", of(*used, *limit))]
+    OutOfMemory {
+        /// Decoder layers of the stage.
+        layers: Range<usize>,
+        /// Peak of the bytes in use.
+        used: u64,
+        /// Bytes it may use.
+        limit: u64,
+    },
+    /// Memory ran out, and nothing is left that could be put off or made smaller.
+    #[error("the run does not fit in memory: {0}")]
+    DoesNotFit(#[source] Box<TrainerError>),
     /// Layers cannot be spread over the stages.
     #[error("`pipeline`: {0}")]
     Partition(#[from] PartitionError),
@@ -268,15 +286,11 @@ fn listed(problems: &[String]) -> String {
 
 impl TrainerError {
     /// Whether a device has run out of memory.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
+    pub fn is_out_of_memory(&self) -> bool {
         match self {
-            Self::Pipeline(PipelineError::OutOfMemory { .. }) => true,
-            Self::Model(ModelError::Device { reason })
-            | Self::Pipeline(PipelineError::Model(ModelError::Device { reason })) => {
-                // Drivers say so in words only.
-                let reason = reason.to_lowercase();
-                let words = ["out of memory", "out of device memory", "outofmemory"];
-                words.iter().any(|words| reason.contains(words))
+            Self::OutOfMemory { .. } | Self::DoesNotFit(_) => true,
+            Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => {
+                error.is_out_of_memory()
             }
             _ => false,
         }
@@ -298,75 +312,11 @@ impl TrainerError {
             _ => false,
         }
     }
+}
 
-    /// What the user can do about it, for a `hint:` line.
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Config(error) => return error.hint(),
-            Self::Data(error) => return error.hint(),
-            Self::Model(error) | Self::Pipeline(PipelineError::Model(error)) => {
-                return error.hint();
-            }
-            Self::InitFrom { source, .. } => return source.hint(),
-            Self::RunExists { .. } => {
-                "`--resume` goes on with it; or choose another `output_dir`, or move it away"
-            }
-            Self::NoCheckpoint { is_run: true, .. } => {
-                "start a new run with another `output_dir`; an adapter goes on from its weights with \
-                 `init_from: RUN/adapters/NAME/last`"
-            }
-            Self::NoCheckpoint { is_run: false, .. } => "start the run without `--resume`",
-            Self::RunInUse { .. } => "wait until it has ended, or stop it",
-            Self::AdapterGone { run, .. } => {
-                return Some(format!(
-                    "a run keeps its adapters and their names; `loraloom train --resume {}` goes on \
-                     with its own configuration",
-                    run.display()
-                ));
-            }
-            Self::ConfigChanged { run, .. } => {
-                return Some(format!(
-                    "`loraloom train --resume {}` goes on with the run's own configuration; anything \
-                     else is a new run",
-                    run.display()
-                ));
-            }
-            Self::DirectoryGone { .. } => {
-                "if it was moved, `--resume` or `serve` with its new place goes on from the last \
-                 checkpoint in it"
-            }
-            Self::OtherModel { .. } => {
-                "if the run's model was moved, name its directory; an adapter's own directory works \
-                 with any model of its shape: `loraloom generate --model DIR --adapter \
-                 RUN/adapters/NAME/last`"
-            }
-            Self::SavesFailed { .. } => "make room, or mend the disk",
-            Self::TokenBeyondVocabulary { .. } => {
-                "is `tokenizer.json` the one that belongs to this model?"
-            }
-            Self::Partition(PartitionError::TooManyStages { layers, .. }) => {
-                return Some(format!(
-                    "name at most {layers} in `pipeline.stages`, one a layer"
-                ));
-            }
-            Self::Partition(_) => "`pipeline.balance: auto` spreads the layers evenly",
-            Self::NoToken => "name the file that workers were given, too",
-            #[cfg(feature = "remote")]
-            Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem)?,
-            Self::Pipeline(PipelineError::TooLarge { .. }) => {
-                "a smaller model, a narrower `dtype` where the device has it, or `pipeline.stages` with \
-                 several devices"
-            }
-            Self::UnsupportedDtype { .. } => "use `dtype: float32`",
-            Self::Scheduler(SchedulerError::NeverFits { .. }) => {
-                "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
-                 `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)"
-            }
-            Self::NoChatTemplate { .. } => "give the prompt as raw text",
-            _ => return None,
-        };
-        Some(hint.to_owned())
-    }
+/// "8.1 GiB of 8.0 GiB".
+fn of(used: u64, limit: u64) -> String {
+    compared_sizes(used, limit).join(" of ")
 }
 
 fn in_a_row(times: usize) -> String {
@@ -376,60 +326,22 @@ fn in_a_row(times: usize) -> String {
     }
 }
 
-#[cfg(feature = "remote")]
-fn worker_hint(problem: &WorkerError) -> Option<&'static str> {
-    Some(match problem {
-        WorkerError::Unreachable { .. } => {
-            "is `loraloom worker` running there, is this the line that it printed, and does every machine \
-             let UDP through to its port?"
-        }
-        WorkerError::Token => {
-            "`pipeline.token_file` and the worker's `--token-file` must hold the same text"
-        }
-        WorkerError::Busy { .. } => "a worker holds one stage of one run",
-        WorkerError::Mismatch { .. } => {
-            "every machine needs the same loraloom and the same model directory"
-        }
-        WorkerError::NoKey => "copy the line that `loraloom worker` printed",
-        WorkerError::Failed { .. } => return None,
-    })
-}
-
 impl From<PipelineError> for TrainerError {
     fn from(error: PipelineError) -> Self {
         match error {
             PipelineError::Model(error) => Self::Model(error),
             PipelineError::Adapter(error) => Self::Adapter(error),
             PipelineError::Partition(error) => Self::Partition(error),
+            PipelineError::OutOfMemory {
+                layers,
+                used,
+                limit,
+            } => Self::OutOfMemory {
+                layers,
+                used,
+                limit,
+            },
             error => Self::Pipeline(error),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use loraloom_model::ModelError;
-    use loraloom_pipeline::PipelineError;
-
-    use super::TrainerError;
-
-    #[test]
-    fn drivers_words_for_a_lack_of_memory_are_known() {
-        for (reason, expected) in [
-            ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", true),
-            ("out of device memory allocating 8 bytes", true),
-            ("Buffer creation failed: OutOfMemory", true),
-            ("the device is lost", false),
-        ] {
-            let device = || ModelError::Device {
-                reason: reason.to_owned(),
-            };
-            for error in [
-                TrainerError::Model(device()),
-                TrainerError::Pipeline(PipelineError::Model(device())),
-            ] {
-                assert_eq!(error.is_out_of_memory(), expected, "{reason}");
-            }
         }
     }
 }
