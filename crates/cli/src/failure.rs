@@ -254,6 +254,7 @@ fn simulation_exit(error: &SimulationError) -> Exit {
         | SimulationError::TooFewIterations { .. }
         | SimulationError::NotFitted
         | SimulationError::OutOfRange { .. }
+        | SimulationError::TooLong { .. }
         | SimulationError::NothingToDraw { .. }
         | SimulationError::NoSpacing { .. }
         | SimulationError::TooLarge { .. } => Exit::Usage,
@@ -289,6 +290,10 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
             .or_else(|| cause.downcast_ref().and_then(DataError::hint))
             .or_else(|| cause.downcast_ref().and_then(ModelError::hint))
             .or_else(|| cause.downcast_ref().and_then(ConfigError::hint))
+            .or_else(|| {
+                let hint = cause.downcast_ref().and_then(SimulationError::hint);
+                hint.map(str::to_owned)
+            })
     })
 }
 

@@ -185,13 +185,14 @@ impl<'a> Steps<'a> {
         }
         let node = tree.get_mut(key).map(|node| &mut node.value);
         match (node, found) {
-            (Some(Value::Mapping(entries)), found) if key == "datasets" => match found {
-                Some(index) => entries[index].1 = value,
-                None => {
+            (Some(Value::Mapping(entries)), found) if key == "datasets" => {
+                if let Some(index) = found {
+                    entries[index].1 = value;
+                } else {
                     let (name, location) = (name.to_owned(), self.location);
                     entries.push((Key { name, location }, value));
                 }
-            },
+            }
             (Some(Value::Sequence(items)), found) => {
                 let name = found.map_or(name, |index| &known[index]);
                 match value.get("name").and_then(Node::text) {

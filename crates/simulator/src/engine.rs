@@ -16,6 +16,7 @@ use super::{
     fairness::Fairness,
     progress::{Progress, UNITS},
     random::Random,
+    replay::{MOST_YEARS, YEAR},
 };
 
 /// Replays jobs on a virtual clock. It counts whole nanoseconds and fixed parts of steps, so that
@@ -25,7 +26,8 @@ use super::{
 /// its iteration. Parking and moving take no time.
 ///
 /// # Errors
-/// [`SimulationError`] if the scheduler refuses a task or leaves jobs waiting for ever.
+/// [`SimulationError`] if the scheduler refuses a task, leaves jobs waiting for ever, or the replay takes more
+/// than a hundred years of its clock.
 pub fn replay<R: Room>(
     jobs: &[Job],
     devices: Devices,
@@ -35,6 +37,10 @@ pub fn replay<R: Room>(
     devices.costs.validate()?;
     let mut clock = Clock::new(jobs, devices, scheduler, step);
     while let Some(now) = clock.next_event() {
+        // Beyond the range of the clock, the last event would come again for ever.
+        if seconds(now) > MOST_YEARS * YEAR {
+            return Err(SimulationError::too_long(seconds(now)));
+        }
         clock.advance(now)?;
     }
     clock.finished()
@@ -158,7 +164,7 @@ impl<R: Room> Clock<R> {
             return Ok(());
         }
         self.replay.iterations += iterations;
-        self.replay.busy_nanoseconds += iterations * stretch.period;
+        self.replay.busy_nanoseconds += u128::from(iterations) * u128::from(stretch.period);
         if stretch.bytes > self.costs.device_bytes {
             self.replay.iterations_out_of_memory += iterations;
         }

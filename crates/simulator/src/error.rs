@@ -1,3 +1,5 @@
+use super::replay::{MOST_YEARS, YEAR};
+
 /// Errors of traces, workloads and replays.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
@@ -77,6 +79,17 @@ pub enum SimulationError {
         /// Number of jobs.
         jobs: usize,
     },
+    /// The clock would go on for too long.
+    #[error(
+        "the replay would take at least {} years of the trace's time, and ends after {most}",
+        if *years < 1e6 { format!("{years:.0}") } else { format!("{years:.1e}") }
+    )]
+    TooLong {
+        /// Years that it takes at least.
+        years: f64,
+        /// Most of them.
+        most: f64,
+    },
     /// A job that no device holds.
     #[error("`{job}` takes {bytes:.0} bytes alone, and a device has {device_bytes:.0}")]
     TooLarge {
@@ -100,4 +113,25 @@ pub enum SimulationError {
         /// The time of the last change.
         seconds: f64,
     },
+}
+
+impl SimulationError {
+    /// [`SimulationError::TooLong`].
+    pub(super) fn too_long(seconds: f64) -> Self {
+        Self::TooLong {
+            years: seconds / YEAR,
+            most: MOST_YEARS,
+        }
+    }
+
+    /// What to do about the error, if known and not part of the message.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::TooLong { .. } => Some(
+                "raise `--load` or `--rate-limit`, take more `--devices`, or fewer `--jobs`; are the trace's \
+                 durations seconds?",
+            ),
+            _ => None,
+        }
+    }
 }

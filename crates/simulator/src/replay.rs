@@ -1,3 +1,8 @@
+/// The longest replay in years: mistakes in a trace or a load reach beyond it, and no job does.
+pub(super) const MOST_YEARS: f64 = 100.0;
+/// Seconds of a year.
+pub(super) const YEAR: f64 = 365.25 * 86_400.0;
+
 /// The steps of the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockStep {
@@ -28,7 +33,7 @@ pub struct Replay {
     /// Bytes of the largest iteration.
     pub largest_bytes: f64,
     /// Nanoseconds that all devices trained, added up.
-    pub busy_nanoseconds: u64,
+    pub busy_nanoseconds: u128,
     /// Seconds that the same tokens would have taken without constant costs and padding, added up.
     pub useful_seconds: f64,
     /// Trained tokens, without padding.

@@ -11,6 +11,7 @@ use super::{
     rate_limit::limit_rate,
     replay,
     rooms::{FilledRoom, Filling},
+    workload::seconds_alone,
 };
 
 /// Seconds between decisions of the fair policies: counters grow without arrivals and ends.
@@ -222,7 +223,7 @@ impl Simulation {
     /// `None` if all arrive at once.
     pub fn offered_load(&self) -> Option<f64> {
         let span = self.jobs.last().map_or(0, |job| job.arrival) as f64 / 1e9;
-        let alone = |job: &Job| self.costs.seconds_alone(&job.task) * job.task.total_steps as f64;
+        let alone = |job: &Job| seconds_alone(&job.task, &self.costs);
         let seconds: f64 = self.jobs.iter().map(alone).sum();
         (span > 0.0).then(|| seconds / (span * self.workload.devices as f64))
     }

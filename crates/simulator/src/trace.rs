@@ -1,6 +1,9 @@
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::SimulationError;
+use super::{
+    SimulationError,
+    replay::{MOST_YEARS, YEAR},
+};
 
 /// A job of a cluster trace.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,11 +65,14 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
                 "a time like 2017-10-09 07:01:55",
                 seconds_since_1970,
             )?,
-            duration: row.field((duration, "duration"), "seconds above 0", |text| {
-                text.parse()
-                    .ok()
-                    .filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0)
-            })?,
+            duration: row.field(
+                (duration, "duration"),
+                "seconds above 0, and at most 3155760000 (100 years)",
+                |text| {
+                    let in_range = |seconds: &f64| *seconds > 0.0 && *seconds <= MOST_YEARS * YEAR;
+                    text.parse().ok().filter(in_range)
+                },
+            )?,
             devices: row.field((devices, "num_gpus"), "a number above 0", |text| {
                 text.parse().ok().filter(|&count| count > 0)
             })?,
@@ -206,11 +212,15 @@ mod tests {
             ),
             (
                 "2017-10-09 00:00:00,-1,1,66,b",
-                "line 3: `-1` is no duration: seconds above 0",
+                "line 3: `-1` is no duration: seconds above 0, and at most 3155760000 (100 years)",
+            ),
+            (
+                "2017-10-09 00:00:00,1e300,1,66,b",
+                "line 3: `1e300` is no duration: seconds above 0, and at most 3155760000 (100 years)",
             ),
             (
                 "2017-10-09 00:00:00,NaN,1,66,b",
-                "line 3: `NaN` is no duration: seconds above 0",
+                "line 3: `NaN` is no duration: seconds above 0, and at most 3155760000 (100 years)",
             ),
             (
                 "2017-10-09 00:00:00,1,0,66,b",

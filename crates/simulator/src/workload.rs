@@ -1,5 +1,15 @@
-use super::{Costs, Padding, SimulationError, TracedJob, costs::Share, random::Random};
+use super::{
+    Costs, Padding, SimulationError, TracedJob,
+    costs::Share,
+    random::Random,
+    replay::{MOST_YEARS, YEAR},
+};
 use loraloom_scheduler::{Task, TaskId};
+
+/// With more devices a decision takes seconds, and a replay days.
+const MOST_DEVICES: usize = 1024;
+/// Steps of all jobs; their parts and tokens are counted in 64 bits.
+const MOST_STEPS: f64 = 1e13;
 
 /// The jobs of a trace that are replayed, and how they become tasks.
 ///
@@ -62,6 +72,13 @@ impl Workload {
     /// [`SimulationError`] if there are too few jobs, or a number is out of its range.
     pub fn jobs_of(&self, trace: &[TracedJob], costs: &Costs) -> Result<Vec<Job>, SimulationError> {
         costs.validate()?;
+        if self.devices > MOST_DEVICES {
+            return Err(SimulationError::OutOfRange {
+                name: "the number of devices",
+                value: self.devices as f64,
+                expected: "at most 1024: a decision compares every task with every device",
+            });
+        }
         let start = self.first_job(trace.len())?;
         let traced = trace.iter().skip(start).take(self.jobs);
         let begun = traced.clone().next().map_or(0, |job| job.arrival);
@@ -71,6 +88,7 @@ impl Workload {
             jobs.push((job.arrival - begun, task));
         }
         let stretch = self.stretch(&jobs, costs)?;
+        self.refuse_too_long(&jobs, costs, stretch)?;
         let job = |(seconds, task)| {
             let arrival = (seconds as f64 * stretch * 1e9) as u64;
             Job {
@@ -139,6 +157,31 @@ impl Workload {
         Ok(task)
     }
 
+    /// Refuses jobs that the replay's clock, or its counters, cannot take.
+    fn refuse_too_long(
+        &self,
+        jobs: &[(u64, Task)],
+        costs: &Costs,
+        stretch: f64,
+    ) -> Result<(), SimulationError> {
+        let last = jobs.last().map_or(0.0, |(arrival, _)| *arrival as f64) * stretch;
+        let alone = || jobs.iter().map(|(_, task)| seconds_alone(task, costs));
+        let work = alone().sum::<f64>() / self.devices.max(1) as f64;
+        let least = alone().fold(last.max(work), f64::max);
+        if least > MOST_YEARS * YEAR {
+            return Err(SimulationError::too_long(least));
+        }
+        let steps: f64 = jobs.iter().map(|(_, task)| task.total_steps as f64).sum();
+        if steps > MOST_STEPS {
+            return Err(SimulationError::OutOfRange {
+                name: "the number of steps of all jobs",
+                value: steps,
+                expected: "at most 1e13: are the costs of an iteration too small?",
+            });
+        }
+        Ok(())
+    }
+
     /// Seconds between arrivals for one second in the trace.
     fn stretch(&self, jobs: &[(u64, Task)], costs: &Costs) -> Result<f64, SimulationError> {
         let Some(load) = self.load else {
@@ -158,10 +201,17 @@ impl Workload {
                 jobs => Err(SimulationError::NoSpacing { jobs }),
             };
         }
-        let alone = |(_, task): &(u64, Task)| costs.seconds_alone(task) * task.total_steps as f64;
-        let seconds: f64 = jobs.iter().map(alone).sum();
+        let seconds: f64 = jobs
+            .iter()
+            .map(|(_, task)| seconds_alone(task, costs))
+            .sum();
         Ok(seconds / (load * self.devices.max(1) as f64 * span as f64))
     }
+}
+
+/// Seconds that a job takes on a device of its own.
+pub(super) fn seconds_alone(task: &Task, costs: &Costs) -> f64 {
+    costs.seconds_alone(task) * task.total_steps as f64
 }
 
 /// One of the values, which must not be 0.
@@ -273,6 +323,19 @@ mod tests {
         ));
         let error = refused(|workload| workload.load = Some(0.0), &trace);
         assert!(matches!(error, SimulationError::OutOfRange { .. }));
+        let error = refused(|workload| workload.devices = 100_000, &trace);
+        assert!(matches!(error, SimulationError::OutOfRange { .. }));
+        let error = refused(|workload| workload.load = Some(1e-12), &trace);
+        assert!(matches!(error, SimulationError::TooLong { .. }));
+        let long = TracedJob {
+            duration: 3e9,
+            ..trace[0].clone()
+        };
+        let error = refused(
+            |workload| (workload.devices, workload.load) = (2, None),
+            &vec![long; 20],
+        );
+        assert!(matches!(error, SimulationError::TooLong { .. }));
         let error = refused(|workload| workload.ranks.clear(), &trace);
         assert!(matches!(
             error,

@@ -47,7 +47,9 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
             }
             print(&report, &arguments, false, printer)?;
             failure::report_adapters(printer, &report, &BTreeSet::new());
-            lost.iter().for_each(|lost| printer.error(lost));
+            for lost in &lost {
+                printer.error(lost);
+            }
             return Ok(if lost.is_empty() {
                 failure::exit_of_run(&report)
             } else {

@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use loraloom_scheduler::{Load, Task, TaskId};
 use loraloom_simulator::{
-    ClockStep, Comparison, Costs, Job, Padding, SimulatedPolicy, Simulation, Workload, read_trace,
+    ClockStep, Comparison, Costs, Job, Padding, SimulatedPolicy, Simulation, SimulationError,
+    Workload, read_trace,
 };
 
 use crate::without_decision_times;
@@ -139,6 +140,19 @@ fn scripts_find_what_the_interface_names() {
         }
         let used = policy["utilisation"].as_f64().unwrap();
         assert!(used > 0.0 && used <= 1.0, "{policy}");
+    }
+}
+
+#[test]
+fn a_replay_beyond_its_clock_ends() {
+    let mut simulation = simulation(0, 0.0);
+    let last = simulation.jobs.last_mut().unwrap();
+    (last.arrival, last.submitted) = (u64::MAX, u64::MAX);
+    for policy in SimulatedPolicy::ALL {
+        let error = simulation.run(policy).unwrap_err();
+        assert!(matches!(error, SimulationError::TooLong { .. }), "{error}");
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("--load"), "{hint}");
     }
 }
 

@@ -78,7 +78,7 @@ impl<'a> Groups<'a> {
         self.of_each_on(layers, |group, layers| {
             let ranks = |layer| largest_ranks(group, layer);
             let of_token = bytes_per_token(self.model, &layers, ranks, storage);
-            let tokens = self.most_tokens(group);
+            let tokens = Self::most_tokens(group);
             TokenBytes {
                 kept: tokens * of_token.kept,
                 computed_again: tokens * of_token.computed_again,
@@ -102,7 +102,7 @@ impl<'a> Groups<'a> {
             adapters: group.iter().map(|task| task.name.clone()).collect(),
             microbatches,
             estimated_tokens_per_step: tokens,
-            most_tokens_per_microbatch: self.most_tokens(group),
+            most_tokens_per_microbatch: Self::most_tokens(group),
         };
         self.tasks.iter().zip(numbers).map(planned).collect()
     }
@@ -116,7 +116,7 @@ impl<'a> Groups<'a> {
         layer_operations(self.model, work, self.config.gradient_checkpointing)
     }
 
-    fn most_tokens(&self, group: &[&TaskPlan]) -> usize {
+    fn most_tokens(group: &[&TaskPlan]) -> usize {
         group.iter().map(|task| task.load.most_tokens()).sum()
     }
 

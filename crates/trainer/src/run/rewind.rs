@@ -36,9 +36,12 @@ impl Session<'_> {
         scheduler: &mut Scheduler<R>,
     ) -> Result<()> {
         let gone_on = self.try_with_less(error, scheduler);
-        gone_on.map_err(|error| match error.is_out_of_memory() {
-            true => TrainerError::DoesNotFit(Box::new(error)),
-            false => error,
+        gone_on.map_err(|error| {
+            if error.is_out_of_memory() {
+                TrainerError::DoesNotFit(Box::new(error))
+            } else {
+                error
+            }
         })
     }
 

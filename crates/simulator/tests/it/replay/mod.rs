@@ -135,7 +135,7 @@ proptest! {
         }
         prop_assert_eq!(fast.tokens, tokens);
         let makespan = fast.jobs.iter().map(|job| job.finished).max().unwrap_or(0);
-        prop_assert!(fast.busy_nanoseconds <= makespan * count as u64);
+        prop_assert!(fast.busy_nanoseconds <= u128::from(makespan) * count as u128);
     }
 
     #[test]
@@ -151,7 +151,7 @@ proptest! {
             let started = job.arrival.max(*server);
             let period = (COSTS.seconds_alone(&job.task) * 1e9) as u64;
             *server = started + period * job.task.total_steps as u64;
-            busy += *server - started;
+            busy += u128::from(*server - started);
             prop_assert_eq!((replayed.started, replayed.finished), (started, *server));
         }
         prop_assert_eq!(replayed.busy_nanoseconds, busy);
