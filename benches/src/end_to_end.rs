@@ -5,6 +5,7 @@ use loraloom_pipeline::{
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
     schedule::{PipelineShape, Schedule},
 };
+use loraloom_scheduler::size;
 use serde::Serialize;
 
 use crate::{
@@ -98,10 +99,10 @@ impl EndToEndBench {
         let layers = 0..self.model.num_hidden_layers;
         let parameters = frozen_parameters(&self.model, &layers);
         progress(&format!(
-            "{}: {:.1} M parameters, {:.2} GB in {}",
+            "{}: {:.1} M parameters, {} in {}",
             self.shape,
             parameters as f64 / 1e6,
-            (parameters * DType::from(self.dtype).size()) as f64 / 1e9,
+            size((parameters * DType::from(self.dtype).size()) as u64),
             dtype_name(self.dtype),
         ));
         let stage = Stage::random(&self.model, layers, self.dtype, device)?

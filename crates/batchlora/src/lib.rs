@@ -21,10 +21,10 @@ mod spec;
 pub use adapter::{AdapterState, LoraPair};
 pub use attached::BatchLora;
 pub use bank::AdapterBank;
-#[cfg(feature = "persistence")]
-pub use batchlora_kernels::persist_kernels;
 #[cfg(feature = "cubecl")]
 pub use batchlora_kernels::{KernelProfile, KernelTime, LaunchCount};
+#[cfg(feature = "persistence")]
+pub use batchlora_kernels::{UnwritableKernels, persist_kernels};
 pub use batchlora_kernels::{product_failure, products};
 pub use check::{check_device, check_product};
 pub use dropout::{DropoutDraw, DropoutKey};

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     fmt,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 #[cfg(feature = "wgpu")]
@@ -148,7 +149,8 @@ pub(crate) fn wgpu() -> Vec<Listed> {
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
     // Drivers that are half installed panic; there is no device then.
-    let devices = panics::catch(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
+    let devices =
+        panics::catch_of_device(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
     let listed = |(index, device): (usize, Device)| Listed {
         name: format!("{backend}:{index}"),
         device,
@@ -182,7 +184,10 @@ pub(crate) fn open(choice: DeviceChoice) -> Result<Opened, Failure> {
             let hardware = |listed: &Listed| !listed.software;
             for listed in cuda().into_iter().chain(wgpu()).filter(hardware) {
                 match open_listed(&listed) {
-                    Ok(opened) => return Ok(Opened { warnings, ..opened }),
+                    Ok(opened) => {
+                        warnings.extend(opened.warnings);
+                        return Ok(Opened { warnings, ..opened });
+                    }
                     Err(failure) => warnings.push(failure.to_string()),
                 }
             }
@@ -262,6 +267,25 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     }
 }
 
+/// Why the next process does not find the kernels of this one, until that was said.
+static UNKEPT: Mutex<Option<String>> = Mutex::new(None);
+
+/// Keeps tuned kernels for later processes, and with `compiled` compiled ones, too. For the beginning of the
+/// process: no device may be open.
+#[cfg(feature = "cuda")]
+pub(crate) fn keep_kernels(compiled: bool) {
+    if let Err(error) = batchlora::persist_kernels("loraloom", compiled) {
+        let mut unkept = UNKEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        *unkept = Some(format!("{error}: every process makes its kernels again"));
+    }
+}
+
+/// The warning that kernels are not kept, for the first device that has any.
+fn unkept(listed: &Listed) -> Option<String> {
+    let mut unkept = UNKEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    unkept.take_if(|_| listed.name != "cpu")
+}
+
 /// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an
 /// earlier process kept run without.
 fn has_libdevice() -> bool {
@@ -287,11 +311,12 @@ fn computes(device: &Device) -> Result<(), String> {
 pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
     let device = listed.device.clone();
     let is_cuda = listed.name.starts_with("cuda");
-    let opened = panics::catch(|| {
+    let opened = panics::catch_of_device(|| {
         if is_cuda && !has_libdevice() {
             return Err(LIBDEVICE.to_owned());
         }
-        device.sync().map_err(|error| error.to_string())?;
+        let sync = device.sync();
+        sync.map_err(|error| loraloom_model::causes(&error.to_string()))?;
         computes(&device).map(|()| hardware_name(&device))
     });
     let problem = match opened.flatten() {
@@ -301,7 +326,7 @@ pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {
                 name: listed.name.clone(),
                 hardware,
                 software: listed.software,
-                warnings: Vec::new(),
+                warnings: Vec::from_iter(unkept(listed)),
             });
         }
         Err(problem) => problem,
@@ -346,7 +371,10 @@ mod tests {
 
     use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
 
-    use super::{Listed, cpu, is_complained_of, open, open_stages, pick, replace, unused_gpu_in};
+    use super::{
+        Listed, UNKEPT, cpu, is_complained_of, open, open_stages, pick, replace, unkept,
+        unused_gpu_in,
+    };
 
     /// A configuration with these stages.
     fn config(stages: &str) -> RunConfig {
@@ -382,6 +410,15 @@ mod tests {
         assert!(name(&[false], Some(1)).unwrap_err().contains("cpu:1"));
         assert!(name(&[], None).is_err());
         assert!(pick("abacus", listed(&[false]), None).is_err());
+    }
+
+    #[test]
+    fn kernels_that_are_not_kept_are_warned_of_once_and_not_for_the_cpu() {
+        let gpu = &listed(&[false])[0];
+        *UNKEPT.lock().unwrap() = Some("read-only".to_owned());
+        assert_eq!(unkept(&cpu()), None);
+        assert_eq!(unkept(gpu).as_deref(), Some("read-only"));
+        assert_eq!(unkept(gpu), None);
     }
 
     #[test]

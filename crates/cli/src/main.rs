@@ -39,9 +39,9 @@ fn main() -> ExitCode {
     };
     // Doctor is to see kernels compiled.
     #[cfg(feature = "cuda")]
-    if !matches!(&arguments.command, Command::Doctor(doctor) if doctor.thorough.is_none()) {
-        batchlora::persist_kernels("loraloom");
-    }
+    device::keep_kernels(
+        !matches!(&arguments.command, Command::Doctor(doctor) if doctor.thorough.is_none()),
+    );
     let printer = Printer::new(&arguments.output);
     let exit = match panics::catch(|| commands::run(arguments.command, &printer)) {
         Ok(Ok(exit)) => exit,

@@ -10,12 +10,18 @@ use std::{
 };
 
 /// Collected panics, oldest first.
-static KEPT: Mutex<Vec<(ThreadId, String)>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<(ThreadId, Caught)>> = Mutex::new(Vec::new());
+
+/// A panic's message, and its place in the source.
+struct Caught {
+    message: String,
+    place: Option<String>,
+}
 
 /// Collects panics from now on instead of printing them.
 pub(crate) fn install() {
     panic::set_hook(Box::new(|info| {
-        let kept = (thread::current().id(), describe(info));
+        let kept = (thread::current().id(), Caught::of(info));
         KEPT.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(kept);
@@ -28,31 +34,56 @@ pub(crate) fn install() {
 ///
 /// The message of the panic, with its place in the source.
 pub(crate) fn catch<T>(action: impl FnOnce() -> T) -> Result<T, String> {
+    caught(action, Caught::with_place)
+}
+
+/// As [`catch`], for an action that panics where a device does not work: its message is in words and without
+/// a place.
+pub(crate) fn catch_of_device<T>(action: impl FnOnce() -> T) -> Result<T, String> {
+    caught(action, |caught| loraloom_model::causes(&caught.message))
+}
+
+fn caught<T>(action: impl FnOnce() -> T, told: fn(Caught) -> String) -> Result<T, String> {
     let this = thread::current().id();
     let mine = |thread| thread == this;
     take(mine);
-    panic::catch_unwind(AssertUnwindSafe(action)).map_err(|_| take(mine).join("; "))
+    panic::catch_unwind(AssertUnwindSafe(action)).map_err(|_| {
+        let messages: Vec<String> = take(mine).into_iter().map(told).collect();
+        messages.join("; ")
+    })
 }
 
 /// Messages of the panics of other threads.
 pub(crate) fn elsewhere() -> Vec<String> {
     let this = thread::current().id();
-    take(|thread| thread != this)
+    let others = take(|thread| thread != this);
+    others.into_iter().map(Caught::with_place).collect()
 }
 
-fn take(which: impl Fn(ThreadId) -> bool) -> Vec<String> {
+fn take(which: impl Fn(ThreadId) -> bool) -> Vec<Caught> {
     KEPT.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .extract_if(.., |(thread, _)| which(*thread))
-        .map(|(_, message)| message)
+        .map(|(_, caught)| caught)
         .collect()
 }
 
-fn describe(info: &PanicHookInfo<'_>) -> String {
-    let message = info.payload_as_str().unwrap_or("panic without a message");
-    match info.location() {
-        Some(place) => format!("{message} ({}:{})", place.file(), place.line()),
-        None => message.to_owned(),
+impl Caught {
+    fn of(info: &PanicHookInfo<'_>) -> Self {
+        let message = info.payload_as_str().unwrap_or("panic without a message");
+        let place = info.location();
+        Self {
+            message: message.to_owned(),
+            place: place.map(|place| format!("{}:{}", place.file(), place.line())),
+        }
+    }
+
+    fn with_place(self) -> String {
+        let Self { message, place } = self;
+        match place {
+            Some(place) => format!("{message} ({place})"),
+            None => message,
+        }
     }
 }
 
@@ -60,13 +91,17 @@ fn describe(info: &PanicHookInfo<'_>) -> String {
 mod tests {
     use std::thread;
 
-    use super::{catch, elsewhere, install};
+    use super::{catch, catch_of_device, elsewhere, install};
 
     #[test]
     fn a_panic_becomes_its_message_and_success_passes_through() {
         install();
         let message = catch(|| panic!("no {}", "driver")).unwrap_err();
         assert!(message.starts_with("no driver ("), "{message}");
+        // As CubeCL does where there is no driver.
+        let found = std::fs::metadata("no such driver").map_err(|error| error.kind());
+        let driver = || found.unwrap();
+        assert_eq!(catch_of_device(driver).unwrap_err(), "NotFound");
         assert_eq!(catch(|| 7).unwrap(), 7);
         thread::spawn(|| panic!("not mine")).join().unwrap_err();
         assert_eq!(catch(|| 7).unwrap(), 7);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{ADAPTERS, CONFIG_FILE};
+use loraloom_trainer::{ADAPTERS, CONFIG_FILE, quoted};
 
 use crate::{
     exit::Exit,
@@ -100,9 +100,9 @@ pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
     if !directory.join(loraloom_server::queue::FILE_NAME).exists() {
         return Ok(());
     }
-    let directory = directory.display();
-    let message = format!("`{directory}` is the run directory of a server");
-    Err(Failure::usage(message).hint(format!("continue it with `loraloom serve {directory}`")))
+    let message = format!("`{}` is the run directory of a server", directory.display());
+    let run = quoted(directory);
+    Err(Failure::usage(message).hint(format!("continue it with `loraloom serve {run}`")))
 }
 
 /// The configuration of the run in `directory`.
@@ -113,10 +113,7 @@ pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
 pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
     let path = directory.join(CONFIG_FILE);
     if !path.exists() {
-        let run = directory.display();
-        let message = format!("`{run}` is not a run directory: it has no {CONFIG_FILE}");
-        let hint = "give the `output_dir` of a run that `loraloom train` wrote";
-        return Err(Failure::usage(message).hint(hint).into());
+        return Err(without_config(directory).into());
     }
     // A server's names no adapters: they come and go.
     let options = LoadOptions {
@@ -124,6 +121,28 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
         ..LoadOptions::default()
     };
     Ok(RunConfig::load_with(&path, &options)?.config)
+}
+
+/// The error about a directory without a run's configuration.
+fn without_config(directory: &Path) -> Failure {
+    let run = directory.display();
+    let message = if directory.exists() {
+        format!("`{run}` is not a run directory: it has no {CONFIG_FILE}")
+    } else {
+        format!("there is no directory `{run}`")
+    };
+    let saved = adapters(directory)
+        .first()
+        .map(|name| adapter(directory, name));
+    let hint = match saved {
+        Some(Ok(adapter)) => format!(
+            "restore the file; without it, name the model and adapters by their directories: `--model DIR \
+             --adapter {}`",
+            quoted(adapter)
+        ),
+        _ => "give the `output_dir` of a run that `loraloom train` wrote".to_owned(),
+    };
+    Failure::usage(message).hint(hint)
 }
 
 /// Names of the adapters that the run in `directory` has saved, sorted.

@@ -17,7 +17,7 @@ mod profile;
 #[cfg(feature = "cubecl")]
 pub use count::LaunchCount;
 #[cfg(feature = "persistence")]
-pub use persistence::persist_kernels;
+pub use persistence::{UnwritableKernels, persist_kernels};
 #[cfg(feature = "cubecl")]
 pub use product::{is_software, matmul, matmul_onto};
 pub use product::{product_failure, products};

@@ -3,7 +3,7 @@ use std::{fmt::Debug, path::PathBuf};
 use safetensors::SafeTensorError;
 use thiserror::Error;
 
-use crate::{checkpoint::TensorDtype, config::Architecture};
+use crate::{causes::causes, checkpoint::TensorDtype, config::Architecture};
 
 /// An error in a model directory, an adapter directory or a request to this crate.
 ///
@@ -386,31 +386,6 @@ fn abbreviated(names: &[String]) -> String {
     }
 }
 
-/// The causes in CubeCL's message about a failure, without its list of everything that depended on them.
-pub fn causes(told: &str) -> String {
-    const ACCOUNT: [&str; 8] = [
-        "Caused by:",
-        "No backtrace available",
-        "Asked at:",
-        "Several failures at once",
-        "An error happened during execution",
-        "An IO error happened",
-        "The bytes were never written",
-        "skipped `",
-    ];
-    let mut causes: Vec<&str> = Vec::new();
-    for line in told.lines().map(str::trim) {
-        let account = ACCOUNT.iter().any(|begin| line.starts_with(begin));
-        if !account && !line.is_empty() && !causes.contains(&line) {
-            causes.push(line);
-        }
-    }
-    if causes.is_empty() {
-        causes.push(told);
-    }
-    causes.join("; ")
-}
-
 /// Whether a device's message says that its memory ran out: drivers say so in words only.
 pub fn says_out_of_memory(reason: &str) -> bool {
     let reason = reason.to_lowercase();
@@ -428,7 +403,7 @@ pub fn says_out_of_memory(reason: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{causes, says_out_of_memory};
+    use super::says_out_of_memory;
 
     #[test]
     fn drivers_words_for_a_lack_of_memory_are_known() {
@@ -442,22 +417,6 @@ mod tests {
             ("the device is lost", false),
         ] {
             assert_eq!(says_out_of_memory(reason), expected, "{reason}");
-        }
-    }
-
-    #[test]
-    fn a_failure_is_told_by_its_causes() {
-        let told = "An error happened during execution\nCaused by:\n  Several failures at once\nCaused by:\n  \
-                    The bytes were never written (failure #1, still claiming 4 buffer(s))\n  skipped `K`: it \
-                    needed memory\nCaused by:\n  out of device memory allocating 8 bytes\nNo backtrace \
-                    available\nAsked at:\nNo backtrace available\n  out of device memory allocating 8 bytes\n  \
-                    another";
-        assert_eq!(
-            causes(told),
-            "out of device memory allocating 8 bytes; another"
-        );
-        for plain in ["lost", "Caused by:"] {
-            assert_eq!(causes(plain), plain);
         }
     }
 }

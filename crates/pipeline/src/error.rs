@@ -2,6 +2,7 @@ use std::ops::Range;
 
 use batchlora::BatchLoraError;
 use loraloom_model::ModelError;
+use loraloom_scheduler::sizes;
 use thiserror::Error;
 
 use crate::{PartitionError, simulate::TimelineError};
@@ -48,7 +49,10 @@ pub enum PipelineError {
     #[error(transparent)]
     Schedule(#[from] TimelineError),
     /// A pass took more memory than the stage may use.
-    #[error("out of memory: stage of layers {layers:?} took {used} bytes, its limit is {limit}")]
+    #[error(
+        "out of memory: stage of layers {layers:?} took {}, its limit is {}",
+        sizes(*used, *limit)[0], sizes(*used, *limit)[1]
+    )]
     OutOfMemory {
         /// Decoder layers of the stage.
         layers: Range<usize>,
@@ -59,8 +63,8 @@ pub enum PipelineError {
     },
     /// The weights exceed the memory of the device.
     #[error(
-        "layers {layers:?} take {:.1} GB of weights in {dtype}, and the device has {:.1} GB",
-        *bytes as f64 / 1e9, *there as f64 / 1e9
+        "layers {layers:?} take {} of weights in {dtype}, and the device has {}",
+        sizes(*bytes, *there)[0], sizes(*bytes, *there)[1]
     )]
     TooLarge {
         /// Decoder layers of the stage.

@@ -24,7 +24,7 @@ pub use grouping::{Budget, GroupedRoom, GroupingOptions};
 pub use least_squares::nnls;
 pub use memory::{
     Coefficients, DeviceMemory, Estimate, Forecasts, LearntMemory, Measurement, MemoryModel,
-    Shortage, compared_sizes,
+    Shortage, size, sizes,
 };
 pub use policy::{History, Learnt, Ledger, OutOfMemory, Past, Policy, Scheduler, SchedulerOptions};
 pub use room::{MeasuredIteration, MeasuredTask, Member, Refusal, Room};

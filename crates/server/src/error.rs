@@ -2,9 +2,9 @@ use std::{io, path::PathBuf};
 
 use loraloom_config::ConfigError;
 use loraloom_scheduler::SchedulerError;
-use loraloom_trainer::TrainerError;
+use loraloom_trainer::{CONFIG_FILE, TrainerError, quoted};
 
-use crate::queue::{LOCK_NAME, QueueError};
+use crate::queue::{FILE_NAME, LOCK_NAME, QueueError};
 
 /// The result of a function of this crate.
 pub(crate) type Result<T, E = ServerError> = std::result::Result<T, E>;
@@ -31,7 +31,7 @@ pub enum ServerError {
         path: PathBuf,
     },
     /// The directory has no server's configuration, and none was given.
-    #[error("`{}` holds no server's configuration", path.display())]
+    #[error("`{}` holds no server's configuration: {CONFIG_FILE} is missing", path.display())]
     NoConfiguration {
         /// The directory.
         path: PathBuf,
@@ -137,6 +137,13 @@ impl ServerError {
                 error: ConfigError::Override { .. },
             } => "keys are those of an adapter, e.g. `--set train.learning_rate=1e-4`",
             Self::Config(error) | Self::Clone { error } => return error.hint(),
+            Self::Trainer(TrainerError::ConfigChanged { key, run, .. }) => {
+                return Some(format!(
+                    "`loraloom serve {}` goes on with the server's own configuration; for another `{key}`, \
+                     start a server in another directory",
+                    quoted(run)
+                ));
+            }
             Self::Trainer(error) => return error.hint(),
             Self::NotServed { path } if path.join(LOCK_NAME).exists() => {
                 "a server ran here: restore its queue.sqlite, or serve another directory, where `init_from` \
@@ -146,11 +153,20 @@ impl ServerError {
             Self::Unserved { directory, .. } => {
                 return Some(format!(
                     "`loraloom serve {}` goes on with it",
-                    directory.display()
+                    quoted(directory)
                 ));
             }
-            Self::NoConfiguration { .. } => {
-                "start with `loraloom serve RUNDIR --config CONFIG`: model, device, pipeline, scheduler"
+            Self::NoConfiguration { path } => {
+                let run = quoted(path);
+                let command = format!("`loraloom serve {run} --config CONFIG`");
+                return Some(if path.join(FILE_NAME).exists() {
+                    format!(
+                        "a server ran here: restore {CONFIG_FILE}, or start it with its own configuration, \
+                         {command}, which writes it again"
+                    )
+                } else {
+                    format!("start with {command}: model, device, pipeline, scheduler")
+                });
             }
             Self::QueueGone { path } if path.ends_with(LOCK_NAME) => {
                 "start the server again; two of them would train the same tasks"

@@ -38,7 +38,7 @@ pub struct TaskStatus {
     pub requested: Option<String>,
     /// Optimizer steps taken.
     pub step: u64,
-    /// Optimizer steps that a checkpoint holds.
+    /// Optimizer steps that are on the disk, in a checkpoint or, once it is done, in its adapter.
     pub saved_step: u64,
     /// Optimizer steps in all, once known.
     pub total_steps: Option<u64>,

@@ -1,3 +1,5 @@
+use loraloom_scheduler::sizes;
+
 use super::replay::{MOST_YEARS, YEAR};
 
 /// Errors of traces, workloads and replays.
@@ -91,7 +93,10 @@ pub enum SimulationError {
         most: f64,
     },
     /// A job that no device holds.
-    #[error("`{job}` takes {bytes:.0} bytes alone, and a device has {device_bytes:.0}")]
+    #[error(
+        "`{job}` takes {} alone, and a device has {}",
+        sizes(*bytes as u64, *device_bytes as u64)[0], sizes(*bytes as u64, *device_bytes as u64)[1]
+    )]
     TooLarge {
         /// Its name.
         job: String,

@@ -9,6 +9,7 @@
 //!
 //! | modules | |
 //! |---|---|
+//! | `shell` | paths in commands that messages print |
 //! | `error` | what can end a run |
 //! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
@@ -28,6 +29,7 @@ mod run;
 mod run_directory;
 mod save;
 mod scheduling;
+mod shell;
 mod stages;
 mod tasks;
 
@@ -47,6 +49,7 @@ pub use run_directory::{
 };
 pub use save::Standby;
 pub use scheduling::DeviceRoom;
+pub use shell::quoted;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
     DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings, odd_sweeps,

@@ -40,7 +40,8 @@ pub(crate) struct ServeArguments {
 Data is read and checked before a task is accepted. A task that can never fit in the server's memory is \
 refused with the numbers (exit code 4). When the command returns, its tasks are on disk. `device`, `dtype`, \
 `gradient_checkpointing`, `output_dir`, `pipeline` and `scheduler` in CONFIG are ignored, and refused with \
-`--set`: the server has its own.")]
+`--set`: the server has its own. The name of \
+a sweep must be new to the server.")]
 pub(crate) struct SubmitArguments {
     /// Run directory of the server.
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
@@ -82,7 +83,7 @@ pub(crate) struct TaskArguments {
     /// Run directory of the server.
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
-    /// Name of the adapter or number of the task.
+    /// Name of the adapter, or number of the task; digits are always a number.
     pub(crate) task: String,
     /// Print one JSON object.
     #[arg(long)]

@@ -22,8 +22,8 @@ pub(crate) struct PlanArguments {
     /// Speed of a stage in TFLOP/s, as printed by `loraloom bench`; predicts times.
     #[arg(long, value_name = "T", value_parser = parse_positive)]
     pub(crate) tflops: Option<f64>,
-    /// Speed of the links between stages in Gbit/s [default: transfers take no time].
-    #[arg(long, value_name = "G", value_parser = parse_positive, requires = "tflops")]
+    /// Speed of the links between stages in Gbit/s, with --tflops [default: transfers take no time].
+    #[arg(long, value_name = "G", value_parser = parse_positive)]
     pub(crate) link_gbits: Option<f64>,
     /// Print one JSON object.
     #[arg(long)]

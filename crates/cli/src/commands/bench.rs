@@ -3,6 +3,7 @@
 use burn::tensor::FloatDType;
 use loraloom_benches::{EndToEndBench, EndToEndMeasurement, KernelBench, KernelMeasurement};
 use loraloom_model::{LlamaConfig, Projection, TensorDtype};
+use loraloom_scheduler::size;
 use loraloom_trainer::{TrainerError, resolve_dtype};
 use serde::Serialize;
 
@@ -192,7 +193,7 @@ fn kernel_table(measured: &[KernelMeasurement]) -> Option<String> {
         "ms",
         "vs frozen",
         "launches",
-        "MB moved",
+        "moved",
     ];
     let rows: Vec<_> = measured.iter().map(kernel_row).collect();
     Some(format!(
@@ -214,11 +215,7 @@ fn kernel_row(measured: &KernelMeasurement) -> [String; 7] {
         format!("{:.3}", measured.milliseconds),
         format!("{ratio:.2}"),
         table::or_dash(measured.launches),
-        table::or_dash(
-            measured
-                .bytes_moved
-                .map(|bytes| format!("{:.1}", bytes as f64 / 1e6)),
-        ),
+        table::or_dash(measured.bytes_moved.map(size)),
     ]
 }
 
@@ -236,7 +233,14 @@ fn ranks(all: &[usize]) -> String {
 /// A table of training steps.
 fn step_table(measured: &[EndToEndMeasurement]) -> Option<String> {
     let first = measured.first()?;
-    let heading = ["adapters", "tok/s", "one by one", "ratio", "TFLOP/s", "GB"];
+    let heading = [
+        "adapters",
+        "tok/s",
+        "one by one",
+        "ratio",
+        "TFLOP/s",
+        "memory",
+    ];
     let rows: Vec<_> = measured.iter().map(step_row).collect();
     Some(format!(
         "{}, rank {} on {}, batch {}, length {}, {}: training steps\n{}",
@@ -258,11 +262,7 @@ fn step_row(measured: &EndToEndMeasurement) -> [String; 6] {
         table::or_dash(sequential.map(|rate| format!("{rate:.0}"))),
         table::or_dash(sequential.map(|rate| format!("{:.2}", measured.tokens_per_second / rate))),
         format!("{:.3}", measured.model_tflops),
-        table::or_dash(
-            measured
-                .peak_bytes
-                .map(|bytes| format!("{:.2}", bytes as f64 / 1e9)),
-        ),
+        table::or_dash(measured.peak_bytes.map(size)),
     ]
 }
 
@@ -273,16 +273,18 @@ fn profile_table(measured: &EndToEndMeasurement) -> Option<String> {
         .iter()
         .map(|share| share.milliseconds)
         .sum();
-    let heading = ["<kernel", "launches", "ms", "share", "MB moved", "GB/s"];
+    let heading = ["<kernel", "launches", "ms", "share", "moved", "GB/s"];
     let rows = measured.profile.iter().map(|share| {
-        let bytes = Some(share.bytes_moved as f64).filter(|&bytes| bytes > 0.0);
+        let bytes = Some(share.bytes_moved).filter(|&bytes| bytes > 0);
         [
             share.kernel.clone(),
             share.launches.to_string(),
             format!("{:.3}", share.milliseconds),
             format!("{:.1} %", 100.0 * share.milliseconds / all),
-            table::or_dash(bytes.map(|bytes| format!("{:.1}", bytes / 1e6))),
-            table::or_dash(bytes.map(|bytes| format!("{:.0}", bytes / 1e6 / share.milliseconds))),
+            table::or_dash(bytes.map(size)),
+            table::or_dash(
+                bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6 / share.milliseconds)),
+            ),
         ]
     });
     let rows: Vec<_> = rows.collect();

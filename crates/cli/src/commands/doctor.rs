@@ -6,6 +6,7 @@ use batchlora::{check_device, check_product, products};
 use burn::tensor::{Device, FloatDType};
 use loraloom_model::{Deviation, LlamaConfig, check_operations};
 use loraloom_pipeline::device_memory;
+use loraloom_scheduler::size;
 
 use super::{check, report::Report};
 use crate::{
@@ -80,13 +81,13 @@ fn compute(
     let works = device::open_listed(listed)
         .map_err(anyhow::Error::from)
         .and_then(|opened| {
-            let checked = panics::catch(|| check_device(&opened.device, FloatDType::F32));
+            let checked = panics::catch_of_device(|| check_device(&opened.device, FloatDType::F32));
             let difference = checked.map_err(anyhow::Error::msg)??;
             Ok((difference, opened))
         });
     match works {
         Ok((difference, opened)) => {
-            let memory = device_memory(&opened.device).map(gibibytes);
+            let memory = device_memory(&opened.device).map(size);
             let known: String = opened
                 .hardware
                 .into_iter()
@@ -97,6 +98,9 @@ fn compute(
             let found =
                 format!("{known}computes (off by {difference:.1e}), products by {products}");
             report.pass(&listed.name, found)?;
+            for warning in opened.warnings {
+                report.warn(&listed.name, warning, None)?;
+            }
             match thorough {
                 Some(model) => compare(&listed.name, &opened.device, model, report),
                 None => Ok(()),
@@ -191,7 +195,7 @@ fn describe(deviation: &Deviation, called: &str) -> Result<String, String> {
 
 /// The message of an error or a panic.
 fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    panics::catch(work)?.map_err(|error| error.to_string())
+    panics::catch_of_device(work)?.map_err(|error| error.to_string())
 }
 
 /// Checks that the working directory can be written, and its free space.
@@ -205,7 +209,7 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
     #[cfg(unix)]
     if let Ok(space) = rustix::fs::statvfs(here) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
-        let found = format!("{} free in the working directory", gibibytes(free));
+        let found = format!("{} free in the working directory", size(free));
         if free >= LITTLE_SPACE {
             return report.pass("disk", found);
         }
@@ -213,8 +217,4 @@ fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
         return report.warn("disk", found, Some(hint));
     }
     report.pass("disk", "the working directory can be written".to_owned())
-}
-
-fn gibibytes(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use loraloom_config::{StarterDataset, starter};
+use loraloom_trainer::quoted;
 
 use crate::{
     arguments::InitArguments,
@@ -78,11 +79,11 @@ pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Resul
     }
 
     let config = directory.join(CONFIG);
-    let config = config.display();
+    let (config, word) = (config.display(), quoted(&config));
     let datasets = DATA_FILES.len();
     printer.note(&format!("wrote {config}, {MODEL}/ and {datasets} datasets"));
     printer.note("next:");
-    printer.note(&format!("  loraloom check {config}"));
-    printer.note(&format!("  loraloom train {config}"));
+    printer.note(&format!("  loraloom check {word}"));
+    printer.note(&format!("  loraloom train {word}"));
     Ok(Exit::Success)
 }

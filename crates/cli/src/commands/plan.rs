@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, fs};
 
+use loraloom_scheduler::size;
 use loraloom_trainer::{Plan, PlannedGroup, PlannedLink, PlannedStage, Speeds, TO_FIT};
 
 use super::config;
@@ -15,6 +16,12 @@ use crate::{
 };
 
 pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    if arguments.link_gbits.is_some() && arguments.tflops.is_none() {
+        let message =
+            "`--link-gbits` needs `--tflops`: times are predicted from the speed of the stages";
+        let hint = "`loraloom bench` prints the speed of this machine";
+        return Err(Failure::usage(message).hint(hint).into());
+    }
     let options = config::options(&arguments.config);
     let mut config = config::load(&options, &arguments.config, printer)?;
     device::take_auto_for_the_cpu(&mut config);
@@ -84,13 +91,13 @@ fn stages(plan: &Plan) -> String {
             index.to_string(),
             shortened(&stage.on),
             held(stage),
-            bytes(stage.weight_bytes as f64),
-            bytes(stage.adapter_bytes as f64),
-            bytes(stage.gradient_bytes as f64),
-            bytes(stage.estimated_activation_bytes_per_microbatch as f64),
+            size(stage.weight_bytes as u64),
+            size(stage.adapter_bytes as u64),
+            size(stage.gradient_bytes as u64),
+            size(stage.estimated_activation_bytes_per_microbatch as u64),
             stage.microbatches_in_flight.to_string(),
-            bytes(stage.estimated_activation_bytes as f64),
-            bytes(stage.estimated_bytes as f64),
+            size(stage.estimated_activation_bytes as u64),
+            size(stage.estimated_bytes as u64),
             percent(stage.estimated_share),
             percent(stage.simulated_bubble),
         ]
@@ -216,33 +223,14 @@ fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
-/// Bytes with three digits and a decimal unit.
+/// Estimated bytes.
 fn bytes(count: f64) -> String {
-    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    let Some((unit, size)) = units.into_iter().find(|(_, size)| count >= *size) else {
-        return format!("{count:.0} B");
-    };
-    let value = count / size;
-    let decimals = match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        _ => 2,
-    };
-    format!("{value:.decimals$} {unit}")
+    size(count.round() as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, shortened};
-
-    #[test]
-    fn bytes_have_three_digits() {
-        let shown = [0.0, 999.0, 1000.0, 12_345.0, 999_400.0, 1.5e6, 2.5e11].map(bytes);
-        let expected = [
-            "0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.50 MB", "250 GB",
-        ];
-        assert_eq!(shown, expected);
-    }
+    use super::shortened;
 
     #[test]
     fn keys_are_shortened() {

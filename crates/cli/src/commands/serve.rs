@@ -2,7 +2,7 @@
 
 use loraloom_config::LoadOptions;
 use loraloom_server::{Server, configuration};
-use loraloom_trainer::Signals;
+use loraloom_trainer::{Signals, quoted};
 
 use super::{config::refuse_unused, stages};
 use crate::{
@@ -23,11 +23,12 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     printer.warnings(&warnings);
     let adapters = config.adapters.len();
     let server = Server::start(directory, config)?;
-    let run = directory.display();
     match (server.submitted, adapters) {
         (0, 0) => {}
         (0, _) => printer.note(&format!(
-            "the queue exists already: submit the adapters of the configuration with `loraloom submit {run}`"
+            "the queue exists already: submit the adapters of the configuration with `loraloom submit {} {}`",
+            quoted(directory),
+            file.map_or_else(|| "CONFIG".to_owned(), quoted)
         )),
         (submitted, _) => printer.note(&format!("{submitted} tasks submitted")),
     }
@@ -45,7 +46,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         standby: Some(&stop.standby),
         ..Signals::from(&*stop.asked)
     };
-    printer.note(&format!("serves {run}"));
+    printer.note(&format!("serves {}", directory.display()));
     let mut progress = Progress::new(printer, &[]);
     let drain = arguments.drain;
     let report = server.run(&places, drain, signals, &mut |event| progress.show(event));

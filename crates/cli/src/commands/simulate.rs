@@ -71,10 +71,14 @@ fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
 
 fn costs(path: &std::path::Path) -> anyhow::Result<Costs> {
     let shown = path.display();
+    let failed = |message| Failure::new(Exit::Data, message);
     let text = fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read `{shown}`: {error}")))?;
-    let problem = |error| Failure::usage(format!("`{shown}` does not hold costs: {error}"));
-    Ok(serde_json::from_str(&text).map_err(problem)?)
+        .map_err(|error| failed(format!("cannot read `{shown}`: {error}")))?;
+    let costs: Costs = serde_json::from_str(&text)
+        .map_err(|error| failed(format!("`{shown}` does not hold costs: {error}")))?;
+    let valid = costs.validate();
+    valid.map_err(|error| failed(format!("`{shown}`: {error}")))?;
+    Ok(costs)
 }
 
 fn text(comparison: &Comparison) -> String {

@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, error::Error, path::Path};
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{CONFIG_FILE, Event, Run, RunReport, SavedRun, Signals, TrainerError};
+use loraloom_trainer::{
+    CONFIG_FILE, Event, Run, RunReport, SavedRun, Signals, TrainerError, quoted,
+};
 
 use super::{config, stages};
 use crate::{
@@ -82,7 +84,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         ..Signals::from(&*stop.asked)
     };
     let mut progress = Progress::new(printer, &run.steps());
-    let directory = output_dir.display();
+    let directory = quoted(&output_dir);
     let way_back = format!("loraloom train --resume {directory}");
     let report = run.train(signals, &mut |event| {
         if matches!(event, Event::RunCheckpoint { .. } | Event::Resume { .. }) {
@@ -150,10 +152,15 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
 
 /// The error about a run's own configuration that was edited.
 fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
-    let (file, directory) = (CONFIG_FILE, directory.display());
+    let what = if directory.join(CONFIG_FILE).exists() {
+        "has changed since the run wrote it"
+    } else {
+        "is gone"
+    };
     Failure::usage(failure::message(error)).hint(format!(
-        "{file} has changed since the run wrote it: restore it, or name the original configuration, \
-         `loraloom train CONFIG --resume --output-dir {directory}`"
+        "{CONFIG_FILE} {what}: restore it, or name the original configuration, `loraloom train CONFIG \
+         --resume --output-dir {}`",
+        quoted(directory)
     ))
 }
 

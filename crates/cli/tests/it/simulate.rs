@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs};
 
-use loraloom_simulator::SimulatedPolicy;
+use loraloom_simulator::{Costs, SimulatedPolicy};
 
 use crate::support::Workspace;
 
@@ -64,15 +64,46 @@ fn what_cannot_be_replayed_is_refused() {
     let here = Workspace::empty();
     here.write("trace.csv", trace(10));
     here.write("broken.csv", trace(10).replace("67.0", "soon"));
+    here.write("long.csv", trace(10).replace("67.0", "1e300"));
     here.write("costs.json", "{\"seconds\": 1}");
+    let costs = Costs {
+        seconds_per_task: -1.0,
+        ..Costs::default()
+    };
+    here.write("negative.json", serde_json::to_string(&costs).unwrap());
     let cases = [
         (3, "simulate nowhere.csv", "cannot read `nowhere.csv`"),
         (3, "simulate broken.csv", "line 3: `soon` is no duration"),
         (2, "simulate trace.csv --jobs 11", "the trace has 10"),
         (
-            2,
+            3,
             "simulate trace.csv --jobs 5 --costs costs.json",
             "unknown field `seconds`",
+        ),
+        (
+            3,
+            "simulate trace.csv --jobs 5 --costs nowhere.json",
+            "cannot read `nowhere.json`",
+        ),
+        (
+            3,
+            "simulate trace.csv --jobs 5 --costs negative.json",
+            "`negative.json`: seconds_per_task is -1",
+        ),
+        (
+            3,
+            "simulate long.csv --jobs 5",
+            "and at most 3155760000 (100 years)",
+        ),
+        (
+            2,
+            "simulate trace.csv --jobs 5 --devices 100000",
+            "at most 1024",
+        ),
+        (
+            2,
+            "simulate trace.csv --jobs 5 --load 1e-12",
+            "hint: raise `--load`",
         ),
         (
             2,

@@ -55,6 +55,7 @@ fn mistakes_exit_with_2() {
         &["generate", "--model", "m", "--seed", "-1", "hello"],
         &["generate", "--run", "nowhere", "hello"],
         &["plan", "x.yaml", "--tflops", "-1"],
+        &["plan", "x.yaml", "--link-gbits", "10"],
         &["bench", "--rank", "-8"],
         &["simulate", "trace.csv", "--start", "1.5"],
         &["submit", "run", "x.yaml", "--set", "scheduler.policy=fair"],

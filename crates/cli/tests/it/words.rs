@@ -282,3 +282,60 @@ fn rows_that_are_cut_need_no_more_memory() {
         "{predicted:?}"
     );
 }
+
+/// Of directories with spaces: what is printed to be pasted is run.
+#[test]
+fn printed_commands_run_as_they_are() {
+    let here = Workspace::empty();
+    let paste = |command: &str| {
+        let loraloom = assert_cmd::cargo::cargo_bin!("loraloom");
+        let command = command.replacen("loraloom", "\"$0\"", 1);
+        let output = Command::new("sh")
+            .args(["-c", &command])
+            .arg(loraloom)
+            .current_dir(here.path(""))
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command}: {stderr}");
+    };
+    let hinted = |arguments: &[&str]| {
+        let run = here.run(arguments);
+        assert_eq!(run.code, 2, "{}", run.all());
+        let hint = run.stderr.lines().find(|line| line.starts_with("hint: "));
+        let command = hint.and_then(|hint| hint.split('`').nth(1));
+        command.map_or_else(|| panic!("{}", run.stderr), str::to_owned)
+    };
+    let init = here.run(&["init", "my run"]).stderr;
+    let check = init.lines().find(|line| line.contains("loraloom check"));
+    paste(check.unwrap());
+
+    let (config, one) = ("my run/loraloom.yaml", "defaults.train.max_steps=1");
+    let train = ["train", config, "--device", "cpu", "--set", one];
+    let trained = here.run(&train).stderr;
+    let tried = trained.lines().find_map(|line| line.strip_prefix("try: "));
+    paste(&tried.unwrap().replace("PROMPT", "hi --max-new-tokens 2"));
+    paste(&hinted(&["train", config, "--resume", "--device", "cpu"]));
+
+    let serve = [
+        "serve", "my queue", "--config", config, "--drain", "--set", one,
+    ];
+    assert_eq!(here.run(&serve).code, 0);
+    let changed = hinted(&[&serve[..], &["--set", "seed=9"]].concat());
+    paste(&format!("{changed} --drain"));
+    fs::remove_file(here.path("my queue/config.resolved.yaml")).unwrap();
+    let gone = hinted(&["status", "my queue"]);
+    paste(&format!(
+        "{} --drain --set {one}",
+        gone.replace("CONFIG", "'my run/loraloom.yaml'")
+    ));
+    paste("loraloom status 'my queue'");
+
+    let run = here.path("my run/runs/first");
+    fs::remove_file(run.join("config.resolved.yaml")).unwrap();
+    let options = hinted(&["generate", "--run", "my run/runs/first", "hi"]);
+    let options = options.replace("DIR", "'my run/tiny-llama'");
+    paste(&format!(
+        "loraloom generate {options} hi --max-new-tokens 2"
+    ));
+}

@@ -338,6 +338,6 @@ mod tests {
             "{error}"
         );
         let said = error.to_string();
-        assert!(said.contains("GB of weights in f32"), "{said}");
+        assert!(said.contains(" GiB of weights in f32"), "{said}");
     }
 }

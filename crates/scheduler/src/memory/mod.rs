@@ -15,4 +15,4 @@ pub use coefficients::Coefficients;
 pub use device::{DeviceMemory, Shortage};
 pub use forecasts::Forecasts;
 pub use model::{Estimate, LearntMemory, Measurement, MemoryModel};
-pub use size::compared_sizes;
+pub use size::{size, sizes};

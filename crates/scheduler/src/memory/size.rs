@@ -9,8 +9,34 @@ const UNITS: [(&str, f64); 4] = [
 /// Most decimals of a size; a GiB then shows single bytes.
 const MOST_DECIMALS: usize = 9;
 
-/// A size of fewer units of the last digit is written in a smaller unit.
-const FEWEST_STEPS: u64 = 10;
+/// Bytes for people, in the largest unit that they fill, with three digits.
+pub fn size(bytes: u64) -> String {
+    let (unit, size) = unit(bytes);
+    let value = bytes as f64 / size;
+    let decimals = match value {
+        _ if size <= 1.0 => 0,
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// Two sizes, with enough decimals to show that they differ.
+pub fn sizes(one: u64, other: u64) -> [String; 2] {
+    let sizes = [one, other].map(size);
+    if one == other || sizes[0] != sizes[1] {
+        return sizes;
+    }
+    let scale = Scale::that_tells_apart(one, other);
+    [one, other].map(|bytes| scale.write(bytes))
+}
+
+/// The largest unit that these bytes fill, and its bytes.
+fn unit(bytes: u64) -> (&'static str, f64) {
+    let fitting = UNITS.into_iter().find(|(_, size)| bytes as f64 >= *size);
+    fitting.unwrap_or(("B", 1.0))
+}
 
 /// One unit and precision for sizes that are compared with each other.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +49,7 @@ pub(super) struct Scale {
 impl Scale {
     /// For sizes of about this many bytes, with one decimal.
     pub(super) fn of(bytes: u64) -> Self {
-        let fitting = UNITS.into_iter().find(|(_, size)| bytes as f64 >= *size);
-        let (unit, size) = fitting.unwrap_or(("B", 1.0));
+        let (unit, size) = unit(bytes);
         let decimals = usize::from(size > 1.0);
         Self {
             unit,
@@ -50,10 +75,13 @@ impl Scale {
         self.write_steps(self.steps(bytes))
     }
 
-    /// The size, rounded; of one too small for this unit, in its own.
+    /// As [`write`](Self::write), in a smaller unit if this one would leave less than two digits.
     pub(super) fn write_small(self, bytes: u64) -> String {
-        let fits = bytes == 0 || self.steps(bytes) >= FEWEST_STEPS;
-        if fits { self } else { Self::of(bytes) }.write(bytes)
+        if self.steps(bytes) < 10 {
+            size(bytes)
+        } else {
+            self.write(bytes)
+        }
     }
 
     /// `whole - part`, rounded such that the three written sizes add up.
@@ -77,15 +105,24 @@ impl Scale {
     }
 }
 
-/// Two sizes for people, with enough decimals to show that they differ.
-pub fn compared_sizes(one: u64, other: u64) -> [String; 2] {
-    let scale = Scale::that_tells_apart(one, other);
-    [one, other].map(|bytes| scale.write_small(bytes))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Scale, compared_sizes};
+    use super::{Scale, size, sizes};
+
+    #[test]
+    fn sizes_have_three_digits_or_as_many_as_tell_them_apart() {
+        let shown = [0, 1023, 1024, 12_345, 1 << 20, 3 << 29, 250 << 30].map(size);
+        let expected = [
+            "0 B", "1023 B", "1.00 KiB", "12.1 KiB", "1.00 MiB", "1.50 GiB", "250 GiB",
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(sizes(9 << 30, 1 << 20), ["9.00 GiB", "1.00 MiB"]);
+        assert_eq!(
+            sizes((8 << 30) + 1, 8 << 30),
+            ["8.000000001 GiB", "8.000000000 GiB"]
+        );
+        assert_eq!(sizes(8 << 30, 8 << 30), ["8.00 GiB", "8.00 GiB"]);
+    }
 
     #[test]
     fn sizes_that_differ_look_different() {
@@ -95,14 +132,13 @@ mod tests {
         assert_eq!(write(limit + (20 << 20)), "8.02 GiB");
         assert_eq!(write(limit + 1), "8.000000001 GiB");
         assert_eq!(write(limit), "8.0 GiB");
-        for (other, expected) in [
-            (limit + 1, ["8.000000000 GiB", "8.000000001 GiB"]),
-            (limit, ["8.0 GiB", "8.0 GiB"]),
-            (1 << 20, ["8.0 GiB", "1.0 MiB"]),
-            (0, ["8.0 GiB", "0.0 GiB"]),
-        ] {
-            assert_eq!(compared_sizes(limit, other), expected);
-        }
+    }
+
+    #[test]
+    fn a_small_limit_is_not_zero() {
+        let scale = Scale::that_tells_apart(9 << 30, 60 << 20);
+        assert_eq!(scale.write_small(60 << 20), "60.0 MiB");
+        assert_eq!(scale.write_small(1 << 30), "1.0 GiB");
     }
 
     #[test]

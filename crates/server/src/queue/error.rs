@@ -6,6 +6,7 @@ use std::{
 };
 
 use loraloom_scheduler::{TaskId, TaskState};
+use loraloom_trainer::quoted;
 use rusqlite::ErrorCode;
 
 use super::{LOCK_NAME, Request, file::PATIENCE};
@@ -120,6 +121,18 @@ pub enum QueueError {
         /// That task's state.
         state: TaskState,
     },
+    /// Another submission has a sweep of the name; the leaderboards of both would be one.
+    #[error("the sweep name `{sweep}` is taken: {id} (`{name}`) is in it, and {}", state.predicate())]
+    SweepTaken {
+        /// The sweep.
+        sweep: String,
+        /// The first task that is in it.
+        id: TaskId,
+        /// That task's name.
+        name: String,
+        /// That task's state.
+        state: TaskState,
+    },
     /// The idempotency key belongs to a different submission.
     #[error(
         "the key `{key}` belongs to {id} (`{existing}`), and `{name}` differs from it in {}",
@@ -140,9 +153,20 @@ pub enum QueueError {
     /// No task has this id.
     #[error("there is no {0}")]
     UnknownTask(TaskId),
-    /// No task has this name or number.
+    /// No task has this name.
     #[error("there is no task `{0}`")]
     UnknownName(String),
+    /// No task has this number.
+    #[error(
+        "there is no task {number}{}",
+        named.map_or_else(String::new, |id| format!("; the task with the name `{number}` is {id}"))
+    )]
+    UnknownNumber {
+        /// The number.
+        number: String,
+        /// The task whose name it is.
+        named: Option<TaskId>,
+    },
     /// The state machine has no such transition.
     #[error("{id} (`{name}`) {} and cannot become {to}", from.predicate())]
     IllegalTransition {
@@ -223,6 +247,10 @@ impl QueueError {
             Self::DiskFull { .. } => "free some space and try again; what was accepted is kept",
             Self::Busy { .. } => "is a process that uses the queue suspended?",
             Self::NameTaken { .. } => "choose another name, or cancel the task",
+            Self::SweepTaken { sweep, .. } => {
+                let name = quoted(format!("sweep.{sweep}.name={sweep}-2"));
+                return Some(format!("give it another name, such as with `--set {name}`"));
+            }
             Self::KeyTaken { .. } => "a key identifies one submission: use a new one",
             _ => return None,
         };

@@ -114,22 +114,26 @@ impl Queue {
             .ok_or(QueueError::UnknownTask(id))
     }
 
-    /// The task with this name or number: the live task of the name, else the last one that had it, else
-    /// the task with the number.
+    /// The task with this name or number: the live task of the name, else the last one that had it. Digits
+    /// are a number, also where a task has them as its name: a reference never changes its task.
     ///
     /// # Errors
     ///
-    /// [`QueueError::UnknownName`] if there is none.
+    /// [`QueueError::UnknownName`] or [`QueueError::UnknownNumber`] if there is none.
     pub fn find(&self, reference: &str) -> Result<QueuedTask> {
-        let mut named = self.select_tasks("name = ?1", [reference])?;
-        let live = named.iter().position(|task| !task.state.is_final());
-        if let Some(index) = live.or(named.len().checked_sub(1)) {
-            return Ok(named.swap_remove(index));
+        let mut tasks = self.select_tasks("name = ?1", [reference])?;
+        let live = tasks.iter().position(|task| !task.state.is_final());
+        let named = live.or(tasks.len().checked_sub(1));
+        let named = named.map(|index| tasks.swap_remove(index));
+        if reference.is_empty() || !reference.bytes().all(|byte| byte.is_ascii_digit()) {
+            return named.ok_or_else(|| QueueError::UnknownName(reference.to_owned()));
         }
-        let unknown = || QueueError::UnknownName(reference.to_owned());
-        let id = reference.parse().map_err(|_| unknown())?;
-        match self.task(TaskId(id)) {
-            Err(QueueError::UnknownTask(_)) => Err(unknown()),
+        // An id beyond its type is no task's either.
+        match self.task(TaskId(reference.parse().unwrap_or(u64::MAX))) {
+            Err(QueueError::UnknownTask(_)) => Err(QueueError::UnknownNumber {
+                number: reference.to_owned(),
+                named: named.map(|task| task.id),
+            }),
             found => found,
         }
     }
@@ -203,7 +207,11 @@ impl Queue {
     }
 
     /// Tasks that match an SQL condition, in order of arrival.
-    fn select_tasks(&self, condition: &str, values: impl Params) -> Result<Vec<QueuedTask>> {
+    pub(super) fn select_tasks(
+        &self,
+        condition: &str,
+        values: impl Params,
+    ) -> Result<Vec<QueuedTask>> {
         let columns = QueuedTask::COLUMNS;
         let sql = format!("SELECT {columns} FROM task WHERE {condition} ORDER BY id");
         self.rows(&sql, values, QueuedTask::read)

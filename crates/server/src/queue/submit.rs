@@ -1,4 +1,4 @@
-use std::slice;
+use std::{collections::BTreeSet, slice};
 
 use loraloom_scheduler::{TaskId, TaskState};
 use rusqlite::{Row, params};
@@ -116,8 +116,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::KeyTaken`], and SQLite's errors;
-    /// nothing is accepted then.
+    /// [`QueueError::Invalid`], [`QueueError::NameTaken`], [`QueueError::SweepTaken`],
+    /// [`QueueError::KeyTaken`], and SQLite's errors; nothing is accepted then.
     pub fn submit(&mut self, submission: &Submission) -> Result<Accepted> {
         let accepted = self.submit_all(slice::from_ref(submission))?;
         Ok(accepted[0])
@@ -131,10 +131,11 @@ impl Queue {
     pub fn submit_all(&mut self, submissions: &[Submission]) -> Result<Vec<Accepted>> {
         submissions.iter().try_for_each(Submission::check)?;
         let write = self.write()?;
-        let accepted = submissions
+        let accepted: Vec<Accepted> = submissions
             .iter()
             .map(|submission| write.accept(submission))
             .collect::<Result<_, _>>()?;
+        write.refuse_taken_sweeps(submissions, &accepted)?;
         write.commit()?;
         Ok(accepted)
     }
@@ -184,6 +185,25 @@ impl Write<'_> {
                 state,
             }),
         }
+    }
+
+    /// Refuses new tasks in a sweep that has tasks of another submission.
+    fn refuse_taken_sweeps(&self, submissions: &[Submission], accepted: &[Accepted]) -> Result<()> {
+        let new = submissions.iter().zip(accepted).filter(|(_, to)| to.new);
+        let sweeps: BTreeSet<&str> = new.filter_map(|(task, _)| task.sweep.as_deref()).collect();
+        let own: BTreeSet<TaskId> = accepted.iter().map(|task| task.id).collect();
+        for sweep in sweeps {
+            let tasks = self.queue.select_tasks("sweep = ?1", [sweep])?;
+            if let Some(task) = tasks.into_iter().find(|task| !own.contains(&task.id)) {
+                return Err(QueueError::SweepTaken {
+                    sweep: sweep.to_owned(),
+                    id: task.id,
+                    name: task.name,
+                    state: task.state,
+                });
+            }
+        }
+        Ok(())
     }
 
     fn insert(&self, submission: &Submission) -> Result<TaskId> {

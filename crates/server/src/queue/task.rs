@@ -40,7 +40,8 @@ pub struct QueuedTask {
     pub explanation: String,
     /// Optimizer steps taken.
     pub step: u64,
-    /// Optimizer steps that a checkpoint holds; at most `step`.
+    /// Optimizer steps that are on the disk, in a checkpoint or, once it is done, in its adapter; at most
+    /// `step`.
     pub saved_step: u64,
     /// Optimizer steps in all, once known.
     pub total_steps: Option<u64>,

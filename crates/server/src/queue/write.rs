@@ -105,7 +105,8 @@ impl Write<'_> {
         .map(drop)
     }
 
-    /// Moves a task to another state; clears a request that this carries out.
+    /// Moves a task to another state; clears a request that this carries out. A task is done once all its
+    /// steps are saved.
     pub(super) fn enter(&self, id: TaskId, to: TaskState, reason: &str) -> Result<()> {
         let Standing {
             name,
@@ -121,7 +122,8 @@ impl Write<'_> {
         let ended_at = to.is_final().then_some(self.now);
         self.execute(
             "UPDATE task SET state = ?2, reason = ?3, requested = ?4, explanation = '', \
-             started_at = coalesce(started_at, ?5), ended_at = ?6, changed = ?7 WHERE id = ?1",
+             started_at = coalesce(started_at, ?5), ended_at = ?6, changed = ?7, \
+             saved_step = iif(?2 = 'done', step, saved_step) WHERE id = ?1",
             params![
                 Sql(id),
                 Sql(to),

@@ -111,7 +111,7 @@ fn what_a_lost_server_ran_is_parked_at_its_last_saved_step() {
         TaskState::Parked,
         TaskState::Paused,
         TaskState::Queued,
-        TaskState::Done,
+        TaskState::Running,
     ]) {
         bring(&mut server, *id, state);
     }
@@ -122,6 +122,7 @@ fn what_a_lost_server_ran_is_parked_at_its_last_saved_step() {
     let mut steps: Vec<_> = steps.map(|(step, id)| progress(id, step)).collect();
     steps.push(progress(ids[5], 100));
     server.record(&steps, &[("vtc/default", "1234.5")]).unwrap();
+    server.apply(&[to(ids[5], TaskState::Done)]).unwrap();
     drop(server);
 
     let (server, recovered) = LockedQueue::acquire(directory.path()).unwrap();
@@ -133,6 +134,7 @@ fn what_a_lost_server_ran_is_parked_at_its_last_saved_step() {
     });
     assert_eq!(recovered, expected);
     let tasks = server.queue().tasks().unwrap();
+    assert!(tasks.iter().all(|task| task.saved_step == task.step));
     let found: Vec<_> = tasks.iter().map(|task| (task.state, task.step)).collect();
     assert_eq!(
         found,

@@ -126,7 +126,30 @@ fn several_tasks_are_accepted_together_or_not_at_all() {
 }
 
 #[test]
-fn a_task_is_found_by_name_then_by_number() {
+fn a_sweep_is_of_one_submission() {
+    let (_directory, mut server) = start();
+    let trial = |name: &str, sweep: &str| Submission {
+        sweep: Some(sweep.to_owned()),
+        ..keyed(name, name)
+    };
+    let first = ["a-0", "a-1"].map(|name| trial(name, "lr"));
+    server.queue_mut().submit_all(&first).unwrap();
+    bring(&mut server, TaskId(1), TaskState::Done);
+    let queue = server.queue_mut();
+    let error = queue.submit_all(&[submission("other"), trial("b-0", "lr")]);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "the sweep name `lr` is taken: task 1 (`a-0`) is in it, and is done"
+    );
+    assert_eq!(queue.tasks().unwrap().len(), 2);
+    // Repeated with its keys, and one more trial: it is the same submission.
+    let more = [&first[..], &[trial("a-2", "lr")]].concat();
+    assert_eq!(queue.submit_all(&more).unwrap().len(), 3);
+    queue.submit(&trial("b-0", "lr-2")).unwrap();
+}
+
+#[test]
+fn digits_are_the_number_of_a_task_and_never_its_name() {
     let (_directory, mut server) = start();
     let ended = submit(&mut server, "math");
     bring(&mut server, ended, TaskState::Cancelled);
@@ -136,12 +159,23 @@ fn a_task_is_found_by_name_then_by_number() {
     let odd = submit(&mut server, "1");
     let queue = server.queue();
     assert_eq!(queue.find("Math").unwrap().id, live);
-    assert_eq!(queue.find("1").unwrap().id, odd);
+    assert_eq!(queue.find("1").unwrap().id, ended);
     assert_eq!(queue.find("2").unwrap().id, live);
-    for absent in ["4", "-1", "18446744073709551615", "code", ""] {
+    assert_eq!(queue.find("3").unwrap().id, odd);
+    let of_no_number = submit(&mut server, "9");
+    let queue = server.queue();
+    for (absent, said) in [
+        ("-1", "`-1`"),
+        ("code", "`code`"),
+        ("", "``"),
+        ("5", "5"),
+        ("18446744073709551616", "18446744073709551616"),
+        ("9", "9; the task with the name `9` is task 4"),
+    ] {
         let error = queue.find(absent).expect_err("no such task");
-        assert_eq!(error.to_string(), format!("there is no task `{absent}`"));
+        assert_eq!(error.to_string(), format!("there is no task {said}"));
     }
+    assert_eq!(queue.find("4").unwrap().id, of_no_number);
     let error = queue.task(TaskId(u64::MAX)).expect_err("no such task");
     assert!(matches!(error, QueueError::UnknownTask(TaskId(u64::MAX))));
 }

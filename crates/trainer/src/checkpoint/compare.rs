@@ -70,16 +70,19 @@ pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
     })
 }
 
-/// The configuration with its adapters by name.
+/// The configuration with its adapters and sweeps by name.
 fn by_name(config: &Value) -> Value {
     let mut config = config.clone();
-    if let Some(adapters) = config.get_mut("adapters") {
-        let list = adapters.as_array().into_iter().flatten();
-        let named = list.filter_map(|adapter| {
-            let name = adapter.get("name")?.as_str()?;
-            Some((name.to_owned(), adapter.clone()))
+    for key in ["adapters", "sweep"] {
+        let Some(entries) = config.get_mut(key) else {
+            continue;
+        };
+        let list = entries.as_array().into_iter().flatten();
+        let named = list.filter_map(|entry| {
+            let name = entry.get("name")?.as_str()?;
+            Some((name.to_owned(), entry.clone()))
         });
-        *adapters = Value::Object(named.collect());
+        *entries = Value::Object(named.collect());
     }
     config
 }
@@ -120,20 +123,37 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
             deep(&format!("{key}.{field}"), &value(saved), &value(now))
         });
     }
+    if let (Value::Array(saved), Value::Array(now)) = (saved, now) {
+        return (0..saved.len().max(now.len())).find_map(|index| {
+            let value = |list: &[Value]| list.get(index).cloned().unwrap_or_default();
+            deep(&format!("{key}[{index}]"), &value(saved), &value(now))
+        });
+    }
+    let (saved, now) = (saved.to_string(), now.to_string());
+    let common = saved.chars().zip(now.chars());
+    let common = common.take_while(|(saved, now)| saved == now).count();
+    // A third of what is shown is before the first character that differs.
+    let from = match common {
+        common if common < MOST_SHOWN => 0,
+        common => common - MOST_SHOWN / 3,
+    };
     Some(Difference::Value {
         key: key.to_owned(),
-        saved: shown(saved),
-        now: shown(now),
+        saved: shown(&saved, from),
+        now: shown(&now, from),
     })
 }
 
-/// A value in few enough characters for a message.
-fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(MOST_SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+/// A text from its character `from` on, in few enough characters for a message.
+fn shown(text: &str, from: usize) -> String {
+    let before = if from > 0 { "…" } else { "" };
+    let after = if text.chars().nth(from + MOST_SHOWN).is_some() {
+        "…"
+    } else {
+        ""
+    };
+    let shown: String = text.chars().skip(from).take(MOST_SHOWN).collect();
+    format!("{before}{shown}{after}")
 }
 
 #[cfg(test)]
@@ -153,6 +173,7 @@ mod tests {
                 {"name": "b", "priority": 0, "train": {"learning_rate": 1e-3, "max_steps": 5},
                  "save": {"steps": 5}},
             ],
+            "sweep": [{"name": "lr", "adapters": ["a", "b"], "early_stopping": null}],
         })
     }
 
@@ -196,8 +217,25 @@ mod tests {
         assert_eq!(removed.as_deref(), Some("a gone, [] new"));
         let renamed = found(|config| config["adapters"][1]["name"] = json!("c"));
         assert_eq!(renamed.as_deref(), Some("b gone, [\"c\"] new"));
+        let more = found(|config| config["sweep"][0]["adapters"] = json!(["a", "b", "c"]));
+        assert_eq!(more.as_deref(), Some("sweep.lr.adapters[2] null \"c\""));
         let long = found(|config| config["seed"] = json!("x".repeat(900)));
         assert!(long.is_some_and(|told| told.chars().count() == "seed 1 ".len() + 61));
+    }
+
+    #[test]
+    fn texts_that_differ_look_different() {
+        let template = |end: &str| {
+            let mut config = config();
+            config["datasets"]["d"]["template"] = json!("{{ prompt }} ".repeat(30) + end);
+            config
+        };
+        let found = difference(&template("{{ a }}"), &template("{{ b }}"));
+        let Some(Difference::Value { saved, now, .. }) = found else {
+            panic!("no difference");
+        };
+        assert_eq!(saved, "… }} {{ prompt }} {{ a }}\"");
+        assert_eq!(now, "… }} {{ prompt }} {{ b }}\"");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 
 use super::TrainerError;
+use crate::shell::quoted;
 
 /// What to do about an adapter that does not fit in memory.
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
@@ -32,14 +33,14 @@ impl TrainerError {
                 return Some(format!(
                     "a run keeps its adapters and their names; `loraloom train --resume {}` goes on \
                      with its own configuration",
-                    run.display()
+                    quoted(run)
                 ));
             }
             Self::ConfigChanged { run, .. } => {
                 return Some(format!(
                     "`loraloom train --resume {}` goes on with the run's own configuration; anything \
                      else is a new run",
-                    run.display()
+                    quoted(run)
                 ));
             }
             Self::DirectoryGone { .. } => {

@@ -14,7 +14,7 @@ use loraloom_config::ConfigError;
 use loraloom_data::{DataError, TemplateError};
 use loraloom_model::ModelError;
 use loraloom_pipeline::{PartitionError, PipelineError, simulate::TimelineError};
-use loraloom_scheduler::{SchedulerError, SweepError, compared_sizes};
+use loraloom_scheduler::{SchedulerError, SweepError, sizes};
 use thiserror::Error;
 
 pub use hint::TO_FIT;
@@ -316,7 +316,7 @@ impl TrainerError {
 
 /// "8.1 GiB of 8.0 GiB".
 fn of(used: u64, limit: u64) -> String {
-    compared_sizes(used, limit).join(" of ")
+    sizes(used, limit).join(" of ")
 }
 
 fn in_a_row(times: usize) -> String {

@@ -5,9 +5,7 @@ use std::{
 
 use burn::tensor::Device;
 use loraloom_pipeline::{MemoryGauge, Pipeline, executor::IterationOutcome};
-use loraloom_scheduler::{
-    MeasuredIteration, MeasuredTask, Measurement, TaskId, Work, compared_sizes,
-};
+use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Measurement, TaskId, Work, sizes};
 
 use crate::{
     Event,
@@ -57,7 +55,7 @@ impl Watched {
         if std::mem::replace(&mut self.told, true) {
             return None;
         }
-        let [reserved, limit] = compared_sizes(reserved, limit);
+        let [reserved, limit] = sizes(reserved, limit);
         Some(format!(
             "{} has reserved {reserved} for this run, and `scheduler.memory_limit` allows {limit}: its pools \
              keep what they once needed, and other programs have that much less",
@@ -100,7 +98,7 @@ impl Iterations {
             let room = &watched.room;
             let held = measure(&watched.device, None).reserved_bytes?;
             room.is_limited().then(|| {
-                let sizes = compared_sizes(held, room.limit_bytes);
+                let sizes = sizes(held, room.limit_bytes);
                 format!("; the pools of {} hold {}", room.device, sizes.join(" of "))
             })
         });

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
 use loraloom_model::{LlamaConfig, cost::most_bytes_per_token};
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
-use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, compared_sizes};
+use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, sizes};
 
 use super::DeviceRoom;
 
@@ -136,10 +136,12 @@ fn limit_warning(device: &str, has: Option<u64>, limit: MemoryLimit) -> Option<S
             "{device} does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
              limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
         )),
-        (MemoryLimit::Bytes(asked), Some(has)) if asked > has => Some(format!(
-            "`scheduler.memory_limit: {limit}` is more than {device} has ({}), which is its limit",
-            compared_sizes(has, has)[0]
-        )),
+        (MemoryLimit::Bytes(asked), Some(has)) if asked > has => {
+            let [_, has] = sizes(asked, has);
+            Some(format!(
+                "`scheduler.memory_limit: {limit}` is more than {device} has ({has}), which is its limit"
+            ))
+        }
         _ => None,
     }
 }
@@ -170,7 +172,7 @@ mod tests {
         let said = of(Some(1 << 20), bytes);
         assert_eq!(
             said,
-            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1.0 MiB), which is its limit"
+            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1.00 MiB), which is its limit"
         );
         for (has, limit) in [(Some(1 << 30), half), (None, bytes), (Some(1 << 30), bytes)] {
             assert_eq!(of(has, limit), "");

@@ -35,6 +35,7 @@ fn owners_pause_resume_and_cancel() {
     assert!(explained.contains("paused"), "{explained}");
     ok(&here, &["resume", "run", "shout-r2"]);
     wait_for_state(&here, "shout-r2", "done");
+    assert_eq!(task(&here, "shout-r2")["saved_step"], 50);
     assert_as_alone(&here, &["shout-r2", "shout-r3"]);
 
     ok(

@@ -203,16 +203,25 @@ fn tasks_of_higher_priority_go_first() {
 #[test]
 fn a_sweep_ends_with_a_leaderboard() {
     let here = workspace();
-    here.write(
-        "sweep.yaml",
-        "datasets: {shout: {path: data/shout.jsonl}}\n\
+    let sweep = "datasets: {shout: {path: data/shout.jsonl}}\n\
          adapters: [{name: base, train: {batch_size: 2, max_steps: 36, max_seq_len: 48}}]\n\
          sweep:\n  - name: lr\n    base: base\n    grid: {train.learning_rate: [1.0e-5, 1.0e-2, 5.0e-3, 2.0e-5]}\n    \
-         early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}\n",
+         early_stopping: {metric: train_loss, grace_period: 4, reduction_factor: 3}\n";
+    here.write("sweep.yaml", sweep);
+    let other = sweep
+        .replace("name: base", "name: other")
+        .replace("base: base", "base: other");
+    here.write(
+        "other.yaml",
+        other.replace("[1.0e-5, 1.0e-2, 5.0e-3, 2.0e-5]", "[3.0e-5]"),
     );
     let server = Server::start(&here, &["--config", "server.yaml"]);
     served(&here);
     ok(&here, &["submit", "run", "sweep.yaml"]);
+    let other = here.run(&["submit", "run", "other.yaml"]);
+    assert_eq!(other.code, 2, "{}", other.all());
+    let hint = "`--set sweep.lr.name=lr-2`";
+    assert!(other.stderr.contains(hint), "{}", other.stderr);
     until("some steps", || {
         let status = ok(&here, &["status", "run", "--json"]).json();
         status["tasks"]

@@ -1,0 +1,33 @@
+use std::path::Path;
+
+/// The path, or another text, as one word of a shell: for commands that messages print.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::quoted;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_shell_reads_back_what_was_quoted() {
+        assert_eq!(quoted("runs/a-1.5"), "runs/a-1.5");
+        for text in [
+            "runs/a", "", "my run", "it's", "a\"b", "$HOME", "~", "*", "a\\b", "a;b", "`c`",
+            "a\nb", "ü",
+        ] {
+            let line = format!("printf %s {}", quoted(text));
+            let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), text, "{line}");
+        }
+    }
+}
