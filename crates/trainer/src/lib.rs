@@ -9,7 +9,6 @@
 //!
 //! | modules | |
 //! |---|---|
-//! | `shell` | paths in commands that messages print |
 //! | `error` | what can end a run |
 //! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
@@ -29,13 +28,12 @@ mod run;
 mod run_directory;
 mod save;
 mod scheduling;
-mod shell;
 mod stages;
 mod tasks;
 
 pub use adapter::targets;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
-pub use error::{SourceError, TO_FIT, TrainerError};
+pub use error::{SourceError, TO_FIT, TrainerError, quoted};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
 pub use generate::{GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
@@ -49,7 +47,6 @@ pub use run_directory::{
 };
 pub use save::Standby;
 pub use scheduling::DeviceRoom;
-pub use shell::quoted;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
     DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings, odd_sweeps,

@@ -3,8 +3,7 @@ use loraloom_pipeline::remote::WorkerError;
 use loraloom_pipeline::{PartitionError, PipelineError};
 use loraloom_scheduler::SchedulerError;
 
-use super::TrainerError;
-use crate::shell::quoted;
+use super::{TrainerError, quoted};
 
 /// What to do about an adapter that does not fit in memory.
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \

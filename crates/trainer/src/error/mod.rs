@@ -1,6 +1,7 @@
 //! What can end a run, and what to do about it.
 
 mod hint;
+mod shell;
 
 use std::{
     error::Error,
@@ -18,6 +19,7 @@ use loraloom_scheduler::{SchedulerError, SweepError, sizes};
 use thiserror::Error;
 
 pub use hint::TO_FIT;
+pub use shell::quoted;
 
 /// The result of a function of this crate.
 pub(crate) type Result<T, E = TrainerError> = std::result::Result<T, E>;
