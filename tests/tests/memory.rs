@@ -218,7 +218,7 @@ fn a_task_that_does_not_fit_alone_and_row_by_row_says_so() {
     };
     let begin = "does not fit even alone and row by row: out of memory: the stage of layers 0..";
     assert!(reason.starts_with(begin), "{reason}");
-    assert!(reason.ends_with(" took 1.5 GiB of 1.0 GiB"), "{reason}");
+    assert!(reason.ends_with(" took 1.50 GiB of 1.00 GiB"), "{reason}");
 }
 
 fn assert_close(found: &[Event], expected: &[Event], name: &str) {

@@ -316,7 +316,7 @@ impl TrainerError {
     }
 }
 
-/// "8.1 GiB of 8.0 GiB".
+/// "8.10 GiB of 8.00 GiB".
 fn of(used: u64, limit: u64) -> String {
     sizes(used, limit).join(" of ")
 }

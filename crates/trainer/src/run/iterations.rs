@@ -276,7 +276,7 @@ mod tests {
         let said = told(Some(5 << 30)).expect("above the limit");
         assert!(
             said.starts_with(
-                "cuda:0 has reserved 5.0 GiB for this run, and `scheduler.memory_limit` allows 4.0 GiB"
+                "cuda:0 has reserved 5.00 GiB for this run, and `scheduler.memory_limit` allows 4.00 GiB"
             ),
             "{said}"
         );
