@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for Validation {
     }
 }
 
-/// Whether a text is a number or a percentage. No data file is called so: its extension says its format.
+/// True for a number or a percentage, which no data file has as its name: a file needs an extension.
 fn is_number(text: &str) -> bool {
     let text = text.trim_end_matches([' ', '%']).replace(',', ".");
     text.trim().parse::<f64>().is_ok()

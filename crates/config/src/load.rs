@@ -145,7 +145,7 @@ impl RunConfig {
             tree.set("output_dir", Node::string(default.to_string_lossy()));
         }
         let expansion = sweep::expand(&mut tree, source)?;
-        // What is merged into adapters is read before: a mistake is reported where it was written.
+        // Defaults are read before they are merged into adapters, so that an error names their own line.
         if let Some(defaults) = tree.get("defaults") {
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
         }

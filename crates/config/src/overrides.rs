@@ -102,7 +102,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
 /// Keys that mean something to adapters only.
 const OF_ADAPTERS: [&str; 4] = ["datasets", "defaults", "seed", "sweep"];
 
-/// Whether one of the datasets has a fraction of its rows for validation.
+/// True if a dataset holds out a fraction of its rows for validation.
 fn holds_rows_out(datasets: &Node) -> bool {
     let Value::Mapping(datasets) = &datasets.value else {
         return false;

@@ -83,7 +83,7 @@ pub struct DatasetConfig {
 }
 
 impl DatasetConfig {
-    /// Whether rows are held out for validation.
+    /// True if the dataset has rows for validation.
     pub(crate) fn has_validation(&self) -> bool {
         self.validation != Validation::Fraction(0.0)
     }

@@ -245,7 +245,7 @@ fn check_plan_and_train_refuse_the_same_adapter_in_the_same_words() {
                 assert_eq!(run.code, 4, "{command} {limit}: {}", run.all());
                 for said in [
                     "`shout-r2` cannot train here even alone: cpu needs at least ",
-                    " MiB whoever trains) of ",
+                    " MiB without any adapter) of ",
                     "hint: lower `train.batch_size`",
                 ] {
                     assert!(run.all().contains(said), "{command} {limit}: {}", run.all());
@@ -275,9 +275,23 @@ fn what_may_not_fit_is_tried_and_said_to_be_so() {
     assert!(reason.contains(" margin) of 5."), "{reason}");
     let check = here.run(&[&["check", "three.yaml"], &settings[..]].concat());
     assert_eq!(check.code, 0, "{}", check.all());
-    // The bytes that a command itself has in memory differ a little.
-    let said = "plan: shout-r2 may not fit: cpu needs ";
-    assert!(check.stdout.contains(said), "{}", check.stdout);
+    // `check` has 56 kB more in memory than `plan`, which shows in models as small as this.
+    let begin = "plan: shout-r2 may not fit: ";
+    let mut lines = check.stdout.lines();
+    let said = lines.find_map(|line| Some(line.split_once(begin)?.1));
+    let said = said.unwrap_or_else(|| panic!("{}", check.stdout));
+    let [said, reason] = [said, reason].map(|text| text.split(' ').collect::<Vec<_>>());
+    assert_eq!(said.len(), reason.len(), "{said:?} {reason:?}");
+    for (said, reason) in said.into_iter().zip(reason) {
+        let [found, expected] = [said, reason].map(|word| word.trim_start_matches('(').parse());
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let (found, expected): (f64, f64) = (found, expected);
+                assert!((found - expected).abs() < 0.15, "{found} {expected}");
+            }
+            _ => assert_eq!(said, reason),
+        }
+    }
     let train = here.run(&[&["train", "three.yaml", "--quiet"], &settings[..]].concat());
     assert_eq!(train.code, 4, "{}", train.all());
     let lines: Vec<&str> = train.stderr.lines().collect();

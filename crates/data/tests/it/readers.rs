@@ -116,7 +116,7 @@ fn errors_name_file_line_and_column() {
         error("a.csv", "\r\ntext,text\r\na,1\r\n"),
         "a.csv:2: the header names column `text` twice"
     );
-    // Nobody reads the bytes of the first of these rows before those of the second.
+    // The reader parses the second of these rows before it looks at the bytes of the first.
     assert!(error("a.csv", b"text\r\na\r\n\xff\r\n").starts_with("a.csv:3: invalid UTF-8"));
 }
 

@@ -183,7 +183,7 @@ pub struct Shortage {
     pub device: String,
     /// The prediction for the load.
     pub estimate: Estimate,
-    /// Bytes of it that are in use whoever trains.
+    /// Bytes of the device that are in use without any adapter.
     pub fixed_bytes: u64,
     /// Bytes that may be used.
     pub limit_bytes: u64,
@@ -198,7 +198,7 @@ impl Shortage {
 }
 
 /// "cuda:0 needs 9.1 GiB (8.2 GiB expected + 0.9 GiB margin) of 8.0 GiB", or, if it is certain, "cuda:0
-/// needs at least 8.2 GiB (7.5 GiB whoever trains) of 8.0 GiB".
+/// needs at least 8.2 GiB (7.5 GiB without any adapter) of 8.0 GiB".
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Estimate {
@@ -213,7 +213,7 @@ impl fmt::Display for Shortage {
             let scale = Scale::that_tells_apart(least_bytes, limit);
             return write!(
                 f,
-                "{device} needs at least {} ({} whoever trains) of {}",
+                "{device} needs at least {} ({} without any adapter) of {}",
                 scale.write(least_bytes),
                 scale.write_small(self.fixed_bytes),
                 scale.write_small(limit)

@@ -9,7 +9,7 @@ pub struct DeviceRoom {
     pub device: String,
     /// Bytes that may be used; [`u64::MAX`] is no limit.
     pub limit_bytes: u64,
-    /// Bytes that are in use whoever trains: the device's part of the backbone most of all.
+    /// Bytes in use without any adapter: mostly the device's part of the backbone.
     pub fixed_bytes: u64,
     /// The part of every adapter that it holds, 0 to 1.
     pub adapter_share: f64,

@@ -121,7 +121,7 @@ fn a_shortage_says_what_is_missing() {
         assert!(shortage.is_certain());
         assert_eq!(
             shortage.to_string(),
-            "TinyLlama on 24 GB needs at least 26.0 GiB (2.0 GiB whoever trains) of 22.4 GiB"
+            "TinyLlama on 24 GB needs at least 26.0 GiB (2.0 GiB without any adapter) of 22.4 GiB"
         );
     }
 }
