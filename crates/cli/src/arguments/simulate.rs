@@ -44,7 +44,7 @@ pub(crate) struct SimulateArguments {
     /// Index of the first job, from 0 in order of arrival [default: drawn from the seed].
     #[arg(long, value_name = "N", value_parser = parse_index)]
     pub(crate) start: Option<usize>,
-    /// Number of devices.
+    /// Number of devices, at most 1024.
     #[arg(long, value_name = "D", default_value_t = 8, value_parser = parse_count)]
     pub(crate) devices: usize,
     /// Scale arrivals so that devices with one task each would be loaded X times over.
