@@ -73,12 +73,12 @@ pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
 
 /// How a run ends that came to its end.
 pub(crate) fn exit_of_run(report: &RunReport) -> Exit {
-    let mut failed = report.adapters.iter().filter_map(does_not_fit).peekable();
+    let ends: Vec<_> = report.adapters.iter().map(does_not_fit).collect();
     if report.interrupted {
         Exit::Interrupted
-    } else if failed.peek().is_none() {
+    } else if ends.iter().all(Option::is_none) {
         Exit::Success
-    } else if failed.all(|does_not_fit| does_not_fit) {
+    } else if ends.iter().all(|&end| end == Some(true)) {
         Exit::Memory
     } else {
         Exit::Failed
@@ -371,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn adapters_that_only_lack_memory_end_a_run_as_such() {
-        let of = |failures: &[bool], interrupted| {
-            let outcomes = failures.iter().map(|&does_not_fit| Outcome::Failed {
-                reason: String::new(),
-                does_not_fit,
-            });
+    fn a_run_of_which_nothing_fits_ends_as_such() {
+        let failed = |does_not_fit| Outcome::Failed {
+            reason: String::new(),
+            does_not_fit,
+        };
+        let of = |outcomes: Vec<Outcome>, interrupted| {
             let adapter = |outcome| AdapterReport {
                 name: String::new(),
                 outcome,
@@ -389,20 +389,22 @@ mod tests {
                 samples: Vec::new(),
             };
             exit_of_run(&RunReport {
-                adapters: outcomes.chain([Outcome::Done]).map(adapter).collect(),
+                adapters: outcomes.into_iter().map(adapter).collect(),
                 interrupted,
                 seconds: 1.0,
                 tokens: 1,
                 sweeps: Vec::new(),
             })
         };
-        for (failures, interrupted, expected) in [
-            (&[][..], false, Exit::Success),
-            (&[true, true], false, Exit::Memory),
-            (&[true, false], false, Exit::Failed),
-            (&[true], true, Exit::Interrupted),
+        for (outcomes, interrupted, expected) in [
+            (vec![Outcome::Done], false, Exit::Success),
+            (vec![failed(true), failed(true)], false, Exit::Memory),
+            (vec![failed(true), failed(false)], false, Exit::Failed),
+            (vec![failed(true), Outcome::Done], false, Exit::Failed),
+            (vec![failed(true)], true, Exit::Interrupted),
         ] {
-            assert_eq!(of(failures, interrupted), expected, "{failures:?}");
+            let of_these = format!("{outcomes:?}");
+            assert_eq!(of(outcomes, interrupted), expected, "{of_these}");
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct ServeArguments {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
     /// Exit when nothing is left to train, instead of waiting for tasks. The exit code is 1 if a task
-    /// failed or waits for a file that cannot be read, and 4 if all that failed do not fit in memory.
+    /// failed or waits for a file that cannot be read, and 4 if no task fits in memory.
     #[arg(long)]
     pub(crate) drain: bool,
 }
