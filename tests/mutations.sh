@@ -155,9 +155,9 @@ mutation new-directory-not-synced crates/model/src/durable.rs \
     'path.parent().map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
 mutation checkpoints-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.parent, sync_directory(&self.parent))?;' '' what_appears_in_a_run
-mutation adapter-not-synced crates/model/src/peft/replace.rs \
+mutation adapter-not-synced crates/model/src/replace.rs \
     'on(&staged, sync_directory(&staged))?;' '' what_appears_in_a_run
-mutation adapters-not-synced crates/model/src/peft/replace.rs \
+mutation adapters-not-synced crates/model/src/replace.rs \
     'on(parent, sync_directory(parent))' 'Ok(())' what_appears_in_a_run
 mutation directory-of-checkpoint-not-synced $trainer/checkpoint/staged.rs \
     'on(&self.path, sync_directory(&self.path))?;' '' what_appears_in_a_run
@@ -211,7 +211,7 @@ mutation absence-is-a-change crates/server/src/files.rs 'stamp.is_none() || stam
     'stamp == seen.stamp' only_other_content
 mutation gone-directory-not-noticed $trainer/run_directory/directory.rs 'self.identity.is_at(&self.path)' 'true' \
     whose_directory
-mutation gone-directory-made-again crates/model/src/peft/replace.rs 'on(parent, create_directory(parent))?;' \
+mutation gone-directory-made-again crates/model/src/replace.rs 'on(parent, create_directory(parent))?;' \
     'on(parent, crate::durable::create_directories(parent))?;' that_is_gone_is_not_made_again
 mutation gone-checkpoints-made-again $trainer/checkpoint/staged.rs 'on(directory, create_directory(directory))?;' \
     'on(directory, fs::create_dir_all(directory))?;' that_is_gone_is_not_made_again
@@ -373,6 +373,20 @@ mutation accumulated-is-one-pass $scheduler/grouping/profile.rs 'passes: task.pa
     accumulated_batches_are_passes
 mutation above-the-device crates/trainer/src/scheduling/budget.rs 'if asked > has' 'if asked > has && false' \
     a_limit_that_does_not_bind
+mutation merged-without-weight crates/model/src/merge/mod.rs '(self.weight * weights.scale) as f32' \
+    'weights.scale as f32' adapters_are_added_with
+mutation merged-without-scale crates/model/src/merge/mod.rs '(self.weight * weights.scale) as f32' \
+    'self.weight as f32' merged_weights_are
+mutation rows-not-reordered crates/model/src/gguf.rs '.filter(|_| is_permuted)' '.filter(|_| is_permuted && false)' \
+    gguf_files_are
+mutation factors-not-noted $trainer/verify/adapter.rs 'if note.factors == expected.factors' 'if true' \
+    faults_of_an_adapter_are_named
+mutation base-not-noted $trainer/verify/adapter.rs '*digest != base.digest' '*digest != *digest' \
+    faults_of_an_adapter_are_named
+mutation run-not-compared $trainer/verify/shape.rs 'if problems.is_empty() {' 'if problems.len() < 99 {' \
+    an_adapter_in_a_run
+mutation merged-not-compared $trainer/verify/merged.rs 'if *expected != *tensor.bytes {' \
+    'if expected.len() != tensor.bytes.len() {' merged_models_are
 
 rm -f "$log"
 exit $((survived > 0))

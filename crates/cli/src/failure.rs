@@ -273,7 +273,8 @@ fn device_exit(reason: &str) -> Exit {
 fn model_exit(error: &ModelError) -> Exit {
     match error {
         ModelError::Device { reason } => device_exit(reason),
-        ModelError::Write { .. } => Exit::Usage,
+        ModelError::Write { error, .. } if is_full(error) => Exit::Lost,
+        ModelError::Write { .. } | ModelError::OutputExists(_) => Exit::Usage,
         _ => Exit::Data,
     }
 }

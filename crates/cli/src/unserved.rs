@@ -6,21 +6,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::{arguments::OutputArguments, exit::Exit, printer::Printer};
 
 /// Commands that do not exist yet, with alternatives.
-const COMMANDS: [(&str, Option<&str>); 4] = [
-    (
-        "eval",
-        Some("a dataset with `validation` is evaluated while it trains"),
-    ),
-    ("merge", PEFT),
-    ("export", PEFT),
-    (
-        "verify",
-        Some("`loraloom generate --compare-base` shows what an adapter changes"),
-    ),
-];
-const PEFT: Option<&str> = Some(
-    "adapters are PEFT directories: `PeftModel.from_pretrained(base, DIR).merge_and_unload()`",
-);
+const COMMANDS: [(&str, Option<&str>); 1] = [(
+    "eval",
+    Some("a dataset with `validation` is evaluated while it trains"),
+)];
 
 /// Prints a usage error or the requested help, and returns the exit code.
 pub(crate) fn explain(error: &clap::Error) -> Exit {

@@ -1,4 +1,8 @@
-use std::{fmt::Debug, path::PathBuf};
+use std::{
+    fmt::Debug,
+    io,
+    path::{Path, PathBuf},
+};
 
 use safetensors::SafeTensorError;
 use thiserror::Error;
@@ -24,7 +28,7 @@ pub enum ModelError {
         /// The file or directory.
         path: PathBuf,
         /// The operating system's error.
-        error: std::io::Error,
+        error: io::Error,
     },
     /// A file or directory could not be written, moved or removed.
     #[error("cannot write `{}`: {error}", path.display())]
@@ -32,8 +36,11 @@ pub enum ModelError {
         /// The file or directory.
         path: PathBuf,
         /// The operating system's error.
-        error: std::io::Error,
+        error: io::Error,
     },
+    /// A place to write to is taken.
+    #[error("`{}` exists{}", .0.display(), if .0.is_dir() { " and is not empty" } else { "" })]
+    OutputExists(PathBuf),
     /// The contents of a file are wrong; `error` says how.
     #[error("{}: {error}", path.display())]
     InFile {
@@ -181,6 +188,19 @@ pub enum ModelError {
         found: String,
     },
 
+    /// A sum of a weight and its adapters, or a weight, that the type it is to be stored in cannot hold.
+    #[error("`{tensor}` would be {value} at element {element}, which is not finite in {dtype}")]
+    NotFiniteSum {
+        /// The tensor.
+        tensor: String,
+        /// Index into the row-major tensor.
+        element: usize,
+        /// The sum.
+        value: f32,
+        /// Type that it is to be stored in.
+        dtype: TensorDtype,
+    },
+
     // ---- adapters ----
     /// An adapter option that changes the computation in a way that is not implemented.
     #[error("adapter option `{option}` = {value} is not supported")]
@@ -301,7 +321,7 @@ impl ModelError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::InFile { error, .. } => return error.hint(),
-            Self::Read { path, error } if error.kind() == std::io::ErrorKind::NotFound => {
+            Self::Read { path, error } if error.kind() == io::ErrorKind::NotFound => {
                 return path.file_name().map(|name| {
                     format!(
                         "a model directory has `config.json` and `*.safetensors`, an adapter \
@@ -336,6 +356,14 @@ impl ModelError {
             Self::AdapterSize { .. } | Self::NoSuchModule(_) => {
                 "the adapter was made for another base model"
             }
+            Self::OutputExists(_) => "name a new place",
+            Self::NotFiniteSum {
+                dtype: TensorDtype::Float16,
+                value,
+                ..
+            } if value.is_finite() => {
+                "float16 ends at 65504; `--dtype bfloat16` or `--dtype float32` reach further"
+            }
             Self::InterruptedSave { kept, path } => {
                 return Some(format!("move `{}` to `{}`", kept.display(), path.display()));
             }
@@ -362,6 +390,14 @@ impl ModelError {
             error: Box::new(self),
         }
     }
+}
+
+/// The result of writing, moving or removing `path`.
+pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, ModelError> {
+    result.map_err(|error| ModelError::Write {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 /// An error of a key whose value can never work.

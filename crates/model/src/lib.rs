@@ -12,13 +12,16 @@ pub mod cost;
 mod durable;
 mod error;
 mod files;
+mod gguf;
 mod head;
 mod layer;
 mod load;
 mod matrix_view;
+mod merge;
 mod ops;
 mod peft;
 mod projection;
+mod replace;
 mod rope;
 
 pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
@@ -31,10 +34,15 @@ pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stag
 pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};
+pub use gguf::write_gguf_lora;
 pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
+pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
 pub use ops::{AttentionShape, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu};
-pub use peft::{LoraWeights, PeftAdapter, PeftLoraConfig, TargetModules, keep_others};
+pub use peft::{
+    LoraWeights, ModuleNote, PeftAdapter, PeftLoraConfig, PeftNotes, TargetModules, copy_adapter,
+};
 pub use projection::Projection;
+pub use replace::keep_others;
 pub use rope::RopeTable;

@@ -150,9 +150,10 @@ pub(crate) fn peft_config(
     peft
 }
 
-/// An adapter as PEFT stores it.
+/// An adapter as PEFT stores it, trained over the model of digest `base`.
 pub(crate) fn to_peft(
     config: PeftLoraConfig,
+    base: String,
     states: &[LayerAdapter],
 ) -> Result<PeftAdapter, ModelError> {
     let mut modules = BTreeMap::new();
@@ -163,7 +164,11 @@ pub(crate) fn to_peft(
             }
         }
     }
-    Ok(PeftAdapter { config, modules })
+    Ok(PeftAdapter {
+        config,
+        modules,
+        base: Some(base),
+    })
 }
 
 #[cfg(test)]

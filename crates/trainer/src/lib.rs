@@ -14,7 +14,7 @@
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
 //! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, the forecast of a run, what a run writes during training |
-//! | `run` | the loop |
+//! | `run`, `verify` | the loop, proof of what was written |
 
 mod adapter;
 mod batch;
@@ -30,6 +30,7 @@ mod save;
 mod scheduling;
 mod stages;
 mod tasks;
+mod verify;
 
 pub use adapter::targets;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
@@ -52,3 +53,4 @@ pub use tasks::{
     DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings, odd_sweeps,
     total_steps,
 };
+pub use verify::{Proof, Verdict, verify};

@@ -8,8 +8,9 @@ use clap_complete::Shell;
 
 use super::{
     BenchArguments, CheckArguments, CloneArguments, ConfigCommand, DoctorArguments,
-    GenerateArguments, InitArguments, PlanArguments, ServeArguments, SimulateArguments,
-    StatusArguments, SubmitArguments, TaskArguments, TrainArguments, WorkerArguments,
+    ExportArguments, GenerateArguments, InitArguments, MergeArguments, PlanArguments,
+    ServeArguments, SimulateArguments, StatusArguments, SubmitArguments, TaskArguments,
+    TrainArguments, VerifyArguments, WorkerArguments,
 };
 use crate::exit::Exit;
 
@@ -75,6 +76,12 @@ pub(crate) enum Command {
     Explain(TaskArguments),
     /// Complete a prompt with several adapters side by side, and with the base model.
     Generate(GenerateArguments),
+    /// Fold adapters into their base and write it as a Hugging Face model directory.
+    Merge(MergeArguments),
+    /// Export an adapter for other programs: PEFT, a merged model, or llama.cpp.
+    Export(ExportArguments),
+    /// Verify that an adapter or a merged model is what it claims to be.
+    Verify(VerifyArguments),
     /// Serve a stage of a model on this machine to a `train` on another machine.
     Worker(WorkerArguments),
     /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.

@@ -1,22 +1,18 @@
-use std::path::PathBuf;
-
-use clap::{ArgGroup, Args, ValueHint};
+use clap::Args;
 use loraloom_config::{DeviceChoice, DtypeChoice};
 
-use super::values::{parse_count, parse_dtype, parse_not_negative, parse_probability, parse_whole};
+use super::{
+    SourceArguments,
+    values::{parse_count, parse_dtype, parse_not_negative, parse_probability, parse_whole},
+};
 
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["run", "model"])))]
 pub(crate) struct GenerateArguments {
     /// Prompt to complete; `-` reads it from stdin.
     pub(crate) prompt: String,
-    /// Run directory to take the model and adapters from.
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) run: Option<PathBuf>,
-    /// Model directory; with `--run`, instead of the run's.
-    #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
-    pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
     /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
     /// state if it was saved, `NAME@last` its last [default: every adapter of the run].
     #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',')]

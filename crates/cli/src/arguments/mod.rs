@@ -5,10 +5,12 @@ mod bench;
 mod command;
 mod config;
 mod generate;
+mod merge;
 mod queue;
 #[cfg(test)]
 mod reference;
 mod simulate;
+mod source;
 mod train;
 mod values;
 
@@ -18,8 +20,10 @@ pub(crate) use config::{
     CheckArguments, ConfigArguments, ConfigCommand, DoctorArguments, InitArguments,
 };
 pub(crate) use generate::GenerateArguments;
+pub(crate) use merge::{ExportArguments, ExportFormat, MergeArguments, VerifyArguments};
 pub(crate) use queue::{
     CloneArguments, ServeArguments, StatusArguments, SubmitArguments, TaskArguments,
 };
 pub(crate) use simulate::SimulateArguments;
+pub(crate) use source::SourceArguments;
 pub(crate) use train::{PlanArguments, TrainArguments, WorkerArguments};

@@ -56,3 +56,51 @@ pub(super) fn parse_dtype(text: &str) -> Result<DtypeChoice, String> {
         _ => Err("expected auto, float32, bfloat16 or float16".to_owned()),
     }
 }
+
+/// An adapter and the factor of its product.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WeightedAdapter {
+    pub(crate) adapter: String,
+    pub(crate) weight: f64,
+}
+
+pub(super) fn parse_weighted(text: &str) -> Result<WeightedAdapter, String> {
+    let (adapter, weight) = match text.rsplit_once('*') {
+        None => (text, 1.0),
+        Some((adapter, weight)) => {
+            let weight = weight.trim().parse().ok();
+            let weight = weight.filter(|weight: &f64| weight.is_finite() && weight.abs() > 0.0);
+            let expected = "expected a number other than 0 after `*`";
+            (adapter, weight.ok_or(expected)?)
+        }
+    };
+    let adapter = adapter.trim().to_owned();
+    if adapter.is_empty() {
+        return Err("expected the name or directory of an adapter".to_owned());
+    }
+    Ok(WeightedAdapter { adapter, weight })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WeightedAdapter, parse_weighted};
+
+    #[test]
+    fn a_weight_follows_a_star() {
+        let parsed = |text| {
+            let parsed = parse_weighted(text);
+            parsed.map(|WeightedAdapter { adapter, weight }| (adapter, weight))
+        };
+        for (text, adapter, weight) in [
+            ("a", "a", 1.0),
+            ("a@last*0.5", "a@last", 0.5),
+            ("runs/a b/last*-2", "runs/a b/last", -2.0),
+            ("a * 1e-3", "a", 1e-3),
+        ] {
+            assert_eq!(parsed(text), Ok((adapter.to_owned(), weight)), "{text}");
+        }
+        for text in ["", "*2", "a*", "a*0", "a*x", "a*inf", "a*NaN"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+}

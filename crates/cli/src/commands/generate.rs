@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-use loraloom_trainer::{GenerateOptions, Generator, check_model};
+use loraloom_trainer::{GenerateOptions, Generator};
 use serde::Serialize;
 
 use crate::{
@@ -33,16 +33,10 @@ struct Completion<'a> {
 
 pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let options = options(arguments)?;
-    let model = match (&arguments.model, &arguments.run) {
-        (Some(model), _) => model.clone(),
-        (None, Some(run)) => run_directory::config(run)?.model,
-        (None, None) => return Err(Failure::usage("neither --model nor --run is given").into()),
-    };
-    if let Some(run) = &arguments.run {
-        check_model(&model, run)?;
-    }
+    let source = &arguments.source;
+    let model = source.model()?;
     let adapters = adapters(arguments)?;
-    if let Some(run) = arguments.run.as_ref().filter(|_| adapters.is_empty()) {
+    if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
             "`{run}` has no adapters: the base model answers alone"
@@ -123,28 +117,19 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
 }
 
 /// Names and directories of the requested adapters, without duplicates.
-fn adapters(arguments: &GenerateArguments) -> anyhow::Result<Vec<(String, PathBuf)>> {
+fn adapters(arguments: &GenerateArguments) -> Result<Vec<(String, PathBuf)>, Failure> {
     let mut specs = arguments.adapters.clone();
     let mut seen = BTreeSet::new();
     specs.retain(|spec| seen.insert(spec.clone()));
-    let Some(run) = &arguments.run else {
-        let named = specs.into_iter();
-        return Ok(named.map(|spec| (spec.clone(), spec.into())).collect());
-    };
-    if specs.is_empty() {
+    let source = &arguments.source;
+    if let Some(run) = source.run.as_ref().filter(|_| specs.is_empty()) {
         specs = run_directory::adapters(run);
     }
-    let mut found = Vec::with_capacity(specs.len());
-    for spec in specs {
-        let path = PathBuf::from(&spec);
-        let directory = match run_directory::adapter(run, &spec) {
-            Ok(directory) => directory,
-            Err(_) if path.join("adapter_config.json").exists() => path,
-            Err(failure) => return Err(failure.into()),
-        };
-        found.push((spec, directory));
-    }
-    Ok(found)
+    let found = specs.into_iter().map(|spec| {
+        let directory = source.adapter(&spec)?;
+        Ok((spec, directory))
+    });
+    found.collect()
 }
 
 fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {

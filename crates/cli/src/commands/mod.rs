@@ -7,15 +7,18 @@ mod config;
 mod doctor;
 mod generate;
 mod init;
+mod merge;
 mod plan;
 mod queue;
 mod report;
 mod serve;
 mod simulate;
+mod source;
 mod stages;
 mod status;
 mod submit;
 mod train;
+mod verify;
 mod worker;
 
 use loraloom_server::queue::Request;
@@ -42,6 +45,9 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Cancel(arguments) => queue::ask(&arguments, Request::Cancel, printer),
         Command::Explain(arguments) => queue::explain(&arguments, printer),
         Command::Generate(arguments) => generate::run(&arguments, printer),
+        Command::Merge(arguments) => merge::run(&arguments, printer),
+        Command::Export(arguments) => merge::export(&arguments, printer),
+        Command::Verify(arguments) => verify::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
         Command::Simulate(arguments) => simulate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),

@@ -18,6 +18,7 @@ mod generate;
 #[cfg(unix)]
 mod gone;
 mod init;
+mod merge;
 mod mlora;
 #[cfg(all(feature = "remote", target_os = "linux"))]
 mod namespaces;

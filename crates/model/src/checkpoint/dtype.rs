@@ -35,6 +35,15 @@ impl TensorDtype {
         }
     }
 
+    /// The type in a safetensors header.
+    pub(crate) fn to_safetensors(self) -> Dtype {
+        match self {
+            Self::Float32 => Dtype::F32,
+            Self::Float16 => Dtype::F16,
+            Self::Bfloat16 => Dtype::BF16,
+        }
+    }
+
     /// From the type in a safetensors header.
     pub(crate) fn from_safetensors(dtype: Dtype) -> Option<Self> {
         match dtype {

@@ -19,8 +19,8 @@ use crate::{
     files::{read_text, reading},
 };
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE_FILE: &str = "model.safetensors";
+pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// The weights of a model directory. Opening reads headers only; the data is memory-mapped and a
 /// tensor's pages are touched when it is read.
@@ -130,6 +130,21 @@ impl Checkpoint {
             });
         }
         shard.tensor(name, info)
+    }
+
+    /// Where it is.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The files, each with the names of its tensors in the order of the file.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = (&Shard, Vec<String>)> {
+        self.shards.iter().enumerate().map(|(index, shard)| {
+            // A tensor of the same name in another file is not read.
+            let is_here = |name: &String| self.places.get(name) == Some(&index);
+            let names = shard.names().into_iter().filter(is_here);
+            (shard, names.collect())
+        })
     }
 
     /// The type of most elements, whatever `config.json` says; `None` if no tensor has a [`TensorDtype`].

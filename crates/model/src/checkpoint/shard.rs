@@ -60,6 +60,18 @@ impl Shard {
         self.metadata.offset_keys()
     }
 
+    /// What is written beside the tensors under a key.
+    pub(crate) fn note(&self, key: &str) -> Option<&str> {
+        let notes = self.metadata.metadata().as_ref()?;
+        notes.get(key).map(String::as_str)
+    }
+
+    /// Bytes of the tensor that `info` describes.
+    pub(crate) fn bytes(&self, info: &TensorInfo) -> &[u8] {
+        let (start, end) = info.data_offsets;
+        &self.map[self.data_start..][start..end]
+    }
+
     /// Shape and type of a tensor, if it is here.
     pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.metadata.info(name)
@@ -77,12 +89,10 @@ impl Shard {
             path: self.path.clone(),
             found: info.dtype.to_string(),
         })?;
-        let (start, end) = info.data_offsets;
-        let bytes = &self.map[self.data_start..][start..end];
         Ok(HostTensor {
             shape: &info.shape,
             dtype,
-            bytes,
+            bytes: self.bytes(info),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::{
 
 use super::{
     CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
-    modules::ModuleRules, weights::LoraWeights,
+    modules::ModuleRules, notes::PeftNotes, weights::LoraWeights,
 };
 use crate::{
     checkpoint::{HostTensor, Shard},
@@ -24,7 +24,13 @@ impl PeftAdapter {
     pub fn load(directory: &Path) -> Result<Self, ModelError> {
         let (config, shard) = open(directory)?;
         let modules = modules(&config, &shard)?;
-        Ok(Self { config, modules })
+        // Notes that cannot be read are not needed here.
+        let notes = PeftNotes::in_header(&shard).ok().flatten();
+        Ok(Self {
+            config,
+            modules,
+            base: notes.and_then(|notes| notes.base),
+        })
     }
 
     /// Checks that `directory` has both files of an adapter with their full lengths; reads no weight.

@@ -4,15 +4,17 @@ mod adapter;
 mod config;
 mod load;
 mod modules;
+mod notes;
 mod raw;
-mod replace;
 mod save;
 mod weights;
 mod written;
 
 pub use adapter::PeftAdapter;
 pub use config::{PeftLoraConfig, TargetModules};
-pub use replace::keep_others;
+pub(crate) use notes::METADATA_KEY;
+pub use notes::{ModuleNote, PeftNotes};
+pub use save::copy_adapter;
 pub use weights::LoraWeights;
 
 const CONFIG_FILE: &str = "adapter_config.json";

@@ -1,14 +1,27 @@
-use std::{borrow::Cow, collections::HashMap, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
+
+use safetensors::{Dtype, View};
 
 use super::{
-    CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE, adapter::PeftAdapter, config::PeftLoraConfig,
-    modules::ModuleRules, replace, weights::LoraWeights, written,
+    CONFIG_FILE, KEY_PREFIX, WEIGHTS_FILE,
+    adapter::PeftAdapter,
+    config::PeftLoraConfig,
+    modules::ModuleRules,
+    notes::{METADATA_KEY, PeftNotes},
+    weights::LoraWeights,
+    written,
 };
-use crate::{error::ModelError, matrix_view::MatrixView};
+use crate::{
+    checkpoint::{NewTensor, write_safetensors},
+    durable::write_synced,
+    error::{ModelError, on},
+    matrix_view::MatrixView,
+    replace::{copy_file, new_directory, replace_directory},
+};
 
 impl PeftAdapter {
     /// Writes `directory` so that PEFT's `PeftModel.from_pretrained` loads it. The bytes depend on
-    /// the adapter alone.
+    /// the adapter alone; [`PeftNotes`] of it are in the header of its weights.
     ///
     /// Modules whose rank or `lora_alpha` the configuration's own patterns do not give are written
     /// with `rank_pattern` and `alpha_pattern` that name them by their full path.
@@ -22,9 +35,11 @@ impl PeftAdapter {
     /// If the adapter contradicts itself or the directory cannot be written.
     pub fn save(&self, directory: &Path) -> Result<(), ModelError> {
         let config = written::config_json(&consistent_config(self, directory)?)?;
-        let weights = weights_bytes(self, directory)?;
-        let files = [(CONFIG_FILE, &*config), (WEIGHTS_FILE, &*weights)];
-        replace::replace_directory(directory, &files)
+        replace_directory(directory, |staged| {
+            let path = staged.join(CONFIG_FILE);
+            on(&path, write_synced(&path, &config))?;
+            write_weights(self, &staged.join(WEIGHTS_FILE))
+        })
     }
 }
 
@@ -77,20 +92,39 @@ fn same(a: f64, b: f64) -> bool {
 }
 
 /// `adapter_model.safetensors`: sorted by name, 32-bit floats.
-fn weights_bytes(adapter: &PeftAdapter, directory: &Path) -> Result<Vec<u8>, ModelError> {
-    let views = adapter.modules.iter().flat_map(|(module, weights)| {
-        let matrix = |factor: &str, shape| (format!("{KEY_PREFIX}{module}.{factor}.weight"), shape);
-        let a = matrix("lora_A", [weights.r, weights.d_in]);
-        let b = matrix("lora_B", [weights.d_out, weights.r]);
-        [(a, &weights.a), (b, &weights.b)]
+fn write_weights(adapter: &PeftAdapter, path: &Path) -> Result<(), ModelError> {
+    let matrices = adapter.modules.iter().flat_map(|(module, weights)| {
+        let a = ("lora_A", [weights.r, weights.d_in], &weights.a);
+        let b = ("lora_B", [weights.d_out, weights.r], &weights.b);
+        [a, b].map(|(factor, shape, values)| NewTensor {
+            name: format!("{KEY_PREFIX}{module}.{factor}.weight"),
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            source: MatrixView {
+                shape,
+                values: Cow::Borrowed(values),
+            },
+        })
     });
-    let views = views.map(|((key, shape), values)| {
-        let values = Cow::Borrowed(values.as_slice());
-        (key, MatrixView { shape, values })
-    });
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize(views, Some(metadata)).map_err(|error| ModelError::Safetensors {
-        path: directory.join(WEIGHTS_FILE),
-        error,
+    let notes = serde_json::to_string(&PeftNotes::of(adapter)).map_err(ModelError::Json)?;
+    let metadata = BTreeMap::from([
+        ("format".to_owned(), "pt".to_owned()),
+        (METADATA_KEY.to_owned(), notes),
+    ]);
+    write_safetensors(path, matrices.collect(), &metadata, |tensor| {
+        Ok(tensor.source.data())
+    })
+}
+
+/// Copies the two files of the adapter in `from` to a new directory, byte for byte.
+///
+/// # Errors
+/// If `to` exists and is not an empty directory, or a file cannot be copied.
+pub fn copy_adapter(from: &Path, to: &Path) -> Result<(), ModelError> {
+    new_directory(to, |staged| {
+        for name in [CONFIG_FILE, WEIGHTS_FILE] {
+            copy_file(&from.join(name), &staged.join(name))?;
+        }
+        Ok(())
     })
 }

@@ -20,6 +20,20 @@ pub struct LoraWeights {
 }
 
 impl LoraWeights {
+    /// Adds `factor · B·A` of another adapter of the same layer to the product, as further ranks. The scale is
+    /// left as it is.
+    pub(crate) fn append(&mut self, other: &Self, factor: f32) {
+        self.a.extend(&other.a);
+        let rows = self.b.chunks_exact(self.r);
+        let rows = rows.zip(other.b.chunks_exact(other.r));
+        let row = |(row, other): (&[f32], &[f32])| {
+            let further = other.iter().map(|value| factor * value);
+            row.iter().copied().chain(further).collect::<Vec<_>>()
+        };
+        self.b = rows.flat_map(row).collect();
+        self.r += other.r;
+    }
+
     /// An error if the sizes do not fit the data or a value is not finite.
     pub(super) fn check(&self, module: &str) -> Result<(), ModelError> {
         let sizes = [(self.r, self.d_in, &self.a), (self.d_out, self.r, &self.b)];

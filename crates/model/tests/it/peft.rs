@@ -1,13 +1,13 @@
 //! PEFT adapter directories: what PEFT writes is read, what is written survives a round trip.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
 };
 
 use loraloom_model::{
-    LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, TargetModules,
+    LlamaConfig, LoraWeights, ModelError, PeftAdapter, PeftLoraConfig, PeftNotes, TargetModules,
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -58,6 +58,7 @@ fn adapter(modules: &[(&str, LoraWeights)]) -> PeftAdapter {
             .iter()
             .map(|(path, w)| ((*path).to_owned(), w.clone()))
             .collect(),
+        base: None,
     }
 }
 
@@ -97,10 +98,25 @@ fn adapters_saved_by_peft_mean_the_same_here() {
 fn what_is_saved_is_loaded_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     for name in ADAPTERS {
-        let adapter = PeftAdapter::load(&fixtures().join(name)).unwrap();
+        let path = fixtures().join(name);
+        assert_eq!(PeftNotes::read(&path).unwrap(), None);
+        let mut adapter = PeftAdapter::load(&path).unwrap();
+        adapter.base = Some("of a digest".to_owned());
         let saved = directory.path().join(name);
         adapter.save(&saved).unwrap();
-        assert_eq!(PeftAdapter::load(&saved).unwrap(), adapter, "{name}");
+        let loaded = PeftAdapter::load(&saved).unwrap();
+        assert_eq!(loaded, adapter, "{name}");
+        assert_eq!(loaded.digest(), adapter.digest());
+        let notes = PeftNotes::read(&saved).unwrap().unwrap();
+        assert_eq!(notes.base, adapter.base);
+        for (module, weights) in &adapter.modules {
+            let note = &notes.modules[module];
+            assert!(note.has_scale(weights.scale) && !note.has_scale(weights.scale * 1.01));
+        }
+        // Of two modules none are alike, wherever they are.
+        let factors = notes.modules.values().map(|note| &note.factors);
+        let different: BTreeSet<_> = factors.collect();
+        assert_eq!(different.len(), adapter.modules.len(), "{name}");
     }
 }
 

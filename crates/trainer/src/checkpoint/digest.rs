@@ -1,12 +1,6 @@
-//! Whether data and model are still those that a run began with.
-
-use std::fs;
+//! Whether data is still that which a run began with.
 
 use loraloom_data::Encoded;
-use loraloom_model::{Checkpoint, LlamaConfig, ModelError, parameter_shapes};
-
-/// Bytes of each parameter that are looked at.
-const LOOKED_AT: usize = 4096;
 
 /// BLAKE3 over token ids and masks of all samples, in order: what the files, the template, the
 /// tokenizer and the split came to.
@@ -24,28 +18,6 @@ pub(crate) fn data_digest(data: &Encoded) -> String {
         }
     }
     hasher.finalize().to_hex().to_string()
-}
-
-/// BLAKE3 over `config.json` and over name, type, shape and the first 4 KiB of every parameter: of
-/// two models of the same shape these differ, and reading them takes no time.
-///
-/// # Errors
-/// If a file or a parameter is missing.
-pub(crate) fn model_digest(
-    checkpoint: &Checkpoint,
-    config: &LlamaConfig,
-    directory: &std::path::Path,
-) -> Result<String, ModelError> {
-    let path = directory.join("config.json");
-    let text = fs::read(&path).map_err(|error| ModelError::Read { path, error })?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(blake3::hash(&text).as_bytes());
-    for (name, shape) in parameter_shapes(config) {
-        let tensor = checkpoint.expect(&name, &shape)?;
-        hasher.update(format!("{name} {} {shape:?}\n", tensor.dtype).as_bytes());
-        hasher.update(&tensor.bytes[..tensor.bytes.len().min(LOOKED_AT)]);
-    }
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ mod tensors;
 mod tidy;
 
 pub(crate) use compare::config_value;
-pub(crate) use digest::{data_digest, model_digest};
+pub(crate) use digest::data_digest;
 pub(crate) use draft::{Draft, Tensors};
 pub(crate) use exact::Exact;
 pub(crate) use record::{

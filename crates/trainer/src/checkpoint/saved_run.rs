@@ -10,7 +10,6 @@ use loraloom_scheduler::Learnt;
 use super::{
     LEARNT, RECORD,
     compare::{Difference, config_value, difference},
-    digest::model_digest,
     generation::{Generation, Manifest, generations},
     record::{RunRecord, Standing, TaskRecord},
     staged::remove,
@@ -324,7 +323,7 @@ pub fn check_model(model: &Path, directory: &Path) -> Result<()> {
         return Ok(());
     };
     let checkpoint = Checkpoint::open(model)?;
-    let digest = model_digest(&checkpoint, &LlamaConfig::from_directory(model)?, model)?;
+    let digest = checkpoint.digest(&LlamaConfig::from_directory(model)?)?;
     if digest == expected {
         return Ok(());
     }

@@ -31,6 +31,23 @@ impl Generator {
         adapters: &[PathBuf],
         device: &Device,
     ) -> Result<Self> {
+        let adapters = adapters
+            .iter()
+            .map(|directory| PeftAdapter::load(directory));
+        let adapters: Vec<_> = adapters.collect::<Result<_, _>>()?;
+        Self::with_adapters(model, dtype, &adapters, device)
+    }
+
+    /// As [`load`](Self::load), with adapters that were read.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn with_adapters(
+        model: &Path,
+        dtype: DtypeChoice,
+        adapters: &[PeftAdapter],
+        device: &Device,
+    ) -> Result<Self> {
         let config = LlamaConfig::from_directory(model)?;
         let checkpoint = Checkpoint::open(model)?;
         checkpoint.verify(&config)?;
@@ -39,9 +56,8 @@ impl Generator {
         let layers = 0..config.num_hidden_layers;
         let stage = Stage::load(&checkpoint, &config, layers, dtype, device)?;
         let mut pipeline = Pipeline::new(vec![stage])?;
-        for directory in adapters {
-            let peft = PeftAdapter::load(directory)?;
-            pipeline.push(0, adapter::from_peft(&peft, 0.0, &config, device)?)?;
+        for peft in adapters {
+            pipeline.push(0, adapter::from_peft(peft, 0.0, &config, device)?)?;
         }
         Ok(Self {
             pipeline,
@@ -60,6 +76,14 @@ impl Generator {
         }
         let microbatch = side_by_side(&[ids.to_vec()], &[who], 0)?;
         Ok(self.pipeline.logits(0, &microbatch)?)
+    }
+
+    /// Ids of a text as a prompt.
+    ///
+    /// # Errors
+    /// If the tokenizer fails.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.ids(text, false)
     }
 
     /// Tokens that the model's context leaves for a continuation of the prompt.

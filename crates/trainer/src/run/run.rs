@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
-    checkpoint::model_digest,
     error::Result,
     generate::Asked,
     run_directory::Claim,
@@ -77,7 +76,7 @@ impl Run {
         let model = LlamaConfig::from_directory(&config.model)?;
         let checkpoint = Checkpoint::open(&config.model)?;
         checkpoint.verify(&model)?;
-        let digest = model_digest(&checkpoint, &model, &config.model)?;
+        let digest = checkpoint.digest(&model)?;
         if let Some(saved) = &saved {
             saved.check_model(&digest, &config.model)?;
         }

@@ -175,6 +175,7 @@ impl<'a> Saver<'a> {
             name: task.config.name.clone(),
             step: task.steps,
             path: log.directory.adapter(&task.config.name, which),
+            base: self.model.to_owned(),
             before,
         };
         let config = peft_config(self.run, &task.config, task.shape.as_ref());

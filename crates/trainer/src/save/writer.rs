@@ -39,6 +39,8 @@ pub(crate) struct AdapterFiles {
     pub(crate) step: usize,
     /// The directory to be written.
     pub(crate) path: PathBuf,
+    /// Digest of the model that it is trained over.
+    pub(crate) base: String,
     /// The version that this one replaces.
     pub(crate) before: Before,
 }
@@ -222,7 +224,8 @@ pub(crate) fn write_pending(
     for (part, bytes) in &pending.parts {
         match part {
             Part::Adapter(files, config, states) => {
-                let saved = to_peft(*config, &states).and_then(|peft| peft.save(&files.path));
+                let saved = to_peft(*config, files.base.clone(), &states)
+                    .and_then(|peft| peft.save(&files.path));
                 written
                     .adapters
                     .push((files, saved.map_err(TrainerError::from)));

@@ -1,27 +1,29 @@
 //! Replacing a directory as one step, so that a reader finds the old files or the new ones.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::ErrorKind,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use crate::{
-    durable::{create_directory, sync_directory, write_synced},
-    error::ModelError,
+    durable::{create_directories, create_directory, sync_directory},
+    error::{ModelError, on},
+    files::reading,
 };
 
-/// Makes `directory` hold `files`; other entries it already has stay.
-pub(super) fn replace_directory(
+/// Makes `directory` hold the files that `fill` writes, and syncs, in the directory that it is given; other
+/// entries it already has stay.
+pub(crate) fn replace_directory(
     directory: &Path,
-    files: &[(&str, &[u8])],
+    fill: impl FnOnce(&Path) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     // A link's target is replaced, not the link.
     let directory = &fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let (parent, name) = match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), name),
         (Some(parent), Some(name)) => (parent, name),
-        _ => return Err(write_error(directory, ErrorKind::InvalidFilename.into())),
+        _ => return on(directory, Err(ErrorKind::InvalidFilename.into())),
     };
     let sibling = |kind: &str| {
         let mut sibling = name.to_owned();
@@ -31,16 +33,16 @@ pub(super) fn replace_directory(
     let (staged, old) = (sibling("tmp"), sibling("old"));
 
     if directory.exists() && !directory.is_dir() {
-        return Err(write_error(directory, ErrorKind::NotADirectory.into()));
+        return on(directory, Err(ErrorKind::NotADirectory.into()));
     }
     on(parent, create_directory(parent))?;
     // Left by a process with the same id that ended early.
     remove_directory(&staged)?;
     on(&staged, fs::create_dir(&staged))?;
-    for (name, contents) in files {
-        let path = staged.join(name);
-        on(&path, write_synced(&path, contents))?;
-    }
+    fill(&staged).inspect_err(|_| {
+        // A merged model takes much room.
+        let _ = remove_directory(&staged);
+    })?;
     on(&staged, sync_directory(&staged))?;
     if directory.exists() {
         if old.exists() {
@@ -58,12 +60,41 @@ pub(super) fn replace_directory(
     on(parent, sync_directory(parent))
 }
 
+/// Makes a new directory, with the directories above it, as [`replace_directory`].
+///
+/// # Errors
+/// [`ModelError::OutputExists`] if something is there, unless it is an empty directory.
+pub(crate) fn new_directory(
+    directory: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    let is_free = match fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == ErrorKind::NotFound && !directory.is_symlink(),
+    };
+    if !is_free {
+        return Err(ModelError::OutputExists(directory.to_owned()));
+    }
+    if let Some(parent) = directory.parent() {
+        on(parent, create_directories(parent))?;
+    }
+    replace_directory(directory, fill)
+}
+
+/// Copies a file's contents; they are on the disk when this returns.
+pub(crate) fn copy_file(from: &Path, to: &Path) -> Result<(), ModelError> {
+    let mut source = reading(from, File::open(from))?;
+    let mut copy = on(to, File::create_new(to))?;
+    on(to, std::io::copy(&mut source, &mut copy))?;
+    on(to, copy.sync_all())
+}
+
 /// Moves `directory` away to `old` and `staged` in; undoes the first where the second fails.
 fn swap(staged: &Path, directory: &Path, old: &Path) -> Result<(), ModelError> {
     on(directory, fs::rename(directory, old))?;
     if let Err(error) = fs::rename(staged, directory) {
         on(old, fs::rename(old, directory))?;
-        return Err(write_error(directory, error));
+        return on(directory, Err(error));
     }
     Ok(())
 }
@@ -88,16 +119,5 @@ fn remove_directory(path: &Path) -> Result<(), ModelError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         result => on(path, result),
-    }
-}
-
-fn on<T>(path: &Path, result: std::io::Result<T>) -> Result<T, ModelError> {
-    result.map_err(|error| write_error(path, error))
-}
-
-fn write_error(path: &Path, error: std::io::Error) -> ModelError {
-    ModelError::Write {
-        path: PathBuf::from(path),
-        error,
     }
 }

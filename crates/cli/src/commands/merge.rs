@@ -1,0 +1,174 @@
+//! `merge` and `export`: adapters for other programs.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use indicatif::ProgressBar;
+use loraloom_config::DtypeChoice;
+use loraloom_model::{
+    Checkpoint, LlamaConfig, MergePart, PeftAdapter, TensorDtype, copy_adapter, merge,
+    write_gguf_lora,
+};
+use loraloom_scheduler::size;
+
+use crate::{
+    arguments::{ExportArguments, ExportFormat, MergeArguments},
+    exit::Exit,
+    printer::{Printer, style},
+};
+
+/// How often a merge says how far it is where nothing can be drawn.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let model = arguments.source.model()?;
+    let mut parts = Vec::with_capacity(arguments.adapters.len());
+    for named in &arguments.adapters {
+        parts.push(part(
+            arguments.source.adapter(&named.adapter)?,
+            named.weight,
+        )?);
+    }
+    let dtype = match arguments.dtype {
+        DtypeChoice::Auto => None,
+        DtypeChoice::Float32 => Some(TensorDtype::Float32),
+        DtypeChoice::Bfloat16 => Some(TensorDtype::Bfloat16),
+        DtypeChoice::Float16 => Some(TensorDtype::Float16),
+    };
+    fold(&model, &parts, dtype, &arguments.out, printer)?;
+    Ok(Exit::Success)
+}
+
+pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let model = arguments.source.model()?;
+    let directory = arguments.source.adapter(&arguments.adapter)?;
+    let out = arguments.out.as_path();
+    let part = part(directory, 1.0)?;
+    if arguments.format == ExportFormat::Merged {
+        fold(&model, &[part], None, out, printer)?;
+        return Ok(Exit::Success);
+    }
+    let config = LlamaConfig::from_directory(&model)?;
+    part.adapter.verify(&config)?;
+    warn_of_another_base(&model, &config, &[&part], printer)?;
+    let shown = out.display();
+    if arguments.format == ExportFormat::GgufLora {
+        let bytes = write_gguf_lora(&part.adapter, &config, &arguments.adapter, out)?;
+        printer.note(&format!("wrote {shown}: {}", size(bytes)));
+        printer.note("next:");
+        printer.note(&format!("  llama-cli --model BASE.gguf --lora {shown}"));
+    } else {
+        copy_adapter(&part.directory, out)?;
+        printer.note(&format!("wrote {shown}"));
+        printer.note("next:");
+        printer.note(&format!("  loraloom verify {shown}"));
+        printer.note(&format!(
+            "  PeftModel.from_pretrained(base, \"{shown}\")  # in Python"
+        ));
+    }
+    Ok(Exit::Success)
+}
+
+fn part(directory: PathBuf, weight: f64) -> anyhow::Result<MergePart> {
+    Ok(MergePart {
+        adapter: PeftAdapter::load(&directory)?,
+        directory,
+        weight,
+    })
+}
+
+/// Merges, and says what was written.
+fn fold(
+    model: &Path,
+    parts: &[MergePart],
+    dtype: Option<TensorDtype>,
+    out: &Path,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let config = LlamaConfig::from_directory(model)?;
+    warn_of_another_base(model, &config, &parts.iter().collect::<Vec<_>>(), printer)?;
+    let mut progress = MergeProgress::new(printer);
+    let merged = merge(model, parts, dtype, out, &mut |done, total| {
+        progress.tell(done, total);
+    });
+    progress.finish();
+    let merged = merged?;
+
+    let shown = out.display();
+    let bytes = merged.files.iter().map(|(_, bytes)| bytes).sum();
+    let (files, total) = (merged.files.len(), size(bytes));
+    let dtype = merged.dtype.map(|dtype| format!(", weights in {dtype}"));
+    printer.note(&format!(
+        "wrote {shown}: {files} files, {total}{}",
+        dtype.unwrap_or_default()
+    ));
+    for (name, bytes) in &merged.files {
+        printer.note(&format!("  {name}  {}", size(*bytes)));
+    }
+    printer.note("next:");
+    printer.note(&format!("  loraloom verify {shown}"));
+    printer.note(&format!("  loraloom generate --model {shown} PROMPT"));
+    Ok(())
+}
+
+/// An adapter works over any model of its shape, but may have been trained over another.
+fn warn_of_another_base(
+    model: &Path,
+    config: &LlamaConfig,
+    parts: &[&MergePart],
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let checkpoint = Checkpoint::open(model)?;
+    let digest = checkpoint.digest(config)?;
+    for part in parts {
+        let base = part.adapter.base.as_ref();
+        if base.is_some_and(|base| *base != digest) {
+            let (adapter, model) = (part.directory.display(), model.display());
+            printer.warning(&format!(
+                "`{adapter}` was trained over another model than `{model}`: weights or config.json differ"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How far a merge is: a bar, or a line now and then.
+struct MergeProgress<'a> {
+    printer: &'a Printer,
+    bar: Option<ProgressBar>,
+    said: Instant,
+}
+
+impl<'a> MergeProgress<'a> {
+    fn new(printer: &'a Printer) -> Self {
+        let bar = printer.bars().map(|bars| {
+            let bar = bars.add(ProgressBar::new(0));
+            bar.set_style(style("merging {bar:30} {bytes} of {total_bytes}"));
+            bar
+        });
+        Self {
+            printer,
+            bar,
+            said: Instant::now(),
+        }
+    }
+
+    fn tell(&mut self, done: u64, total: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        } else if self.said.elapsed() >= SAY_EVERY {
+            self.said = Instant::now();
+            let (done, total) = (size(done), size(total));
+            self.printer.note(&format!("merging  {done} of {total}"));
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Models and adapters as `--run`, `--model` and `--adapter` name them.
+
+use std::path::PathBuf;
+
+use loraloom_trainer::check_model;
+
+use crate::{arguments::SourceArguments, failure::Failure, run_directory};
+
+impl SourceArguments {
+    /// Directory of the model.
+    ///
+    /// # Errors
+    ///
+    /// If there is no run, or `--model` is not what the run trains over.
+    pub(super) fn model(&self) -> anyhow::Result<PathBuf> {
+        let model = match (&self.model, &self.run) {
+            (Some(model), _) => model.clone(),
+            (None, Some(run)) => run_directory::config(run)?.model,
+            (None, None) => return Err(Failure::usage("neither --model nor --run is given").into()),
+        };
+        if let Some(run) = &self.run {
+            check_model(&model, run)?;
+        }
+        Ok(model)
+    }
+
+    /// Directory of an adapter: a name in the run, or the directory itself.
+    ///
+    /// # Errors
+    ///
+    /// If the run has no such adapter and it is no directory of one.
+    pub(super) fn adapter(&self, spec: &str) -> Result<PathBuf, Failure> {
+        let path = PathBuf::from(spec);
+        let Some(run) = &self.run else {
+            return Ok(path);
+        };
+        match run_directory::adapter(run, spec) {
+            Err(_) if path.join("adapter_config.json").exists() => Ok(path),
+            found => found,
+        }
+    }
+}

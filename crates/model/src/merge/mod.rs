@@ -1,0 +1,216 @@
+//! Folding adapters into the weights of their base: `W + Σ weight·scale·B·A`, as PEFT's `merge_and_unload`.
+//!
+//! The base stays memory-mapped, and one tensor at a time is made and written: a merge needs the memory of the
+//! largest tensor, whatever the size of the model. Products and sums are in float32, and a sum is rounded
+//! once, to the type in which it is stored.
+
+mod directory;
+mod record;
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+pub use directory::{Merged, merge};
+use half::{bf16, f16};
+use rayon::prelude::*;
+pub use record::{MergeRecord, MergedPart};
+
+use crate::{
+    checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes},
+    config::LlamaConfig,
+    error::ModelError,
+    peft::{LoraWeights, PeftAdapter, PeftLoraConfig},
+};
+
+/// An adapter to merge.
+#[derive(Debug, Clone)]
+pub struct MergePart {
+    /// Where it was read.
+    pub directory: PathBuf,
+    /// The adapter.
+    pub adapter: PeftAdapter,
+    /// Factor of all its products, beside their own scales; 1 is the adapter as it was trained.
+    pub weight: f64,
+}
+
+/// A base with the adapters that are to be folded into it. Makes the tensors of the merged model.
+#[derive(Debug)]
+pub struct Merger<'a> {
+    checkpoint: &'a Checkpoint,
+    parts: &'a [MergePart],
+    /// Names of the model's parameters; the base may have other tensors, which the model does not use.
+    parameters: BTreeSet<String>,
+}
+
+/// One adapter's part of one weight.
+#[derive(Debug, Clone, Copy)]
+struct Product<'a> {
+    weights: &'a LoraWeights,
+    factor: f32,
+}
+
+impl<'a> Merger<'a> {
+    /// Adapters over a base.
+    ///
+    /// # Errors
+    /// If the base is incomplete, or an adapter does not fit it.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        config: &LlamaConfig,
+        parts: &'a [MergePart],
+    ) -> Result<Self, ModelError> {
+        checkpoint.verify(config)?;
+        for part in parts {
+            let fits = part.adapter.verify(config);
+            fits.map_err(|error| error.in_file(&part.directory))?;
+        }
+        let parameters = parameter_shapes(config).into_iter();
+        Ok(Self {
+            checkpoint,
+            parts,
+            parameters: parameters.map(|(name, _)| name).collect(),
+        })
+    }
+
+    /// The merged tensor `name`, stored as `dtype`.
+    ///
+    /// # Errors
+    /// [`ModelError::NotFiniteSum`], or if the base has no such tensor.
+    pub fn tensor(&self, name: &str, dtype: TensorDtype) -> Result<Cow<'a, [u8]>, ModelError> {
+        self.sum(name, &self.checkpoint.tensor(name)?, dtype)
+    }
+
+    /// Whether an adapter has the module of the weight `name`.
+    pub fn adapts(&self, name: &str) -> bool {
+        !self.products(name).is_empty()
+    }
+
+    /// All adapters as one, whose product is the sum of theirs.
+    pub fn as_one(&self) -> PeftAdapter {
+        let mut modules: BTreeMap<String, LoraWeights> = BTreeMap::new();
+        for part in self.parts {
+            for (module, weights) in &part.adapter.modules {
+                let factor = part.factor(weights);
+                match modules.get_mut(module) {
+                    None => {
+                        let mut weights = weights.clone();
+                        weights.b.iter_mut().for_each(|value| *value *= factor);
+                        modules.insert(module.clone(), weights);
+                    }
+                    Some(sum) => sum.append(weights, factor),
+                }
+            }
+        }
+        for weights in modules.values_mut() {
+            weights.lora_alpha = weights.r as f64;
+            weights.scale = 1.0;
+        }
+        PeftAdapter {
+            config: PeftLoraConfig::new(1, 1.0, modules.keys().cloned().collect()),
+            modules,
+            base: None,
+        }
+    }
+
+    fn products(&self, name: &str) -> Vec<Product<'a>> {
+        let Some(module) = name.strip_suffix(".weight") else {
+            return Vec::new();
+        };
+        let product = |part: &'a MergePart| {
+            let weights = part.adapter.modules.get(module)?;
+            let factor = part.factor(weights);
+            Some(Product { weights, factor })
+        };
+        self.parts.iter().filter_map(product).collect()
+    }
+
+    fn sum<'b>(
+        &self,
+        name: &str,
+        base: &HostTensor<'b>,
+        dtype: TensorDtype,
+    ) -> Result<Cow<'b, [u8]>, ModelError> {
+        let products = self.products(name);
+        if products.is_empty() && base.dtype == dtype {
+            return Ok(Cow::Borrowed(base.bytes));
+        }
+        let columns = base.shape.last().map_or(1, |&columns| columns.max(1));
+        let (from, to) = (columns * base.dtype.size(), columns * dtype.size());
+        let mut bytes = vec![0; base.bytes.len() / base.dtype.size() * dtype.size()];
+        let rows = bytes.par_chunks_mut(to).zip(base.bytes.par_chunks(from));
+        rows.enumerate().try_for_each(|(row, (place, bytes))| {
+            let mut sum = HostTensor { bytes, ..*base }.to_f32();
+            let mut product = vec![0.0; columns];
+            for part in &products {
+                part.add_row(row, &mut product, &mut sum);
+            }
+            store(&sum, dtype, place).map_err(|column| ModelError::NotFiniteSum {
+                tensor: name.to_owned(),
+                element: row * columns + column,
+                value: sum[column],
+                dtype,
+            })
+        })?;
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+impl MergePart {
+    /// PEFT multiplies a module's product by its scale in float32.
+    fn factor(&self, weights: &LoraWeights) -> f32 {
+        (self.weight * weights.scale) as f32
+    }
+}
+
+impl Product<'_> {
+    /// Adds a row of `factor · B·A`; `product` is a place to compute it in.
+    fn add_row(self, row: usize, product: &mut [f32], sum: &mut [f32]) {
+        let LoraWeights { r, d_in, a, b, .. } = self.weights;
+        product.fill(0.0);
+        for (b, a) in b[row * r..][..*r].iter().zip(a.chunks_exact(*d_in)) {
+            for (product, a) in product.iter_mut().zip(a) {
+                *product += b * a;
+            }
+        }
+        for (sum, product) in sum.iter_mut().zip(product) {
+            *sum += self.factor * *product;
+        }
+    }
+}
+
+/// Rounds values to a type. The error is the index of the first that is not finite in it.
+fn store(values: &[f32], dtype: TensorDtype, bytes: &mut [u8]) -> Result<(), usize> {
+    match dtype {
+        TensorDtype::Float32 => rounded(values, bytes, |value| {
+            (value.to_le_bytes(), value.is_finite())
+        }),
+        TensorDtype::Float16 => rounded(values, bytes, |value| {
+            let value = f16::from_f32(value);
+            (value.to_le_bytes(), value.is_finite())
+        }),
+        TensorDtype::Bfloat16 => rounded(values, bytes, |value| {
+            let value = bf16::from_f32(value);
+            (value.to_le_bytes(), value.is_finite())
+        }),
+    }
+}
+
+fn rounded<const SIZE: usize>(
+    values: &[f32],
+    bytes: &mut [u8],
+    round: impl Fn(f32) -> ([u8; SIZE], bool),
+) -> Result<(), usize> {
+    let places = bytes.as_chunks_mut().0.iter_mut();
+    let mut not_finite = None;
+    for (index, (place, value)) in places.zip(values).enumerate() {
+        let (bytes, is_finite) = round(*value);
+        *place = bytes;
+        if !is_finite {
+            not_finite.get_or_insert(index);
+        }
+    }
+    not_finite.map_or(Ok(()), Err)
+}

@@ -1,0 +1,189 @@
+//! The checks of an adapter.
+
+use std::{collections::BTreeMap, path::Path};
+
+use loraloom_model::{LoraWeights, PeftAdapter, PeftNotes};
+
+use super::{
+    Proofs,
+    base::Base,
+    in_modules, listed,
+    logits::{Probe, differ, not_computed},
+    shape::OwnRun,
+};
+use crate::{checkpoint::trained_over, error::Result};
+
+pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> Result<()> {
+    let adapter = match PeftAdapter::load(path) {
+        Ok(adapter) => adapter,
+        Err(error) => {
+            proofs.fails_with("files", &error.into());
+            return Ok(());
+        }
+    };
+    proofs.holds("files", described(path, &adapter));
+    effect(&adapter, proofs);
+    notes(path, &adapter, proofs);
+
+    let run = OwnRun::of(path);
+    let named = adapter.config.base_model_name_or_path.as_deref();
+    let named = named.map(Path::new);
+    let recorded = run.as_ref().and_then(OwnRun::model).or(named);
+    let base = Base::find(model, recorded, proofs)?;
+    if let Some(run) = &run {
+        let layers = base.as_ref().map(|base| base.config.num_hidden_layers);
+        run.check(&adapter, layers, proofs);
+    }
+    let trained = run.and_then(|run| trained_over(&run.directory));
+    let Some(base) = base else {
+        return Ok(());
+    };
+    if let Err(error) = adapter.verify(&base.config) {
+        proofs.fails_with("base", &error.into());
+        return Ok(());
+    }
+    identity(&adapter, &base, trained.as_deref(), named, proofs);
+    match Probe::base(&base.path, &[adapter]) {
+        Ok((_, logits)) => differ(&logits[1], &logits[0], proofs),
+        Err(error) => not_computed(&error, proofs),
+    }
+    Ok(())
+}
+
+fn described(path: &Path, adapter: &PeftAdapter) -> String {
+    let modules = adapter.modules.values();
+    let parameters: usize = modules.map(|module| module.a.len() + module.b.len()).sum();
+    let ranks = adapter.modules.values().map(|module| module.r);
+    let (lowest, highest) = (ranks.clone().min(), ranks.max());
+    let ranks = match (lowest, highest) {
+        (Some(lowest), Some(highest)) if lowest < highest => format!("ranks {lowest} to {highest}"),
+        (lowest, _) => format!("rank {}", lowest.unwrap_or(0)),
+    };
+    let (path, modules) = (path.display(), adapter.modules.len());
+    format!("{path}: {modules} modules, {ranks}, {parameters} parameters")
+}
+
+/// Whether every module has a product that is not zero.
+fn effect(adapter: &PeftAdapter, proofs: &mut Proofs) {
+    let mut without = BTreeMap::new();
+    for (module, weights) in &adapter.modules {
+        if let Some(why) = zero(weights) {
+            let modules: &mut Vec<String> = without.entry(why).or_default();
+            modules.push(module.clone());
+        }
+    }
+    let all = adapter.modules.len();
+    for (why, modules) in &without {
+        let message = format!("{why} is zero {}", in_modules(modules, all));
+        proofs.fails("effect", message);
+    }
+    if without.is_empty() {
+        proofs.holds("effect", format!("no factor of the {all} modules is zero"));
+    }
+}
+
+/// What makes a module's product zero, if it is.
+fn zero(weights: &LoraWeights) -> Option<&'static str> {
+    let is_zero = |values: &[f32]| values.iter().all(|value| value.abs() <= 0.0);
+    if is_zero(&weights.b) {
+        Some("lora_B")
+    } else if is_zero(&weights.a) {
+        Some("lora_A")
+    } else {
+        (weights.scale.abs() <= 0.0).then_some("the scale")
+    }
+}
+
+/// Whether factors and scales are those that were saved.
+fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
+    const NAME: &str = "as saved";
+    let saved = match PeftNotes::read(path) {
+        Ok(Some(saved)) => saved.modules,
+        Ok(None) => {
+            let message = "no digests are in the file, which another program has written: factors in the \
+                           wrong place and a changed lora_alpha would not be seen";
+            return proofs.unchecked(NAME, message.to_owned());
+        }
+        Err(error) => return proofs.fails_with(NAME, &error.into()),
+    };
+    let found = PeftNotes::of(adapter).modules;
+    let mut problems = Vec::new();
+    // Modules by the scales that they have and should have.
+    let mut scales: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (module, expected) in &saved {
+        let Some(note) = found.get(module) else {
+            problems.push(format!("`{module}` is missing"));
+            continue;
+        };
+        if !expected.has_scale(note.scale) {
+            let change = format!("scale {}, saved with {}", note.scale, expected.scale);
+            scales.entry(change).or_default().push(module.clone());
+        }
+        // What is zero has been reported.
+        if note.factors == expected.factors || zero(&adapter.modules[module]).is_some() {
+            continue;
+        }
+        let mut others = saved.iter();
+        let other = others.find(|(_, other)| other.factors == note.factors);
+        problems.push(match other {
+            Some((other, _)) => format!("`{module}` has the factors of `{other}`"),
+            None => format!("`{module}` has other factors"),
+        });
+    }
+    let surplus = found.keys().filter(|module| !saved.contains_key(*module));
+    problems.extend(surplus.map(|module| format!("`{module}` was added")));
+    for (change, modules) in &scales {
+        let modules = in_modules(modules, found.len());
+        let message = format!("lora_alpha, r or use_rslora was changed: {change}, {modules}");
+        proofs.fails(NAME, message);
+    }
+    if !problems.is_empty() {
+        proofs.fails(NAME, listed(&problems));
+    } else if scales.is_empty() {
+        let message = format!("factors and scales of all {} modules", found.len());
+        proofs.holds(NAME, message);
+    }
+}
+
+/// Whether the base is the one that the adapter was trained over.
+fn identity(
+    adapter: &PeftAdapter,
+    base: &Base,
+    trained: Option<&str>,
+    named: Option<&Path>,
+    proofs: &mut Proofs,
+) {
+    const NAME: &str = "base";
+    let path = base.path.display();
+    let known = [
+        ("the adapter", adapter.base.as_deref()),
+        ("its run", trained),
+    ];
+    let known = known.map(|(who, digest)| digest.map(|digest| (who, digest)));
+    let known: Vec<_> = known.into_iter().flatten().collect();
+    let other = known.iter().find(|(_, digest)| *digest != base.digest);
+    if let Some((who, _)) = other {
+        let message = format!(
+            "`{path}` is not the model that it was trained over: its weights or its config.json differ \
+             from what {who} notes"
+        );
+        return proofs.fails(NAME, message);
+    }
+    if !known.is_empty() {
+        return proofs.holds(NAME, format!("`{path}` is the model it was trained over"));
+    }
+    // Made elsewhere, it has the path of its model at most.
+    let named = named.filter(|named| named.is_dir());
+    match named.map(|named| (named.display(), Base::open(named))) {
+        Some((named, Ok(other))) if other.digest != base.digest => {
+            let message = format!("`{path}` is another model than `{named}`, which it names");
+            proofs.fails(NAME, message);
+        }
+        Some((_, Ok(_))) => proofs.holds(NAME, format!("`{path}` is the model it names")),
+        _ => {
+            let message =
+                format!("`{path}` is of its shape; which model it was trained over is not noted");
+            proofs.unchecked(NAME, message);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+use std::path::{Path, PathBuf};
+
+use loraloom_model::{Checkpoint, LlamaConfig};
+
+use super::Proofs;
+use crate::error::Result;
+
+/// The base model that something is compared with.
+#[derive(Debug)]
+pub(super) struct Base {
+    pub(super) path: PathBuf,
+    pub(super) config: LlamaConfig,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) digest: String,
+}
+
+impl Base {
+    /// Opens `given`, which the user named, or else `recorded`, which files name and which may be gone.
+    ///
+    /// # Errors
+    /// If `given` cannot be read.
+    pub(super) fn find(
+        given: Option<&Path>,
+        recorded: Option<&Path>,
+        proofs: &mut Proofs,
+    ) -> Result<Option<Self>> {
+        if let Some(given) = given {
+            return Self::open(given).map(Some);
+        }
+        let Some(recorded) = recorded else {
+            let message = "no base model is named; give it with `--model`";
+            proofs.unchecked("base", message.to_owned());
+            return Ok(None);
+        };
+        if !recorded.is_dir() {
+            let path = recorded.display();
+            let message = format!("`{path}` is no directory here; give the base with `--model`");
+            proofs.unchecked("base", message);
+            return Ok(None);
+        }
+        match Self::open(recorded) {
+            Ok(base) => Ok(Some(base)),
+            Err(error) => {
+                proofs.unchecked("base", error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let config = LlamaConfig::from_directory(path)?;
+        let checkpoint = Checkpoint::open(path)?;
+        checkpoint.verify(&config)?;
+        Ok(Self {
+            path: path.to_owned(),
+            digest: checkpoint.digest(&config)?,
+            config,
+            checkpoint,
+        })
+    }
+}

@@ -1,0 +1,135 @@
+use std::path::Path;
+
+use burn::tensor::Device;
+use loraloom_config::DtypeChoice;
+use loraloom_model::PeftAdapter;
+
+use super::Proofs;
+use crate::{TrainerError, error::Result, generate::Generator};
+
+/// Texts whose logits are compared.
+const PROMPTS: [&str; 3] = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Question: How many apples are 12 and 30 together?\nAnswer:",
+    "def add(first, second):\n    return",
+];
+/// Tokens of a prompt that are looked at.
+const LONGEST: usize = 48;
+/// Logits that differ by less than this part of the largest are equal in float32.
+pub(super) const ROUNDING: f32 = 1e-6;
+
+/// Logits of the prompts, one after another.
+#[derive(Debug)]
+pub(super) struct Logits(Vec<f32>);
+
+/// Ids of the prompts, by the base's tokenizer.
+#[derive(Debug)]
+pub(super) struct Probe(Vec<Vec<u32>>);
+
+/// How far logits are from those of another model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Distance {
+    /// Largest difference.
+    pub(super) difference: f32,
+    /// Largest of the other's logits.
+    pub(super) largest: f32,
+}
+
+impl Probe {
+    /// Logits of the base alone, and then with each of some adapters, on the CPU in float32.
+    pub(super) fn base(base: &Path, adapters: &[PeftAdapter]) -> Result<(Self, Vec<Logits>)> {
+        let generator = load(base, adapters)?;
+        let ids = PROMPTS.iter().map(|prompt| {
+            let mut ids = generator.encode(prompt)?;
+            ids.truncate(LONGEST);
+            Ok(ids)
+        });
+        let probe = Self(ids.collect::<Result<_>>()?);
+        let who = (0..adapters.len()).map(Some);
+        let who = std::iter::once(None).chain(who);
+        let logits = who.map(|who| probe.ask(&generator, who));
+        let logits = logits.collect::<Result<_>>()?;
+        Ok((probe, logits))
+    }
+
+    /// Logits of another model.
+    pub(super) fn model(&self, model: &Path) -> Result<Logits> {
+        self.ask(&load(model, &[])?, None)
+    }
+
+    fn ask(&self, generator: &Generator, who: Option<usize>) -> Result<Logits> {
+        let mut all = Vec::new();
+        for ids in &self.0 {
+            all.extend(generator.logits(ids, who)?);
+        }
+        Ok(Logits(all))
+    }
+}
+
+impl Logits {
+    pub(super) fn is_finite(&self) -> bool {
+        self.0.iter().all(|logit| logit.is_finite())
+    }
+
+    pub(super) fn distance(&self, other: &Self) -> Distance {
+        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
+        let pairs = self.0.iter().zip(&other.0);
+        Distance {
+            difference: largest(&mut pairs.map(|(a, b)| (a - b).abs())),
+            largest: largest(&mut other.0.iter().map(|logit| logit.abs())),
+        }
+    }
+}
+
+impl Distance {
+    /// Whether it is at most this part of the largest logit.
+    pub(super) fn is_within(self, part: f32) -> bool {
+        self.difference <= part * self.largest
+    }
+}
+
+impl std::fmt::Display for Distance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            difference,
+            largest,
+        } = self;
+        if *difference < 1e-3 {
+            write!(f, "up to {difference:.1e}")?;
+        } else {
+            write!(f, "up to {difference:.3}")?;
+        }
+        write!(f, " (largest logit {largest:.1})")
+    }
+}
+
+/// Reports why logits could not be computed: a model may come without a tokenizer.
+pub(super) fn not_computed(error: &TrainerError, proofs: &mut Proofs) {
+    if matches!(error, TrainerError::Data(_)) {
+        proofs.unchecked("logits", error.to_string());
+    } else {
+        proofs.fails_with("logits", error);
+    }
+}
+
+/// Reports whether logits are numbers and others than the base's.
+pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
+    let distance = logits.distance(base);
+    let prompts = PROMPTS.len();
+    if !logits.is_finite() {
+        proofs.fails(
+            "logits",
+            format!("not all are finite, on {prompts} prompts"),
+        );
+    } else if distance.is_within(ROUNDING) {
+        let message = format!("are the base's but for rounding: they differ by {distance}");
+        proofs.fails("logits", message);
+    } else {
+        let message = format!("differ from the base's by {distance} on {prompts} prompts");
+        proofs.holds("logits", message);
+    }
+}
+
+fn load(model: &Path, adapters: &[PeftAdapter]) -> Result<Generator> {
+    Generator::with_adapters(model, DtypeChoice::Float32, adapters, &Device::flex())
+}

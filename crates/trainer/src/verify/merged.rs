@@ -1,0 +1,234 @@
+//! The checks of a merged model.
+
+use std::path::Path;
+
+use loraloom_model::{
+    HostTensor, MergePart, MergeRecord, Merger, PeftAdapter, TensorDtype, parameter_shapes,
+};
+
+use super::{
+    Proofs,
+    base::Base,
+    listed,
+    logits::{Probe, differ, not_computed},
+};
+use crate::error::Result;
+
+pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> Result<()> {
+    let merged = match Base::open(path) {
+        Ok(merged) => merged,
+        Err(error) => {
+            proofs.fails_with("files", &error);
+            return Ok(());
+        }
+    };
+    if !files(&merged, proofs)? {
+        return Ok(());
+    }
+    let record = match MergeRecord::of(&merged.checkpoint) {
+        Ok(record) => record,
+        Err(error) => {
+            proofs.fails_with("record", &error.into());
+            return Ok(());
+        }
+    };
+    if record.is_none() {
+        let message =
+            "the file does not say what it was merged from, as another program has written it";
+        proofs.unchecked("record", message.to_owned());
+    }
+    let recorded = record.as_ref().map(|record| Path::new(&record.base_path));
+    let Some(base) = Base::find(model, recorded, proofs)? else {
+        return Ok(());
+    };
+    if !is_same(&merged, &base, record.as_ref(), model.is_some(), proofs) {
+        return Ok(());
+    }
+    let parts = record.map(|record| parts(&record, proofs));
+    let parts = parts.flatten().unwrap_or_default();
+    let merger = Merger::new(&base.checkpoint, &base.config, &parts)?;
+    effect(&merged, &base, proofs)?;
+    if !parts.is_empty() {
+        weights(&merged, &merger, proofs)?;
+    }
+    let adapters: Vec<_> = (!parts.is_empty())
+        .then(|| merger.as_one())
+        .into_iter()
+        .collect();
+    if let Err(error) = logits(&merged, &base, &adapters, proofs) {
+        not_computed(&error, proofs);
+    }
+    Ok(())
+}
+
+/// Whether every weight is a number.
+fn files(merged: &Base, proofs: &mut Proofs) -> Result<bool> {
+    let parameters = parameter_shapes(&merged.config);
+    let mut bad = Vec::new();
+    for (name, shape) in &parameters {
+        let values = merged.checkpoint.expect(name, shape)?.to_f32();
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            bad.push(format!("`{name}` has {} at element {at}", values[at]));
+        }
+    }
+    if bad.is_empty() {
+        let (path, tensors) = (merged.path.display(), parameters.len());
+        let architecture = merged.config.architecture;
+        proofs.holds(
+            "files",
+            format!("{path}: {architecture}, {tensors} tensors"),
+        );
+    } else {
+        proofs.fails("files", listed(&bad));
+    }
+    Ok(bad.is_empty())
+}
+
+/// Whether the base is the one that was merged, as far as that is known, and of the same shape.
+fn is_same(
+    merged: &Base,
+    base: &Base,
+    record: Option<&MergeRecord>,
+    is_given: bool,
+    proofs: &mut Proofs,
+) -> bool {
+    const NAME: &str = "base";
+    let path = base.path.display();
+    if parameter_shapes(&merged.config) != parameter_shapes(&base.config) {
+        proofs.fails(NAME, format!("`{path}` is a model of another shape"));
+        return false;
+    }
+    match record.map(|record| record.base == base.digest) {
+        Some(true) => proofs.holds(NAME, format!("`{path}` is the model it was merged from")),
+        None => proofs.unchecked(
+            NAME,
+            format!("`{path}` is of its shape; its base is not noted"),
+        ),
+        Some(false) if is_given => {
+            let message = format!(
+                "`{path}` is not the model it was merged from: weights or config.json differ from what is \
+                 noted"
+            );
+            proofs.fails(NAME, message);
+            return false;
+        }
+        Some(false) => {
+            let message =
+                format!("`{path}` has changed since the merge; give the base with `--model`");
+            proofs.unchecked(NAME, message);
+            return false;
+        }
+    }
+    true
+}
+
+/// The adapters that were merged, if they are all where they were and as they were.
+fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
+    const NAME: &str = "weights";
+    let mut parts = Vec::new();
+    for part in &record.adapters {
+        let directory = Path::new(&part.path);
+        let path = directory.display();
+        match PeftAdapter::load(directory) {
+            Err(error) => {
+                proofs.unchecked(NAME, format!("an adapter that was merged is gone: {error}"));
+                return None;
+            }
+            Ok(adapter) if adapter.digest() != part.digest => {
+                let message = format!("the adapter in `{path}` has changed since the merge");
+                proofs.unchecked(NAME, message);
+                return None;
+            }
+            Ok(adapter) => parts.push(MergePart {
+                directory: directory.to_owned(),
+                adapter,
+                weight: part.weight,
+            }),
+        }
+    }
+    Some(parts)
+}
+
+/// Whether any weight is another than the base's, stored in the same type.
+fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
+    let alone = Merger::new(&base.checkpoint, &base.config, &[])?;
+    let parameters = parameter_shapes(&merged.config);
+    let mut changed = 0;
+    for (name, _) in &parameters {
+        let tensor = merged.checkpoint.tensor(name)?;
+        // A value of the base may not be finite in this type; the merged one is.
+        let is_same = match alone.tensor(name, tensor.dtype) {
+            Ok(bytes) => *bytes == *tensor.bytes,
+            Err(_) => false,
+        };
+        changed += usize::from(!is_same);
+    }
+    let all = parameters.len();
+    if changed == 0 {
+        proofs.fails("effect", format!("all {all} tensors are the base's"));
+    } else {
+        let message = format!("{changed} of {all} tensors differ from the base's");
+        proofs.holds("effect", message);
+    }
+    Ok(())
+}
+
+/// Whether every tensor is base and adapters added up, to the bit.
+fn weights(merged: &Base, merger: &Merger<'_>, proofs: &mut Proofs) -> Result<()> {
+    let mut problems = Vec::new();
+    let mut adapted = 0;
+    for (name, _) in parameter_shapes(&merged.config) {
+        let tensor = merged.checkpoint.tensor(&name)?;
+        adapted += usize::from(merger.adapts(&name));
+        let expected = merger.tensor(&name, tensor.dtype)?;
+        if *expected != *tensor.bytes {
+            let off = difference(&tensor, &expected);
+            problems.push(format!("`{name}` is off by up to {off:.2e}"));
+        }
+    }
+    if problems.is_empty() {
+        let message = format!("base and adapters added up, to the bit: {adapted} adapted tensors");
+        proofs.holds("weights", message);
+    } else {
+        let message = format!("not base and adapters added up: {}", listed(&problems));
+        proofs.fails("weights", message);
+    }
+    Ok(())
+}
+
+fn difference(tensor: &HostTensor<'_>, bytes: &[u8]) -> f32 {
+    let expected = HostTensor { bytes, ..*tensor }.to_f32();
+    let found = tensor.to_f32();
+    let pairs = found.iter().zip(&expected);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Whether logits are others than the base's, and those of the base with its adapters.
+fn logits(merged: &Base, base: &Base, adapters: &[PeftAdapter], proofs: &mut Proofs) -> Result<()> {
+    let (probe, expected) = Probe::base(&base.path, adapters)?;
+    let found = probe.model(&merged.path)?;
+    differ(&found, &expected[0], proofs);
+    if let Some(adapted) = expected.get(1) {
+        let distance = found.distance(adapted);
+        let part = tolerance(merged.checkpoint.dtype());
+        let message = format!(
+            "differ from those of base and adapters by {distance}; {part:e} of the largest is allowed"
+        );
+        if distance.is_within(part) {
+            proofs.holds("logits", message);
+        } else {
+            proofs.fails("logits", message);
+        }
+    }
+    Ok(())
+}
+
+/// Part of the largest logit by which a merged model may differ from base and adapters, computed in float32:
+/// its weights are rounded to the type that they are stored in.
+fn tolerance(dtype: Option<TensorDtype>) -> f32 {
+    match dtype {
+        Some(TensorDtype::Float32) | None => 1e-4,
+        Some(TensorDtype::Float16) => 1e-2,
+        Some(TensorDtype::Bfloat16) => 5e-2,
+    }
+}

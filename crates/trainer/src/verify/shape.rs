@@ -1,0 +1,144 @@
+//! The run that an adapter is in, and the ranks and scales that its configuration gives it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_model::PeftAdapter;
+
+use super::{Proofs, in_modules, listed};
+use crate::{
+    adapter::{peft_config, targets},
+    run_directory::{ADAPTERS, CONFIG_FILE},
+};
+
+const NAME: &str = "run";
+
+/// The run whose directory an adapter is in.
+#[derive(Debug)]
+pub(super) struct OwnRun {
+    pub(super) directory: PathBuf,
+    /// The adapter's name in it.
+    adapter: String,
+    config: Result<RunConfig, String>,
+}
+
+impl OwnRun {
+    /// That of `path`, which is then `RUN/adapters/NAME/last` or `…/best`.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let path = fs::canonicalize(path).ok()?;
+        let named = path.parent()?;
+        let adapters = named.parent()?;
+        let directory = adapters.parent()?;
+        let config = directory.join(CONFIG_FILE);
+        if adapters.file_name()? != ADAPTERS || !config.exists() {
+            return None;
+        }
+        let options = LoadOptions {
+            without_adapters: true,
+            ..LoadOptions::default()
+        };
+        let loaded = RunConfig::load_with(&config, &options);
+        Some(Self {
+            adapter: named.file_name()?.to_str()?.to_owned(),
+            config: loaded
+                .map(|loaded| loaded.config)
+                .map_err(|error| error.to_string()),
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// The model that it trains over.
+    pub(super) fn model(&self) -> Option<&Path> {
+        self.config.as_ref().ok().map(|config| &*config.model)
+    }
+
+    /// Compares every module's rank and scale with the run's configuration.
+    pub(super) fn check(&self, adapter: &PeftAdapter, layers: Option<usize>, proofs: &mut Proofs) {
+        let expected = match self.expected(adapter, layers) {
+            Ok(expected) => expected,
+            Err(problem) => return proofs.unchecked(NAME, problem),
+        };
+        let mut problems = Vec::new();
+        // Modules by what they have and should have.
+        let mut changes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (module, &(r, scale)) in &expected {
+            match adapter.modules.get(module) {
+                None => problems.push(format!("`{module}` is missing")),
+                Some(found) if found.r != r || !close(found.scale, scale) => {
+                    let change = format!(
+                        "r {} and scale {}, not {r} and {scale}",
+                        found.r, found.scale
+                    );
+                    changes.entry(change).or_default().push(module.clone());
+                }
+                Some(_) => {}
+            }
+        }
+        let surplus = adapter.modules.keys();
+        let surplus = surplus.filter(|module| !expected.contains_key(*module));
+        problems.extend(surplus.map(|module| format!("`{module}` is not targeted")));
+        let all = expected.len();
+        let changes = changes.iter();
+        problems.extend(
+            changes.map(|(change, modules)| format!("{change}, {}", in_modules(modules, all))),
+        );
+        let config = self.directory.join(CONFIG_FILE);
+        let config = config.display();
+        if problems.is_empty() {
+            proofs.holds(
+                NAME,
+                format!("modules, ranks and scales are those of `{config}`"),
+            );
+        } else {
+            proofs.fails(NAME, format!("not as in `{config}`: {}", listed(&problems)));
+        }
+    }
+
+    /// Rank and scale by module; an error says why it is not known.
+    fn expected(
+        &self,
+        adapter: &PeftAdapter,
+        layers: Option<usize>,
+    ) -> Result<BTreeMap<String, (usize, f64)>, String> {
+        let run = self.config.as_ref()?;
+        let named = run.adapters.iter().find(|known| known.name == self.adapter);
+        let Some(named) = named else {
+            let config = self.directory.join(CONFIG_FILE);
+            return Err(format!(
+                "`{}` does not name the adapter `{}`",
+                config.display(),
+                self.adapter
+            ));
+        };
+        if let Some(beginning) = &named.init_from {
+            // Its shape is that of the adapter it began from.
+            let like = PeftAdapter::load(beginning).map_err(|error| error.to_string())?;
+            let modules = like.modules.into_iter();
+            let modules = modules.map(|(module, like)| (module, (like.r, like.scale)));
+            return Ok(modules.collect());
+        }
+        let config = peft_config(run, named, None);
+        let shape = (config.r, config.scale(config.r, config.lora_alpha));
+        // Without the base, the layers are those that the adapter has.
+        let layer = |module: &String| {
+            let (layer, _) = module.strip_prefix("model.layers.")?.split_once('.')?;
+            layer.parse::<usize>().ok()
+        };
+        let last = adapter.modules.keys().filter_map(layer).max();
+        let layers = layers.unwrap_or(last.map_or(0, |last| last + 1));
+        let targets = targets(&named.lora);
+        let modules = (0..layers).flat_map(|layer| {
+            let module = move |target: &loraloom_model::Projection| (target.module(layer), shape);
+            targets.iter().map(module)
+        });
+        Ok(modules.collect())
+    }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * b.abs()
+}
