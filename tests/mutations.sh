@@ -68,7 +68,7 @@ mutation beta1-ignored $trainer/batch/iteration.rs 'beta1: train.adam_beta1,' 'b
 mutation beta2-ignored $trainer/batch/iteration.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
 mutation epsilon-ignored $trainer/batch/iteration.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
-mutation validation-per-row $trainer/batch/evaluate.rs 'Ok(sum / count as f64)' 'Ok(sum / rows.len() as f64)' evaluation::
+mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs '(!factors.is_empty()).then(' 'false.then(' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
@@ -226,8 +226,20 @@ mutation defaults-without-effect crates/config/src/load.rs \
 mutation second-signal-ignored crates/cli/src/interrupt.rs \
     'if asked.swap(true, Ordering::SeqCst) {' \
     'if asked.swap(true, Ordering::SeqCst) && false {' a_second_signal_ends
-mutation validation-with-short-rope $trainer/batch/evaluate.rs \
-    'map(Sample::len).max().unwrap_or(0)' 'map(Sample::len).min().unwrap_or(0)' goes_by_the_longest_row
+mutation validation-with-rope-of-the-batch $trainer/batch/evaluate.rs \
+    'batch.rope_lengths = lengths.repeat(slots.len());' '' goes_by_each_row
+mutation all-answers-likeliest $trainer/batch/evaluate.rs '.filter(|&&correct| correct)' '.filter(|_| true)' \
+    those_of_transformers_whatever
+mutation losses-of-others $trainer/batch/evaluate.rs 'slots.chunks(at_once).zip(scores.chunks_mut(at_once))' \
+    'slots.chunks(at_once).zip(scores.chunks_mut(at_once).rev())' those_of_transformers_whatever
+mutation answers-of-others $trainer/generate/generator.rs 'texts[row][index] =' 'texts[row][who.len() - 1 - index] =' \
+    those_of_transformers_whatever
+mutation unmatched-references-count crates/cli/src/commands/eval/answers.rs \
+    'if let Some(expected) = self.exact_match.extract(&reference) {' \
+    'if let Some(expected) = self.exact_match.extract(&reference).or(Some(String::new())) {' rows_that_do_not_count
+mutation copies-by-their-tokens crates/data/src/survey.rs 'text.hash(&mut hasher);' \
+    'row.columns.hash(&mut hasher);' copies_of_them
+mutation copies-not-counted crates/data/src/survey.rs 'train.contains(text)' 'train.contains(text) && false' copies_of_them
 mutation first-values-forgotten $trainer/save/moment.rs 'let initial = task.initial.clone();' \
     'let initial = task.initial.clone().filter(|_| false);' reaches_fails_after_a_restart
 mutation users-trained crates/data/src/message.rs \

@@ -54,7 +54,7 @@ impl fmt::Display for Failure {
 impl Error for Failure {}
 
 /// The result of writing a file that the command line names.
-pub(crate) fn written(path: &Path, result: io::Result<()>) -> Result<(), Failure> {
+pub(crate) fn written<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
     result.map_err(|error| Failure::usage(format!("cannot write `{}`: {error}", path.display())))
 }
 

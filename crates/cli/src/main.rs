@@ -19,7 +19,7 @@ mod run_directory;
 mod screen;
 mod summary;
 mod table;
-mod unserved;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     allocations::count();
     let arguments = match Arguments::parse_from(std::env::args_os()) {
         Ok(arguments) => arguments,
-        Err(error) => return unserved::explain(&error).into(),
+        Err(error) => return usage::explain(&error).into(),
     };
     // Doctor is to see kernels compiled.
     #[cfg(feature = "cuda")]

@@ -73,6 +73,19 @@ impl Printer {
         Some(spinner)
     }
 
+    /// A bar of a known number of things, until it is finished; nothing where nothing may be drawn.
+    pub(crate) fn bar(&self, what: &'static str, total: usize) -> Option<ProgressBar> {
+        let bar = self.bars.as_ref()?.add(ProgressBar::new(total as u64));
+        bar.set_style(style("{bar:30} {pos}/{len} {msg} {elapsed}"));
+        bar.set_message(what);
+        Some(bar)
+    }
+
+    /// Text to stdout that is trained on: coloured where there is colour.
+    pub(crate) fn trained(&self, text: &str) -> String {
+        styled(self.color_stdout, AnsiColor::Green, text)
+    }
+
     /// Does something that takes long and cannot say how far it is.
     pub(crate) fn while_busy<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let spinner = self.spinner(what);

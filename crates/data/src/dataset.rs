@@ -1,25 +1,22 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
-use rayon::prelude::*;
 
 use crate::{
-    encode::{EncodedRow, Encoder},
+    encode::Encoder,
+    encoded_rows::EncodedRows,
     error::{DataError, NoTarget, RowError, TemplateError},
     format::DetectedFormat,
-    message::Message,
     oddities::Oddities,
-    preview::{Preview, render_masked},
+    preview::{self, Preview, Shown},
     reader,
-    render::{Renderer, RowText},
-    row::Row,
-    sample::{EncodeReport, EncodedDataset},
-    split,
+    render::Renderer,
+    row::{Location, Row},
+    sample::EncodedDataset,
+    split::{self, Split},
+    survey::{self, SplitSurvey, Survey},
     tokenizer::Tokenizer,
     warning::Warning,
 };
@@ -94,7 +91,7 @@ impl Dataset {
             let column = renderer.target_column();
             return Err(DataError::NothingInRows {
                 dataset: name.to_owned(),
-                split: "training",
+                split: Split::Training.name(),
                 rows: rows.len(),
                 reason: column.map_or(NoTarget::NothingRendered, empty),
             });
@@ -167,13 +164,18 @@ impl Dataset {
         max_seq_len: usize,
         train_on_prompt: bool,
     ) -> Result<Encoded, DataError> {
-        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
         let mut warnings = Vec::new();
-        let mut encode =
-            |rows: &_, split| self.encode_rows(rows, split, tokenizer, &encoder, &mut warnings);
-        let train = encode(&self.train, "training")?;
+        let mut encode = |split| {
+            let rows = self.rows(split).unwrap_or_default();
+            let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
+            let odd = encoded.warnings(&self.name, split);
+            let encoded = encoded.into_dataset(&self.name, split)?;
+            warnings.extend(odd);
+            Ok::<_, DataError>(encoded)
+        };
+        let train = encode(Split::Training)?;
         let validation = self.validation.as_ref();
-        let validation = validation.map(|rows| encode(rows, "validation"));
+        let validation = validation.map(|_| encode(Split::Validation));
         Ok(Encoded {
             train,
             validation: validation.transpose()?,
@@ -181,31 +183,82 @@ impl Dataset {
         })
     }
 
-    /// The first `rows` rows to train on, as they would be encoded, with their targets in brackets.
+    /// The samples of the first `limit` rows of a split, and where each comes from.
     ///
     /// # Errors
     ///
-    /// Same as [`encode`](Self::encode), but shows rows without a target as dropped.
+    /// Same as [`encode`](Self::encode).
+    pub fn encode_split(
+        &self,
+        split: Split,
+        limit: usize,
+        tokenizer: &Tokenizer,
+        max_seq_len: usize,
+        train_on_prompt: bool,
+    ) -> Result<(EncodedDataset, Vec<Location>), DataError> {
+        let rows = self.rows(split).unwrap_or_default();
+        let rows = &rows[..rows.len().min(limit)];
+        let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
+        let kept = rows.iter().zip(&encoded.rows).filter(|(_, row)| row.0);
+        let locations = kept.map(|(row, _)| row.location.clone()).collect();
+        Ok((encoded.into_dataset(&self.name, split)?, locations))
+    }
+
+    /// Rows of a split as they would be encoded, with their targets.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`encode`](Self::encode), but rows without a target are shown as dropped.
     pub fn preview(
+        &self,
+        split: Split,
+        shown: Shown,
+        tokenizer: &Tokenizer,
+        max_seq_len: usize,
+        train_on_prompt: bool,
+    ) -> Result<Vec<Preview>, DataError> {
+        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
+        let rows = self.rows(split).unwrap_or_default().iter();
+        let rows = rows.filter(|row| shown.includes(&row.location));
+        let preview = |row| preview::row(row, &encoder, &self.renderer, tokenizer);
+        rows.take(shown.most()).map(preview).collect()
+    }
+
+    /// What becomes of the rows of every split, counted as [`encode`](Self::encode) counts them.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`encode`](Self::encode), but a split without any target is surveyed all the same.
+    pub fn survey(
         &self,
         tokenizer: &Tokenizer,
         max_seq_len: usize,
         train_on_prompt: bool,
-        rows: usize,
-    ) -> Result<Vec<Preview>, DataError> {
-        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
-        let preview = |row: &Row| {
-            let EncodedRow { sample, tokens } = encoder.encode(row)?;
-            Ok(Preview {
-                location: row.location.clone(),
-                tokens,
-                truncated: tokens > sample.len(),
-                dropped: sample.num_targets() == 0,
-                text: render_masked(&sample, tokenizer)?,
-                sample,
-            })
+    ) -> Result<Survey, DataError> {
+        let survey = |split, rows: &_| {
+            let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
+            let texts = survey::digests(rows, &self.renderer)?;
+            Ok(SplitSurvey::new(
+                &encoded, &texts, &self.name, split, tokenizer,
+            ))
+            .map(|survey| (survey, texts))
         };
-        self.train.iter().take(rows).map(preview).collect()
+        let (train, trained) = survey(Split::Training, &self.train)?;
+        let validation = self.validation.as_deref();
+        let validation = validation.map(|rows| survey(Split::Validation, rows));
+        let (validation, validated) = validation.transpose()?.unzip();
+        Ok(Survey {
+            train,
+            validation,
+            shared: survey::shared(&trained, validated.as_deref().unwrap_or_default()),
+        })
+    }
+
+    fn rows(&self, split: Split) -> Option<&[Row]> {
+        match split {
+            Split::Training => Some(&self.train),
+            Split::Validation => self.validation.as_deref(),
+        }
     }
 
     fn encoder<'a>(
@@ -218,121 +271,17 @@ impl Dataset {
         Encoder::new(name, tokenizer, renderer, max_seq_len, train_on_prompt)
     }
 
-    fn encode_rows(
+    fn encode_rows<'a>(
         &self,
-        rows: &[Row],
-        split: &'static str,
+        rows: &'a [Row],
         tokenizer: &Tokenizer,
-        encoder: &Encoder<'_>,
-        warnings: &mut Vec<Warning>,
-    ) -> Result<EncodedDataset, DataError> {
-        // Collected before looking at errors, so that the first row's error is the one reported.
-        let encoded: Vec<_> = rows.par_iter().map(|row| encoder.encode(row)).collect();
-        let mut samples = Vec::with_capacity(rows.len());
-        let mut report = EncodeReport {
-            rows: rows.len(),
-            format: self.format.to_string(),
-            ..EncodeReport::default()
-        };
-        let mut without_target = Vec::new();
-        for (row, encoded) in rows.iter().zip(encoded) {
-            let EncodedRow { sample, tokens } = encoded?;
-            let cut = tokens - sample.len();
-            report.longest = report.longest.max(tokens);
-            report.truncated += usize::from(cut > 0);
-            report.tokens_cut += cut;
-            let targets = sample.num_targets();
-            if targets == 0 {
-                report.dropped_without_target += 1;
-                without_target.push((row, self.no_target(row, cut > 0)));
-                continue;
-            }
-            report.kept += 1;
-            report.tokens += sample.len();
-            report.target_tokens += targets;
-            let mut labels = sample.ids.iter().zip(&sample.is_target);
-            let ends = labels.any(|(id, target)| *target && tokenizer.eos_ids().contains(id));
-            report.with_eos_target += usize::from(ends);
-            samples.push(sample);
-        }
-        let max_seq_len = encoder.max_seq_len();
-        if samples.is_empty() {
-            let (dataset, rows) = (self.name.clone(), rows.len());
-            return Err(match shared_reason(&without_target) {
-                Some(reason) => DataError::NothingInRows {
-                    dataset,
-                    split,
-                    rows,
-                    reason,
-                },
-                None => DataError::NoTargets {
-                    dataset,
-                    split,
-                    rows,
-                    max_seq_len,
-                    longest: report.longest,
-                },
-            });
-        }
-        let mut about = format!("dataset {} at max_seq_len {max_seq_len}", self.name);
-        if split != "training" {
-            about = format!("{about}, {split}");
-        }
-        warnings.extend(report.warnings(&about, max_seq_len));
-        let rows = rows.len();
-        let void: Vec<_> = without_target
-            .iter()
-            .filter_map(|(row, reason)| Some((row, reason.as_ref()?)))
-            .collect();
-        let cut_off = without_target.len() - void.len();
-        if cut_off > 0 {
-            let message =
-                format!("{cut_off} of {rows} rows are dropped: all their targets are cut off");
-            let hint = "raise train.max_seq_len to train on them";
-            warnings.push(Warning::new(&about, message, hint));
-        }
-        if let Some((row, reason)) = void.first() {
-            let message = format!(
-                "{} of {rows} rows have nothing to train on and are dropped, the first of them at \
-                 {}: {reason}",
-                void.len(),
-                row.location
-            );
-            warnings.push(Warning::new(about, message, reason.hint()));
-        }
-        Ok(EncodedDataset { samples, report })
+        max_seq_len: usize,
+        train_on_prompt: bool,
+    ) -> Result<EncodedRows<'a>, DataError> {
+        let encoder = self.encoder(tokenizer, max_seq_len, train_on_prompt)?;
+        let format = self.format.to_string();
+        EncodedRows::new(rows, tokenizer, &self.renderer, &encoder, format)
     }
-
-    /// Why a row without a target has none, if that is not for its having been cut.
-    fn no_target(&self, row: &Row, is_cut: bool) -> Option<NoTarget> {
-        if let Ok(RowText::Chat(conversation)) = self.renderer.render(row) {
-            let messages = &conversation.messages;
-            if !messages.iter().any(Message::is_trained) {
-                if messages.iter().any(Message::is_assistant) {
-                    return Some(NoTarget::NotTrained);
-                }
-                let roles = messages.iter().map(|message| message.role().to_owned());
-                let roles = roles.collect::<BTreeSet<_>>().into_iter().collect();
-                return Some(NoTarget::NoAssistant(roles));
-            }
-        }
-        (!is_cut).then_some(NoTarget::NothingRendered)
-    }
-}
-
-/// Reason why no row has a target: that of the first row, with the roles of all.
-fn shared_reason(rows: &[(&Row, Option<NoTarget>)]) -> Option<NoTarget> {
-    let mut first = rows.first()?.1.clone()?;
-    let mut all = BTreeSet::new();
-    for (_, reason) in rows {
-        if let NoTarget::NoAssistant(roles) = reason.as_ref()? {
-            all.extend(roles.iter().cloned());
-        }
-    }
-    if let NoTarget::NoAssistant(roles) = &mut first {
-        *roles = all.into_iter().collect();
-    }
-    Some(first)
 }
 
 /// Warnings about the settings of a dataset.

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// One message of a chat, with all fields the row gave it (`tool_calls` and the like).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub struct Message {
     role: String,
     /// True if its tokens are targets; `None` decides by the role.
@@ -17,7 +17,7 @@ pub struct Message {
 }
 
 /// The chat of a row.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Message>,
     /// The row's `tools`, or none.

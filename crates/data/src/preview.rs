@@ -1,6 +1,14 @@
 //! Samples as text, with the trained parts marked.
 
-use crate::{error::DataError, row::Location, sample::Sample, tokenizer::Tokenizer};
+use crate::{
+    encode::{EncodedRow, Encoder},
+    encoded_rows::no_target,
+    error::{DataError, NoTarget},
+    render::Renderer,
+    row::{Location, Row},
+    sample::Sample,
+    tokenizer::Tokenizer,
+};
 
 /// A row as it would be trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +23,70 @@ pub struct Preview {
     pub truncated: bool,
     /// It has no target left and would not be trained on.
     pub dropped: bool,
-    /// Its text with targets in brackets, as [`render_masked`] writes it.
-    pub text: String,
+    /// Why it has no target, unless they were all cut off.
+    pub reason: Option<NoTarget>,
+    /// One of its targets is an EOS token of the model.
+    pub trains_eos: bool,
+    /// Places of BOS after the first token.
+    pub extra_bos: Vec<usize>,
+    /// The text of every run of tokens that are all targets, or all none, special tokens included.
+    pub runs: Vec<(String, bool)>,
+}
+
+/// The rows that a preview shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// The first so many.
+    First(usize),
+    /// Those with this number in their file.
+    Numbered(u64),
+}
+
+impl Preview {
+    /// Its text, with every run of targets in `⟦` and `⟧`.
+    pub fn text(&self) -> String {
+        in_brackets(&self.runs)
+    }
+}
+
+impl Shown {
+    pub(crate) fn includes(self, location: &Location) -> bool {
+        match self {
+            Self::First(_) => true,
+            Self::Numbered(number) => location.number() == number,
+        }
+    }
+
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Self::First(rows) => rows,
+            Self::Numbered(_) => usize::MAX,
+        }
+    }
+}
+
+/// Previews a row.
+pub(crate) fn row(
+    row: &Row,
+    encoder: &Encoder<'_>,
+    renderer: &Renderer,
+    tokenizer: &Tokenizer,
+) -> Result<Preview, DataError> {
+    let EncodedRow { sample, tokens } = encoder.encode(row)?;
+    let truncated = tokens > sample.len();
+    let dropped = sample.num_targets() == 0;
+    let reason = dropped.then(|| no_target(row, renderer, truncated));
+    Ok(Preview {
+        location: row.location.clone(),
+        tokens,
+        truncated,
+        dropped,
+        reason: reason.flatten(),
+        trains_eos: sample.trains_any(tokenizer.eos_ids()),
+        extra_bos: tokenizer.extra_bos(&sample.ids).collect(),
+        runs: runs(&sample, tokenizer)?,
+        sample,
+    })
 }
 
 /// The sample's text, special tokens included, with every run of targets in `⟦` and `⟧`.
@@ -25,16 +95,28 @@ pub struct Preview {
 ///
 /// [`DataError::Tokenize`] if the tokenizer's decoder fails.
 pub fn render_masked(sample: &Sample, tokenizer: &Tokenizer) -> Result<String, DataError> {
-    let mut text = String::new();
+    Ok(in_brackets(&runs(sample, tokenizer)?))
+}
+
+fn runs(sample: &Sample, tokenizer: &Tokenizer) -> Result<Vec<(String, bool)>, DataError> {
     let mut start = 0;
-    for run in sample.is_target.chunk_by(|left, right| left == right) {
-        let decoded = tokenizer.decode(&sample.ids[start..start + run.len()], false)?;
+    let runs = sample.is_target.chunk_by(|left, right| left == right);
+    let runs = runs.map(|run| {
+        let ids = &sample.ids[start..start + run.len()];
         start += run.len();
-        if run[0] {
-            text.extend(["⟦", &decoded, "⟧"]);
+        Ok((tokenizer.decode(ids, false)?, run[0]))
+    });
+    runs.collect()
+}
+
+fn in_brackets(runs: &[(String, bool)]) -> String {
+    let mut text = String::new();
+    for (run, is_target) in runs {
+        if *is_target {
+            text.extend(["⟦", run, "⟧"]);
         } else {
-            text.push_str(&decoded);
+            text.push_str(run);
         }
     }
-    Ok(text)
+    text
 }

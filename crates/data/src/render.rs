@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A row's text, by what is trained on.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) enum RowText {
     /// The completion is the target.
     PromptCompletion {

@@ -29,6 +29,13 @@ impl Location {
         let path = path.clone();
         Self { path, place }
     }
+
+    /// The line or the element, from 1.
+    pub fn number(&self) -> u64 {
+        match self.place {
+            FilePlace::Line(number) | FilePlace::Row(number) => number,
+        }
+    }
 }
 
 impl fmt::Display for Location {

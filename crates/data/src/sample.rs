@@ -1,5 +1,7 @@
 //! Token ids with their loss mask, and what became of the rows they came from.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use crate::warning::Warning;
@@ -27,6 +29,20 @@ impl Sample {
     /// Number of labels.
     pub fn num_targets(&self) -> usize {
         self.is_target.iter().filter(|target| **target).count()
+    }
+
+    /// True if one of these tokens is a label.
+    pub(crate) fn trains_any(&self, tokens: &[u32]) -> bool {
+        let mut labels = self.ids.iter().zip(&self.is_target);
+        labels.any(|(id, target)| *target && tokens.contains(id))
+    }
+
+    /// The last run of labels: of a pair its completion, of a chat its last trained turn.
+    pub fn last_targets(&self) -> Range<usize> {
+        let end = self.is_target.iter().rposition(|&target| target);
+        let end = end.map_or(0, |last| last + 1);
+        let before = self.is_target[..end].iter().rposition(|&target| !target);
+        before.map_or(0, |last| last + 1)..end
     }
 
     /// Tokens up to the one that predicts the last target: nothing that is predicted depends on the others.

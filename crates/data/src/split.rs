@@ -1,9 +1,28 @@
-//! Rows held out for validation.
+//! The parts of a dataset, and which rows are held out for validation.
 
 use crate::{
     error::DataError,
     permutation::{Permutation, mix},
 };
+
+/// A part of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// Rows to train on.
+    Training,
+    /// Rows held out for validation.
+    Validation,
+}
+
+impl Split {
+    /// `training` or `validation`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Validation => "validation",
+        }
+    }
+}
 
 /// For each of `rows` rows of the dataset named `dataset`, true if it is held out.
 ///

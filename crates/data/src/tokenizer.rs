@@ -186,6 +186,13 @@ impl Tokenizer {
         ids.iter().take_while(|id| Some(**id) == self.bos).count()
     }
 
+    /// Places of BOS after the first token, unless the token that begins a text also ends one.
+    pub(crate) fn extra_bos(&self, ids: &[u32]) -> impl Iterator<Item = usize> {
+        let bos = self.bos.filter(|bos| !self.eos_ids.contains(bos));
+        let later = ids.iter().enumerate().skip(1);
+        later.filter_map(move |(at, id)| (Some(*id) == bos).then_some(at))
+    }
+
     /// The text of `ids`, with or without special tokens.
     ///
     /// # Errors

@@ -53,16 +53,18 @@ impl LanguageModelHead {
     pub fn loss(&self, hidden: Tensor<2>, targets: &Targets) -> (Tensor<1>, Tensor<2>) {
         let (device, [rows, d_model]) = (hidden.device(), hidden.dims());
         if targets.rows.is_empty() {
-            let zeros = hidden.zeros_like();
-            return (self.target_losses(hidden, targets), zeros);
+            return (no_values(&device, [0]), hidden.zeros_like());
         }
         let selected = hidden.select(0, integers(&targets.rows, &device));
         let mut gradients = Vec::new();
-        let losses = self.chunked_losses(selected.clone(), targets, |gradient| {
+        let losses = self.by_chunk(selected.clone(), targets, |logits, ids, weights| {
+            let (loss, gradient) = cross_entropy(logits, ids, weights);
             gradients.push(frozen_linear(gradient, self.weight.val()));
+            loss
         });
+        let losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
-        let gradient = rms_norm_backward(selected, gamma, joined(gradients), epsilon);
+        let gradient = rms_norm_backward(selected, gamma, joined(gradients, 0), epsilon);
         // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
         // with zero would keep NaN.
         let mut target_of = vec![0; rows];
@@ -80,24 +82,33 @@ impl LanguageModelHead {
         )
     }
 
-    /// The losses of [`loss`](Self::loss) without the gradient.
-    pub fn target_losses(&self, hidden: Tensor<2>, targets: &Targets) -> Tensor<1> {
-        let rows = integers(&targets.rows, &hidden.device());
-        self.chunked_losses(hidden.select(0, rows), targets, drop)
+    /// Scores of every target, `[2, targets]` in `float32`: the losses of [`loss`](Self::loss), and 1
+    /// where the target has the largest logit, otherwise 0. Of equal logits the first token's counts.
+    pub fn target_scores(&self, hidden: Tensor<2>, targets: &Targets) -> Tensor<2> {
+        let device = hidden.device();
+        if targets.rows.is_empty() {
+            return no_values(&device, [2, 0]);
+        }
+        let selected = hidden.select(0, integers(&targets.rows, &device));
+        let scores = self.by_chunk(selected, targets, |logits, ids, weights| {
+            let likeliest = logits.clone().argmax(1).reshape([-1]);
+            let correct = likeliest.equal(ids.clone()).float();
+            let (losses, _) = cross_entropy(logits, ids, weights);
+            let correct = correct.cast(losses.dtype());
+            Tensor::<1>::stack::<2>(vec![losses, correct], 0)
+        });
+        joined(scores, 1)
     }
 
-    /// Losses of hidden states already selected, `[targets, d_model]`; every chunk's gradient of
-    /// the logits goes to `with_gradient`.
-    fn chunked_losses(
+    /// What `of` makes of the logits of every chunk of hidden states already selected,
+    /// `[targets, d_model]`, with the chunk's targets and weights.
+    fn by_chunk<T>(
         &self,
         selected: Tensor<2>,
         targets: &Targets,
-        mut with_gradient: impl FnMut(Tensor<2>),
-    ) -> Tensor<1> {
+        mut of: impl FnMut(Tensor<2>, Tensor<1, Int>, Tensor<1>) -> T,
+    ) -> Vec<T> {
         let (device, [count, d_model]) = (selected.device(), selected.dims());
-        if count == 0 {
-            return Tensor::zeros([0], (&device, DType::from(FloatDType::F32)));
-        }
         let ids = integers(&targets.ids, &device);
         let weights = TensorData::new(targets.weights.clone(), [count]);
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
@@ -105,18 +116,16 @@ impl LanguageModelHead {
         let projection = self.weight.val().transpose();
         let bytes = projection.dims()[1] * normal.dtype().size();
         let chunk = chunk_rows(count, logits_held(device == Device::flex()) / bytes);
-        let losses = (0..count).step_by(chunk).map(|start| {
+        let chunks = (0..count).step_by(chunk).map(|start| {
             let end = (start + chunk).min(count);
             let rows = normal.clone().slice([start..end, 0..d_model]);
-            let (loss, gradient) = cross_entropy(
+            of(
                 frozen_linear(rows, projection.clone()),
                 ids.clone().narrow(0, start, end - start),
                 weights.clone().narrow(0, start, end - start),
-            );
-            with_gradient(gradient);
-            loss
+            )
         });
-        joined(losses.collect())
+        chunks.collect()
     }
 }
 
@@ -131,11 +140,15 @@ fn chunk_rows(count: usize, most: usize) -> usize {
     count.div_ceil(chunks).next_multiple_of(CHUNK_ROWS)
 }
 
-fn joined<const D: usize>(mut parts: Vec<Tensor<D>>) -> Tensor<D> {
+fn joined<const D: usize>(mut parts: Vec<Tensor<D>>, dimension: usize) -> Tensor<D> {
     match parts.len() {
         1 => parts.remove(0),
-        _ => Tensor::cat(parts, 0),
+        _ => Tensor::cat(parts, dimension),
     }
+}
+
+fn no_values<const D: usize>(device: &Device, shape: [usize; D]) -> Tensor<D> {
+    Tensor::zeros(shape, (device, DType::from(FloatDType::F32)))
 }
 
 fn integers<T: Copy + TryInto<i32>>(values: &[T], device: &Device) -> Tensor<1, Int> {

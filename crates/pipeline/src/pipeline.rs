@@ -259,17 +259,21 @@ impl Pipeline {
         to_host(tensor).map_err(|error| self.failure().unwrap_or_else(|| error.into()))
     }
 
-    /// The losses of a micro-batch's targets in nats, in their order.
+    /// The losses of a micro-batch's targets in nats, in their order, and whether each target is the
+    /// likeliest token.
     ///
     /// # Errors
     /// If there is no such group or slot, or a device fails.
-    pub fn target_losses(
+    pub fn target_scores(
         &self,
         group: usize,
         microbatch: &Microbatch,
-    ) -> Result<Vec<f32>, PipelineError> {
+    ) -> Result<(Vec<f32>, Vec<bool>), PipelineError> {
         let hidden = self.infer(group, microbatch, None)?;
-        self.read(self.head().target_losses(hidden, &microbatch.targets)?)
+        let scores = self.head().target_scores(hidden, &microbatch.targets)?;
+        let mut losses = self.read(scores)?;
+        let correct = losses.split_off(losses.len() / 2);
+        Ok((losses, correct.iter().map(|&one| one > 0.5).collect()))
     }
 
     /// The logits of every row of a micro-batch, `[rows, vocabulary]` row by row.

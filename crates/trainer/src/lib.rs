@@ -1,9 +1,9 @@
 //! A training run: several adapters over one frozen backbone.
 //!
 //! [`Run::prepare`] reads and checks everything, [`Run::train`] trains every adapter to its end and
-//! writes the run directory; [`Generator`] generates text with the trained adapters. The scheduler decides
-//! which tasks train; in every iteration each takes the rows of its own next step, and a group's tasks go
-//! through the stages in one batch.
+//! writes the run directory; [`Generator`] generates text with trained adapters and
+//! scores rows with them. The scheduler decides which tasks train; in every iteration each takes the rows of
+//! its own next step, and a group's tasks go through the stages in one batch.
 //!
 //! A module uses only modules of higher rows, which a test enforces:
 //!
@@ -13,7 +13,8 @@
 //! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
-//! | `batch`, `generate`, `plan`, `save` | rows as micro-batches, decoding, the forecast of a run, what a run writes during training |
+//! | `batch` | rows as micro-batches |
+//! | `generate`, `plan`, `save` | decoding, the forecast of a run, what a run writes during training |
 //! | `run`, `verify` | the loop, proof of what was written |
 
 mod adapter;
@@ -33,10 +34,11 @@ mod tasks;
 mod verify;
 
 pub use adapter::targets;
+pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
-pub use generate::{GenerateOptions, Generator};
+pub use generate::{ExactMatch, GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
 pub use report::{
     AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport, SweepEntry, SweepReport,
@@ -50,7 +52,7 @@ pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, Inspected, inspect, odd_beginning, odd_rank, odd_settings, odd_sweeps,
-    total_steps,
+    DatasetSummary, Inspected, check_vocabulary, inspect, odd_beginning, odd_rank, odd_settings,
+    odd_sweeps, total_steps,
 };
 pub use verify::{Proof, Verdict, verify};

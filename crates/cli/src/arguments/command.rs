@@ -7,10 +7,10 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::{
-    BenchArguments, CheckArguments, CloneArguments, ConfigCommand, DoctorArguments,
-    ExportArguments, GenerateArguments, InitArguments, MergeArguments, PlanArguments,
-    ServeArguments, SimulateArguments, StatusArguments, SubmitArguments, TaskArguments,
-    TrainArguments, VerifyArguments, WorkerArguments,
+    BenchArguments, CheckArguments, CloneArguments, ConfigCommand, DataCommand, DoctorArguments,
+    EvalArguments, ExportArguments, GenerateArguments, InitArguments, MergeArguments,
+    PlanArguments, ServeArguments, SimulateArguments, StatusArguments, SubmitArguments,
+    TaskArguments, TrainArguments, VerifyArguments, WorkerArguments,
 };
 use crate::exit::Exit;
 
@@ -54,6 +54,9 @@ pub(crate) enum Command {
     Init(InitArguments),
     /// Check a configuration, its model, tokenizer, data, plan and directories. Needs no device.
     Check(CheckArguments),
+    /// Look at the rows of a configuration as they are trained on.
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Estimate a run's memory, grouping, stage balance and idle time. Needs no device.
     Plan(PlanArguments),
     /// Train every adapter of a configuration.
@@ -82,6 +85,9 @@ pub(crate) enum Command {
     Export(ExportArguments),
     /// Verify that an adapter or a merged model is what it claims to be.
     Verify(VerifyArguments),
+    /// Evaluate adapters side by side on a dataset, with the base model: loss, perplexity, accuracy, exact
+    /// match.
+    Eval(EvalArguments),
     /// Serve a stage of a model on this machine to a `train` on another machine.
     Worker(WorkerArguments),
     /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.

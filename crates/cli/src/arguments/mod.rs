@@ -4,6 +4,8 @@
 mod bench;
 mod command;
 mod config;
+mod data;
+mod eval;
 mod generate;
 mod merge;
 mod queue;
@@ -19,6 +21,8 @@ pub(crate) use command::{Arguments, Command, OutputArguments};
 pub(crate) use config::{
     CheckArguments, ConfigArguments, ConfigCommand, DoctorArguments, InitArguments,
 };
+pub(crate) use data::{DataCommand, PreviewArguments};
+pub(crate) use eval::EvalArguments;
 pub(crate) use generate::GenerateArguments;
 pub(crate) use merge::{ExportArguments, ExportFormat, MergeArguments, VerifyArguments};
 pub(crate) use queue::{

@@ -1,6 +1,6 @@
 //! Values that several commands take.
 
-use loraloom_config::DtypeChoice;
+use loraloom_config::{ColumnMap, DtypeChoice};
 
 pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -81,9 +81,25 @@ pub(super) fn parse_weighted(text: &str) -> Result<WeightedAdapter, String> {
     Ok(WeightedAdapter { adapter, weight })
 }
 
+pub(super) fn parse_columns(text: &str) -> Result<ColumnMap, String> {
+    let mut columns = serde_json::Map::new();
+    for pair in text.split(',') {
+        let Some((role, column)) = pair.split_once('=') else {
+            return Err(format!("expected ROLE=COLUMN, found `{pair}`"));
+        };
+        let column = serde_json::Value::from(column.trim());
+        if columns.insert(role.trim().to_owned(), column).is_some() {
+            return Err(format!("`{}` is named twice", role.trim()));
+        }
+    }
+    serde_json::from_value(columns.into()).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{WeightedAdapter, parse_weighted};
+    use loraloom_config::ColumnMap;
+
+    use super::{WeightedAdapter, parse_columns, parse_weighted};
 
     #[test]
     fn a_weight_follows_a_star() {
@@ -101,6 +117,19 @@ mod tests {
         }
         for text in ["", "*2", "a*", "a*0", "a*x", "a*inf", "a*NaN"] {
             assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn roles_are_those_of_a_configuration() {
+        let expected = ColumnMap::PromptCompletion {
+            prompt: "question".to_owned(),
+            completion: "the answer".to_owned(),
+        };
+        let text = "prompt=question, completion=the answer";
+        assert_eq!(parse_columns(text), Ok(expected));
+        for text in ["", "prompt", "prompt=a", "prompt=a,text=b", "text=a,text=b"] {
+            assert!(parse_columns(text).is_err(), "{text}");
         }
     }
 }

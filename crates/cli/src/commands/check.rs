@@ -121,13 +121,7 @@ fn data<'c>(
     report: &mut Report<'_>,
 ) -> anyhow::Result<BTreeMap<&'c str, usize>> {
     let mut steps = BTreeMap::new();
-    let mut uses: BTreeMap<&str, BTreeSet<(usize, bool)>> = BTreeMap::new();
-    for adapter in &config.adapters {
-        let train = &adapter.train;
-        let ways = uses.entry(&adapter.dataset).or_default();
-        ways.insert((train.max_seq_len, train.train_on_prompt));
-    }
-    for (name, ways) in uses {
+    for (name, ways) in uses(config) {
         let Some(settings) = config.datasets.get(name) else {
             continue;
         };
@@ -181,6 +175,18 @@ fn data<'c>(
         }
     }
     Ok(steps)
+}
+
+/// The datasets that adapters use, and for each the `max_seq_len` and `train_on_prompt` that they use it
+/// with.
+pub(super) fn uses(config: &RunConfig) -> BTreeMap<&str, BTreeSet<(usize, bool)>> {
+    let mut uses: BTreeMap<&str, BTreeSet<(usize, bool)>> = BTreeMap::new();
+    for adapter in &config.adapters {
+        let train = &adapter.train;
+        let ways = uses.entry(&adapter.dataset).or_default();
+        ways.insert((train.max_seq_len, train.train_on_prompt));
+    }
+    uses
 }
 
 /// Reports on the samples of one split.

@@ -1,7 +1,6 @@
 //! `generate PROMPT`: completions of several adapters, side by side.
 
 use std::{
-    collections::BTreeSet,
     io::{self, Read},
     path::PathBuf,
 };
@@ -9,13 +8,8 @@ use std::{
 use loraloom_trainer::{GenerateOptions, Generator};
 use serde::Serialize;
 
-use crate::{
-    arguments::GenerateArguments, device, exit::Exit, failure::Failure, printer::Printer,
-    run_directory,
-};
-
-/// The name of the model without an adapter, in text.
-const BASE: &str = "base";
+use super::source::BASE;
+use crate::{arguments::GenerateArguments, device, exit::Exit, failure::Failure, printer::Printer};
 
 #[derive(Debug, Serialize)]
 struct Written<'a> {
@@ -35,7 +29,7 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     let options = options(arguments)?;
     let source = &arguments.source;
     let model = source.model()?;
-    let adapters = adapters(arguments)?;
+    let adapters = source.adapters(&arguments.adapters)?;
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
@@ -114,22 +108,6 @@ fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
         seed: arguments.seed,
         chat: arguments.chat,
     })
-}
-
-/// Names and directories of the requested adapters, without duplicates.
-fn adapters(arguments: &GenerateArguments) -> Result<Vec<(String, PathBuf)>, Failure> {
-    let mut specs = arguments.adapters.clone();
-    let mut seen = BTreeSet::new();
-    specs.retain(|spec| seen.insert(spec.clone()));
-    let source = &arguments.source;
-    if let Some(run) = source.run.as_ref().filter(|_| specs.is_empty()) {
-        specs = run_directory::adapters(run);
-    }
-    let found = specs.into_iter().map(|spec| {
-        let directory = source.adapter(&spec)?;
-        Ok((spec, directory))
-    });
-    found.collect()
 }
 
 fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {

@@ -5,10 +5,12 @@ mod check;
 mod completions;
 mod config;
 mod doctor;
+mod eval;
 mod generate;
 mod init;
 mod merge;
 mod plan;
+mod preview;
 mod queue;
 mod report;
 mod serve;
@@ -23,7 +25,11 @@ mod worker;
 
 use loraloom_server::queue::Request;
 
-use crate::{arguments::Command, exit::Exit, printer::Printer};
+use crate::{
+    arguments::{Command, DataCommand},
+    exit::Exit,
+    printer::Printer,
+};
 
 /// Runs a command.
 ///
@@ -34,6 +40,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
     match command {
         Command::Init(arguments) => init::run(&arguments, printer),
         Command::Check(arguments) => check::run(&arguments, printer),
+        Command::Data(DataCommand::Preview(arguments)) => preview::run(&arguments, printer),
         Command::Plan(arguments) => plan::run(&arguments, printer),
         Command::Train(arguments) => train::run(arguments, printer),
         Command::Serve(arguments) => serve::run(&arguments, printer),
@@ -48,6 +55,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Merge(arguments) => merge::run(&arguments, printer),
         Command::Export(arguments) => merge::export(&arguments, printer),
         Command::Verify(arguments) => verify::run(&arguments, printer),
+        Command::Eval(arguments) => eval::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
         Command::Simulate(arguments) => simulate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),

@@ -1,10 +1,13 @@
 //! Models and adapters as `--run`, `--model` and `--adapter` name them.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use loraloom_trainer::check_model;
 
 use crate::{arguments::SourceArguments, failure::Failure, run_directory};
+
+/// The name of the model without an adapter, in text.
+pub(super) const BASE: &str = "base";
 
 impl SourceArguments {
     /// Directory of the model.
@@ -38,5 +41,24 @@ impl SourceArguments {
             Err(_) if path.join("adapter_config.json").exists() => Ok(path),
             found => found,
         }
+    }
+
+    /// Names and directories of adapters, each once: those that are asked for, or all of the run.
+    ///
+    /// # Errors
+    ///
+    /// As [`adapter`](Self::adapter).
+    pub(super) fn adapters(&self, specs: &[String]) -> Result<Vec<(String, PathBuf)>, Failure> {
+        let mut specs = specs.to_vec();
+        let mut seen = BTreeSet::new();
+        specs.retain(|spec| seen.insert(spec.clone()));
+        if let Some(run) = self.run.as_ref().filter(|_| specs.is_empty()) {
+            specs = run_directory::adapters(run);
+        }
+        let found = specs.into_iter().map(|spec| {
+            let directory = self.adapter(&spec)?;
+            Ok((spec, directory))
+        });
+        found.collect()
     }
 }

@@ -74,6 +74,10 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     for line in summary::datasets(run.datasets()) {
         printer.note(&line);
     }
+    let datasets = run.datasets();
+    let validated = datasets.iter().find(|rows| rows.validation.is_some());
+    let dataset = validated.or(datasets.first());
+    let dataset = dataset.map(|rows| rows.dataset.clone());
     if let Some(rows) = arguments.samples {
         run.answer(rows);
     }
@@ -102,9 +106,12 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         printer.hint_way_back();
     } else if !arguments.json && adapters.any(|adapter| adapter.directory.is_some()) {
         printer.note("");
-        printer.note(&format!(
-            "try: loraloom generate --run {directory} --compare-base PROMPT"
-        ));
+        let options = format!("--run {directory} --compare-base");
+        if let Some(dataset) = dataset {
+            let dataset = quoted(Path::new(&dataset));
+            printer.note(&format!("try: loraloom eval {options} --dataset {dataset}"));
+        }
+        printer.note(&format!("try: loraloom generate {options} PROMPT"));
     }
     Ok(failure::exit_of_run(&report))
 }

@@ -12,6 +12,7 @@ mod config;
 mod device;
 #[cfg(target_os = "linux")]
 mod durable;
+mod eval;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod generate;
@@ -23,6 +24,7 @@ mod mlora;
 #[cfg(all(feature = "remote", target_os = "linux"))]
 mod namespaces;
 mod plan;
+mod preview;
 mod resume;
 mod scheduling;
 #[cfg(unix)]

@@ -72,18 +72,6 @@ fn mistakes_exit_with_2() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_by_name() {
-    let here = Workspace::empty();
-    let mut all = String::new();
-    for line in ["eval x.yaml", "data preview x.yaml"] {
-        let run = here.run(&line.split(' ').collect::<Vec<_>>());
-        assert_eq!(run.code, 2, "{line}: {}", run.stderr);
-        all.push_str(&run.stderr);
-    }
-    insta::assert_snapshot!(all);
-}
-
-#[test]
 fn completions_know_the_commands_that_are_served() {
     let here = Workspace::empty();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {

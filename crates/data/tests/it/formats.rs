@@ -2,7 +2,7 @@
 
 use crate::common::{BOS, CHATML, EOS, complaint, load, load_with, masked, model, pair};
 use loraloom_config::{ColumnMap, Validation};
-use loraloom_data::{DataError, Dataset};
+use loraloom_data::{DataError, Dataset, Shown, Split};
 
 #[test]
 fn each_format_is_detected_and_rendered() {
@@ -226,10 +226,12 @@ fn long_rows_are_cut_and_rows_without_target_dropped_and_counted() {
             "format": "prompt/completion (prompt, completion)",
         })
     );
-    let previews = dataset.preview(&tokenizer, 4, false, 2).unwrap();
-    assert_eq!(previews[0].text, "<s>abc");
+    let previews = dataset
+        .preview(Split::Training, Shown::First(2), &tokenizer, 4, false)
+        .unwrap();
+    assert_eq!(previews[0].text(), "<s>abc");
     assert!(previews[0].dropped && previews[0].truncated);
-    assert_eq!(previews[1].text, "<s>a⟦xy⟧");
+    assert_eq!(previews[1].text(), "<s>a⟦xy⟧");
 
     let error = dataset.encode(&tokenizer, 1, false).unwrap_err();
     assert!(matches!(

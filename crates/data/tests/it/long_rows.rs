@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use loraloom_data::{Dataset, Sample, Tokenizer};
+use loraloom_data::{Dataset, Sample, Shown, Split, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -84,7 +84,15 @@ fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
 }
 
 fn samples(dataset: &Dataset, tokenizer: &Tokenizer, max_seq_len: usize) -> Vec<Sample> {
-    let previews = dataset.preview(tokenizer, max_seq_len, false, 9).unwrap();
+    let previews = dataset
+        .preview(
+            Split::Training,
+            Shown::First(9),
+            tokenizer,
+            max_seq_len,
+            false,
+        )
+        .unwrap();
     previews.into_iter().map(|row| row.sample).collect()
 }
 

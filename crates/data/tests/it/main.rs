@@ -7,5 +7,6 @@ mod formats;
 mod long_rows;
 mod readers;
 mod remarks;
+mod survey;
 mod tokenizer;
 mod transformers;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loraloom_data::{Dataset, Tokenizer};
+use loraloom_data::{Dataset, Shown, Split, Tokenizer};
 use serde_json::Value;
 
 fn fixtures() -> (std::path::PathBuf, Value) {
@@ -56,7 +56,13 @@ fn chats_encode_and_mask_as_in_transformers() {
         };
         let row = serde_json::json!({ "messages": case["messages"] }).to_string();
         let sample = |train_on_prompt| {
-            let previews = dataset(&row).preview(&tokenizer, 1000, train_on_prompt, 1);
+            let previews = dataset(&row).preview(
+                Split::Training,
+                Shown::First(1),
+                &tokenizer,
+                1000,
+                train_on_prompt,
+            );
             previews.unwrap().remove(0).sample
         };
         // transformers leaves BOS to the template; ours is there once in any case.
@@ -136,7 +142,7 @@ fn tool_calls_render_as_in_transformers() {
     // The row is cut out of the file: serde_json would sort its keys.
     let file = std::fs::read_to_string(directory.join("tools.json")).unwrap();
     let previews = dataset(&file.replace('\n', ""))
-        .preview(&tokenizer, 10_000, true, 1)
+        .preview(Split::Training, Shown::First(1), &tokenizer, 10_000, true)
         .unwrap();
     let text = tokenizer
         .decode(&previews[0].sample.ids[1..], false)
@@ -156,7 +162,15 @@ fn pairs_encode_as_in_the_peft_reference() {
         let rows = format!("{row}\n{{\"prompt\":\"\",\"completion\":\"a\"}}");
         let dataset = crate::common::load("pairs.jsonl", rows).unwrap();
         let max_seq_len = case["max_seq_len"].as_u64().unwrap() as usize;
-        let preview = &dataset.preview(&tokenizer, max_seq_len, false, 1).unwrap()[0];
+        let preview = &dataset
+            .preview(
+                Split::Training,
+                Shown::First(1),
+                &tokenizer,
+                max_seq_len,
+                false,
+            )
+            .unwrap()[0];
         let labels = case["labels"].as_array().unwrap();
         let expected: Vec<bool> = labels
             .iter()

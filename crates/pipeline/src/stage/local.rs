@@ -305,12 +305,12 @@ impl PipelineStage for Stage {
         Ok(hidden)
     }
 
-    fn target_losses(
+    fn target_scores(
         &self,
         hidden: Tensor<2>,
         targets: &Targets,
-    ) -> Result<Tensor<1>, PipelineError> {
-        Ok(self.head()?.target_losses(hidden, targets))
+    ) -> Result<Tensor<2>, PipelineError> {
+        Ok(self.head()?.target_scores(hidden, targets))
     }
 
     fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {

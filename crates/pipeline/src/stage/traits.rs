@@ -192,15 +192,16 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
         cache: Option<&mut StageCache>,
     ) -> Result<Tensor<2>, PipelineError>;
 
-    /// Cross-entropy of all targets in nats, `[targets]`, on the last stage.
+    /// Cross-entropy of all targets in nats, and 1 for each target that is the likeliest token or 0,
+    /// `[2, targets]`, on the last stage.
     ///
     /// # Errors
     /// If the stage does not end the model, or is lost.
-    fn target_losses(
+    fn target_scores(
         &self,
         hidden: Tensor<2>,
         targets: &Targets,
-    ) -> Result<Tensor<1>, PipelineError>;
+    ) -> Result<Tensor<2>, PipelineError>;
 
     /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`, on the last stage.
     ///

@@ -1,5 +1,5 @@
 //! Samples of several tasks to one batch: tasks in slot order, each a contiguous segment, its
-//! sequences one after another without padding.
+//! sequences one after another without padding. Samples of the base model have no segment.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
 use loraloom_data::Sample;
@@ -11,8 +11,8 @@ use super::submitted::TargetRange;
 /// One task's part of a batch.
 #[derive(Debug)]
 pub(crate) struct TaskRows<'a> {
-    /// Adapter slot within the group.
-    pub(crate) slot: usize,
+    /// Adapter slot within the group; `None` is the base model.
+    pub(crate) slot: Option<usize>,
     /// The samples.
     pub(crate) samples: Vec<&'a Sample>,
     /// Place of the first sample within the task's step.
@@ -30,7 +30,7 @@ pub(crate) struct TaskRows<'a> {
 #[derive(Debug)]
 pub(crate) struct AssembledBatch {
     pub(crate) microbatch: Microbatch,
-    /// The targets of each task, in the order of the tasks.
+    /// The targets of each slot, in the order of the tasks.
     pub(crate) targets: Vec<TargetRange>,
 }
 
@@ -65,13 +65,14 @@ pub(crate) fn assemble(
             lengths.push(length);
             rope_lengths.push(task.longest);
         }
+        let Some(slot) = task.slot else { continue };
         segments.push(Segment {
             rows: first_row..ids.len(),
-            slot: task.slot,
+            slot,
         });
         loss_scales.push(loss_scale as f32);
         ranges.push(TargetRange {
-            slot: task.slot,
+            slot,
             count: targets.ids.len() - first_target,
         });
     }
@@ -104,7 +105,7 @@ mod tests {
         };
         for step_targets in [2, 3, 1000, 4096, 12_345] {
             let task = TaskRows {
-                slot: 0,
+                slot: Some(0),
                 samples: vec![&sample],
                 first_sample: 0,
                 max_seq_len: 8,

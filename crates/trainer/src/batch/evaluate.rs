@@ -2,29 +2,77 @@ use loraloom_data::Sample;
 use loraloom_pipeline::Pipeline;
 
 use super::assemble::{TaskRows, assemble};
-use crate::{error::Result, tasks::Place};
+use crate::error::Result;
 
-/// Token-normalised cross-entropy of one adapter over `rows`, so many of them at once, without dropout.
+/// What the target tokens of rows came to with one adapter, or with the base model.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Score {
+    /// Sum of their cross-entropies, in nats.
+    pub loss_sum: f64,
+    /// Number of them.
+    pub targets: usize,
+    /// Those that were the likeliest token.
+    pub correct: usize,
+}
+
+impl Score {
+    /// Mean cross-entropy of a target token, in nats.
+    pub fn loss(&self) -> f64 {
+        self.loss_sum / self.targets as f64
+    }
+
+    /// The exponential of the loss.
+    pub fn perplexity(&self) -> f64 {
+        self.loss().exp()
+    }
+
+    /// Share of the target tokens that were the likeliest token.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.targets as f64
+    }
+}
+
+/// Scores rows with each of several slots of a group, `None` being the base model, without dropout. A pass
+/// has `at_once` sequences at the most, of all slots together; `done` is called after it with their number.
+///
+/// The score of a row does not depend on those beside it but for rounding: dynamic rope goes by the row's
+/// own length.
 pub(crate) fn evaluate(
     pipeline: &Pipeline,
     rows: &[Sample],
-    place: Place,
-    (rows_at_once, max_seq_len): (usize, usize),
-) -> Result<f64> {
-    let (mut sum, mut count) = (0.0, 0);
-    for samples in rows.chunks(rows_at_once) {
-        let part = TaskRows {
-            slot: place.slot,
-            samples: samples.iter().collect(),
-            longest: samples.iter().map(Sample::len).max().unwrap_or(0),
+    (group, slots): (usize, &[Option<usize>]),
+    at_once: usize,
+    done: &mut dyn FnMut(usize),
+) -> Result<Vec<Score>> {
+    let mut scores = vec![Score::default(); slots.len()];
+    for rows in rows.chunks((at_once / slots.len()).max(1)) {
+        let samples: Vec<&Sample> = rows.iter().collect();
+        let lengths: Vec<usize> = rows.iter().map(Sample::len).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let part = |&slot: &Option<usize>| TaskRows {
+            slot,
+            samples: samples.clone(),
+            longest,
             first_sample: 0,
-            max_seq_len,
+            max_seq_len: longest,
             step_targets: 1,
         };
-        let batch = assemble(&[part], None)?;
-        let losses = pipeline.target_losses(place.group, &batch.microbatch)?;
-        count += losses.len();
-        sum += losses.into_iter().map(f64::from).sum::<f64>();
+        for (slots, scores) in slots.chunks(at_once).zip(scores.chunks_mut(at_once)) {
+            let parts: Vec<TaskRows<'_>> = slots.iter().map(part).collect();
+            let mut batch = assemble(&parts, None)?.microbatch;
+            batch.rope_lengths = lengths.repeat(slots.len());
+            let (losses, correct) = pipeline.target_scores(group, &batch)?;
+            let targets = losses.len() / slots.len();
+            let each = losses
+                .chunks(targets.max(1))
+                .zip(correct.chunks(targets.max(1)));
+            for (score, (losses, correct)) in scores.iter_mut().zip(each) {
+                score.targets += targets;
+                score.loss_sum += losses.iter().copied().map(f64::from).sum::<f64>();
+                score.correct += correct.iter().filter(|&&correct| correct).count();
+            }
+            done(batch.sequences.len());
+        }
     }
-    Ok(sum / count as f64)
+    Ok(scores)
 }

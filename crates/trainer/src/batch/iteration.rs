@@ -98,7 +98,7 @@ fn microbatches(
                 continue;
             };
             parts.push(TaskRows {
-                slot,
+                slot: Some(slot),
                 samples: samples.clone(),
                 first_sample: first_samples[slot],
                 max_seq_len: task.config.train.max_seq_len,

@@ -188,7 +188,7 @@ impl<'a> Answers<'a> {
                     indices.iter().map(|&index| asks[index].slot).collect();
                 let answers = decode(
                     pipeline,
-                    prompt,
+                    &vec![prompt; slots.len()],
                     (group, &slots),
                     self.tokenizer.eos_ids(),
                     length,

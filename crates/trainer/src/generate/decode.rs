@@ -1,4 +1,4 @@
-//! Autoregressive decoding with a KV cache: several continuations of one prompt side by side.
+//! Autoregressive decoding with a KV cache: continuations of prompts of one length side by side.
 
 use batchlora::{Segment, Segments};
 use loraloom_model::{Sequences, Targets};
@@ -7,31 +7,30 @@ use loraloom_pipeline::{Microbatch, Pipeline};
 use super::sampling::Sampler;
 use crate::{TrainerError, error::Result};
 
-/// Continues `prompt` once for each entry of `slots` of a group (`None` is the base model), until
-/// `eos` or `max_new_tokens`. Returns the new tokens, without EOS.
+/// Continues every prompt with the entry of `slots` of a group that belongs to it (`None` is the base
+/// model), until `eos` or `max_new_tokens`. Returns the new tokens, without EOS. All prompts have the
+/// same number of tokens.
 pub(crate) fn decode(
     pipeline: &Pipeline,
-    prompt: &[u32],
+    prompts: &[&[u32]],
     (group, slots): (usize, &[Option<usize>]),
     eos: &[u32],
     max_new_tokens: usize,
     samplers: &mut [Sampler],
 ) -> Result<Vec<Vec<u32>>> {
-    if prompt.is_empty() {
+    let prompt = prompts.first().map_or(0, |prompt| prompt.len());
+    if prompt == 0 {
         return Err(TrainerError::EmptyPrompt);
     }
     let context = pipeline.config().max_position_embeddings;
-    let room = context.saturating_sub(prompt.len());
+    let room = context.saturating_sub(prompt);
     if room == 0 && max_new_tokens > 0 {
-        return Err(TrainerError::PromptTooLong {
-            prompt: prompt.len(),
-            context,
-        });
+        return Err(TrainerError::PromptTooLong { prompt, context });
     }
     let mut caches = pipeline.caches();
     let mut answers = vec![Vec::new(); slots.len()];
     let mut ended = vec![false; slots.len()];
-    let mut next: Vec<Vec<u32>> = vec![prompt.to_vec(); slots.len()];
+    let mut next: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
     for _ in 0..max_new_tokens.min(room) {
         let microbatch = side_by_side(&next, slots, caches.tokens())?;
         let logits = pipeline.next_logits(group, &microbatch, &mut caches)?;

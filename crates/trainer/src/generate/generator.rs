@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
-use loraloom_data::{Message, Tokenizer};
+use loraloom_data::{Message, Sample, Tokenizer};
 use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter};
 use loraloom_pipeline::{Pipeline, Stage};
 
@@ -10,7 +10,7 @@ use super::{
     decode::{decode, side_by_side},
     sampling::{GenerateOptions, Sampler},
 };
-use crate::{TrainerError, adapter, error::Result, stages::resolve_dtype};
+use crate::{Score, TrainerError, adapter, batch::evaluate, error::Result, stages::resolve_dtype};
 
 /// A base model with adapters beside it, for asking it things.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Generator {
         let mut samplers = vec![Sampler::new(options); who.len()];
         let answers = decode(
             &self.pipeline,
-            &ids,
+            &vec![ids.as_slice(); who.len()],
             (0, who),
             self.tokenizer.eos_ids(),
             options.max_new_tokens,
@@ -120,6 +120,69 @@ impl Generator {
             .iter()
             .map(|ids| Ok(self.tokenizer.decode(ids, true)?))
             .collect()
+    }
+
+    /// Scores rows with each of `who`, as validation in training does. At most
+    /// `at_once` sequences are computed together; `done` is called with their number.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn evaluate(
+        &self,
+        rows: &[Sample],
+        who: &[Option<usize>],
+        at_once: usize,
+        done: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Score>> {
+        evaluate(&self.pipeline, rows, (0, who), at_once, done)
+    }
+
+    /// What each of `who` answers to the prompt of every row, which is what stands before its
+    /// [last targets](Sample::last_targets), with the likeliest tokens. At most `at_once` sequences are
+    /// computed together; `done` is called with their number. Returns the texts by row.
+    ///
+    /// # Errors
+    /// If a prompt is empty or fills the context, or the device fails.
+    pub fn answers(
+        &self,
+        rows: &[Sample],
+        who: &[Option<usize>],
+        max_new_tokens: usize,
+        at_once: usize,
+        done: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Vec<String>>> {
+        let prompt = |row: usize| &rows[row].ids[..rows[row].last_targets().start];
+        let mut asks: Vec<(usize, usize)> = (0..rows.len())
+            .flat_map(|row| (0..who.len()).map(move |index| (row, index)))
+            .collect();
+        // The cache takes prompts of one length.
+        asks.sort_by_key(|&(row, _)| prompt(row).len());
+        let mut texts = vec![vec![String::new(); who.len()]; rows.len()];
+        let same_length =
+            |a: &(usize, usize), b: &(usize, usize)| prompt(a.0).len() == prompt(b.0).len();
+        for asks in asks
+            .chunk_by(same_length)
+            .flat_map(|asks| asks.chunks(at_once))
+        {
+            let prompts: Vec<&[u32]> = asks.iter().map(|&(row, _)| prompt(row)).collect();
+            let slots: Vec<Option<usize>> = asks.iter().map(|&(_, index)| who[index]).collect();
+            let samplers = &mut vec![Sampler::greedy(); asks.len()];
+            let eos = self.tokenizer.eos_ids();
+            let slots = (0, slots.as_slice());
+            let answers = decode(
+                &self.pipeline,
+                &prompts,
+                slots,
+                eos,
+                max_new_tokens,
+                samplers,
+            )?;
+            for (&(row, index), answer) in asks.iter().zip(answers) {
+                texts[row][index] = self.tokenizer.decode(&answer, true)?;
+            }
+            done(asks.len());
+        }
+        Ok(texts)
     }
 
     fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>> {

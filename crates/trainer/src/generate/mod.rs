@@ -2,9 +2,11 @@
 
 mod answers;
 mod decode;
+mod exact_match;
 mod generator;
 mod sampling;
 
 pub(crate) use answers::{Answers, Asked};
+pub use exact_match::ExactMatch;
 pub use generator::Generator;
 pub use sampling::GenerateOptions;

@@ -64,9 +64,11 @@ impl Session<'_> {
         let Some(rows) = task.validation_rows() else {
             return Ok(None);
         };
+        let (pipeline, slots) = (&self.placed.pipeline, &[Some(place.slot)]);
         // Whole batches, but where memory ran out.
-        let sizes = (task.microbatch_rows(1), task.config.train.max_seq_len);
-        let loss = evaluate(&self.placed.pipeline, rows, place, sizes)?;
+        let at_once = task.microbatch_rows(1);
+        let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
+        let loss = scores[0].loss();
         // A loss that is not finite is never the best.
         let best = loss.is_finite() && task.best.is_none_or(|best| loss < best.loss);
         let step = task.steps;

@@ -25,6 +25,7 @@ pub use prepare::DatasetSummary;
 pub(crate) use prepare::{Prepared, TaskFactory, short};
 pub(crate) use reader::{ReadTask, Reader};
 pub(crate) use rows::RowCache;
+pub use rows::check_vocabulary;
 pub(crate) use snapshot::{Rewind, Snapshot};
 pub(crate) use table::{Place, Tasks};
 pub use task::total_steps;

@@ -4,7 +4,7 @@ use std::{
 };
 
 use loraloom_config::{AdapterConfig, DatasetConfig};
-use loraloom_data::{Dataset, Encoded, Tokenizer};
+use loraloom_data::{Dataset, Sample, Tokenizer};
 
 use super::TaskData;
 use crate::{TrainerError, checkpoint::data_digest, error::Result};
@@ -52,7 +52,10 @@ impl<'a> RowCache<'a> {
             Entry::Vacant(place) => place.insert(Dataset::load(name, dataset, seed)?),
         };
         let rows = raw.encode(self.tokenizer, key.1, key.2)?;
-        check_vocabulary(name, &rows, self.vocabulary)?;
+        let parts = [Some(&rows.train), rows.validation.as_ref()];
+        for part in parts.into_iter().flatten() {
+            check_vocabulary(name, &part.samples, self.vocabulary)?;
+        }
         let digest = data_digest(&rows);
         let warnings = [raw.warnings(), &rows.warnings].concat();
         let data = Arc::new(TaskData {
@@ -71,10 +74,12 @@ impl<'a> RowCache<'a> {
     }
 }
 
-fn check_vocabulary(dataset: &str, data: &Encoded, vocabulary: usize) -> Result<()> {
-    let parts = [Some(&data.train), data.validation.as_ref()];
-    let samples = parts.into_iter().flatten().flat_map(|part| &part.samples);
-    let mut ids = samples.flat_map(|sample| &sample.ids);
+/// Checks that a model with so many tokens has all those of a dataset.
+///
+/// # Errors
+/// [`TrainerError::TokenBeyondVocabulary`].
+pub fn check_vocabulary(dataset: &str, samples: &[Sample], vocabulary: usize) -> Result<()> {
+    let mut ids = samples.iter().flat_map(|sample| &sample.ids);
     match ids.find(|&&id| id as usize >= vocabulary) {
         Some(&token) => Err(TrainerError::TokenBeyondVocabulary {
             dataset: dataset.into(),

@@ -20,6 +20,13 @@ fn random_targets(random: &mut Random, count: usize, rows: usize, vocabulary: us
     }
 }
 
+/// The first of the tokens with the largest logit.
+fn likeliest(logits: &[f32]) -> u32 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let first = logits.iter().position(|&logit| logit >= largest);
+    first.expect("a number") as u32
+}
+
 /// On the CPU, where the oracle is.
 fn integers(values: impl Iterator<Item = i32>) -> Tensor<1, Int> {
     let values: Vec<i32> = values.collect();
@@ -45,6 +52,7 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
             let chosen = integers(targets.rows.iter().map(|&row| row as i32));
             let ids = integers(targets.ids.iter().map(|&id| id as i32)).reshape([count, 1]);
             let logits = oracle.logits(hidden.clone()).select(0, chosen);
+            let values_of = host(logits.clone());
             let expected = activation::log_softmax(logits, 1).gather(1, ids).neg();
             let expected = expected.reshape([count]);
             let weights = TensorData::new(targets.weights.clone(), [count]);
@@ -55,7 +63,11 @@ fn the_loss_and_its_gradient_are_those_of_all_logits() {
             let input = Tensor::<2>::from_data(values, &device());
             let (losses, found) = head.loss(input.clone(), &targets);
             assert_close(model, losses.clone(), expected.inner(), 1e-5);
-            assert_eq!(host(head.target_losses(input, &targets)), host(losses));
+            let correct = values_of.chunks_exact(config.vocab_size).zip(&targets.ids);
+            let correct = correct.map(|(logits, &id)| f32::from(u8::from(likeliest(logits) == id)));
+            let scores = host(head.target_scores(input, &targets));
+            assert_eq!(scores[..count], host(losses));
+            assert_eq!(scores[count..], correct.collect::<Vec<_>>(), "{model}");
             assert_close(&format!("{model}, gradient"), found, gradient, 1e-5);
         }
     }
@@ -193,6 +205,7 @@ fn without_targets_there_is_neither_loss_nor_gradient() {
     let head = backbone.head().expect("a head");
     let (losses, gradient) = head.loss(hidden.clone(), &Targets::default());
     assert_eq!(losses.dims(), [0]);
-    assert_eq!(head.target_losses(hidden, &Targets::default()).dims(), [0]);
+    let scores = head.target_scores(hidden, &Targets::default());
+    assert_eq!(scores.dims(), [2, 0]);
     assert_eq!(host(gradient), [0.0; 3 * 48]);
 }

@@ -309,16 +309,16 @@ impl PipelineStage for RemoteStage {
         StageCache::Remote(RemoteCache { line, number })
     }
 
-    fn target_losses(
+    fn target_scores(
         &self,
         hidden: Tensor<2>,
         targets: &Targets,
-    ) -> Result<Tensor<1>, PipelineError> {
-        let promise = Promise::vector(targets.rows.len(), DType::F32);
-        let command = Command::TargetLosses {
+    ) -> Result<Tensor<2>, PipelineError> {
+        let promise = Promise::matrix([2, targets.rows.len()], DType::F32);
+        let command = Command::TargetScores {
             targets: targets.clone(),
         };
-        self.compute(command, Some(hidden), promise, "losses")
+        self.compute(command, Some(hidden), promise, "scores")
     }
 
     fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>, PipelineError> {

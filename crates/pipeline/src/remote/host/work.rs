@@ -161,8 +161,8 @@ impl Work {
                 let hidden = stage.infer(group, &microbatch, inputs.pop(), cache)?;
                 hidden.into()
             }
-            Command::TargetLosses { targets } => {
-                stage.target_losses(only(inputs)?, &targets)?.into()
+            Command::TargetScores { targets } => {
+                stage.target_scores(only(inputs)?, &targets)?.into()
             }
             Command::Logits => stage.logits(only(inputs)?)?.into(),
             Command::ReserveGroups { count } => {

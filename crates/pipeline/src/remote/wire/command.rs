@@ -55,8 +55,8 @@ pub(in crate::remote) enum Command {
         microbatch: WireMicrobatch,
         cache: Option<u64>,
     },
-    /// Input: hidden states. Output: losses.
-    TargetLosses { targets: Targets },
+    /// Input: hidden states. Output: losses, and which targets are the likeliest tokens.
+    TargetScores { targets: Targets },
     /// Input: hidden states. Output: logits.
     Logits,
     /// No output.

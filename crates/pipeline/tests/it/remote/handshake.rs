@@ -211,7 +211,7 @@ fn a_pass_that_cannot_be_done_is_an_error() {
         slot: 5,
     }];
     batch.segments = Segments::new(rows, segments).unwrap();
-    let error = pipeline.target_losses(0, &batch).unwrap_err();
+    let error = pipeline.target_scores(0, &batch).unwrap_err();
     let PipelineError::Worker {
         stage: 0, problem, ..
     } = &error
@@ -229,7 +229,7 @@ fn a_pass_that_cannot_be_done_is_an_error() {
             .push(0, crate::remote::support::adapter(&model.config, seed))
             .unwrap();
     }
-    assert!(pipeline.target_losses(0, &batch).is_ok());
+    assert!(pipeline.target_scores(0, &batch).is_ok());
 }
 
 /// A worker that is stuck while its machine and the network are well.
@@ -256,7 +256,7 @@ fn a_worker_that_does_not_get_on_is_lost() {
     let pipeline = Pipeline::new(vec![stage]).unwrap();
     // No adapter is there.
     let batch = microbatch(&model.config, 3, None);
-    let error = pipeline.target_losses(0, &batch).unwrap_err();
+    let error = pipeline.target_scores(0, &batch).unwrap_err();
     let seconds = begun.elapsed().as_secs_f64();
     assert!(
         matches!(&error, PipelineError::StageLost { stage: 0, reason, .. } if reason.contains("2 s")),

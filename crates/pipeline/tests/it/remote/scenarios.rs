@@ -133,9 +133,9 @@ pub(crate) fn everything(mut pipeline: Pipeline, model: &Model) -> Vec<Vec<u32>>
     }
     for group in [0, 2] {
         let microbatch = microbatch(config, 5, None);
-        found.push(to_bits(
-            &pipeline.target_losses(group, &microbatch).unwrap(),
-        ));
+        let (losses, correct) = pipeline.target_scores(group, &microbatch).unwrap();
+        found.push(to_bits(&losses));
+        found.push(correct.into_iter().map(u32::from).collect());
         found.push(to_bits(&pipeline.logits(group, &microbatch).unwrap()));
     }
     let mut caches = pipeline.caches();

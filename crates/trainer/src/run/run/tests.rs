@@ -148,8 +148,8 @@ impl PipelineStage for Faulty {
         self.stage.infer(group, microbatch, hidden, cache)
     }
 
-    fn target_losses(&self, hidden: Tensor<2>, targets: &Targets) -> Result<Tensor<1>> {
-        self.stage.target_losses(hidden, targets)
+    fn target_scores(&self, hidden: Tensor<2>, targets: &Targets) -> Result<Tensor<2>> {
+        self.stage.target_scores(hidden, targets)
     }
 
     fn logits(&self, hidden: Tensor<2>) -> Result<Tensor<2>> {

@@ -1,0 +1,171 @@
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+};
+
+use indicatif::ProgressBar;
+use loraloom_data::{DataError, Location, Sample, Tokenizer};
+use loraloom_model::LlamaConfig;
+use loraloom_trainer::{ExactMatch, Generator};
+use serde::Serialize;
+
+use super::rows::Rows;
+use crate::{arguments::EvalArguments, failure::Failure, printer::Printer};
+
+/// Most tokens of an answer where none are named.
+const MAX_NEW_TOKENS: usize = 256;
+
+/// Rows to be answered, with what is expected.
+pub(super) struct Questions {
+    samples: Vec<Sample>,
+    rows: Vec<Question>,
+    exact_match: ExactMatch,
+    max_new_tokens: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Question {
+    location: String,
+    prompt: String,
+    reference: String,
+    expected: String,
+}
+
+/// An answer to a row.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer {
+    #[serde(flatten)]
+    question: Question,
+    adapter: Option<String>,
+    text: String,
+    /// `null` if nothing in the text matches.
+    extracted: Option<String>,
+    pub(super) correct: bool,
+}
+
+impl Questions {
+    /// The questions of rows, if answers are asked for.
+    pub(super) fn of(
+        rows: &Rows,
+        arguments: &EvalArguments,
+        tokenizer: &Tokenizer,
+        model: &LlamaConfig,
+        printer: &Printer,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(answer) = &arguments.exact_match else {
+            return Ok(None);
+        };
+        if rows.are_plain_text() {
+            let message = format!(
+                "`{}` has no prompts to answer: its rows are text",
+                rows.name
+            );
+            let hint = "--exact-match needs rows with a prompt and a completion, or messages";
+            return Err(Failure::usage(message).hint(hint).into());
+        }
+        let exact_match = ExactMatch {
+            answer: answer.clone(),
+            ignored: arguments.ignore.clone(),
+        };
+        // Prompts are not to be answered from their beginning, however they were trained.
+        let (encoded, locations) = rows.encode(tokenizer, false)?;
+        let all = encoded.samples.len();
+        let mut questions = Self {
+            samples: Vec::with_capacity(all),
+            rows: Vec::with_capacity(all),
+            exact_match,
+            max_new_tokens: arguments.max_new_tokens.unwrap_or(MAX_NEW_TOKENS),
+        };
+        for (sample, location) in encoded.samples.into_iter().zip(locations) {
+            questions.add(sample, &location, tokenizer)?;
+        }
+        let (judged, pattern) = (questions.rows.len(), answer.as_str());
+        if judged == 0 {
+            let message = format!("none of the {all} references matches `{pattern}`");
+            let hint = "the expression extracts the answer from a row's own completion as from what is \
+                        generated";
+            return Err(Failure::usage(message).hint(hint).into());
+        }
+        if judged < all {
+            printer.warning(&format!(
+                "{} of {all} references do not match `{pattern}`: their rows do not count for the exact match",
+                all - judged
+            ));
+        }
+        let (context, most) = (model.max_position_embeddings, questions.max_new_tokens);
+        let prompts = questions
+            .samples
+            .iter()
+            .map(|sample| sample.last_targets().start);
+        let short = prompts.filter(|prompt| prompt + most > context).count();
+        if short > 0 {
+            printer.warning(&format!(
+                "the model's context of {context} tokens ends the answers to {short} of {judged} prompts \
+                 before {most} tokens"
+            ));
+        }
+        Ok(Some(questions))
+    }
+
+    fn add(
+        &mut self,
+        sample: Sample,
+        location: &Location,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), DataError> {
+        let targets = sample.last_targets();
+        let reference = tokenizer.decode(&sample.ids[targets.clone()], true)?;
+        if let Some(expected) = self.exact_match.extract(&reference) {
+            self.rows.push(Question {
+                location: location.to_string(),
+                prompt: tokenizer.decode(&sample.ids[..targets.start], false)?,
+                reference,
+                expected,
+            });
+            self.samples.push(sample);
+        }
+        Ok(())
+    }
+
+    /// What each of `who`, called `names`, answers, by row.
+    pub(super) fn ask(
+        &self,
+        generator: &Generator,
+        who: &[Option<usize>],
+        names: &[Option<String>],
+        at_once: usize,
+        printer: &Printer,
+    ) -> anyhow::Result<Vec<Vec<Answer>>> {
+        let bar = printer.bar("rows answered", who.len() * self.rows.len());
+        let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
+        let most = self.max_new_tokens;
+        let texts = generator.answers(&self.samples, who, most, at_once, &mut done)?;
+        bar.iter().for_each(ProgressBar::finish_and_clear);
+        let answer = |question: &Question, text: String, adapter: &Option<String>| {
+            let extracted = self.exact_match.extract(&text);
+            Answer {
+                question: question.clone(),
+                adapter: adapter.clone(),
+                text,
+                correct: extracted.as_ref() == Some(&question.expected),
+                extracted,
+            }
+        };
+        let rows = self.rows.iter().zip(texts).map(|(question, texts)| {
+            let answers = texts.into_iter().zip(names);
+            let answers = answers.map(|(text, adapter)| answer(question, text, adapter));
+            answers.collect()
+        });
+        Ok(rows.collect())
+    }
+}
+
+/// Writes answers as JSON lines.
+pub(super) fn write(file: File, rows: &[Vec<Answer>]) -> io::Result<()> {
+    let mut file = BufWriter::new(file);
+    for answer in rows.iter().flatten() {
+        serde_json::to_writer(&mut file, answer)?;
+        file.write_all(b"\n")?;
+    }
+    file.flush()
+}

@@ -1,0 +1,242 @@
+//! `eval --dataset PATH`: adapters side by side on one dataset, with the base model.
+
+mod answers;
+mod rows;
+
+use std::{cmp::Ordering, fs::File, path::PathBuf};
+
+use indicatif::ProgressBar;
+use loraloom_data::{DataError, EncodeReport, Split, Tokenizer};
+use loraloom_model::LlamaConfig;
+use loraloom_trainer::{Generator, Score, check_vocabulary};
+use serde::Serialize;
+
+use self::{answers::Questions, rows::Rows};
+use super::source::BASE;
+use crate::{
+    arguments::EvalArguments,
+    device,
+    exit::Exit,
+    failure::{self, Failure},
+    printer::Printer,
+    run_directory,
+    table::{self, or_dash},
+};
+
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    dataset: WrittenRows<'a>,
+    results: &'a [WrittenResult],
+}
+
+/// The rows that were evaluated, and what became of the others.
+#[derive(Debug, Serialize)]
+struct WrittenRows<'a> {
+    name: &'a str,
+    /// `training` or `validation`, of a dataset of the run.
+    split: Option<&'static str>,
+    format: &'a str,
+    max_seq_len: usize,
+    train_on_prompt: bool,
+    total_rows: usize,
+    dropped: usize,
+    truncated: usize,
+    tokens_cut: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct WrittenResult {
+    /// `null` for the model without an adapter.
+    adapter: Option<String>,
+    directory: Option<PathBuf>,
+    loss: f64,
+    perplexity: f64,
+    accuracy: f64,
+    target_tokens: usize,
+    rows: usize,
+    /// Share of `exact_match_rows` that were answered correctly.
+    exact_match: Option<f64>,
+    exact_match_rows: Option<usize>,
+}
+
+pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let source = &arguments.source;
+    let model = source.model()?;
+    let adapters = source.adapters(&arguments.adapters)?;
+    if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
+        let run = run.display();
+        printer.warning(&format!(
+            "`{run}` has no adapters: the base model is evaluated alone"
+        ));
+    }
+    let run = source.run.as_deref().map(run_directory::config);
+    let run = run.transpose()?;
+    let config = LlamaConfig::from_directory(&model)?;
+    let tokenizer = Tokenizer::load(&model)?;
+    let names: Vec<&str> = adapters.iter().map(|(name, _)| name.as_str()).collect();
+    let rows = Rows::open(arguments, run.as_ref(), &names, &config, printer)?;
+    let encode = || rows.encode(&tokenizer, rows.train_on_prompt);
+    let encoded = printer.while_busy("reading data", encode);
+    let (encoded, _) = encoded.map_err(refused)?;
+    check_vocabulary(&rows.name, &encoded.samples, config.vocab_size)?;
+    if arguments.json {
+        printer.warnings(&left_out(&encoded.report, rows.max_seq_len));
+    }
+    let questions = Questions::of(&rows, arguments, &tokenizer, &config, printer)?;
+    // What cannot be written is said before anything is computed.
+    let answers = arguments.answers.as_deref();
+    let create = |path| Ok::<_, Failure>((path, failure::written(path, File::create(path))?));
+    let answers = answers.map(create).transpose()?;
+
+    let opened = device::open(arguments.device)?;
+    printer.warnings(&opened.warnings);
+    let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
+    let load = || Generator::load(&model, arguments.dtype, &directories, &opened.device);
+    let generator = printer.while_busy("reading weights", load)?;
+    // Without an adapter the model itself is evaluated.
+    let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
+    let mut who = Vec::from_iter(base);
+    who.extend((0..adapters.len()).map(Some));
+
+    let samples = &encoded.samples;
+    let bar = printer.bar("rows evaluated", who.len() * samples.len());
+    let mut done = |count: usize| bar.iter().for_each(|bar| bar.inc(count as u64));
+    let scores = generator.evaluate(samples, &who, arguments.batch_size, &mut done)?;
+    bar.iter().for_each(ProgressBar::finish_and_clear);
+    let result = |(who, score): (&Option<usize>, &Score)| WrittenResult {
+        adapter: who.map(|index| adapters[index].0.clone()),
+        directory: who.map(|index| adapters[index].1.clone()),
+        loss: score.loss(),
+        perplexity: score.perplexity(),
+        accuracy: score.accuracy(),
+        target_tokens: score.targets,
+        rows: samples.len(),
+        exact_match: None,
+        exact_match_rows: None,
+    };
+    let mut results: Vec<_> = who.iter().zip(&scores).map(result).collect();
+    if let Some(questions) = &questions {
+        let names: Vec<_> = results
+            .iter()
+            .map(|result| result.adapter.clone())
+            .collect();
+        let judged = questions.ask(&generator, &who, &names, arguments.batch_size, printer)?;
+        for (index, result) in results.iter_mut().enumerate() {
+            let correct = judged.iter().filter(|row| row[index].correct).count();
+            result.exact_match = Some(correct as f64 / judged.len() as f64);
+            result.exact_match_rows = Some(judged.len());
+        }
+        if let Some((path, file)) = answers {
+            failure::written(path, answers::write(file, &judged))?;
+        }
+    }
+    if arguments.json {
+        let report = &encoded.report;
+        printer.json(&Written {
+            dataset: WrittenRows {
+                name: &rows.name,
+                split: rows.split_of_run().map(Split::name),
+                format: &report.format,
+                max_seq_len: rows.max_seq_len,
+                train_on_prompt: rows.train_on_prompt,
+                total_rows: report.rows,
+                dropped: report.dropped_without_target,
+                truncated: report.truncated,
+                tokens_cut: report.tokens_cut,
+            },
+            results: &results,
+        })?;
+    } else {
+        printer.data(&text(&rows, &encoded.report, results))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Why there is nothing to evaluate, with the option of this command.
+fn refused(error: DataError) -> anyhow::Error {
+    let DataError::NoTargets {
+        rows,
+        max_seq_len,
+        longest,
+        ..
+    } = error
+    else {
+        return error.into();
+    };
+    let message = format!(
+        "none of the {rows} rows has a target token within {max_seq_len} tokens; the longest has {longest}"
+    );
+    Failure::new(Exit::Data, message)
+        .hint("raise --max-seq-len")
+        .into()
+}
+
+/// What is missing from the figures.
+fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
+    let (rows, dropped) = (report.rows, report.dropped_without_target);
+    let dropped = (dropped > 0).then(|| {
+        format!(
+            "{dropped} of {rows} rows are left out: no target token within {max_seq_len} tokens"
+        )
+    });
+    let (cut, tokens) = (report.truncated, report.tokens_cut);
+    let cut = (cut > 0).then(|| {
+        format!(
+            "{cut} of {rows} rows are cut to {max_seq_len} tokens and lose {tokens}; --max-seq-len takes \
+             more"
+        )
+    });
+    dropped.into_iter().chain(cut).collect()
+}
+
+/// A table with the best first, below what was evaluated.
+fn text(rows: &Rows, report: &EncodeReport, mut results: Vec<WrittenResult>) -> String {
+    let mut text = format!("{}: {}", rows.description(), report.format);
+    for line in left_out(report, rows.max_seq_len) {
+        text = format!("{text}\n{line}");
+    }
+    results.sort_by(best_first);
+    let heading = [
+        "<adapter",
+        "loss",
+        "perplexity",
+        "accuracy",
+        "target tokens",
+        "rows",
+        "exact match",
+    ];
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let row = |result: &WrittenResult| {
+        let answered = result.exact_match.zip(result.exact_match_rows);
+        let answered = answered.map(|(share, rows)| {
+            let correct = (share * rows as f64).round();
+            format!("{} ({correct} of {rows})", percent(share))
+        });
+        [
+            result.adapter.as_deref().unwrap_or(BASE).to_owned(),
+            format!("{:.4}", result.loss),
+            perplexity(result.perplexity),
+            percent(result.accuracy),
+            result.target_tokens.to_string(),
+            result.rows.to_string(),
+            or_dash(answered),
+        ]
+    };
+    let all: Vec<_> = results.iter().map(row).collect();
+    format!("{text}\n\n{}", table::aligned(heading, &all))
+}
+
+/// Correct answers count first, then the loss. What is no number is last.
+fn best_first(left: &WrittenResult, right: &WrittenResult) -> Ordering {
+    let matched = |result: &WrittenResult| result.exact_match.unwrap_or(0.0);
+    let more = matched(right).total_cmp(&matched(left));
+    more.then(left.loss.abs().total_cmp(&right.loss.abs()))
+}
+
+fn perplexity(perplexity: f64) -> String {
+    if perplexity < 1e6 {
+        format!("{perplexity:.3}")
+    } else {
+        format!("{perplexity:.3e}")
+    }
+}
