@@ -399,6 +399,12 @@ mutation run-not-compared $trainer/verify/shape.rs 'if problems.is_empty() {' 'i
     an_adapter_in_a_run
 mutation merged-not-compared $trainer/verify/merged.rs 'if *expected != *tensor.bytes {' \
     'if expected.len() != tensor.bytes.len() {' merged_models_are
+mutation peaks-thinned-away crates/report/src/thin.rs 'kept.extend(extremes(rows.clone(), column));' \
+    'kept.extend(extremes(rows.clone(), column).take(1));' peaks_and_ends
+mutation done-again-counts crates/report/src/adapter.rs 'drop_last(&mut self.rows, |row| row.iteration > iteration);' \
+    'drop_last(&mut self.rows, |row| row.iteration > iteration + 1);' done_again_counts_once
+mutation names-become-elements crates/report/src/page/mod.rs "Ok(json.replace('<', \"\\\\u003c\"))" 'Ok(json)' \
+    names_cannot_become
 
 rm -f "$log"
 exit $((survived > 0))

@@ -8,6 +8,7 @@ use loraloom_model::{ModelError, says_out_of_memory};
 use loraloom_pipeline::PipelineError;
 #[cfg(feature = "remote")]
 use loraloom_pipeline::remote::WorkerError;
+use loraloom_report::ReportError;
 use loraloom_scheduler::SchedulerError;
 use loraloom_server::{ServerError, queue::QueueError};
 use loraloom_simulator::SimulationError;
@@ -139,6 +140,7 @@ fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
         .or_else(|| cause.downcast_ref().map(server_exit))
         .or_else(|| cause.downcast_ref().map(model_exit))
         .or_else(|| cause.downcast_ref().map(simulation_exit))
+        .or_else(|| cause.downcast_ref().map(report_exit))
         .or_else(|| cause.is::<DataError>().then_some(Exit::Data))
         .or_else(|| cause.is::<ConfigError>().then_some(Exit::Usage))
         .or_else(|| cause.downcast_ref().and_then(full))
@@ -270,6 +272,13 @@ fn device_exit(reason: &str) -> Exit {
     }
 }
 
+fn report_exit(error: &ReportError) -> Exit {
+    match error {
+        ReportError::NoEvents { .. } | ReportError::Write { .. } => Exit::Usage,
+        ReportError::Read { .. } => Exit::Data,
+    }
+}
+
 fn model_exit(error: &ModelError) -> Exit {
     match error {
         ModelError::Device { reason } => device_exit(reason),
@@ -277,6 +286,10 @@ fn model_exit(error: &ModelError) -> Exit {
         ModelError::Write { .. } | ModelError::OutputExists(_) => Exit::Usage,
         _ => Exit::Data,
     }
+}
+
+fn report_hint(error: &ReportError) -> Option<String> {
+    error.hint().map(str::to_owned)
 }
 
 /// The hint of the first cause that has one.
@@ -288,6 +301,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
         failure
             .or_else(|| cause.downcast_ref().and_then(TrainerError::hint))
             .or_else(|| cause.downcast_ref().and_then(ServerError::hint))
+            .or_else(|| cause.downcast_ref().and_then(report_hint))
             .or_else(|| cause.downcast_ref().and_then(DataError::hint))
             .or_else(|| cause.downcast_ref().and_then(ModelError::hint))
             .or_else(|| cause.downcast_ref().and_then(ConfigError::hint))

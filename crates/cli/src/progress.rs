@@ -200,6 +200,7 @@ impl<'a> Progress<'a> {
             }
             Event::RunStart { .. }
             | Event::Regroup { .. }
+            | Event::Passes { .. }
             | Event::Checkpoint { .. }
             | Event::RunCheckpoint { .. }
             | Event::RunEnd { .. } => {}

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use loraloom_data::EncodeReport;
-use loraloom_trainer::{
-    AdapterReport, DatasetSummary, Outcome, Run, RunReport, SweepReport, SweepStanding,
-};
+use loraloom_report::{SweepReport, SweepStanding};
+use loraloom_trainer::{AdapterReport, DatasetSummary, Outcome, Run, RunReport};
 
 use crate::table::{self, or_dash};
 

@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
+use loraloom_config::{AdapterConfig, LoadOptions, RunConfig, SweepConfig};
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
 
@@ -154,6 +154,34 @@ impl Client {
     /// Errors of the queue.
     pub fn status(&self) -> Result<Status> {
         Status::read(&Queue::open(&self.directory)?)
+    }
+
+    /// The server's configuration, with the adapters and sweeps of all its tasks. A task whose
+    /// specification cannot be read is left out: the server fails it.
+    ///
+    /// # Errors
+    /// Errors of the queue.
+    pub fn configuration(&self) -> Result<RunConfig> {
+        let queue = Queue::open(&self.directory)?;
+        let mut config = self.config.clone();
+        for task in queue.tasks()? {
+            let Ok(spec) = Spec::from_text(&queue.spec(task.id)?.spec) else {
+                continue;
+            };
+            if let Some((name, early_stopping)) = spec.sweep {
+                let known = config.sweep.iter_mut().find(|sweep| sweep.name == name);
+                match known {
+                    Some(sweep) => sweep.adapters.push(task.name.clone()),
+                    None => config.sweep.push(SweepConfig {
+                        name,
+                        adapters: vec![task.name.clone()],
+                        early_stopping,
+                    }),
+                }
+            }
+            config.adapters.push(spec.adapter);
+        }
+        Ok(config)
     }
 
     /// A task and its history.

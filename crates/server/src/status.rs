@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::StoppingMetric;
+use loraloom_report::{SweepEntry, SweepReport};
 use loraloom_scheduler::{TaskId, TaskState};
-use loraloom_trainer::{SweepEntry, SweepReport};
 use serde::Serialize;
 
 use crate::{

@@ -40,10 +40,7 @@ pub use error::{SourceError, TO_FIT, TrainerError, quoted};
 pub use events::{EVENT_VERSION, Event, NewTask, Order, TaskSource, Versions};
 pub use generate::{ExactMatch, GenerateOptions, Generator};
 pub use plan::{Plan, PlannedBubble, PlannedGroup, PlannedLink, PlannedStage, Speeds};
-pub use report::{
-    AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport, SweepEntry, SweepReport,
-    SweepStanding,
-};
+pub use report::{AdapterReport, AnswerSample, Best, Outcome, Pace, RunReport};
 pub use run::{Run, Signals};
 pub use run_directory::{
     ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, Identity, holds_run, refuse_in_use,

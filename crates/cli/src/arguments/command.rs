@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use super::{
     BenchArguments, CheckArguments, CloneArguments, ConfigCommand, DataCommand, DoctorArguments,
     EvalArguments, ExportArguments, GenerateArguments, InitArguments, MergeArguments,
-    PlanArguments, ServeArguments, SimulateArguments, StatusArguments, SubmitArguments,
-    TaskArguments, TrainArguments, VerifyArguments, WorkerArguments,
+    PlanArguments, ReportArguments, ServeArguments, SimulateArguments, StatusArguments,
+    SubmitArguments, TaskArguments, TrainArguments, VerifyArguments, WorkerArguments,
 };
 use crate::exit::Exit;
 
@@ -88,6 +88,8 @@ pub(crate) enum Command {
     /// Evaluate adapters side by side on a dataset, with the base model: loss, perplexity, accuracy, exact
     /// match.
     Eval(EvalArguments),
+    /// Write a page of charts of a run: losses, speed, memory, decisions, sweeps, answers.
+    Report(ReportArguments),
     /// Serve a stage of a model on this machine to a `train` on another machine.
     Worker(WorkerArguments),
     /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.

@@ -11,6 +11,7 @@ mod merge;
 mod queue;
 #[cfg(test)]
 mod reference;
+mod report;
 mod simulate;
 mod source;
 mod train;
@@ -28,6 +29,7 @@ pub(crate) use merge::{ExportArguments, ExportFormat, MergeArguments, VerifyArgu
 pub(crate) use queue::{
     CloneArguments, ServeArguments, StatusArguments, SubmitArguments, TaskArguments,
 };
+pub(crate) use report::ReportArguments;
 pub(crate) use simulate::SimulateArguments;
 pub(crate) use source::SourceArguments;
 pub(crate) use train::{PlanArguments, TrainArguments, WorkerArguments};

@@ -12,14 +12,14 @@ use loraloom_trainer::{
     Plan, Speeds, TO_FIT, odd_beginning, odd_rank, odd_settings, odd_sweeps, targets, total_steps,
 };
 
-use super::{config::options, plan, report::Report};
+use super::{config::options, findings::Findings, plan};
 use crate::{
     arguments::CheckArguments, device, exit::Exit, failure::Failure, printer::Printer,
     run_directory,
 };
 
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let mut report = Report::new(printer, arguments.json);
+    let mut findings = Findings::new(printer, arguments.json);
     let path = &arguments.config.config;
     let loaded = RunConfig::load_with(path, &options(&arguments.config));
     let loaded = loaded.map_err(Into::into).map(|loaded| {
@@ -30,29 +30,29 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
             loaded,
         )
     });
-    let Some(Loaded { config, warnings }) = report.checked("config", loaded)? else {
-        return report.finish();
+    let Some(Loaded { config, warnings }) = findings.checked("config", loaded)? else {
+        return findings.finish();
     };
     for warning in warnings {
-        report.warn("config", warning, None)?;
+        findings.warn("config", warning, None)?;
     }
-    let model = model(&config.model, &mut report)?;
-    let tokenizer = tokenizer(&config.model, &mut report)?;
-    let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut report)?;
-    report.odd(&odd_sweeps(&config, &steps))?;
+    let model = model(&config.model, &mut findings)?;
+    let tokenizer = tokenizer(&config.model, &mut findings)?;
+    let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
+    findings.odd(&odd_sweeps(&config, &steps))?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
         let described = describe_adapter(adapter, &config.model, model.as_ref());
-        for warning in report.checked(&name, described)?.into_iter().flatten() {
-            report.warn("config", warning, None)?;
+        for warning in findings.checked(&name, described)?.into_iter().flatten() {
+            findings.warn("config", warning, None)?;
         }
     }
-    if report.passes() {
+    if findings.passes() {
         // A run has each thing in memory once.
         drop(tokenizer);
-        let tight = report.checked("plan", describe_plan(&config))?;
+        let tight = findings.checked("plan", describe_plan(&config))?;
         for (name, reason) in tight.into_iter().flatten() {
-            report.warn(
+            findings.warn(
                 "plan",
                 format!("{name} may not fit: {reason}"),
                 Some(TO_FIT),
@@ -62,16 +62,16 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     let output = &config.output_dir;
     let usable = run_directory::refuse_unusable(output);
     let found = |()| (format!("{} can be written", output.display()), ());
-    report.checked("output_dir", usable.map(found).map_err(Into::into))?;
-    report.finish()
+    findings.checked("output_dir", usable.map(found).map_err(Into::into))?;
+    findings.finish()
 }
 
 /// Checks a model directory, from headers only.
 pub(super) fn model(
     directory: &Path,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<Option<LlamaConfig>> {
-    report.checked("model", describe_model(directory))
+    findings.checked("model", describe_model(directory))
 }
 
 fn describe_model(directory: &Path) -> anyhow::Result<(String, LlamaConfig)> {
@@ -98,7 +98,7 @@ fn describe_model(directory: &Path) -> anyhow::Result<(String, LlamaConfig)> {
 /// Checks a model directory's tokenizer.
 pub(super) fn tokenizer(
     directory: &Path,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<Option<Tokenizer>> {
     let loaded = Tokenizer::load(directory).map_err(Into::into);
     let described = loaded.map(|tokenizer| {
@@ -109,7 +109,7 @@ pub(super) fn tokenizer(
         let found = format!("{size} tokens, BOS {bos}, EOS {eos}, {has} chat template");
         (found, tokenizer)
     });
-    report.checked("tokenizer", described)
+    findings.checked("tokenizer", described)
 }
 
 /// Reads every used dataset and encodes it once per distinct encoding that adapters need. Returns the steps
@@ -118,7 +118,7 @@ fn data<'c>(
     config: &'c RunConfig,
     model: Option<&LlamaConfig>,
     tokenizer: Option<&Tokenizer>,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<BTreeMap<&'c str, usize>> {
     let mut steps = BTreeMap::new();
     for (name, ways) in uses(config) {
@@ -126,7 +126,7 @@ fn data<'c>(
             continue;
         };
         let label = format!("dataset {name}");
-        let printer = report.printer;
+        let printer = findings.printer;
         let read = || Dataset::load(name, settings, config.seed);
         let dataset = printer.while_busy("reading data", read).map_err(Into::into);
         let dataset = dataset.map(|dataset| {
@@ -138,21 +138,21 @@ fn data<'c>(
             );
             (found, dataset)
         });
-        let Some(dataset) = report.checked(&label, dataset)? else {
+        let Some(dataset) = findings.checked(&label, dataset)? else {
             continue;
         };
-        report.odd(dataset.warnings())?;
+        findings.odd(dataset.warnings())?;
         let Some(tokenizer) = tokenizer else { continue };
         for (max_seq_len, train_on_prompt) in ways {
             let label = format!("{label} at max_seq_len {max_seq_len}");
             let encode = || dataset.encode(tokenizer, max_seq_len, train_on_prompt);
             match printer.while_busy("reading data", encode) {
                 Ok(encoded) => {
-                    samples(&label, &encoded.train, model, report)?;
+                    samples(&label, &encoded.train, model, findings)?;
                     if let Some(validation) = &encoded.validation {
-                        samples(&format!("{label}, validation"), validation, model, report)?;
+                        samples(&format!("{label}, validation"), validation, model, findings)?;
                     }
-                    report.odd(&encoded.warnings)?;
+                    findings.odd(&encoded.warnings)?;
                     for adapter in &config.adapters {
                         let train = &adapter.train;
                         let way = (train.max_seq_len, train.train_on_prompt);
@@ -162,15 +162,16 @@ fn data<'c>(
                         match total_steps(adapter, encoded.train.samples.len()) {
                             Ok(total) => drop(steps.insert(adapter.name.as_str(), total)),
                             Err(error) => {
-                                report.fail(&format!("adapter {}", adapter.name), &error.into())?;
+                                findings
+                                    .fail(&format!("adapter {}", adapter.name), &error.into())?;
                             }
                         }
                         if let Some(model) = model {
-                            report.odd(&odd_settings(adapter, model, &encoded))?;
+                            findings.odd(&odd_settings(adapter, model, &encoded))?;
                         }
                     }
                 }
-                Err(error) => report.fail(&label, &error.into())?,
+                Err(error) => findings.fail(&label, &error.into())?,
             }
         }
     }
@@ -194,7 +195,7 @@ fn samples(
     label: &str,
     encoded: &EncodedDataset,
     model: Option<&LlamaConfig>,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     let counts = &encoded.report;
     let largest = encoded.samples.iter().flat_map(|sample| &sample.ids).max();
@@ -205,13 +206,13 @@ fn samples(
         let message = format!("token {largest} is not among the model's {size} embeddings");
         let failure = Failure::new(Exit::Data, message)
             .hint("the tokenizer belongs to another model, or its added tokens were not trained");
-        return report.fail(label, &failure.into());
+        return findings.fail(label, &failure.into());
     }
     let found = format!(
         "{} samples, {} tokens, {} targets, longest row {} tokens",
         counts.kept, counts.tokens, counts.target_tokens, counts.longest
     );
-    report.pass(label, found)
+    findings.pass(label, found)
 }
 
 /// Checks an adapter against the model; returns its description and warnings.

@@ -8,7 +8,7 @@ use loraloom_model::{Deviation, LlamaConfig, check_operations};
 use loraloom_pipeline::device_memory;
 use loraloom_scheduler::size;
 
-use super::{check, report::Report};
+use super::{check, findings::Findings};
 use crate::{
     arguments::DoctorArguments,
     device::{self, Listed},
@@ -27,14 +27,14 @@ const WRONG: &str = "do not train on it: update its driver, and report this";
 const LITTLE_SPACE: u64 = 2 << 30;
 
 pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let mut report = Report::new(printer, arguments.json);
+    let mut findings = Findings::new(printer, arguments.json);
     let version = format!(
         "loraloom {} on {} {}",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH
     );
-    report.pass("version", version)?;
+    findings.pass("version", version)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let backends = device::BACKENDS.join(", ");
     let without = match device::left_out()[..] {
@@ -42,41 +42,41 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
         ref left_out => format!(", built without {}", left_out.join(" and ")),
     };
     let found = format!("{backends}{without}; {threads} threads");
-    report.pass("backends", found)?;
+    findings.pass("backends", found)?;
     if let Some((gpu, backend)) = device::unused_gpu() {
         let found = format!("this machine has {gpu}, and this build no {backend} backend");
         let hint = format!("build with `{}`", device::build_with(backend));
-        report.warn("gpu", found, Some(&hint))?;
+        findings.warn("gpu", found, Some(&hint))?;
     }
 
     let thorough = arguments.thorough.as_deref().and_then(LlamaConfig::named);
-    compute(&device::cpu(), None, &mut report)?;
+    compute(&device::cpu(), None, &mut findings)?;
     for (backend, listed) in [("cuda", device::cuda()), ("wgpu", device::wgpu())] {
         if listed.is_empty() && device::BACKENDS.contains(&backend) {
             let hint = "install or update the driver if this machine has a GPU";
-            report.warn(backend, "no device found".to_owned(), Some(hint))?;
+            findings.warn(backend, "no device found".to_owned(), Some(hint))?;
         }
         for device in listed {
-            compute(&device, thorough.as_ref(), &mut report)?;
+            compute(&device, thorough.as_ref(), &mut findings)?;
         }
     }
-    disk(&mut report)?;
+    disk(&mut findings)?;
     if let Some(directory) = &arguments.model {
-        check::model(directory, &mut report)?;
-        check::tokenizer(directory, &mut report)?;
+        check::model(directory, &mut findings)?;
+        check::tokenizer(directory, &mut findings)?;
     }
-    report.finish()
+    findings.finish()
 }
 
 /// Opens a device and runs the operator on it. A failing GPU is only a warning: the CPU still works.
 fn compute(
     listed: &Listed,
     thorough: Option<&LlamaConfig>,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     if listed.software && thorough.is_none() {
         let hint = "`auto` does not choose it: the CPU backend is faster";
-        return report.warn(&listed.name, "emulated by the CPU".to_owned(), Some(hint));
+        return findings.warn(&listed.name, "emulated by the CPU".to_owned(), Some(hint));
     }
     let works = device::open_listed(listed)
         .map_err(anyhow::Error::from)
@@ -97,25 +97,25 @@ fn compute(
             let products = products(&opened.device);
             let found =
                 format!("{known}computes (off by {difference:.1e}), products by {products}");
-            report.pass(&listed.name, found)?;
+            findings.pass(&listed.name, found)?;
             for warning in opened.warnings {
-                report.warn(&listed.name, warning, None)?;
+                findings.warn(&listed.name, warning, None)?;
             }
             match thorough {
-                Some(model) => compare(&listed.name, &opened.device, model, report),
+                Some(model) => compare(&listed.name, &opened.device, model, findings),
                 None => Ok(()),
             }
         }
         Err(problem) if listed.name == "cpu" => {
             let failure = Failure::new(Exit::Device, problem.to_string());
-            report.fail(&listed.name, &failure.into())
+            findings.fail(&listed.name, &failure.into())
         }
         Err(problem) => {
             let hint = match failure::hint(&problem) {
                 Some(hint) => format!("`auto` passes over it; {hint}"),
                 None => "`auto` passes over it".to_owned(),
             };
-            report.warn(&listed.name, problem.to_string(), Some(&hint))
+            findings.warn(&listed.name, problem.to_string(), Some(&hint))
         }
     }
 }
@@ -126,7 +126,7 @@ fn compare(
     name: &str,
     device: &Device,
     model: &LlamaConfig,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     for (dtype, called) in [
         (FloatDType::F32, "float32"),
@@ -134,19 +134,19 @@ fn compare(
         (FloatDType::F16, "float16"),
     ] {
         if !device.supports_dtype(dtype) {
-            report.pass(name, format!("has no {called}"))?;
+            findings.pass(name, format!("has no {called}"))?;
             continue;
         }
         let operator = attempt(|| check_device(device, dtype))
             .map(|difference| format!("the operator in {called} is off by {difference:.1e}"));
-        judge(name, operator, report)?;
+        judge(name, operator, findings)?;
         match attempt(|| check_operations(device, dtype)) {
             Ok(deviations) => {
                 for deviation in deviations {
-                    judge(name, describe(&deviation, called), report)?;
+                    judge(name, describe(&deviation, called), findings)?;
                 }
             }
-            Err(problem) => judge(name, Err(problem), report)?,
+            Err(problem) => judge(name, Err(problem), findings)?,
         }
         let linears = model.linears().map(|linear| [linear.d_in, linear.d_out]);
         let mut widths = linears.to_vec();
@@ -162,7 +162,7 @@ fn compare(
                 Ok(()) => Ok(told),
                 Err(problem) => Err(format!("{told}: {problem}")),
             };
-            judge(name, product, report)?;
+            judge(name, product, findings)?;
         }
     }
     Ok(())
@@ -172,11 +172,11 @@ fn compare(
 fn judge(
     name: &str,
     compared: Result<String, String>,
-    report: &mut Report<'_>,
+    findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     match compared {
-        Ok(told) => report.pass(name, told),
-        Err(problem) => report.warn(name, problem, Some(WRONG)),
+        Ok(told) => findings.pass(name, told),
+        Err(problem) => findings.warn(name, problem, Some(WRONG)),
     }
 }
 
@@ -199,22 +199,22 @@ fn attempt<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T,
 }
 
 /// Checks that the working directory can be written, and its free space.
-fn disk(report: &mut Report<'_>) -> anyhow::Result<()> {
+fn disk(findings: &mut Findings<'_>) -> anyhow::Result<()> {
     let here = Path::new(".");
     if let Err(error) = run_directory::writable(here) {
         let message = format!("cannot write to the working directory: {error}");
         let hint = "set `output_dir` to a writable directory";
-        return report.warn("disk", message, Some(hint));
+        return findings.warn("disk", message, Some(hint));
     }
     #[cfg(unix)]
     if let Ok(space) = rustix::fs::statvfs(here) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let found = format!("{} free in the working directory", size(free));
         if free >= LITTLE_SPACE {
-            return report.pass("disk", found);
+            return findings.pass("disk", found);
         }
         let hint = "a run needs space for its adapters: free some";
-        return report.warn("disk", found, Some(hint));
+        return findings.warn("disk", found, Some(hint));
     }
-    report.pass("disk", "the working directory can be written".to_owned())
+    findings.pass("disk", "the working directory can be written".to_owned())
 }

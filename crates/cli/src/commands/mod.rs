@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod doctor;
 mod eval;
+mod findings;
 mod generate;
 mod init;
 mod merge;
@@ -57,6 +58,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Verify(arguments) => verify::run(&arguments, printer),
         Command::Eval(arguments) => eval::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
+        Command::Report(arguments) => report::run(&arguments, printer),
         Command::Simulate(arguments) => simulate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),
         Command::Doctor(arguments) => doctor::run(&arguments, printer),

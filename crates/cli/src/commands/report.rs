@@ -1,129 +1,102 @@
-//! PASS, WARN and FAIL: the findings of `check` and `doctor`.
+//! `report RUN`: writes the page of a run, and its numbers for other tools.
 
-use loraloom_data::Warning;
-use serde::Serialize;
-
-use crate::{
-    exit::Exit,
-    failure,
-    printer::{Printer, Status},
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
-/// Findings, printed one by one or as one JSON object at the end.
-#[derive(Debug)]
-pub(super) struct Report<'a> {
-    pub(super) printer: &'a Printer,
-    json: bool,
-    findings: Vec<Finding>,
-    exit: Exit,
-    /// False once the reader has closed the pipe; checks continue for the exit code.
-    is_read: bool,
+use loraloom_report::RunHistory;
+use loraloom_server::{Client, queue};
+use loraloom_trainer::{EVENTS_FILE, quoted};
+
+use crate::{arguments::ReportArguments, exit::Exit, failure, printer::Printer};
+
+/// The page in a run directory.
+const PAGE: &str = "report.html";
+/// Interval at which a watched run is read.
+const EVERY: Duration = Duration::from_secs(10);
+
+pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Result<Exit> {
+    let directory = &arguments.directory;
+    let events = directory.join(EVENTS_FILE);
+    let length = || fs::metadata(&events).map_or(0, |file| file.len());
+    let others = arguments.csv.is_some() || arguments.tensorboard.is_some() || arguments.json;
+    let beside = (!others).then(|| directory.join(PAGE));
+    let page = arguments.page.clone().or(beside);
+    loop {
+        let before = length();
+        let history = printer.while_busy("reading events", || read(directory))?;
+        write(&history, page.as_ref(), arguments, printer)?;
+        if !arguments.watch || history.has_ended() {
+            return Ok(Exit::Success);
+        }
+        while length() == before {
+            thread::sleep(EVERY);
+        }
+    }
 }
 
-#[derive(Debug, Serialize)]
-struct Finding {
-    name: String,
-    status: Status,
-    message: String,
-    hint: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Written<'a> {
-    ok: bool,
-    checks: &'a [Finding],
-}
-
-impl<'a> Report<'a> {
-    pub(super) fn new(printer: &'a Printer, json: bool) -> Self {
-        Self {
-            printer,
-            json,
-            findings: Vec::new(),
-            exit: Exit::Success,
-            is_read: true,
-        }
+fn write(
+    history: &RunHistory,
+    page: Option<&PathBuf>,
+    arguments: &ReportArguments,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    if arguments.json {
+        printer.data(&history.json()?)?;
     }
-
-    /// Reports that `name` passed.
-    pub(super) fn pass(&mut self, name: &str, message: String) -> anyhow::Result<()> {
-        self.add(Status::Pass, name, message, None)
-    }
-
-    /// Reports a warning about `name`.
-    pub(super) fn warn(
-        &mut self,
-        name: &str,
-        message: String,
-        hint: Option<&str>,
-    ) -> anyhow::Result<()> {
-        self.add(Status::Warn, name, message, hint.map(str::to_owned))
-    }
-
-    /// Reports the warnings that training also gives.
-    pub(super) fn odd(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
-        for warning in warnings {
-            self.warn(&warning.about, warning.message.clone(), warning.hint)?;
-        }
-        Ok(())
-    }
-
-    /// Reports that `name` failed. The first failure decides the exit code.
-    pub(super) fn fail(&mut self, name: &str, error: &anyhow::Error) -> anyhow::Result<()> {
-        if self.exit == Exit::Success {
-            self.exit = failure::exit(error);
-        }
-        let message = failure::message(error.as_ref());
-        self.add(Status::Fail, name, message, failure::hint(error))
-    }
-
-    /// Reports the finding of a check, or its failure; returns what it found.
-    pub(super) fn checked<T>(
-        &mut self,
-        name: &str,
-        checked: anyhow::Result<(String, T)>,
-    ) -> anyhow::Result<Option<T>> {
-        match checked {
-            Ok((message, found)) => self.pass(name, message).map(|()| Some(found)),
-            Err(error) => self.fail(name, &error).map(|()| None),
-        }
-    }
-
-    /// True if nothing has failed.
-    pub(super) fn passes(&self) -> bool {
-        self.exit == Exit::Success
-    }
-
-    /// Prints the rest and returns the exit code.
-    pub(super) fn finish(self) -> anyhow::Result<Exit> {
-        if self.json {
-            let written = self.printer.json(&Written {
-                ok: self.passes(),
-                checks: &self.findings,
+    if let Some(path) = &arguments.csv {
+        if path == Path::new("-") {
+            let mut table = Vec::new();
+            history.write_csv(&mut table)?;
+            printer.data(&String::from_utf8_lossy(&table))?;
+        } else {
+            let written = File::create(path).and_then(|file| {
+                let mut file = BufWriter::new(file);
+                history.write_csv(&mut file)?;
+                file.flush()
             });
-            failure::unless_unread(written)?;
+            failure::written(path, written)?;
+            printer.note(&format!("table   {}", path.display()));
         }
-        Ok(self.exit)
     }
+    if let Some(path) = &arguments.tensorboard {
+        history.write_tensorboard(path)?;
+        printer.note(&format!(
+            "events  {}; tensorboard --logdir {}",
+            path.display(),
+            quoted(path)
+        ));
+    }
+    if let Some(path) = page {
+        failure::written(path, fs::write(path, history.page()?))?;
+        printer.note(&format!("report  {}", path.display()));
+    }
+    Ok(())
+}
 
-    fn add(
-        &mut self,
-        status: Status,
-        name: &str,
-        message: String,
-        hint: Option<String>,
-    ) -> anyhow::Result<()> {
-        if !self.json && self.is_read {
-            let line = format!("{name}: {message}");
-            let written = self.printer.status(status, &line, hint.as_deref());
-            self.is_read = failure::unless_unread(written.map_err(Into::into))?;
-        }
-        self.findings.push(Finding {
-            name: name.to_owned(),
-            status,
-            message,
-            hint,
-        });
-        Ok(())
+/// Writes the page of a run that has just ended into its directory. A run does not fail for it.
+pub(super) fn write_beside(directory: &Path, printer: &Printer) {
+    let path = directory.join(PAGE);
+    let written = RunHistory::read(directory).map_err(anyhow::Error::from);
+    let written = written.and_then(|history| Ok(fs::write(&path, history.page()?)?));
+    match written {
+        Ok(()) => printer.note(&format!("report  {}", path.display())),
+        Err(error) => printer.warning(&format!(
+            "`{}` could not be written: {}",
+            path.display(),
+            failure::message(error.as_ref())
+        )),
     }
+}
+
+fn read(directory: &Path) -> anyhow::Result<RunHistory> {
+    let mut history = RunHistory::read(directory)?;
+    if directory.join(queue::FILE_NAME).exists() {
+        history.add_tasks(&Client::open(directory)?.configuration()?);
+    }
+    Ok(history)
 }

@@ -7,7 +7,7 @@ use loraloom_trainer::{
     CONFIG_FILE, Event, Run, RunReport, SavedRun, Signals, TrainerError, quoted,
 };
 
-use super::{config, stages};
+use super::{config, report, stages};
 use crate::{
     arguments::TrainArguments,
     device,
@@ -90,19 +90,20 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     let mut progress = Progress::new(printer, &run.steps());
     let directory = quoted(&output_dir);
     let way_back = format!("loraloom train --resume {directory}");
-    let report = run.train(signals, &mut |event| {
+    let trained = run.train(signals, &mut |event| {
         if matches!(event, Event::RunCheckpoint { .. } | Event::Resume { .. }) {
             printer.set_way_back(way_back.clone());
         }
         progress.show(event);
     });
     let told = progress.finish();
-    let report = report?;
+    let trained = trained?;
+    report::write_beside(&output_dir, printer);
 
-    print(&report, &arguments, arguments.samples.is_none(), printer)?;
-    failure::report_adapters(printer, &report, &told);
-    let mut adapters = report.adapters.iter();
-    if report.interrupted {
+    print(&trained, &arguments, arguments.samples.is_none(), printer)?;
+    failure::report_adapters(printer, &trained, &told);
+    let mut adapters = trained.adapters.iter();
+    if trained.interrupted {
         printer.hint_way_back();
     } else if !arguments.json && adapters.any(|adapter| adapter.directory.is_some()) {
         printer.note("");
@@ -113,7 +114,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         }
         printer.note(&format!("try: loraloom generate {options} PROMPT"));
     }
-    Ok(failure::exit_of_run(&report))
+    Ok(failure::exit_of_run(&trained))
 }
 
 /// The named configuration, or the one in a named run directory.

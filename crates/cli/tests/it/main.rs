@@ -25,6 +25,8 @@ mod mlora;
 mod namespaces;
 mod plan;
 mod preview;
+#[cfg(unix)]
+mod report;
 mod resume;
 mod scheduling;
 #[cfg(unix)]

@@ -103,6 +103,7 @@ impl Conductor<'_> {
             groups: vec![GroupOutcome::default(); groups],
             at: Instant::now(),
             busy: vec![Some(0.0); stages],
+            passes: Vec::new(),
             transfers: None,
             host_peak_bytes: None,
         };
@@ -135,6 +136,14 @@ impl Conductor<'_> {
             }
         }
         outcome.at = last.unwrap_or(outcome.at);
+        let measured = times.iter().flatten().all(Option::is_some);
+        if stages > 1 && measured {
+            let all = times.iter().enumerate().flat_map(|(group, stages)| {
+                let stages = stages.iter().flatten().enumerate();
+                stages.flat_map(move |(stage, times)| times.passes(stage, group))
+            });
+            outcome.passes = all.collect();
+        }
         let mut transfers = Some(TransferTimes::default());
         for group in &times {
             for (sum, times) in outcome.busy.iter_mut().zip(group) {

@@ -26,7 +26,9 @@ pub use mailbox::{RemoteInbox, Tag};
 pub use run::{
     GroupOutcome, GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, run,
 };
-pub use times::{MicrobatchTimes, PassTimes, PendingTimes, StageClock, StageTimes, TransferTimes};
+pub use times::{
+    MicrobatchTimes, PassTimes, PendingTimes, StageClock, StagePass, StageTimes, TransferTimes,
+};
 
 pub(crate) use mailbox::Transfer;
 #[cfg(feature = "remote")]

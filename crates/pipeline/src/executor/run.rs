@@ -12,7 +12,7 @@ use super::{
     conductor::{Conductor, Notice},
     mailbox::{Outbox, boxes},
     stage_loop::{GroupState, StageLoop, Work},
-    times::{Stopwatch, TransferTimes},
+    times::{StagePass, Stopwatch, TransferTimes},
 };
 use crate::{
     Microbatch, PipelineError, TrainStage,
@@ -59,6 +59,9 @@ pub struct IterationOutcome {
     pub at: Instant,
     /// Seconds that each stage worked on the iteration; `None` where calls return before the work is done.
     pub busy: Vec<Option<f64>>,
+    /// When each stage worked on each pass; none of one stage alone, or where a stage does not know when its
+    /// passes end.
+    pub passes: Vec<StagePass>,
     /// Transfers between stages in different processes; `None` where there are none, or a stage does
     /// not know when its passes end.
     pub transfers: Option<TransferTimes>,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use burn::tensor::Tensor;
+use serde::Serialize;
 
 use crate::MicrobatchId;
 
@@ -27,6 +28,23 @@ pub struct MicrobatchTimes {
     pub forward: PassTimes,
     /// Backward.
     pub backward: PassTimes,
+}
+
+/// When a stage worked on a pass, in seconds of the controller's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StagePass {
+    /// The stage.
+    pub stage: usize,
+    /// The group.
+    pub group: usize,
+    /// The micro-batch of the group.
+    pub microbatch: usize,
+    /// Whether it is the backward pass.
+    pub backward: bool,
+    /// When the tensor that it needs was there and the stage had finished all work before it.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
 }
 
 /// Times that a stage measured of a group's iteration.
@@ -96,6 +114,21 @@ const TIME: usize = 2;
 const MICROBATCH: usize = 6 * TIME;
 
 impl StageTimes {
+    /// The passes of a group's iteration at a stage.
+    pub(super) fn passes(&self, stage: usize, group: usize) -> impl Iterator<Item = StagePass> {
+        let microbatches = self.microbatches.iter().enumerate();
+        microbatches.flat_map(move |(microbatch, times)| {
+            [(false, times.forward), (true, times.backward)].map(|(backward, times)| StagePass {
+                stage,
+                group,
+                microbatch,
+                backward,
+                start: times.arrived.unwrap_or(times.free).max(times.free),
+                end: times.done,
+            })
+        })
+    }
+
     /// Length of [`to_values`](Self::to_values).
     #[cfg(any(feature = "remote", test))]
     pub(crate) fn length(microbatches: usize) -> usize {

@@ -18,7 +18,7 @@ use super::{
     tidy::tidy,
 };
 use crate::{
-    AdapterReport, Best, Outcome, RunReport, SweepReport, TrainerError,
+    AdapterReport, Best, Outcome, RunReport, TrainerError,
     error::{Result, on},
     run_directory::{self, CHECKPOINTS, Claim},
 };
@@ -156,7 +156,7 @@ impl SavedRun {
         };
         let adapters: Vec<_> = config.adapters.iter().map(report).collect::<Option<_>>()?;
         Some(RunReport {
-            sweeps: SweepReport::of_run(config, &adapters),
+            sweeps: RunReport::rank(config, &adapters),
             adapters,
             interrupted: false,
             seconds: self.record.seconds,

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use loraloom_pipeline::executor::StagePass;
 use serde::Serialize;
 
 /// Version of the lines in `events.jsonl`.
@@ -150,6 +151,14 @@ pub enum Event {
         /// Adapters whose step is spread over several iterations, so that their neighbours need not
         /// wait for all of it: which part of it this was, counted from 1, and of how many.
         parts: BTreeMap<String, [usize; 2]>,
+    },
+    /// When the stages worked on an iteration: of a few that follow each other, some time after the groups
+    /// have changed. Only of several stages that all know when their passes end.
+    Passes {
+        /// Iteration of the run.
+        iteration: u64,
+        /// The passes, in seconds of a clock of the run.
+        passes: Vec<StagePass>,
     },
     /// Adapters train in other groups than before.
     Regroup {

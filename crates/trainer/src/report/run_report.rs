@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 
+use loraloom_config::RunConfig;
+use loraloom_report::{SweepEntry, SweepReport};
 use serde::{Deserialize, Serialize};
-
-use super::SweepReport;
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -17,6 +17,28 @@ pub struct RunReport {
     pub tokens: u64,
     /// Its sweeps, with their adapters from the best to the worst.
     pub sweeps: Vec<SweepReport>,
+}
+
+impl RunReport {
+    /// The sweeps of a configuration, as its run left them.
+    pub(crate) fn rank(config: &RunConfig, adapters: &[AdapterReport]) -> Vec<SweepReport> {
+        let sweeps = config.sweep.iter().map(|sweep| {
+            let entries = sweep.adapters.iter().filter_map(|name| {
+                let report = adapters.iter().find(|report| report.name == *name)?;
+                Some(SweepEntry {
+                    name: name.clone(),
+                    eval_loss: report.best.map(|best| best.loss),
+                    train_loss: report.last_loss,
+                    steps: report.steps as u64,
+                    state: report.state().to_owned(),
+                })
+            });
+            let stopping = sweep.early_stopping.as_ref();
+            let metric = stopping.map(|stopping| stopping.metric);
+            SweepReport::rank(&sweep.name, metric, &entries.collect::<Vec<_>>())
+        });
+        sweeps.collect()
+    }
 }
 
 /// What one adapter came to.

@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Range,
     time::Instant,
 };
 
@@ -36,6 +37,42 @@ pub(super) struct Iterations {
     pub(super) measured: Vec<MeasuredIteration>,
     /// Bytes that the scheduler expects the running tasks to take at the most.
     pub(super) bytes_predicted: Option<u64>,
+    /// Which iterations' passes are written.
+    timed: TimedIterations,
+}
+
+/// Which iterations' passes are events: three in a row of the same groups, and no others for long.
+#[derive(Debug, Default)]
+struct TimedIterations {
+    groups: Vec<Vec<String>>,
+    /// Iterations of these groups so far.
+    count: usize,
+    /// Of groups that are older, there are none before this iteration.
+    not_before: u64,
+}
+
+impl TimedIterations {
+    /// The iterations of a set of groups, without the first, which may also compile kernels.
+    const SHOWN: Range<usize> = 1..4;
+    /// Iterations between the last of one set and the first of another.
+    const APART: u64 = 200;
+
+    /// Whether those of an iteration of these groups are.
+    fn include(&mut self, iteration: u64, groups: &[Vec<String>]) -> bool {
+        if self.groups != groups {
+            self.groups = groups.to_vec();
+            self.count = 0;
+        }
+        if self.count == Self::SHOWN.start && iteration < self.not_before {
+            return false;
+        }
+        let shown = Self::SHOWN.contains(&self.count);
+        self.count += 1;
+        if shown {
+            self.not_before = iteration + Self::APART;
+        }
+        shown
+    }
 }
 
 /// A device of this process.
@@ -89,6 +126,7 @@ impl Iterations {
             arrived: None,
             measured: Vec::new(),
             bytes_predicted: None,
+            timed: TimedIterations::default(),
         }
     }
 
@@ -171,6 +209,7 @@ impl Iterations {
             }
         }
         self.measured.push(measured);
+        let timed = !outcome.passes.is_empty() && self.timed.include(iteration, &names);
         let reserved: Option<u64> = self.memory.iter().map(MemoryGauge::reserved_bytes).sum();
         log.emit(Event::Iteration {
             iteration,
@@ -185,6 +224,10 @@ impl Iterations {
             groups: names,
             parts,
         });
+        if timed {
+            let passes = outcome.passes.clone();
+            log.emit(Event::Passes { iteration, passes });
+        }
     }
 
     /// Books a task's step, or a part of it. A task that failed a step earlier is as good as gone: this
@@ -248,7 +291,7 @@ mod tests {
     use burn::tensor::Device;
     use loraloom_scheduler::Measurement;
 
-    use super::{Watched, bubble_ratio};
+    use super::{TimedIterations, Watched, bubble_ratio};
     use crate::DeviceRoom;
 
     #[test]
@@ -281,6 +324,27 @@ mod tests {
             "{said}"
         );
         assert_eq!(told(Some(6 << 30)), None, "once");
+    }
+
+    #[test]
+    fn passes_are_written_of_three_iterations_in_a_row_and_rarely() {
+        let mut timed = TimedIterations::default();
+        let one = [vec!["a".to_owned()]];
+        let other = [vec!["a".to_owned(), "b".to_owned()]];
+        let mut shown = Vec::new();
+        for iteration in 1..=1000 {
+            let groups = match iteration {
+                1..10 => &one,
+                10..400 => &other,
+                // Groups that change all the time have no two iterations in a row.
+                _ if iteration % 2 == 0 => &one,
+                _ => &other,
+            };
+            if timed.include(iteration, groups) {
+                shown.push(iteration);
+            }
+        }
+        assert_eq!(shown, [2, 3, 4, 204, 205, 206]);
     }
 
     #[test]

@@ -14,8 +14,7 @@ use super::{
     iterations::Iterations,
 };
 use crate::{
-    AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, SweepReport, TaskSource,
-    TrainerError,
+    AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, TaskSource, TrainerError,
     error::Result,
     events::EventLog,
     generate::{Answers, Asked},
@@ -341,7 +340,7 @@ impl<'a> Session<'a> {
             memory_unfitted_error_percent: forecasts.unfitted_percentage_error(),
         });
         Ok(RunReport {
-            sweeps: SweepReport::of_run(self.config, &adapters),
+            sweeps: RunReport::rank(self.config, &adapters),
             adapters,
             interrupted,
             seconds,

@@ -1,7 +1,5 @@
-use loraloom_config::{RunConfig, StoppingMetric};
+use loraloom_config::StoppingMetric;
 use serde::Serialize;
-
-use super::AdapterReport;
 
 /// A sweep's adapters, the best first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -81,26 +79,6 @@ impl SweepReport {
             metric,
             standings: standings.collect(),
         }
-    }
-
-    /// The sweeps of a configuration, as its run left them.
-    pub(crate) fn of_run(config: &RunConfig, adapters: &[AdapterReport]) -> Vec<Self> {
-        let sweeps = config.sweep.iter().map(|sweep| {
-            let entries = sweep.adapters.iter().filter_map(|name| {
-                let report = adapters.iter().find(|report| report.name == *name)?;
-                Some(SweepEntry {
-                    name: name.clone(),
-                    eval_loss: report.best.map(|best| best.loss),
-                    train_loss: report.last_loss,
-                    steps: report.steps as u64,
-                    state: report.state().to_owned(),
-                })
-            });
-            let stopping = sweep.early_stopping.as_ref();
-            let metric = stopping.map(|stopping| stopping.metric);
-            Self::rank(&sweep.name, metric, &entries.collect::<Vec<_>>())
-        });
-        sweeps.collect()
     }
 }
 

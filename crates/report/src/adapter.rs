@@ -1,0 +1,174 @@
+use crate::{history::drop_last, leaderboard::SweepEntry};
+
+/// An optimizer step that counts.
+#[derive(Debug, Clone)]
+pub(crate) struct StepRow {
+    /// Iteration of the run that it was taken in.
+    pub(crate) iteration: u64,
+    /// From 1.
+    pub(crate) step: u64,
+    pub(crate) loss: f64,
+    pub(crate) grad_norm: f64,
+    pub(crate) learning_rate: f64,
+    /// Of this step.
+    pub(crate) tokens: u64,
+    pub(crate) target_tokens: u64,
+    /// Seconds that the run had trained when its results were there.
+    pub(crate) seconds: f64,
+    /// Further metrics, by their index among those of the run.
+    pub(crate) metrics: Vec<f64>,
+}
+
+/// An evaluation that counts.
+#[derive(Debug, Clone)]
+pub(crate) struct EvalRow {
+    /// The last iteration before it.
+    pub(crate) iteration: u64,
+    pub(crate) step: u64,
+    pub(crate) loss: f64,
+    pub(crate) seconds: f64,
+}
+
+/// How an adapter stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    #[default]
+    Waiting,
+    Running,
+    Parked,
+    Done,
+    /// It came to its end before its last step.
+    Stopped,
+    Failed,
+    Cancelled,
+    /// The run was stopped before its last step.
+    Interrupted,
+}
+
+impl Standing {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Parked => "parked",
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    fn has_ended(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Running | Self::Parked)
+    }
+}
+
+/// All that counts of an adapter.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AdapterHistory {
+    pub(crate) name: String,
+    pub(crate) total_steps: Option<u64>,
+    pub(crate) rows: Vec<StepRow>,
+    pub(crate) evals: Vec<EvalRow>,
+    /// When it trained, in seconds of training of the run.
+    pub(crate) spans: Vec<[f64; 2]>,
+    pub(crate) standing: Standing,
+    /// Why it came to its end.
+    pub(crate) reason: String,
+    /// The last iteration before that.
+    ended_at: u64,
+}
+
+impl AdapterHistory {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// It begins at a step, or goes on. Whatever it did after that step is done again.
+    pub(crate) fn admit(&mut self, step: u64, total_steps: Option<u64>, seconds: f64) {
+        drop_last(&mut self.rows, |row| row.step > step);
+        drop_last(&mut self.evals, |row| row.step > step);
+        self.total_steps = total_steps.or(self.total_steps);
+        self.leave(Standing::Running, seconds);
+        self.reason.clear();
+        self.spans.push([seconds, seconds]);
+    }
+
+    /// It no longer trains.
+    pub(crate) fn leave(&mut self, standing: Standing, seconds: f64) {
+        self.now(seconds);
+        self.standing = standing;
+    }
+
+    /// It came to its end after an iteration.
+    pub(crate) fn end(&mut self, standing: Standing, reason: String, iteration: u64, seconds: f64) {
+        self.leave(standing, seconds);
+        self.reason = reason;
+        self.ended_at = iteration;
+    }
+
+    /// Time has passed.
+    pub(crate) fn now(&mut self, seconds: f64) {
+        if self.standing == Standing::Running
+            && let Some(span) = self.spans.last_mut()
+        {
+            span[1] = seconds;
+        }
+    }
+
+    /// Forgets what came after an iteration.
+    pub(crate) fn rewind(&mut self, iteration: u64) {
+        drop_last(&mut self.rows, |row| row.iteration > iteration);
+        drop_last(&mut self.evals, |row| row.iteration > iteration);
+        if self.standing.has_ended() && self.ended_at > iteration {
+            self.standing = Standing::Waiting;
+            self.reason.clear();
+        }
+    }
+
+    /// The run was stopped or ended.
+    pub(crate) fn interrupt(&mut self, standing: Standing, seconds: f64) {
+        if !self.standing.has_ended() {
+            self.leave(standing, seconds);
+        }
+    }
+
+    /// Steps that count.
+    pub(crate) fn steps(&self) -> u64 {
+        self.rows.last().map_or(0, |row| row.step)
+    }
+
+    pub(crate) fn first_loss(&self) -> Option<f64> {
+        finite(self.rows.first().map(|row| row.loss))
+    }
+
+    pub(crate) fn last_loss(&self) -> Option<f64> {
+        finite(self.rows.last().map(|row| row.loss))
+    }
+
+    /// The lowest validation loss; of equal ones the first.
+    pub(crate) fn best(&self) -> Option<&EvalRow> {
+        let evals = self.evals.iter().filter(|row| row.loss.is_finite());
+        evals.min_by(|one, other| one.loss.total_cmp(&other.loss))
+    }
+
+    /// As a line of its sweep's leaderboard.
+    pub(crate) fn entry(&self) -> SweepEntry {
+        SweepEntry {
+            name: self.name.clone(),
+            eval_loss: self.best().map(|best| best.loss),
+            train_loss: self.last_loss(),
+            steps: self.steps(),
+            state: self.standing.word().to_owned(),
+        }
+    }
+}
+
+fn finite(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| value.is_finite())
+}

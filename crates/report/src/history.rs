@@ -1,0 +1,166 @@
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+};
+
+use serde::Serialize;
+
+use crate::{
+    ReportError,
+    adapter::AdapterHistory,
+    answers::{Answered, answers},
+    events::{Begin, End, Passes},
+    settings::Settings,
+};
+
+const EVENTS: &str = "events.jsonl";
+const CONFIG: &str = "config.resolved.yaml";
+
+/// What the directory of a run tells: everything that counts in the end, with what was done again left out.
+#[derive(Debug, Default)]
+pub struct RunHistory {
+    /// The directory's name.
+    pub(crate) name: String,
+    /// In the order of the configuration, then of their appearance.
+    pub(crate) adapters: Vec<AdapterHistory>,
+    pub(crate) indices: HashMap<String, usize>,
+    /// Names of metrics that steps have besides loss and gradient norm.
+    pub(crate) metrics: Vec<String>,
+    pub(crate) iterations: Vec<IterationRow>,
+    pub(crate) happenings: Vec<Happening>,
+    pub(crate) warnings: Vec<String>,
+    /// Seconds of training and the iteration of each checkpoint.
+    pub(crate) checkpoints: Vec<(f64, u64)>,
+    /// Passes of the last measured iterations.
+    pub(crate) passes: Vec<Passes>,
+    /// The first and the last beginning of the run, if it was resumed.
+    pub(crate) begun: Option<Begin>,
+    pub(crate) resumed: Option<Begin>,
+    pub(crate) resumes: usize,
+    pub(crate) end: Option<End>,
+    /// Lines of the log, and those that could not be read.
+    pub(crate) lines: usize,
+    pub(crate) unread: usize,
+    /// Answers of adapters before and after training, by name.
+    pub(crate) answers: BTreeMap<String, Vec<Answered>>,
+    /// Text of the configuration.
+    pub(crate) config: String,
+    pub(crate) settings: Settings,
+    /// Seconds of all iterations so far, those that were done again included.
+    pub(crate) clock: f64,
+    pub(crate) iteration: u64,
+    /// Seconds of training at each beginning of the run, and its time in seconds since 1970.
+    pub(crate) begins: Vec<(f64, f64)>,
+    /// Adapters whose last steps have no time yet.
+    pub(crate) untimed: Vec<usize>,
+}
+
+/// An iteration that counts.
+#[derive(Debug, Clone)]
+pub(crate) struct IterationRow {
+    pub(crate) iteration: u64,
+    /// Of this iteration.
+    pub(crate) tokens: u64,
+    /// Seconds of training until its end.
+    pub(crate) clock: f64,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) bubble_ratio: f64,
+    pub(crate) transfer_seconds: f64,
+    pub(crate) transfer_overlap: f64,
+    pub(crate) bytes_reserved: f64,
+    pub(crate) bytes_predicted: f64,
+}
+
+/// A decision of the scheduler, or something else that changed the course of the run.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Happening {
+    /// The event's name.
+    pub(crate) event: &'static str,
+    /// Seconds of training before it.
+    pub(crate) seconds: f64,
+    /// The last iteration before it.
+    pub(crate) iteration: u64,
+    /// Index of its adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) adapter: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<u64>,
+    /// Why, in the run's words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) reason: String,
+    /// Adapters of each group from here on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) groups: Vec<Vec<usize>>,
+}
+
+impl RunHistory {
+    /// Reads the directory of a run or a server, which may be at work meanwhile.
+    ///
+    /// # Errors
+    /// If it has no events, or they cannot be read. Whatever else is missing or damaged is left out.
+    pub fn read(directory: &Path) -> Result<Self, ReportError> {
+        let path = directory.join(EVENTS);
+        if !path.is_file() {
+            let path = directory.to_owned();
+            return Err(ReportError::NoEvents { path });
+        }
+        let read = |source| ReportError::Read {
+            path: path.clone(),
+            source,
+        };
+        let full = fs::canonicalize(directory);
+        let full = full.unwrap_or_else(|_| directory.to_owned());
+        let name = full.file_name().unwrap_or(full.as_os_str());
+        let mut history = Self {
+            name: name.to_string_lossy().into_owned(),
+            config: fs::read_to_string(directory.join(CONFIG)).unwrap_or_default(),
+            answers: answers(directory),
+            ..Self::default()
+        };
+        history.settings = Settings::of_yaml(&history.config);
+        let names: Vec<String> = history.settings.adapters().map(str::to_owned).collect();
+        for name in names {
+            history.adapter(&name);
+        }
+        let mut events = BufReader::new(fs::File::open(&path).map_err(read)?);
+        let mut line = Vec::new();
+        while events.read_until(b'\n', &mut line).map_err(read)? > 0 {
+            history.line(&line);
+            line.clear();
+        }
+        Ok(history)
+    }
+
+    /// Adds the tasks of a server, which its configuration does not name: adapters and sweeps as
+    /// configurations have them.
+    pub fn add_tasks(&mut self, config: &loraloom_config::RunConfig) {
+        self.settings.add(config);
+        for adapter in &config.adapters {
+            self.adapter(&adapter.name);
+        }
+    }
+
+    /// Whether the run has come to an end.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// The time at which the run had trained for so long, in seconds since 1970: pauses between iterations
+    /// are not in it.
+    pub(crate) fn wall_time(&self, seconds: f64) -> f64 {
+        let mut begins = self.begins.iter().rev();
+        let last = begins
+            .find(|(clock, _)| *clock < seconds)
+            .or(self.begins.first());
+        last.map_or(seconds, |(clock, time)| time + seconds - clock)
+    }
+}
+
+/// Drops the last elements for as long as they are of a kind.
+pub(crate) fn drop_last<T>(rows: &mut Vec<T>, is_of_it: impl Fn(&T) -> bool) {
+    while rows.last().is_some_and(&is_of_it) {
+        rows.pop();
+    }
+}

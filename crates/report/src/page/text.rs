@@ -1,0 +1,65 @@
+//! Texts of a run, as far as a page has room for them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::answers::Answered;
+
+/// Bytes of all answers and their prompts.
+const ANSWERS: usize = 200_000;
+/// Bytes of the configuration.
+const CONFIG: usize = 200_000;
+
+/// The first elements of a list, and how many there are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Few<T> {
+    pub(crate) shown: Vec<T>,
+    pub(crate) all: usize,
+}
+
+impl<T: Clone> Few<T> {
+    /// The last `most` elements: what happened last says where a run stands.
+    pub(crate) fn last(all: &[T], most: usize) -> Self {
+        Self {
+            shown: all[all.len().saturating_sub(most)..].to_vec(),
+            all: all.len(),
+        }
+    }
+}
+
+/// The answers that there is room for, by adapter.
+pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Few<(&str, &Answered)> {
+    let mut room = ANSWERS;
+    let each = all.iter().flat_map(|(name, answers)| {
+        answers
+            .iter()
+            .map(move |answered| (name.as_str(), answered))
+    });
+    let shown = each.clone().take_while(|(_, answered)| {
+        let texts = [
+            &answered.prompt,
+            &answered.reference,
+            &answered.before,
+            &answered.after,
+        ];
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
+    });
+    Few {
+        shown: shown.collect(),
+        all: each.count(),
+    }
+}
+
+/// The lines of the configuration that there is room for.
+pub(crate) fn config(text: &str) -> (&str, bool) {
+    if text.len() <= CONFIG {
+        return (text, true);
+    }
+    let end = text.floor_char_boundary(CONFIG);
+    let end = text[..end].rfind('\n').unwrap_or(end);
+    (&text[..end], false)
+}
