@@ -1,4 +1,4 @@
-//! PASS, WARN and FAIL: what `check` and `doctor` find.
+//! PASS, WARN and FAIL: what `check`, `doctor` and `verify` find.
 
 use loraloom_data::Warning;
 use serde::Serialize;

@@ -12,6 +12,7 @@ use loraloom_model::{
     write_gguf_lora,
 };
 use loraloom_scheduler::size;
+use loraloom_trainer::quoted;
 
 use crate::{
     arguments::{ExportArguments, ExportFormat, MergeArguments},
@@ -58,12 +59,12 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
         let bytes = write_gguf_lora(&part.adapter, &config, &arguments.adapter, out)?;
         printer.note(&format!("wrote {shown}: {}", size(bytes)));
         printer.note("next:");
-        printer.note(&format!("  llama-cli --model BASE.gguf --lora {shown}"));
+        printer.note(&format!("  llama-cli --model BASE.gguf --lora {}", quoted(out)));
     } else {
         copy_adapter(&part.directory, out)?;
         printer.note(&format!("wrote {shown}"));
         printer.note("next:");
-        printer.note(&format!("  loraloom verify {shown}"));
+        printer.note(&format!("  loraloom verify {}", quoted(out)));
         printer.note(&format!(
             "  PeftModel.from_pretrained(base, \"{shown}\")  # in Python"
         ));
@@ -108,8 +109,9 @@ fn fold(
         printer.note(&format!("  {name}  {}", size(*bytes)));
     }
     printer.note("next:");
-    printer.note(&format!("  loraloom verify {shown}"));
-    printer.note(&format!("  loraloom generate --model {shown} PROMPT"));
+    let quoted = quoted(out);
+    printer.note(&format!("  loraloom verify {quoted}"));
+    printer.note(&format!("  loraloom generate --model {quoted} PROMPT"));
     Ok(())
 }
 

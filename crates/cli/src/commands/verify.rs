@@ -2,29 +2,29 @@
 
 use loraloom_trainer::{Verdict, verify};
 
-use super::report::Report;
+use super::findings::Findings;
 use crate::{arguments::VerifyArguments, exit::Exit, failure::Failure, printer::Printer};
 
 pub(super) fn run(arguments: &VerifyArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let work = || verify(&arguments.path, arguments.model.as_deref());
     let proofs = printer.while_busy("verifying", work)?;
-    let mut report = Report::new(printer, arguments.json);
+    let mut findings = Findings::new(printer, arguments.json);
     for proof in proofs {
         let (name, message) = (proof.name, proof.message);
         match proof.verdict {
-            Verdict::Holds => report.pass(name, message)?,
+            Verdict::Holds => findings.pass(name, message)?,
             Verdict::Unchecked => {
                 let message = format!("not checked: {message}");
-                report.warn(name, message, proof.hint.as_deref())?;
+                findings.warn(name, message, proof.hint.as_deref())?;
             }
             Verdict::Fails => {
                 let mut failure = Failure::new(Exit::Data, message);
                 if let Some(hint) = proof.hint {
                     failure = failure.hint(hint);
                 }
-                report.fail(name, &failure.into())?;
+                findings.fail(name, &failure.into())?;
             }
         }
     }
-    report.finish()
+    findings.finish()
 }
