@@ -72,8 +72,12 @@ pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
         })
         .unwrap_or(Ok(here))?;
     let probe = existing.join(format!(".loraloom-{}", std::process::id()));
-    fs::File::create_new(&probe)?;
-    fs::remove_file(probe)
+    // A process with the same id, that was killed or is on another machine, may have left it or take it away.
+    fs::File::create(&probe)?;
+    match fs::remove_file(probe) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Refuses a directory that already holds a run or a server.

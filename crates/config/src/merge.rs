@@ -3,7 +3,7 @@
 use crate::tree::{Node, Value};
 
 /// Keys that `null` in an adapter unsets. For other keys, `null` means that the key is absent.
-const NULLABLE: [&str; 2] = ["max_steps", "patience"];
+pub(crate) const NULLABLE: [&str; 2] = ["max_steps", "patience"];
 
 /// The tree with `defaults` and the run's `seed` merged into each adapter.
 pub(crate) fn merged(tree: &Node) -> Node {
@@ -31,7 +31,7 @@ pub(crate) fn merged(tree: &Node) -> Node {
     merged
 }
 
-fn is_null(node: &Node) -> bool {
+pub(crate) fn is_null(node: &Node) -> bool {
     matches!(node.value, Value::Null)
 }
 

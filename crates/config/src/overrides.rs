@@ -6,6 +6,7 @@
 
 use crate::{
     ConfigError,
+    merge::{NULLABLE, is_null},
     place::{Location, Source},
     tree::{Key, Node, Value, read_fragment},
 };
@@ -80,15 +81,18 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
             ("defaults", Some(defaults)) => leaves(defaults, Location::Set(index)),
             // It chooses validation rows as well.
             ("seed", _) if !tree.get("datasets").is_some_and(holds_rows_out) => {
+                if defaults.is_some_and(|defaults| has(defaults, "seed")) {
+                    return problem(
+                        "it does nothing, since `defaults` has its own `seed`: set `defaults.seed`"
+                            .to_owned(),
+                    );
+                }
                 vec!["seed".to_owned()]
             }
             _ => continue,
         };
         for field in fields {
-            if adapters
-                .iter()
-                .all(|adapter| adapter.find(&field).is_some())
-            {
+            if adapters.iter().all(|adapter| has(adapter, &field)) {
                 return problem(format!(
                     "it does nothing, since every adapter has its own `{field}`: set \
                      `adapters.NAME.{field}`"
@@ -97,6 +101,13 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
         }
     }
     Ok(())
+}
+
+/// True if the key at a dotted path has a value that a default does not replace.
+fn has(node: &Node, path: &str) -> bool {
+    let key = path.rsplit('.').next().unwrap_or_default();
+    let found = node.find(path);
+    found.is_some_and(|found| !is_null(found) || NULLABLE.contains(&key))
 }
 
 /// Keys that mean something to adapters only.

@@ -48,6 +48,8 @@ pub(crate) fn row_environment() -> Environment<'static> {
         minijinja::escape_formatter(output, state, value)
     });
     environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    // The engine then says which value is undefined.
+    environment.set_debug(true);
     environment
 }
 

@@ -212,7 +212,8 @@ impl Client {
             gradient_checkpointing: self.config.gradient_checkpointing,
             ..config.clone()
         };
-        let (inspected, warnings) = inspect(&as_served)?;
+        let element_bytes = rooms.first().map(|room| room.element_bytes);
+        let (inspected, warnings) = inspect(&as_served, element_bytes)?;
         let several = config.adapters.len() > 1;
         let mut submissions = Vec::with_capacity(inspected.len());
         let config = config.written()?;

@@ -323,7 +323,7 @@ mod tests {
         ));
         let error = refused(|workload| workload.load = Some(0.0), &trace);
         assert!(matches!(error, SimulationError::OutOfRange { .. }));
-        let error = refused(|workload| workload.devices = 100_000, &trace);
+        let error = refused(|workload| workload.devices = 1025, &trace);
         assert!(matches!(error, SimulationError::OutOfRange { .. }));
         let error = refused(|workload| workload.load = Some(1e-12), &trace);
         assert!(matches!(error, SimulationError::TooLong { .. }));

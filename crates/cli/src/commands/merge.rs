@@ -59,7 +59,10 @@ pub(super) fn export(arguments: &ExportArguments, printer: &Printer) -> anyhow::
         let bytes = write_gguf_lora(&part.adapter, &config, &arguments.adapter, out)?;
         printer.note(&format!("wrote {shown}: {}", size(bytes)));
         printer.note("next:");
-        printer.note(&format!("  llama-cli --model BASE.gguf --lora {}", quoted(out)));
+        printer.note(&format!(
+            "  llama-cli --model BASE.gguf --lora {}",
+            quoted(out)
+        ));
     } else {
         copy_adapter(&part.directory, out)?;
         printer.note(&format!("wrote {shown}"));

@@ -439,7 +439,18 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
     assert!(load(&resolved, &["seed=9"]).is_err());
     let held_out = resolved.replace("validation: 0.0", "validation: 0.5");
     assert!(load(&held_out, &["seed=9"]).is_ok(), "of which rows");
+    let in_a_file = resolved.replace("validation: 0.0", "validation: held.jsonl");
+    assert!(load(&in_a_file, &["seed=9"]).is_err());
     assert!(load(text, &["seed=9"]).is_ok());
+    let error = load(&format!("{text}defaults: {{seed: 3}}\n"), &["seed=9"]).unwrap_err();
+    let problem = "it does nothing, since `defaults` has its own `seed`: set `defaults.seed`";
+    assert!(error.to_string().contains(problem), "{error}");
+    let unset = text.replace(
+        "learning_rate: 1e-3",
+        "learning_rate: null, max_steps: null",
+    );
+    assert!(load(&unset, &["defaults.train.learning_rate=1e-4"]).is_ok());
+    assert!(load(&unset, &["defaults.train.max_steps=9"]).is_err());
     let grid = "sweep: [{name: s, grid: {lora.r: [2, 4]}}]\n";
     let alone = "defaults.train.learning_rate=1e-4";
     assert!(

@@ -97,6 +97,20 @@ fn errors_name_file_line_and_column() {
         "a.json:2: invalid UTF-8 at byte 10 of the line"
     );
     assert!(error("a.csv", b"text\na\n\xff\n").starts_with("a.csv:3: invalid UTF-8 at byte 1"));
+    // The rows of the last lines are wrong.
+    for text in ["text,id\na,1\n,2\n", "text,id\n\na,1\n\n\n,2\n"] {
+        for text in [text.replace('\n', "\r\n"), text.to_owned()] {
+            let line = text.lines().count();
+            let found = load_with("a.csv", &text, |config| {
+                config.template = Some("{{ text if text else nothing }}".to_owned());
+            });
+            let found = message(&found.unwrap_err());
+            assert!(
+                found.starts_with(&format!("a.csv:{line}: ")),
+                "{text:?}: {found}"
+            );
+        }
+    }
     // The last line is wrong.
     for text in [
         "text,id\na,1\nb\n",

@@ -9,17 +9,21 @@ const UNITS: [(&str, f64); 4] = [
 /// Most decimals of a size; a GiB then shows single bytes.
 const MOST_DECIMALS: usize = 9;
 
-/// Bytes for people, in the largest unit that they fill, with three digits.
+/// Bytes for people, in the largest unit that they fill once rounded, with three digits, and four from 1000 on.
 pub fn size(bytes: u64) -> String {
-    let (unit, size) = unit(bytes);
-    let value = bytes as f64 / size;
-    let decimals = match value {
-        _ if size <= 1.0 => 0,
-        100.0.. => 0,
-        10.0.. => 1,
-        _ => 2,
-    };
-    format!("{value:.decimals$} {unit}")
+    for (unit, size) in UNITS {
+        let value = bytes as f64 / size;
+        let decimals = match value {
+            _ if size <= 1.0 => 0,
+            99.95.. => 0,
+            9.995.. => 1,
+            _ => 2,
+        };
+        if value >= 1.0 - 0.5 / 1024.0 {
+            return format!("{value:.decimals$} {unit}");
+        }
+    }
+    format!("{bytes} B")
 }
 
 /// Two sizes, with enough decimals to show that they differ.
@@ -111,11 +115,22 @@ mod tests {
 
     #[test]
     fn sizes_have_three_digits_or_as_many_as_tell_them_apart() {
-        let shown = [0, 1023, 1024, 12_345, 1 << 20, 3 << 29, 250 << 30].map(size);
-        let expected = [
-            "0 B", "1023 B", "1.00 KiB", "12.1 KiB", "1.00 MiB", "1.50 GiB", "250 GiB",
-        ];
-        assert_eq!(shown, expected);
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10_239, "10.0 KiB"),
+            (12_345, "12.1 KiB"),
+            (102_399, "100 KiB"),
+            (1_048_063, "1023 KiB"),
+            (1_048_064, "1.00 MiB"),
+            (1_048_575, "1.00 MiB"),
+            (1 << 20, "1.00 MiB"),
+            (3 << 29, "1.50 GiB"),
+            (250 << 30, "250 GiB"),
+        ] {
+            assert_eq!(size(bytes), shown, "{bytes}");
+        }
         assert_eq!(sizes(9 << 30, 1 << 20), ["9.00 GiB", "1.00 MiB"]);
         assert_eq!(
             sizes((8 << 30) + 1, 8 << 30),

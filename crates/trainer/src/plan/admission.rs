@@ -120,6 +120,7 @@ fn budgets(
             adapter_share,
             bytes_per_token,
             page_bytes,
+            element_bytes: gathered.dtype.size(),
         };
         budgets.push(room.memory()?);
     }

@@ -65,8 +65,8 @@ impl Session<'_> {
             return Ok(None);
         };
         let (pipeline, slots) = (&self.placed.pipeline, &[Some(place.slot)]);
-        // Whole batches, but where memory ran out.
-        let at_once = task.microbatch_rows(1);
+        // What fits in training fits here.
+        let at_once = task.microbatch_rows(self.config.pipeline.microbatches);
         let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
         let loss = scores[0].loss();
         // A loss that is not finite is never the best.

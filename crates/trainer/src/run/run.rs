@@ -246,7 +246,12 @@ impl Run {
     fn rooms(&self) -> Vec<DeviceRoom> {
         let config = &self.context.config;
         let limit = config.scheduler.memory_limit;
-        rooms(&self.pipeline, limit, config.gradient_checkpointing)
+        rooms(
+            &self.pipeline,
+            limit,
+            config.gradient_checkpointing,
+            self.context.element_bytes,
+        )
     }
 
     /// Has stages in this process's memory keep to its limit, if they have one; the limit.

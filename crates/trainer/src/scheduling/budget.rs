@@ -66,6 +66,7 @@ pub(crate) fn rooms(
     pipeline: &Pipeline,
     limit: MemoryLimit,
     gradient_checkpointing: bool,
+    element_bytes: usize,
 ) -> Vec<DeviceRoom> {
     devices(pipeline)
         .into_iter()
@@ -83,6 +84,7 @@ pub(crate) fn rooms(
                 adapter_share,
                 bytes_per_token,
                 page_bytes,
+                element_bytes,
             }
         })
         .collect()

@@ -17,6 +17,8 @@ pub struct DeviceRoom {
     pub bytes_per_token: f64,
     /// Pages in which memory is given out.
     pub page_bytes: u64,
+    /// Bytes of a number of the backbone and its activations.
+    pub element_bytes: usize,
 }
 
 impl DeviceRoom {

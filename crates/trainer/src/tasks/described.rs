@@ -121,3 +121,90 @@ impl Task {
         *lengths.select_nth_unstable(last).1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::Arc};
+
+    use loraloom_config::{LoadOptions, RunConfig};
+    use loraloom_data::{EncodeReport, Encoded, EncodedDataset, Sample};
+    use loraloom_model::{
+        LayerAdapter, LlamaConfig,
+        cost::{GRADIENT_BYTES, TRAINED_BYTES},
+    };
+    use loraloom_scheduler::TaskId;
+
+    use super::{RunShape, Task};
+    use crate::{adapter::fresh_bytes, tasks::TaskData};
+
+    /// Tokens of the rows.
+    const LENGTHS: [usize; 4] = [5, 9, 3, 3];
+
+    fn config(train: &str) -> RunConfig {
+        let text = format!(
+            "model: m\ndatasets: {{d: {{path: p}}}}\npipeline: {{microbatches: 2}}\n\
+             adapters: [{{name: a, lora: {{r: 2}}, train: {{batch_size: 2, max_seq_len: 64, {train}}}}}]"
+        );
+        let loaded = RunConfig::load_yaml(&text, Path::new("a.yaml"), &LoadOptions::default());
+        loaded.unwrap().config
+    }
+
+    fn task(config: &RunConfig) -> Task {
+        let sample = |&length: &usize| Sample {
+            ids: vec![1; length],
+            is_target: (0..length).map(|at| at > 0).collect(),
+        };
+        let train = EncodedDataset {
+            samples: LENGTHS.iter().map(sample).collect(),
+            report: EncodeReport {
+                rows: LENGTHS.len(),
+                kept: LENGTHS.len(),
+                tokens: LENGTHS.iter().sum(),
+                longest: 9,
+                ..EncodeReport::default()
+            },
+        };
+        let data = TaskData {
+            rows: Encoded {
+                train,
+                validation: None,
+                warnings: Vec::new(),
+            },
+            digest: String::new(),
+            warnings: Vec::new(),
+        };
+        Task::new(TaskId(0), config.adapters[0].clone(), Arc::new(data)).unwrap()
+    }
+
+    #[test]
+    fn a_task_asks_for_what_its_rows_take() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).unwrap();
+        for (train, longest_met) in [
+            ("num_epochs: 1", 8),
+            // One of the two shortest rows, if not both, may be all that it meets.
+            ("max_steps: 1", 2),
+            ("max_steps: 2", 8),
+        ] {
+            let config = config(train);
+            let run = RunShape::new(&model, &config, 4);
+            let mut task = task(&config);
+            let described = task.described(run);
+            assert_eq!(described.tokens_per_step, 10, "{train}");
+            assert_eq!(described.rows_per_step, 2, "{train}");
+            assert_eq!(described.passes_per_step, 2, "{train}");
+            let load = described.load;
+            assert_eq!((load.tokens, load.squared_tokens), (9, 81), "{train}");
+            let adapter_bytes = fresh_bytes(&config.adapters[0].lora, &model);
+            assert_eq!(load.adapter_bytes, adapter_bytes);
+            let gradients = adapter_bytes * GRADIENT_BYTES as u64 / TRAINED_BYTES as u64;
+            let activations = (longest_met * run.token_bytes) as u64;
+            assert!(activations > 0 && load.certain_bytes == activations.saturating_sub(gradients));
+            assert!(load.certain_bytes > 0 || longest_met < 8, "{train}");
+
+            // One that begins from an adapter of upper layers only.
+            task.initial = Some(vec![LayerAdapter::default(); model.num_hidden_layers]);
+            assert_eq!(task.described(run).load.certain_bytes, 0, "{train}");
+        }
+    }
+}

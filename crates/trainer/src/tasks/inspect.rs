@@ -20,12 +20,16 @@ pub struct Inspected {
 
 /// Reads the rows of a configuration's adapters, and the adapters that they begin from, as
 /// [`Run::prepare`] does, without weights and devices. Returns each adapter, in their order, and warnings.
+/// A number of the backbone has `element_bytes`; `None` plans it.
 ///
 /// # Errors
 /// As [`Run::prepare`].
 ///
 /// [`Run::prepare`]: crate::Run::prepare
-pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>)> {
+pub fn inspect(
+    config: &RunConfig,
+    element_bytes: Option<usize>,
+) -> Result<(Vec<Inspected>, Vec<String>)> {
     let model = LlamaConfig::from_directory(&config.model)?;
     let factory = TaskFactory {
         model: &model,
@@ -35,7 +39,7 @@ pub fn inspect(config: &RunConfig) -> Result<(Vec<Inspected>, Vec<String>)> {
     };
     let stored = Checkpoint::open(&config.model)?.dtype();
     let (dtype, _) = planned_dtype(config.dtype, &config.pipeline, stored);
-    let run = RunShape::new(&model, config, dtype.size());
+    let run = RunShape::new(&model, config, element_bytes.unwrap_or(dtype.size()));
     let prepared = factory.tasks(config, None)?;
     let inspected = prepared.tasks.iter().map(|task| Inspected {
         total_steps: task.total_steps,

@@ -108,7 +108,7 @@ impl Task {
     pub(crate) fn new(id: TaskId, config: AdapterConfig, data: Arc<TaskData>) -> Result<Self> {
         let rows = data.rows.train.samples.len();
         let order = row_order(&config, rows)?;
-        let total_steps = total_steps(&config, rows)?;
+        let total_steps = steps_of(&config, &order)?;
         Ok(Self {
             id,
             config,
@@ -373,11 +373,14 @@ fn row_order(config: &AdapterConfig, rows: usize) -> Result<RowOrder> {
 /// # Errors
 /// If there are no rows, or so little of an epoch that it takes no step.
 pub fn total_steps(config: &AdapterConfig, rows: usize) -> Result<usize> {
+    steps_of(config, &row_order(config, rows)?)
+}
+
+fn steps_of(config: &AdapterConfig, order: &RowOrder) -> Result<usize> {
     let train = &config.train;
-    let steps = match train.max_steps {
-        Some(steps) => steps,
-        None => row_order(config, rows)?.steps_for_epochs(train.num_epochs),
-    };
+    let steps = train
+        .max_steps
+        .unwrap_or_else(|| order.steps_for_epochs(train.num_epochs));
     if steps == 0 {
         return Err(TrainerError::NoSteps {
             adapter: config.name.clone(),

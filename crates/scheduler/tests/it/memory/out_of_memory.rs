@@ -1,4 +1,4 @@
-use loraloom_scheduler::Load;
+use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel};
 use proptest::prelude::*;
 
 use crate::memory::simulated::{GIB, Random, Truth, peak, seven_b, tiny_llama};
@@ -13,7 +13,7 @@ fn times(load: Load, factor: f64) -> Load {
 }
 
 /// A device, and what was learned of it.
-fn learned(seed: u64, points: usize) -> (Truth, Random, loraloom_scheduler::DeviceMemory) {
+fn learned(seed: u64, points: usize) -> (Truth, Random, DeviceMemory) {
     let truth = seven_b();
     let mut random = Random(seed);
     let mut memory = truth.memory([1.3; 3]);
@@ -123,5 +123,20 @@ fn a_shortage_says_what_is_missing() {
             shortage.to_string(),
             "TinyLlama on 24 GB needs at least 26.0 GiB (2.0 GiB without any adapter) of 22.4 GiB"
         );
+    }
+}
+
+/// A stage keeps the activations of its own layers only.
+#[test]
+fn certain_bytes_are_shared_among_the_devices() {
+    let load = Load {
+        certain_bytes: 20 * GIB,
+        ..Load::default()
+    };
+    for (share, is_certain) in [(1.0, true), (0.5, false)] {
+        let prior = Coefficients::new(0.0, 0.0, 0.0).unwrap();
+        let model = MemoryModel::new(prior, 1);
+        let memory = DeviceMemory::new("cuda:0", 16 * GIB, 0, share, model).unwrap();
+        assert_eq!(memory.fits(load).is_err(), is_certain, "{share}");
     }
 }
