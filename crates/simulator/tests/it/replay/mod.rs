@@ -211,7 +211,7 @@ fn metrics_are_those_of_a_replay_done_by_hand() {
     assert_eq!(over.iterations_out_of_memory, 15);
     let svg = chart_svg(&[("alone", &replayed), ("again", &over)]);
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
-    assert_eq!(svg.matches(r#"<path class="line""#).count(), 2 + 3 * 2);
+    assert_eq!(svg.matches(r#"<path class="curve "#).count(), 2 + 3 * 2);
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 }
 
