@@ -8,6 +8,7 @@ mod allocations;
 mod arguments;
 mod commands;
 mod device;
+mod event_pipe;
 mod exit;
 mod failure;
 mod frame;

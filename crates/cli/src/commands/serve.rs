@@ -6,7 +6,8 @@ use loraloom_trainer::{Signals, quoted};
 
 use super::{config::refuse_unused, stages};
 use crate::{
-    arguments::ServeArguments, exit::Exit, failure, interrupt, printer::Printer, progress::Progress,
+    arguments::ServeArguments, event_pipe::EventPipe, exit::Exit, failure, interrupt,
+    printer::Printer, progress::Progress,
 };
 
 pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -48,9 +49,14 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     };
     printer.note(&format!("serves {}", directory.display()));
     let mut progress = Progress::new(printer, &[]);
+    let start = |command: &String| EventPipe::start(command, directory);
+    let pipe = arguments.events_to.as_ref().map(start).transpose()?;
     let drain = arguments.drain;
     let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
     let told = progress.finish();
+    if let Some(pipe) = pipe {
+        pipe.finish(printer);
+    }
     let report = report?;
     failure::report_adapters(printer, &report, &told);
     Ok(if report.interrupted || arguments.drain {

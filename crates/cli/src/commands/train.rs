@@ -11,6 +11,7 @@ use super::{config, report, stages};
 use crate::{
     arguments::TrainArguments,
     device,
+    event_pipe::EventPipe,
     exit::Exit,
     failure::{self, Failure},
     interrupt,
@@ -66,6 +67,8 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     };
     let places = stages::open(&config, printer)?;
     let output_dir = config.output_dir.clone();
+    let start = |command: &String| EventPipe::start(command, &output_dir);
+    let pipe = arguments.events_to.as_ref().map(start).transpose()?;
 
     let mut run = printer.while_busy("reading data and weights", || match saved {
         Some(saved) => Run::resume(config, &places, saved),
@@ -97,6 +100,9 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         progress.show(event);
     });
     let told = progress.finish();
+    if let Some(pipe) = pipe {
+        pipe.finish(printer);
+    }
     let trained = trained?;
     report::write_beside(&output_dir, printer);
 

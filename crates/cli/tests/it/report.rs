@@ -208,3 +208,54 @@ sweep: [{name: ranks, base: base, grid: {lora.r: [2, 4]}}]
     assert_eq!(sweep["axes"][0]["key"], "lora.r");
     assert_eq!(data["adapters"][0]["standing"], "done");
 }
+
+/// A command gets what is written, the last event included, and what it prints is not the run's data.
+#[test]
+fn events_go_to_a_command() {
+    let here = workspace();
+    let events = || fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let run = here.run(&[
+        "train",
+        "short.yaml",
+        "--json",
+        "--events-to",
+        "tee seen.jsonl",
+    ]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    assert!(run.json()["adapters"].is_array());
+    assert!(!run.stderr.contains("warning"), "{}", run.stderr);
+    let first = events();
+    assert_eq!(fs::read_to_string(here.path("seen.jsonl")).unwrap(), first);
+    assert!(first.lines().last().unwrap().contains("run_end"));
+
+    // A run that goes on sends what is new.
+    let more = [
+        "train",
+        "short.yaml",
+        "--resume",
+        "--set",
+        "adapters.late={dataset: shout, train: {max_steps: 2}}",
+        "--events-to",
+        "cat > more.jsonl",
+    ];
+    let run = here.run(&more);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let new = fs::read_to_string(here.path("more.jsonl")).unwrap();
+    assert_eq!(first.clone() + &new, events());
+
+    for (command, warning) in [
+        (
+            "exit 3",
+            "`exit 3`, which the events went to, failed: exit status: 3",
+        ),
+        (
+            "head -n 1 > one.jsonl",
+            "`head -n 1 > one.jsonl` did not get all events: ",
+        ),
+    ] {
+        fs::remove_dir_all(here.path("run")).unwrap();
+        let run = here.run(&["train", "short.yaml", "--events-to", command]);
+        assert_eq!(run.code, 0, "{}", run.all());
+        assert!(run.stderr.contains(warning), "{}", run.stderr);
+    }
+}
