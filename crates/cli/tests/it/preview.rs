@@ -99,16 +99,15 @@ fn workspace() -> Workspace {
         "data/heldout.jsonl",
         chat(answer("On land.")) + &chat(answer("In a tree.")),
     );
-    here.write(
-        "chat.yaml",
-        "model: tiny-llama\n\
-         output_dir: run\n\
-         device: cpu\n\
-         datasets:\n  chat: {path: data/chat.jsonl, validation: data/heldout.jsonl}\n\
-         defaults: {train: {batch_size: 2, max_steps: 1}, lora: {r: 2}}\n\
-         adapters:\n  - {name: a, dataset: chat, train: {max_seq_len: 32}}\n  \
-         - {name: b, dataset: chat, train: {max_seq_len: 64, train_on_prompt: true}}\n",
-    );
+    let one = "model: tiny-llama\n\
+               output_dir: run\n\
+               device: cpu\n\
+               datasets:\n  chat: {path: data/chat.jsonl, validation: data/heldout.jsonl}\n\
+               defaults: {train: {batch_size: 2, max_steps: 1}, lora: {r: 2}}\n\
+               adapters:\n  - {name: a, dataset: chat, train: {max_seq_len: 32}}\n";
+    here.write("one.yaml", one);
+    let other = "  - {name: b, dataset: chat, train: {max_seq_len: 64, train_on_prompt: true}}\n";
+    here.write("chat.yaml", one.to_owned() + other);
     here
 }
 
@@ -179,15 +178,7 @@ fn the_counts_are_those_of_check_and_of_training() {
 #[test]
 fn rows_are_shown_with_their_mask_and_what_becomes_of_them() {
     let here = workspace();
-    let preview = |more: &[&str]| {
-        here.run(
-            &[
-                &["data", "preview", "chat.yaml", "--set", "adapters.b=null"],
-                more,
-            ]
-            .concat(),
-        )
-    };
+    let preview = |more: &[&str]| here.run(&[&["data", "preview", "one.yaml"], more].concat());
     let shown = preview(&["--rows", "5"]);
     assert_eq!(shown.code, 0, "{}", shown.all());
     insta::assert_snapshot!("rows", shown.all());
@@ -208,14 +199,7 @@ fn rows_are_shown_with_their_mask_and_what_becomes_of_them() {
 #[test]
 fn data_that_training_refuses_is_shown_with_the_reason() {
     let here = workspace();
-    let arguments = [
-        "chat.yaml",
-        "--set",
-        "defaults.train.max_seq_len=4",
-        "--set",
-    ];
-    let short = ["adapters.a.train.max_seq_len=4", "--set", "adapters.b=null"];
-    let arguments = [&arguments[..1], &arguments[3..], &short].concat();
+    let arguments = ["one.yaml", "--set", "adapters.a.train.max_seq_len=4"];
     let preview = here.run(&[&["data", "preview"][..], &arguments].concat());
     let train = here.run(&[&["train"][..], &arguments].concat());
     assert_eq!((preview.code, train.code), (3, 3), "{}", preview.all());
