@@ -58,22 +58,22 @@ trainer=crates/trainer/src
 scheduler=crates/scheduler/src
 
 printf '| mutation | verdict | first tests that fail |\n|---|---|---|\n'
-mutation dropout-off $trainer/batch/iteration.rs \
+mutation dropout-off $trainer/iteration/plan.rs \
     'assemble(&parts, Some(draws.clone()))?' 'assemble(&parts, Some(draws.clone()).filter(|_| false))?' parity::
-mutation same-mask-every-step $trainer/batch/iteration.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
+mutation same-mask-every-step $trainer/iteration/plan.rs 'step: task.submitted.steps() as u32,' 'step: 0,' parity::
 mutation seed-ignored $trainer/adapter.rs \
     'AdapterState::init(spec, shape, config.seed, module, device)?' \
     'AdapterState::init(spec, shape, 0, module, device)?' liveness::
-mutation beta1-ignored $trainer/batch/iteration.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
-mutation beta2-ignored $trainer/batch/iteration.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
-mutation epsilon-ignored $trainer/batch/iteration.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
+mutation beta1-ignored $trainer/iteration/plan.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
+mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
+mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
 mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs '(!factors.is_empty()).then(' 'false.then(' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
-mutation weight-by-micro-batch $trainer/batch/iteration.rs 'step_targets: rows.step.step_target_tokens,' \
+mutation weight-by-micro-batch $trainer/iteration/plan.rs 'step_targets: rows.step.step_target_tokens,' \
     'step_targets: samples.iter().map(|s| s.num_targets()).sum(),' parity::
 mutation share-not-counted $scheduler/grouping/group.rs \
     'seconds * self.steepest / pass.tasks as f64' 'seconds * self.steepest' grouping::
@@ -106,10 +106,10 @@ mutation steps-untold crates/simulator/src/engine.rs 'self.scheduler.progress(me
 
 mutation lead-a-thousand-times $scheduler/policy/options.rs \
     $'lead: 65_536,\n        lift: true' $'lead: 65_536_000,\n        lift: true' tenants_take_turns
-mutation read-in-a-step $trainer/batch/iteration.rs 'let draws: Vec<DropoutDraw>' \
+mutation read-in-a-step $trainer/iteration/plan.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = || burn::tensor::Tensor::<1>::zeros([1], &burn::tensor::Device::flex()).into_scalar::<f32>();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
-mutation sync-in-a-step $trainer/batch/iteration.rs 'let draws: Vec<DropoutDraw>' \
+mutation sync-in-a-step $trainer/iteration/plan.rs 'let draws: Vec<DropoutDraw>' \
     'let _ = burn::tensor::Device::flex().sync();
     let draws: Vec<DropoutDraw>' tensors_are_read_back
 mutation no-step-ahead crates/pipeline/src/executor/run.rs \

@@ -10,11 +10,10 @@
 //! | modules | |
 //! |---|---|
 //! | `error` | what can end a run |
-//! | `adapter`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, results of a run, its files, memory and scheduler, layers on devices |
+//! | `adapter`, `batch`, `report`, `run_directory`, `scheduling`, `stages` | weights of an adapter, rows as micro-batches, results of a run, its files, memory and scheduler, layers on devices |
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
-//! | `batch` | rows as micro-batches |
-//! | `generate`, `plan`, `save` | decoding, the forecast of a run, what a run writes during training |
+//! | `generate`, `iteration`, `plan`, `save` | decoding, the next steps for the stages, the forecast of a run, what a run writes during training |
 //! | `run`, `verify` | the loop, proof of what was written |
 
 mod adapter;
@@ -23,6 +22,7 @@ mod checkpoint;
 mod error;
 mod events;
 mod generate;
+mod iteration;
 mod plan;
 mod report;
 mod run;

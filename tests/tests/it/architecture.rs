@@ -194,7 +194,7 @@ fn modules_of_the_trainer_use_only_those_above() {
         }
     }
     assert!(arrows.len() > 30, "{} arrows", arrows.len());
-    assert!(floors.values().max() < Some(&7), "seven floors");
+    assert!(floors.values().max() < Some(&6), "six floors");
 }
 
 #[test]

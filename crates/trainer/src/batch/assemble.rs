@@ -6,7 +6,14 @@ use loraloom_data::Sample;
 use loraloom_model::{Sequences, Targets};
 use loraloom_pipeline::Microbatch;
 
-use super::submitted::TargetRange;
+/// The targets of one task in one micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TargetRange {
+    /// The task's slot.
+    pub(crate) slot: usize,
+    /// Targets, which follow those of the range before.
+    pub(crate) count: usize,
+}
 
 /// One task's part of a batch.
 #[derive(Debug)]

@@ -2,10 +2,7 @@
 
 mod assemble;
 mod evaluate;
-mod iteration;
-mod submitted;
 
+pub(crate) use assemble::{TargetRange, TaskRows, assemble};
 pub use evaluate::Score;
 pub(crate) use evaluate::evaluate;
-pub(crate) use iteration::plan_iteration;
-pub(crate) use submitted::{StepResult, SubmittedIteration};

@@ -10,8 +10,8 @@ use loraloom_scheduler::{MeasuredIteration, MeasuredTask, Measurement, TaskId, W
 
 use crate::{
     Event,
-    batch::{StepResult, SubmittedIteration},
     events::EventLog,
+    iteration::{StepResult, SubmittedIteration},
     scheduling::{DeviceRoom, devices, measured as measure},
     tasks::{SubmittedStep, Tasks, not_finite},
 };

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     Outcome, TrainerError,
-    batch::{SubmittedIteration, plan_iteration},
     error::Result,
     events::EventLog,
+    iteration::{SubmittedIteration, plan_iteration},
     save::Saver,
     tasks::{Snapshot, Task, Tasks},
 };

@@ -5,7 +5,7 @@ use std::time::Instant;
 use loraloom_pipeline::executor::GroupOutcome;
 use loraloom_scheduler::{Load, Work};
 
-use crate::tasks::SubmittedStep;
+use crate::{batch::TargetRange, tasks::SubmittedStep};
 
 /// What one task's step came to, up to the end of this part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,15 +14,6 @@ pub(crate) struct StepResult {
     pub(crate) loss_sum: f64,
     /// Global norm of the gradient before clipping.
     pub(crate) grad_norm: f64,
-}
-
-/// The targets of one task in one micro-batch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TargetRange {
-    /// The task's slot.
-    pub(crate) slot: usize,
-    /// Targets, which follow those of the range before.
-    pub(crate) count: usize,
 }
 
 /// A group's part of a submitted iteration.

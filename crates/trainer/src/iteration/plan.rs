@@ -7,11 +7,9 @@ use loraloom_pipeline::{
 };
 use loraloom_scheduler::{Load, Work};
 
-use super::{
-    assemble::{TaskRows, assemble},
-    submitted::{SubmittedGroup, TargetRange},
-};
+use super::submitted::SubmittedGroup;
 use crate::{
+    batch::{TargetRange, TaskRows, assemble},
     error::Result,
     tasks::{StepRows, Task, Tasks},
 };
