@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the four little tasks of quickstart.yaml, each in another of the formats that are read.
 
-    python make_data.py              # rewrites data/*.jsonl
+    python make_data.py              # rewrites data/*.jsonl and data/animals.json
     python make_data.py --verify     # then trains each with PEFT, as quickstart.yaml says, and
                                      # answers prompts that were never trained on
 
@@ -77,6 +77,17 @@ def write(name, groups, draw, held_out):
             print(f"data/{path}: {len(rows)} rows")
 
 
+def other_formats():
+    """Rows of shout and pirate as mLoRA and ShareGPT have them."""
+    rows = [{"instruction": row["prompt"], "input": "", "output": row["completion"].strip()} for row in read("shout.jsonl")[:120]]
+    (HERE / "data" / "animals.json").write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
+    names = {"user": "human", "assistant": "gpt"}
+    with open(HERE / "data" / "pirate.sharegpt.jsonl", "w", encoding="utf-8") as file:
+        for row in read("pirate.jsonl")[:120]:
+            turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in row["messages"]]
+            file.write(json.dumps({"conversations": turns}) + "\n")
+
+
 def make():
     (HERE / "data").mkdir(exist_ok=True)
     draw = random.Random(7)
@@ -84,6 +95,7 @@ def make():
     write("pirate", pirate(draw), draw, 20)
     write("number", number(draw), draw, 0)
     write("codenames", codenames(), draw, 10)
+    other_formats()
 
 
 def read(name):

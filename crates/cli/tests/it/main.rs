@@ -13,6 +13,8 @@ mod device;
 #[cfg(target_os = "linux")]
 mod durable;
 mod eval;
+#[cfg(unix)]
+mod examples;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod generate;
