@@ -73,7 +73,7 @@ fn run_and_task(directory: &Path) -> (Run, NewTask) {
     let path = directory.join("config.json");
     let config = RunConfig::load_yaml(&value.to_string(), &path, &LoadOptions::default());
     let mut config = config.expect("a valid configuration").config;
-    let (inspected, _) = inspect(&config).expect("its data is read");
+    let (inspected, _) = inspect(&config, None).expect("its data is read");
     let task = NewTask {
         id: ID,
         adapter: config.adapters.remove(0),

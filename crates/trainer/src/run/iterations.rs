@@ -305,6 +305,7 @@ mod tests {
                 adapter_share: 1.0,
                 bytes_per_token: 1.0,
                 page_bytes: 0,
+                element_bytes: 4,
             },
             told: false,
         };
