@@ -1,6 +1,9 @@
 use loraloom_config::StoppingMetric;
 use serde::Serialize;
 
+/// The word for an adapter that could not go on.
+const FAILED: &str = "failed";
+
 /// A sweep's adapters, the best first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepReport {
@@ -15,7 +18,7 @@ pub struct SweepReport {
 /// A line of a leaderboard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepStanding {
-    /// From 1; equal ones share one. `None` without a metric.
+    /// From 1; equal ones share one. `None` without a metric, and of one that failed.
     pub rank: Option<usize>,
     /// The adapter's name.
     pub name: String,
@@ -44,7 +47,8 @@ pub struct SweepEntry {
 
 impl SweepReport {
     /// Ranks the adapters of a sweep by the metric that stops them early, or else by `eval_loss` if any
-    /// has one; of equal ones the first entry is first.
+    /// has one; of equal ones the first entry is first. Those that failed come last: what they had
+    /// reached before, if only by one step, is nothing that they can be chosen for.
     pub fn rank(name: &str, metric: Option<StoppingMetric>, entries: &[SweepEntry]) -> Self {
         let evaluated = entries.iter().any(|entry| entry.eval_loss.is_some());
         let metric = metric.unwrap_or(if evaluated {
@@ -59,17 +63,21 @@ impl SweepReport {
             };
             value.filter(|value| value.is_finite())
         };
+        let ranked = |entry: &SweepEntry| value(entry).filter(|_| entry.state != FAILED);
         let mut sorted: Vec<&SweepEntry> = entries.iter().collect();
         let order = |entry: &SweepEntry| value(entry).unwrap_or(f64::INFINITY);
-        sorted.sort_by(|a, b| order(a).total_cmp(&order(b)));
+        sorted.sort_by(|a, b| {
+            let last = (a.state == FAILED).cmp(&(b.state == FAILED));
+            last.then(order(a).total_cmp(&order(b)))
+        });
         let standings = sorted.iter().map(|&entry| {
-            let own = value(entry);
+            let own = ranked(entry);
             let is_better =
-                |other: &&&SweepEntry| value(other).is_some_and(|other| Some(other) < own);
+                |other: &&&SweepEntry| ranked(other).is_some_and(|other| Some(other) < own);
             SweepStanding {
                 rank: own.map(|_| sorted.iter().filter(is_better).count() + 1),
                 name: entry.name.clone(),
-                metric: own,
+                metric: value(entry),
                 steps: entry.steps,
                 state: entry.state.clone(),
             }
@@ -128,5 +136,24 @@ mod tests {
         let report = SweepReport::rank("lr", None, &without);
         assert_eq!(report.metric, StoppingMetric::TrainLoss);
         assert_eq!(order(&report), by_train);
+    }
+
+    /// The lowest loss of all is that of a step before it was no number any more.
+    #[test]
+    fn those_that_failed_come_last_and_have_no_rank() {
+        let failed = |name, train_loss| SweepEntry {
+            state: "failed".to_owned(),
+            ..entry(name, None, train_loss)
+        };
+        let entries = [
+            failed("a", 0.1),
+            entry("b", None, 0.3),
+            entry("c", None, f64::NAN),
+            entry("d", None, 0.2),
+        ];
+        let report = SweepReport::rank("lr", None, &entries);
+        let expected = [(Some(1), "d"), (Some(2), "b"), (None, "c"), (None, "a")];
+        assert_eq!(order(&report), expected);
+        assert_eq!(report.standings[3].metric, Some(0.1), "still told");
     }
 }
