@@ -374,6 +374,8 @@ mutation plan-admits-all crates/cli/src/commands/plan.rs 'plan.refused.first()?'
     ends_as_the_run_would
 mutation failed-not-for-memory $trainer/run/rewind.rs 'Outcome::does_not_fit(alone)' 'Outcome::failed(alone)' \
     row_by_row may_not_fit
+mutation loss-of-another-step crates/server/src/queue/locked.rs 'iif(step = ?2, last_loss, NULL)' 'last_loss' \
+    for_all_tasks_or_none
 mutation failed-is-ranked crates/report/src/leaderboard.rs '.filter(|_| entry.state != FAILED)' '' failed_come_last
 mutation rows-that-are-not-there crates/data/src/order.rs 'rows_per_step: rows_per_step.min(num_samples),' \
     'rows_per_step,' no_step_has_more_rows planned_with_the_rows

@@ -283,7 +283,12 @@ impl<'o> QueueBridge<'o> {
                 let Some(live) = self.live.get_mut(adapter) else {
                     return Ok(());
                 };
-                live.progress.step = *step as u64;
+                // Steps may be taken again.
+                if live.progress.step != *step as u64 {
+                    live.progress.step = *step as u64;
+                    live.progress.last_loss = None;
+                    live.moved = true;
+                }
                 self.queue
                     .planned(&[(live.progress.id, *total_steps as u64)])?;
                 self.enter(adapter, TaskState::Running, reason)

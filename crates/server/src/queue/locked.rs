@@ -124,7 +124,7 @@ impl LockedQueue {
     }
 
     /// Stores the progress of tasks, and texts by key, in one transaction. Tasks may have ended or been
-    /// parked meanwhile, because losses arrive late.
+    /// parked meanwhile, because losses arrive late. Without a loss a task keeps that of the same step.
     ///
     /// # Errors
     ///
@@ -137,7 +137,8 @@ impl LockedQueue {
         for task in progress {
             write.update(
                 task.id,
-                "UPDATE task SET step = ?2, last_loss = coalesce(?3, last_loss), \
+                "UPDATE task SET step = ?2, \
+                 last_loss = coalesce(?3, iif(step = ?2, last_loss, NULL)), \
                  best_metric = coalesce(?4, best_metric), changed = ?5 WHERE id = ?1",
                 params![
                     Sql(task.id),
@@ -265,7 +266,8 @@ impl Write<'_> {
     pub(super) fn back_to_saved(&self, id: TaskId) -> Result<()> {
         self.update(
             id,
-            "UPDATE task SET step = saved_step, changed = ?2 WHERE id = ?1",
+            "UPDATE task SET last_loss = iif(step = saved_step, last_loss, NULL), \
+             step = saved_step, changed = ?2 WHERE id = ?1",
             params![Sql(id), self.number],
         )
     }

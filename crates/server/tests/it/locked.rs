@@ -119,8 +119,12 @@ fn what_a_lost_server_ran_is_parked_at_its_last_saved_step() {
         .saved(&[(ids[0], 10), (ids[2], 7), (ids[3], 9)])
         .unwrap();
     let steps = [12, 3, 8, 9].into_iter().zip(ids);
-    let mut steps: Vec<_> = steps.map(|(step, id)| progress(id, step)).collect();
-    steps.push(progress(ids[5], 100));
+    let progress = |(step, id)| Progress {
+        last_loss: Some(1.0),
+        ..progress(id, step)
+    };
+    let mut steps: Vec<_> = steps.map(progress).collect();
+    steps.push(progress((100, ids[5])));
     server.record(&steps, &[("vtc/default", "1234.5")]).unwrap();
     server.apply(&[to(ids[5], TaskState::Done)]).unwrap();
     drop(server);
@@ -135,6 +139,9 @@ fn what_a_lost_server_ran_is_parked_at_its_last_saved_step() {
     assert_eq!(recovered, expected);
     let tasks = server.queue().tasks().unwrap();
     assert!(tasks.iter().all(|task| task.saved_step == task.step));
+    // Losses of steps that are taken again are not those of the steps before.
+    let known: Vec<_> = tasks.iter().map(|task| task.last_loss.is_some()).collect();
+    assert_eq!(known, [false, false, false, true, false, true]);
     let found: Vec<_> = tasks.iter().map(|task| (task.state, task.step)).collect();
     assert_eq!(
         found,
@@ -167,7 +174,12 @@ fn progress_is_written_for_all_tasks_or_none() {
     ];
     server.record(&written, &[("a", "1"), ("b", "2")]).unwrap();
     server
-        .record(&[progress(ids[1], 5, None, None)], &[("a", "3")])
+        .record(&[progress(ids[1], 4, None, None)], &[("a", "3")])
+        .unwrap();
+    let same = server.queue().task(ids[1]).unwrap();
+    assert_eq!(same.last_loss, Some(0.1 + 0.2), "of the same step");
+    server
+        .record(&[progress(ids[1], 5, None, None)], &[])
         .unwrap();
     server.planned(&[(ids[1], 500)]).unwrap();
 
@@ -176,7 +188,11 @@ fn progress_is_written_for_all_tasks_or_none() {
     assert_eq!((math.step, code.step), (3, 5));
     assert!(math.last_loss.unwrap().is_nan(), "{:?}", math.last_loss);
     assert_eq!(math.best_metric, Some(f64::NEG_INFINITY));
-    assert_eq!((code.last_loss, code.best_metric), (Some(0.1 + 0.2), None));
+    assert_eq!(
+        (code.last_loss, code.best_metric),
+        (None, None),
+        "of step 4"
+    );
     assert_eq!((math.total_steps, code.total_steps), (Some(100), Some(500)));
     let stored = queue.stored().unwrap();
     assert_eq!((stored["a"].as_str(), stored["b"].as_str()), ("3", "2"));
