@@ -69,7 +69,7 @@ mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'be
 mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
 mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
 mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
-mutation liveness-off $trainer/tasks/diagnosis.rs '(!factors.is_empty()).then(' 'false.then(' liveness::
+mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
@@ -374,6 +374,7 @@ mutation plan-admits-all crates/cli/src/commands/plan.rs 'plan.refused.first()?'
     ends_as_the_run_would
 mutation failed-not-for-memory $trainer/run/rewind.rs 'Outcome::does_not_fit(alone)' 'Outcome::failed(alone)' \
     row_by_row may_not_fit
+mutation small-steps-are-death $trainer/tasks/diagnosis.rs 'if task.warms_up() && ' 'if false && ' long_warm_up
 mutation loss-of-another-step crates/server/src/queue/locked.rs 'iif(step = ?2, last_loss, NULL)' 'last_loss' \
     for_all_tasks_or_none
 mutation failed-is-ranked crates/report/src/leaderboard.rs '.filter(|_| entry.state != FAILED)' '' failed_come_last

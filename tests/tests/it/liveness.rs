@@ -1,6 +1,11 @@
 //! Nothing that is configured is silently left out, nothing else moves.
 
-use std::{collections::BTreeSet, fs, io::ErrorKind, sync::atomic::AtomicBool};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::ErrorKind,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
@@ -137,6 +142,34 @@ fn settings_that_keep_an_adapter_from_learning_are_named() {
     lora_dropout after 2 steps: the weights do not move (the loss was FIRST, then LAST): `lora.lora_dropout` 0.999999999 leaves the adapter no input; lower it
     lora_alpha after 0 steps: loss 6.1661, gradient norm inf before anything was learned: are the weights of the model or of `init_from` damaged, is `dtype` too narrow, or the scale of 2.5e37 (`lora.lora_alpha`, `lora.r`) too large?
     ");
+}
+
+/// The first B of a long warm-up are so small that their gradients of A do not show beside its values.
+#[test]
+fn a_long_warm_up_is_no_fault() {
+    let adapter = json!({
+        "name": "a", "dataset": "data",
+        "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"},
+        "train": {"batch_size": 1, "max_seq_len": 32, "max_steps": 1_000_000, "learning_rate": 1e-6,
+                  "warmup_steps": 1_000_000},
+    });
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = Fixture::open("llama-gqa").config(&[adapter], &directory.path().join("run"));
+    let path = directory.path().join("config.json");
+    fs::write(&path, config.to_string()).expect("the configuration is written");
+    let config = RunConfig::load(&path, &[])
+        .expect("a valid configuration")
+        .config;
+    let run = Run::prepare(config, &[device()]).expect("the run is prepared");
+    let stop = AtomicBool::new(false);
+    let report = run.train(&stop, &mut |event| {
+        if let Event::Step { step: 20, .. } = event {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    let report = report.expect("the run ends");
+    assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
+    assert!(report.adapters[0].steps >= 20, "{report:?}");
 }
 
 /// A run that goes on after its first step still knows the values that its adapters began with.

@@ -10,7 +10,7 @@ use crate::{
     Best, Event, Outcome,
     batch::evaluate,
     error::Result,
-    tasks::{Task, unmoved},
+    tasks::{Liveness, Task, liveness},
 };
 
 impl Session<'_> {
@@ -43,19 +43,25 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// Once two steps with a learning rate above zero were taken, every A and B must have moved.
+    /// Once two steps with a learning rate above zero were taken, every A and B must have moved, or have a
+    /// gradient.
     fn unmoved(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
-        let is_due = |_: &_| task.must_have_moved_after(task.steps);
+        let is_due = |_: &_| task.is_checked_after(task.steps);
         let Some(before) = task.initial.as_ref().filter(is_due) else {
             return Ok(None);
         };
         let now = self.placed.pipeline.extract(place.group, place.slot)?;
-        let reason = unmoved(task, before, &now)?;
-        if let Some(task) = self.placed.tasks.get_mut(id) {
+        let liveness = liveness(task, before, &now)?;
+        if liveness != Liveness::Unknown
+            && let Some(task) = self.placed.tasks.get_mut(id)
+        {
             task.initial = None;
         }
-        Ok(reason)
+        Ok(match liveness {
+            Liveness::Dead(reason) => Some(reason),
+            Liveness::Moves | Liveness::Unknown => None,
+        })
     }
 
     /// Evaluates a task that has validation rows; why it ends early, if it does.

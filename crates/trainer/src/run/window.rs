@@ -149,7 +149,7 @@ impl Session<'_> {
     /// Iterations to the next that ends, evaluates, saves or checks a task, up to `most`.
     fn steps_until_something_follows(&self, most: usize) -> usize {
         let follows = |task: &Task, step| {
-            let checked = task.initial.is_some() && task.must_have_moved_after(step);
+            let checked = task.initial.is_some() && task.is_checked_after(step);
             let compared = self.trials.compares_after(task.id, step).is_some();
             let follows = task.evaluates_after(step) || task.saves_after(step);
             checked || compared || follows || task.ends_after(step)

@@ -25,18 +25,34 @@ struct Unmoved {
     other_moved: bool,
 }
 
-/// Why weights of a task are still what they were in `before`, if some are, after two steps whose
+/// Whether training moves an adapter.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// All of it.
+    Moves,
+    /// All of it has a gradient, and the steps of its warm-up were too small to change every part of it.
+    Unknown,
+    /// Not all of it, for this reason.
+    Dead(String),
+}
+
+/// Whether the weights of a task are no longer what they were in `before`, after two steps or more whose
 /// learning rate was above zero.
-pub(crate) fn unmoved(
+pub(crate) fn liveness(
     task: &Task,
     before: &[LayerAdapter],
     after: &[LayerAdapter],
-) -> Result<Option<String>> {
+) -> Result<Liveness> {
     let factors = factors(before, after)?;
-    Ok((!factors.is_empty()).then(|| why_unmoved(task, &factors)))
+    Ok(if factors.is_empty() {
+        Liveness::Moves
+    } else {
+        why_unmoved(task, &factors).map_or(Liveness::Unknown, Liveness::Dead)
+    })
 }
 
-fn why_unmoved(task: &Task, factors: &[Unmoved]) -> String {
+/// `None` if they may move yet.
+fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
     let train = &task.config.train;
     let rate = train.learning_rate;
     let losses = match task.first_loss.zip(task.last_loss) {
@@ -45,41 +61,45 @@ fn why_unmoved(task: &Task, factors: &[Unmoved]) -> String {
     };
     let (clip, epsilon) = (train.max_grad_norm, train.adam_epsilon);
     if clip > 0.0 && clip <= epsilon && epsilon <= LARGE_EPSILON {
-        return format!(
+        return Some(format!(
             "the weights do not move ({losses}): `train.max_grad_norm` {clip:?} scales gradients \
              below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to leave them as they are"
-        );
+        ));
     }
     let dropout = task.config.lora.lora_dropout;
     if 1.0 - dropout < LEAST_KEPT && !factors.iter().any(|factor| factor.reached) {
-        return format!(
+        return Some(format!(
             "the weights do not move ({losses}): `lora.lora_dropout` {dropout:?} leaves the adapter \
              no input; lower it"
-        );
+        ));
     }
     let rounded = |factor: &Unmoved| rate < f64::from(factor.largest * f32::EPSILON);
     if factors.iter().all(rounded) {
-        return format!(
+        return Some(format!(
             "the weights do not move ({losses}): a learning rate of {rate:?} changes them by less \
              than float32 tells apart; raise `train.learning_rate`"
-        );
+        ));
     }
     let unreached = |factor: &&Unmoved| !factor.reached && !factor.other_moved;
     if let Some(names) = named(factors.iter().filter(unreached)) {
-        return format!("no training reaches {names}");
+        return Some(format!("no training reaches {names}"));
     }
     if epsilon > LARGE_EPSILON {
-        return format!(
+        return Some(format!(
             "the weights do not move ({losses}): `train.adam_epsilon` {epsilon:?} is far above their \
              gradients; lower it"
-        );
+        ));
+    }
+    // In a long warm-up the first B are so small that gradients of A are far below epsilon.
+    if task.warms_up() && factors.iter().all(|factor| factor.reached) {
+        return None;
     }
     let names = named(factors.iter()).unwrap_or_default();
-    format!(
+    Some(format!(
         "the first step was too large ({losses}, at a learning rate of {rate:?}): it leaves no \
          gradient to {names}; {}",
         lower(&task.config)
-    )
+    ))
 }
 
 /// Why the loss, or the norm of the gradient, of a task's next step is not a number.

@@ -17,7 +17,7 @@ mod trials;
 #[cfg(test)]
 pub(crate) use cursor::Cursor;
 pub(crate) use described::RunShape;
-pub(crate) use diagnosis::{not_finite, unmoved};
+pub(crate) use diagnosis::{Liveness, liveness, not_finite};
 pub use inspect::{Inspected, inspect};
 pub use oddities::{odd_beginning, odd_rank, odd_settings, odd_sweeps};
 pub(crate) use placement::Placement;

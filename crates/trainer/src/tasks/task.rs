@@ -336,6 +336,15 @@ impl Task {
         train.learning_rate_at(self.submitted.steps(), self.total_steps)
     }
 
+    /// Whether its learning rate still rises.
+    pub(crate) fn warms_up(&self) -> bool {
+        let rate = |step| {
+            let train = &self.config.train;
+            train.learning_rate_at(step, self.total_steps)
+        };
+        self.steps > 0 && rate(self.steps) > rate(self.steps - 1)
+    }
+
     /// Whether `step`, counted from 1, is the last one.
     pub(crate) fn ends_after(&self, step: usize) -> bool {
         step == self.total_steps
@@ -352,12 +361,13 @@ impl Task {
         self.ends_after(step) || step.is_multiple_of(self.config.save.steps)
     }
 
-    /// Whether two of the first `steps` steps had a learning rate above zero: both factors of an
-    /// adapter that training reaches have moved then.
-    pub(crate) fn must_have_moved_after(&self, steps: usize) -> bool {
+    /// Whether it is checked after so many steps that both factors of its adapter move: when two of them had a
+    /// learning rate above zero, and ever more rarely while these were too small to tell.
+    pub(crate) fn is_checked_after(&self, steps: usize) -> bool {
         let train = &self.config.train;
         let moves = |&step: &usize| train.learning_rate_at(step, self.total_steps) > 0.0;
-        (0..steps).filter(moves).take(2).count() == 2
+        let both_moved = |steps: usize| (0..steps).filter(moves).take(2).count() == 2;
+        both_moved(steps) && (steps.is_power_of_two() || !both_moved(steps - 1))
     }
 }
 
