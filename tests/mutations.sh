@@ -374,6 +374,7 @@ mutation plan-admits-all crates/cli/src/commands/plan.rs 'plan.refused.first()?'
     ends_as_the_run_would
 mutation failed-not-for-memory $trainer/run/rewind.rs 'Outcome::does_not_fit(alone)' 'Outcome::failed(alone)' \
     row_by_row may_not_fit
+mutation not-fitting-for-good $trainer/run/follow_up.rs 'if does_not_fit && !self.numbered {' 'if false {' tried_again_on_resume
 mutation small-steps-are-death $trainer/tasks/diagnosis.rs 'if task.warms_up() && ' 'if false && ' long_warm_up
 mutation loss-of-another-step crates/server/src/queue/locked.rs 'iif(step = ?2, last_loss, NULL)' 'last_loss' \
     for_all_tasks_or_none

@@ -138,8 +138,19 @@ impl Session<'_> {
         Ok((id, TaskOutcome::Done))
     }
 
-    /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is.
+    /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is. One that
+    /// does not fit is tried again when the run is resumed, where there may be more memory.
     pub(super) fn fail(&mut self, id: TaskId, step: usize, outcome: Outcome) -> Result<Ended> {
+        let does_not_fit = matches!(
+            outcome,
+            Outcome::Failed {
+                does_not_fit: true,
+                ..
+            }
+        );
+        if does_not_fit && !self.numbered {
+            self.placed.tasks.held.insert(id);
+        }
         if let Some((adapter, _)) = self.end_task(id, outcome.clone())?
             && let Outcome::Failed { reason, .. } = outcome
         {
