@@ -44,10 +44,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
             printer.note(&format!(
                 "the run in {run} is complete: nothing is left to train"
             ));
-            for adapter in &mut report.adapters {
-                let shown = arguments.samples.unwrap_or(usize::MAX);
-                adapter.samples.truncate(shown);
-            }
+            show_only(&mut report, arguments.samples);
             print(&report, &arguments, false, printer)?;
             failure::report_adapters(printer, &report, &BTreeSet::new());
             for lost in &lost {
@@ -103,7 +100,8 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     if let Some(pipe) = pipe {
         pipe.finish(printer);
     }
-    let trained = trained?;
+    let mut trained = trained?;
+    show_only(&mut trained, arguments.samples);
     report::write_beside(&output_dir, printer);
 
     print(&trained, &arguments, arguments.samples.is_none(), printer)?;
@@ -176,6 +174,14 @@ fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
          --resume --output-dir {}`",
         quoted(directory)
     ))
+}
+
+/// Leaves so many answers of each adapter in a report, if that many were asked for: those of an earlier part
+/// of the run are there, too.
+fn show_only(report: &mut RunReport, samples: Option<usize>) {
+    for adapter in &mut report.adapters {
+        adapter.samples.truncate(samples.unwrap_or(usize::MAX));
+    }
 }
 
 /// Prints a report. `some` is true if only some adapters answered prompts.
