@@ -175,8 +175,8 @@ mutation judged-one-by-one $trainer/run/follow_up.rs 'stepped.insert(id, early.o
         stepped.insert(id, early.or(diverged).or(one));' the_best_third_goes_on
 mutation rungs-unevaluated $trainer/run/follow_up.rs '|| compared == Some(StoppingMetric::EvalLoss)' '' \
     the_best_third_goes_on
-mutation ranked-by-another-metric $trainer/report/leaderboard.rs \
-    'Self::rank(&sweep.name, metric,' 'Self::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
+mutation ranked-by-another-metric $trainer/report/run_report.rs \
+    'SweepReport::rank(&sweep.name, metric,' 'SweepReport::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
     every_command_on_a_run
 mutation folder-of-nobody crates/config/src/paths.rs \
@@ -353,7 +353,7 @@ mutation head-chunk-twice crates/model/src/head.rs 'let rows = normal.clone().sl
     'let rows = normal.clone().slice([0..end - start, 0..d_model]);' over_more_than_one_chunk
 mutation graph-stays crates/pipeline/src/stage/local.rs 'free_dropped_graphs(&self.device);' \
     'let _ = free_dropped_graphs as fn(&Device);' more_adapters_than_fit
-mutation peak-stays crates/pipeline/src/stage/local.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
+mutation peak-stays crates/pipeline/src/pipeline.rs '(memory.take_peak)();' 'let _ = (memory.peak)();' \
     more_adapters_than_fit
 mutation layer-forgets-its-bias crates/batchlora/src/layer.rs 'h = h + bias.val().unsqueeze();' \
     'let _ = bias;' slow_reference_with_a_bias
@@ -374,7 +374,12 @@ mutation plan-admits-all crates/cli/src/commands/plan.rs 'plan.refused.first()?'
     ends_as_the_run_would
 mutation failed-not-for-memory $trainer/run/rewind.rs 'Outcome::does_not_fit(alone)' 'Outcome::failed(alone)' \
     row_by_row may_not_fit
+mutation parked-counts $trainer/run/window.rs 'let aside = self.placed.tasks.waiting_bytes();' 'let aside = 0;' \
+    no_memory_of_those_that_train
+mutation parked-as-made $trainer/tasks/task.rs 'self.initial = None;' '' waits_without_memory
 mutation not-fitting-for-good $trainer/run/follow_up.rs 'if does_not_fit && !self.numbered {' 'if false {' tried_again_on_resume
+mutation copies-not-planned $trainer/scheduling/budget.rs '(share + copies, bytes as f64)' '(share, bytes as f64)' \
+    of_high_rank_takes
 mutation small-steps-are-death $trainer/tasks/diagnosis.rs 'if task.warms_up() && ' 'if false && ' long_warm_up
 mutation loss-of-another-step crates/server/src/queue/locked.rs 'iif(step = ?2, last_loss, NULL)' 'last_loss' \
     for_all_tasks_or_none

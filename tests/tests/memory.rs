@@ -120,6 +120,41 @@ fn memory_that_runs_out_parks_one_task_and_changes_nobody() {
     assert_nobody_changed(&run, &undisturbed);
 }
 
+/// What the others may have is not less because of the one that was parked.
+#[test]
+fn a_parked_neighbour_takes_no_memory_of_those_that_train() {
+    let _turn = turn();
+    let mut ran_out = 0;
+    let mut observer = |event: &Event| {
+        let held = match event {
+            // There was a snapshot after 32 iterations.
+            Event::Iteration { iteration: 36, .. } if ran_out == 0 => LIMIT + 1,
+            Event::OutOfMemory { .. } => {
+                ran_out += 1;
+                // Less than what waits.
+                LIMIT + 1_000
+            }
+            // Only `a2` comes back.
+            Event::Admit { step: 1.., .. } => 1_000,
+            _ => return,
+        };
+        HELD.store(held, Ordering::Relaxed);
+    };
+    let saving = |output_dir: &Path| {
+        let mut config = config(output_dir);
+        for adapter in config["adapters"].as_array_mut().into_iter().flatten() {
+            adapter["save"]["steps"] = json!(4);
+        }
+        config
+    };
+    let run = train_and_look(None::<FixedGroups>, saving, &mut observer);
+    HELD.store(1_000, Ordering::Relaxed);
+    assert_eq!(ran_out, 1);
+    for adapter in &run.report.adapters {
+        assert_eq!(adapter.outcome, Outcome::Done, "{}", adapter.name);
+    }
+}
+
 /// Steps of four batches, of which each iteration trains one, beside a task with whole steps.
 #[test]
 fn memory_that_runs_out_in_the_middle_of_a_step_changes_nobody() {

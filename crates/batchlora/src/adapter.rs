@@ -114,14 +114,14 @@ impl AdapterState {
 fn uniform_a(r: usize, d_in: usize, seed: u64, module: u32) -> Vec<f32> {
     let bound = 1.0 / (d_in as f64).sqrt();
     let key = [seed as u32, (seed >> 32) as u32];
-    let rows = 0..r as u32;
-    rows.flat_map(|row| {
+    let mut values = Vec::with_capacity(r * d_in);
+    for row in 0..r as u32 {
         let words = (0..).flat_map(move |block| philox([block, row, u32::MAX, module], key));
         // The middle of each of 2^32 equal steps between the bounds.
-        words
-            .map(move |word| ((f64::from(word) + 0.5) / 2f64.powi(31) - 1.0) * bound)
-            .map(|value| value as f32)
-            .take(d_in)
-    })
-    .collect()
+        let drawn = words
+            .map(|word| ((f64::from(word) + 0.5) / 2f64.powi(31) - 1.0) * bound)
+            .map(|value| value as f32);
+        values.extend(drawn.take(d_in));
+    }
+    values
 }

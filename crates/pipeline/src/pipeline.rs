@@ -4,7 +4,8 @@ use burn::tensor::{Device, Tensor};
 use loraloom_model::{LayerAdapter, LlamaConfig, to_host};
 
 use crate::{
-    MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache, StageLayers,
+    HostMemory, MemoryGauge, Microbatch, Partitions, PipelineError, PipelineStage, StageCache,
+    StageLayers,
     executor::{IterationPlanner, Passes, Transfer, run},
 };
 
@@ -150,11 +151,15 @@ impl Pipeline {
         gauges
     }
 
-    /// Fails passes with [`PipelineError::OutOfMemory`] after which this process has allocated more
-    /// than `bytes`, on CPU stages of this process, if allocations are [counted](crate::HostMemory).
-    pub fn limit_memory(&mut self, bytes: Option<u64>) {
+    /// Fails passes with [`PipelineError::OutOfMemory`] in which this process has more than `bytes`
+    /// allocated, without `aside` bytes that are no pass's, on CPU stages of this process, if allocations are
+    /// [counted](crate::HostMemory). What it had allocated until now does not count.
+    pub fn limit_memory(&mut self, bytes: Option<u64>, aside: u64) {
         for stage in &mut self.stages {
-            stage.limit_memory(bytes);
+            stage.limit_memory(bytes, aside);
+        }
+        if let Some(memory) = HostMemory::counted() {
+            (memory.take_peak)();
         }
     }
 

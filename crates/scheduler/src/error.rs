@@ -29,8 +29,8 @@ pub enum SchedulerError {
     /// A cap of zero would keep all tasks waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
-    /// A device's share of each adapter is not between 0 and 1.
-    #[error("`{device}` holds {share} of each adapter, but a share is between 0 and 1")]
+    /// A device's share of each adapter is negative or no number.
+    #[error("`{device}` holds {share} of each adapter, but a share is at least 0 and finite")]
     AdapterShare {
         /// Name of the device.
         device: String,

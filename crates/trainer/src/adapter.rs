@@ -70,9 +70,23 @@ pub(crate) fn from_peft(
 }
 
 /// An adapter with its moments in the host's memory, bit for bit, and nowhere else.
-pub(crate) fn on_host(mut adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
+pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
+    copied(adapter, false)
+}
+
+/// As [`on_host`], of an adapter that is whole and that nobody changes: what is in the host's memory is not
+/// copied.
+pub(crate) fn kept_on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
+    copied(adapter, true)
+}
+
+fn copied(mut adapter: ModelAdapter, shares: bool) -> Result<ModelAdapter, ModelError> {
     let host = Device::flex().without_autodiff();
     let tensor = |tensor: Tensor<2>| {
+        let tensor = tensor.without_autodiff();
+        if shares && tensor.device() == host {
+            return Ok(tensor);
+        }
         let shape = tensor.dims();
         let data = TensorData::new(to_host(tensor)?, shape);
         Ok::<_, ModelError>(Tensor::<2>::from_data(data, &host))

@@ -21,6 +21,7 @@ mod generate;
 #[cfg(unix)]
 mod gone;
 mod init;
+mod memory;
 mod merge;
 mod mlora;
 #[cfg(all(feature = "remote", target_os = "linux"))]

@@ -264,7 +264,7 @@ fn what_may_not_fit_is_tried_and_said_to_be_so() {
     let unused = "  number: {path: data/number.jsonl}\n";
     here.write("three.yaml", head.replace(unused, ""));
     let weights = sum(&plan(&here, &["--set", "device=cpu"]), "weight_bytes");
-    let limit = format!("scheduler.memory_limit={}B", weights + 1_200_000);
+    let limit = format!("scheduler.memory_limit={}B", weights + 1_450_000);
     let settings = ["--set", "device=cpu", "--set", &limit];
     let tight = plan(&here, &settings);
     assert_eq!(

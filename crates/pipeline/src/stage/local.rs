@@ -10,7 +10,7 @@ use super::{
     Microbatch, PipelineStage, StageCache, TrainStage,
     passes::{UnderWay, free_dropped_graphs},
 };
-use crate::{HostMemory, MemoryGauge, PipelineError, StageLayers, device_memory, device_name};
+use crate::{MemoryGauge, PipelineError, StageLayers, device_memory, device_name};
 
 /// A stage on a device of this process.
 ///
@@ -30,8 +30,16 @@ pub struct Stage {
     dtype: FloatDType,
     pub(super) rotary: RotaryTables,
     pub(super) gradient_checkpointing: bool,
-    /// Bytes that this process may have allocated after a pass, on the CPU.
-    pub(super) memory_limit: Option<u64>,
+    /// Of this process during a pass, on the CPU.
+    pub(super) memory_limit: Option<MemoryLimit>,
+}
+
+/// How much a process may have allocated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemoryLimit {
+    pub(super) bytes: u64,
+    /// Bytes that do not count.
+    pub(super) aside: u64,
 }
 
 /// The adapters of a group at the layers that it has on a stage, and the state of its step. A slot is
@@ -211,8 +219,9 @@ impl PipelineStage for Stage {
         MemoryGauge::of(&self.device)
     }
 
-    fn limit_memory(&mut self, bytes: Option<u64>) {
-        self.memory_limit = bytes.filter(|_| self.computes_in_call());
+    fn limit_memory(&mut self, bytes: Option<u64>, aside: u64) {
+        let bytes = bytes.filter(|_| self.computes_in_call());
+        self.memory_limit = bytes.map(|bytes| MemoryLimit { bytes, aside });
     }
 
     fn abandon(&mut self) -> bool {
@@ -221,12 +230,9 @@ impl PipelineStage for Stage {
             group.gradients = None;
         }
         free_dropped_graphs(&self.device);
-        // Errors and memory of the failed pass do not count against the next one.
+        // Errors of the failed pass do not count against the next one.
         let _ = self.device.sync();
         let _ = batchlora::product_failure();
-        if let Some(memory) = HostMemory::counted() {
-            (memory.take_peak)();
-        }
         true
     }
 

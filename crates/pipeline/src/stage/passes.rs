@@ -132,7 +132,8 @@ impl Stage {
     /// [`PipelineError::OutOfMemory`] if the pass that has just ended exceeded the memory limit.
     fn keep_to_limit(&self) -> Result<(), PipelineError> {
         if let Some((limit, memory)) = self.memory_limit.zip(HostMemory::counted()) {
-            let used = (memory.peak)();
+            let used = (memory.peak)().saturating_sub(limit.aside);
+            let limit = limit.bytes;
             if used > limit {
                 let layers = self.layers().held();
                 return Err(PipelineError::OutOfMemory {

@@ -134,10 +134,10 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
         None
     }
 
-    /// Fails passes after which this process has allocated more than `bytes`, on the CPU of this
-    /// process. Elsewhere the driver reports that memory has run out.
-    fn limit_memory(&mut self, bytes: Option<u64>) {
-        let _ = bytes;
+    /// Fails passes in which this process has more than `bytes` allocated, without `aside` bytes, on the
+    /// CPU of this process. Elsewhere the driver reports that memory has run out.
+    fn limit_memory(&mut self, bytes: Option<u64>, aside: u64) {
+        let _ = (bytes, aside);
     }
 
     /// Drops the passes that are under way and all gradients. `false` if the stage cannot.

@@ -20,10 +20,11 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// A device of which `limit_bytes` may be used ([`u64::MAX`] is no limit). `fixed_bytes` are always in use:
     /// its part of the backbone and other bytes that do not depend on tasks. `adapter_share` is the part of
-    /// every adapter that it holds: 1, or the share of its layers if it is one of several stages.
+    /// every adapter that it holds: 1, or the share of its layers if it is one of several stages, and more where
+    /// it holds copies.
     ///
     /// # Errors
-    /// If `adapter_share` is not between 0 and 1.
+    /// If `adapter_share` is negative, infinite or not a number.
     pub fn new(
         name: impl Into<String>,
         limit_bytes: u64,
@@ -32,7 +33,7 @@ impl DeviceMemory {
         model: MemoryModel,
     ) -> Result<Self, SchedulerError> {
         let name = name.into();
-        if !(0.0..=1.0).contains(&adapter_share) {
+        if !(adapter_share.is_finite() && adapter_share >= 0.0) {
             let share = adapter_share.to_string();
             return Err(SchedulerError::AdapterShare {
                 device: name,

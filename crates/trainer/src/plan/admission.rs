@@ -111,8 +111,12 @@ fn budgets(
         };
         let held = layers.iter().map(StageLayers::held);
         let weights = held.map(|layers| frozen_parameters(model, &layers));
-        let (adapter_share, bytes_per_token) =
-            shares(model, &layers, config.gradient_checkpointing);
+        let (adapter_share, bytes_per_token) = shares(
+            model,
+            &layers,
+            config.gradient_checkpointing,
+            device == DeviceChoice::Cpu,
+        );
         let room = DeviceRoom {
             device: name,
             limit_bytes: limit,

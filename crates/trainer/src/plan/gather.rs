@@ -34,8 +34,8 @@ pub(super) struct Gathered {
     /// Type of frozen weights and activations, and a sentence where it is a guess.
     pub(super) dtype: TensorDtype,
     pub(super) dtype_note: Option<String>,
-    /// Bytes that this process has allocated for what it has read, if they are counted: a run has it in memory,
-    /// too.
+    /// Bytes that this process has allocated for what it has read, without adapters, if they are counted: a run
+    /// has it in memory, too.
     pub(super) read_bytes: u64,
     /// In the order of the configuration.
     pub(super) tasks: Vec<TaskPlan>,
@@ -69,7 +69,8 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
     let run = RunShape::new(&model, config, dtype.size());
     let split = config.pipeline.microbatches;
     let prepared = factory.tasks(config, None)?;
-    let read_bytes = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
+    let in_use = HostMemory::counted().map_or(0, |memory| (memory.in_use)());
+    let read_bytes = in_use.saturating_sub(prepared.waiting_bytes());
     let tasks = prepared.tasks.into_iter().map(|task| {
         let lora = &task.config.lora;
         TaskPlan {

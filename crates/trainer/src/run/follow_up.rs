@@ -192,7 +192,7 @@ impl Session<'_> {
         self.saver.wait_for(&mut task, &mut self.log);
         self.saver.ask();
         let (id, name) = (task.id, &task.config.name);
-        if self.numbered && matches!(outcome, Outcome::Failed { .. }) {
+        if self.numbered && matches!(outcome, Outcome::Failed { .. }) && !task.is_as_made() {
             self.placed.tasks.carried.insert(id, name.clone());
         }
         let directory = self.log.directory.adapter(name, "last");

@@ -37,6 +37,8 @@ pub(super) struct Iterations {
     pub(super) measured: Vec<MeasuredIteration>,
     /// Bytes that the scheduler expects the running tasks to take at the most.
     pub(super) bytes_predicted: Option<u64>,
+    /// Bytes of the host's memory that are not the running tasks'.
+    pub(super) aside_bytes: u64,
     /// Which iterations' passes are written.
     timed: TimedIterations,
 }
@@ -126,6 +128,7 @@ impl Iterations {
             arrived: None,
             measured: Vec::new(),
             bytes_predicted: None,
+            aside_bytes: 0,
             timed: TimedIterations::default(),
         }
     }
@@ -170,8 +173,10 @@ impl Iterations {
         self.tokens += tokens as u64;
         let bubble_ratio = bubble_ratio(&outcome.busy, seconds);
         let devices = self.devices.iter();
+        let peak = outcome.host_peak_bytes;
+        let peak = peak.map(|bytes| bytes.saturating_sub(self.aside_bytes));
         let memory: Vec<Measurement> = devices
-            .map(|watched| measure(&watched.device, outcome.host_peak_bytes))
+            .map(|watched| measure(&watched.device, peak))
             .collect();
         for (watched, measured) in self.devices.iter_mut().zip(&memory) {
             if let Some(warning) = watched.above_limit(*measured) {

@@ -229,13 +229,13 @@ impl Run {
         session.end(&scheduler.forecasts())
     }
 
-    /// Has stages in this process's memory keep to its limit, and takes the claim on a run directory.
+    /// Takes the claim on a run directory, and finds the limit on this process's memory.
     fn options(&mut self, signals: Signals<'_>) -> SessionOptions {
         let claim: Option<Claim> = self.context.saved.as_mut().and_then(SavedRun::take_claim);
         let rooms = self.rooms();
         SessionOptions {
             claim,
-            limit: self.limit_memory(&rooms),
+            limit: self.host_limit(&rooms),
             rooms,
             standby: signals.standby.cloned(),
             ..SessionOptions::default()
@@ -251,20 +251,19 @@ impl Run {
             limit,
             config.gradient_checkpointing,
             self.context.element_bytes,
+            self.prepared.waiting_bytes(),
         )
     }
 
-    /// Has stages in this process's memory keep to its limit, if they have one; the limit.
-    fn limit_memory(&mut self, rooms: &[DeviceRoom]) -> Option<u64> {
+    /// What stages in this process's memory may have of it, if there is a limit.
+    fn host_limit(&self, rooms: &[DeviceRoom]) -> Option<u64> {
         let devices = devices(&self.pipeline);
         let mut limited = devices
             .iter()
             .zip(rooms)
             .filter(|(_, room)| room.is_limited());
         let host = limited.find(|((device, _), _)| *device == Device::flex());
-        let limit = host.map(|(_, room)| room.limit_bytes);
-        self.pipeline.limit_memory(limit);
-        limit
+        host.map(|(_, room)| room.limit_bytes)
     }
 
     /// The scheduler of the configuration, for the pipeline's devices.

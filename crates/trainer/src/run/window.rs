@@ -93,6 +93,10 @@ impl Session<'_> {
             )
             .with_extra_warmup(pipeline.extra_warmup),
         };
+        // Memory is asked for by passes: what else took some until now, or waits beside them, is not theirs.
+        let aside = self.placed.tasks.waiting_bytes();
+        self.placed.pipeline.limit_memory(self.saver.limit, aside);
+        self.iterations.aside_bytes = aside;
         let mut window = Window {
             tasks: &mut self.placed.tasks,
             iterations: &mut self.iterations,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     TrainerError,
-    adapter::{ModelAdapter, on_host},
+    adapter::{ModelAdapter, kept_on_host},
     checkpoint::{FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors},
     error::Result,
     events::EventLog,
@@ -164,7 +164,10 @@ impl Moment<'_, '_> {
 /// A task's tensors for the checkpoint; `states` is in the host's memory.
 pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors> {
     let initial = task.initial.clone();
-    Ok(Tensors::Adapter(states, initial.map(on_host).transpose()?))
+    Ok(Tensors::Adapter(
+        states,
+        initial.map(kept_on_host).transpose()?,
+    ))
 }
 
 /// A task as the checkpoint before has it, with its tensors, or else without a step.

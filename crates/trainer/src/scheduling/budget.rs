@@ -2,7 +2,10 @@ use std::ops::Range;
 
 use burn::tensor::Device;
 use loraloom_config::MemoryLimit;
-use loraloom_model::{LlamaConfig, cost::most_bytes_per_token};
+use loraloom_model::{
+    LlamaConfig,
+    cost::{STORED_BYTES, TRAINED_BYTES, most_bytes_per_token},
+};
 use loraloom_pipeline::{HostMemory, Pipeline, StageLayers, device_memory, device_name};
 use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, sizes};
 
@@ -15,11 +18,12 @@ pub(crate) const HOST_PAGE_BYTES: u64 = 1 << 20;
 
 /// The share of every adapter on a device whose stages have these layers, and the bytes of activations that
 /// a token is estimated to take there. Where groups have different layers, every one is taken to have the
-/// most.
+/// most. The host has the copies beside, to which a run goes back if memory runs out.
 pub(crate) fn shares(
     model: &LlamaConfig,
     stages: &[StageLayers],
     gradient_checkpointing: bool,
+    is_host: bool,
 ) -> (f64, f64) {
     let most = |count: &dyn Fn(&Range<usize>) -> usize| -> usize {
         let partitions = stages.iter().map(|stage| stage.by_partition().len());
@@ -34,7 +38,13 @@ pub(crate) fn shares(
     };
     let held = most(&Range::len);
     let bytes = most(&|layers| most_bytes_per_token(model, layers, gradient_checkpointing));
-    (held as f64 / model.num_hidden_layers as f64, bytes as f64)
+    let copies = if is_host {
+        STORED_BYTES as f64 / TRAINED_BYTES as f64
+    } else {
+        0.0
+    };
+    let share = held as f64 / model.num_hidden_layers as f64;
+    (share + copies, bytes as f64)
 }
 
 /// The devices of this process that stages are on, each once, with the layers of its stages. Nothing is
@@ -61,26 +71,29 @@ pub(crate) fn allowed(limit: MemoryLimit, has: Option<u64>) -> Option<u64> {
 }
 
 /// What each of the [`devices`] has room for, in their order. Bytes in use now, before any task has its
-/// place, are taken to stay.
+/// place, are taken to stay, but for those of the host that tasks wait with.
 pub(crate) fn rooms(
     pipeline: &Pipeline,
     limit: MemoryLimit,
     gradient_checkpointing: bool,
     element_bytes: usize,
+    waiting_bytes: u64,
 ) -> Vec<DeviceRoom> {
     devices(pipeline)
         .into_iter()
         .map(|(device, layers)| {
+            let is_host = device == Device::flex();
             let (has, in_use, page_bytes) = known(&device);
+            let waiting = if is_host { waiting_bytes } else { 0 };
             // Without the counting allocator nothing is measured on the CPU.
-            let measured = device != Device::flex() || HostMemory::counted().is_some();
+            let measured = !is_host || HostMemory::counted().is_some();
             let limit = allowed(limit, has).filter(|_| measured).unwrap_or(u64::MAX);
             let (adapter_share, bytes_per_token) =
-                shares(pipeline.config(), &layers, gradient_checkpointing);
+                shares(pipeline.config(), &layers, gradient_checkpointing, is_host);
             DeviceRoom {
                 device: device_name(&device),
                 limit_bytes: limit,
-                fixed_bytes: in_use,
+                fixed_bytes: in_use.saturating_sub(waiting),
                 adapter_share,
                 bytes_per_token,
                 page_bytes,

@@ -134,8 +134,13 @@ mod tests {
     };
     use loraloom_scheduler::TaskId;
 
-    use super::{RunShape, Task};
-    use crate::{adapter::fresh_bytes, tasks::TaskData};
+    use burn::tensor::Device;
+
+    use super::{RunShape, State, Task};
+    use crate::{
+        adapter::{bytes_of, fresh, fresh_bytes},
+        tasks::TaskData,
+    };
 
     /// Tokens of the rows.
     const LENGTHS: [usize; 4] = [5, 9, 3, 3];
@@ -205,6 +210,28 @@ mod tests {
             // One that begins from an adapter of upper layers only.
             task.initial = Some(vec![LayerAdapter::default(); model.num_hidden_layers]);
             assert_eq!(task.described(run).load.certain_bytes, 0, "{train}");
+        }
+    }
+
+    /// Beside those that train on the CPU, what can be made again need not wait in memory.
+    #[test]
+    fn an_adapter_that_has_learnt_nothing_waits_without_memory() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
+        let model = LlamaConfig::from_directory(&directory).unwrap();
+        let config = config("max_steps: 4");
+        let adapter = fresh(&config.adapters[0], &model, &Device::flex()).unwrap();
+        let one = bytes_of(&adapter);
+        assert!(one > 0);
+        for (steps, begins_with, waits_with) in
+            [(0, None, 0), (1, None, 2 * one), (0, Some("p"), 2 * one)]
+        {
+            let mut task = task(&config);
+            task.steps = steps;
+            task.config.init_from = begins_with.map(Into::into);
+            task.initial = Some(adapter.clone());
+            task.wait_with(|| Ok(adapter.clone())).unwrap();
+            assert_eq!(task.waiting_bytes(), waits_with, "{steps} {begins_with:?}");
+            assert_eq!(matches!(task.state, State::Waiting), waits_with == 0);
         }
     }
 }

@@ -9,7 +9,7 @@ use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 use super::{Place, Rewind, Snapshot, State, Task, Tasks};
 use crate::{
     TrainerError,
-    adapter::{ModelAdapter, fresh, on_host},
+    adapter::{ModelAdapter, fresh, kept_on_host, on_host},
     error::Result,
 };
 
@@ -61,13 +61,13 @@ impl Placement {
         let Some(place) = self.tasks.place(id) else {
             return Ok(None);
         };
-        let adapter = on_host(self.pipeline.remove(place.group, place.slot)?)?;
+        let adapter = self.pipeline.remove(place.group, place.slot)?;
         self.tasks.leave(id);
-        let task = self.tasks.get_mut(id);
-        Ok(task.map(|task| {
-            task.state = State::Parked(adapter);
-            &*task
-        }))
+        let Some(task) = self.tasks.get_mut(id) else {
+            return Ok(None);
+        };
+        task.wait_with(|| Ok(on_host(adapter)?))?;
+        Ok(Some(task))
     }
 
     /// The adapter that a task without a place begins or goes on with.
@@ -193,7 +193,10 @@ impl Placement {
     pub(crate) fn snapshot(&self, iteration: u64, tokens: u64) -> Result<Snapshot> {
         let copy = |task: &Task| {
             let mut copy = task.clone();
-            copy.state = State::Parked(self.copy(task.id)?);
+            copy.state = State::Parked(match &task.initial {
+                Some(initial) if task.steps == 0 => kept_on_host(initial.clone())?,
+                _ => self.copy(task.id)?,
+            });
             Ok(copy)
         };
         let tasks = self.tasks.running().map(copy);
@@ -226,7 +229,11 @@ impl Placement {
             let runs = state(task.id) == Some(TaskState::Running);
             let waits = state(task.id).is_some_and(|state| !state.is_final());
             if runs || waits && self.tasks.get(task.id).is_none() {
-                self.tasks.insert((*task).clone());
+                let mut task = (*task).clone();
+                if let (false, State::Parked(adapter)) = (runs, task.state.clone()) {
+                    task.wait_with(|| Ok(adapter))?;
+                }
+                self.tasks.insert(task);
             }
         }
         for (group, task) in back {

@@ -183,6 +183,11 @@ impl Prepared {
         }
     }
 
+    /// Bytes that adapters take of the host's memory until their tasks begin.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.tasks.iter().map(Task::waiting_bytes).sum()
+    }
+
     /// A task as a trial of a sweep.
     pub(crate) fn trial(&self, id: TaskId) -> Option<Trial> {
         let task = self.tasks.iter().find(|task| task.id == id);

@@ -72,6 +72,11 @@ impl Tasks {
         self.live.values().filter(|task| !task.is_running())
     }
 
+    /// Bytes that adapters of tasks without a place take of the host's memory.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting().map(Task::waiting_bytes).sum()
+    }
+
     /// Where a task is, if it runs.
     pub(crate) fn place(&self, id: TaskId) -> Option<Place> {
         self.groups.iter().enumerate().find_map(|(group, members)| {

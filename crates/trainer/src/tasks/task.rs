@@ -8,7 +8,7 @@ use loraloom_scheduler::TaskId;
 use super::cursor::{Cursor, Part};
 use crate::{
     AdapterReport, AnswerSample, Best, Outcome, TrainerError,
-    adapter::ModelAdapter,
+    adapter::{ModelAdapter, bytes_of},
     checkpoint::{BestRecord, Exact, Standing, TaskRecord},
     error::Result,
 };
@@ -200,6 +200,36 @@ impl Task {
             directory,
             samples,
         }
+    }
+
+    /// Whether its adapter can be made again from its seed: it has learnt nothing.
+    pub(crate) fn is_as_made(&self) -> bool {
+        self.steps == 0 && self.config.init_from.is_none()
+    }
+
+    /// Takes a copy of its adapter as it has no place, unless it can be made again: on the CPU a copy takes
+    /// memory of those that train.
+    pub(crate) fn wait_with(
+        &mut self,
+        adapter: impl FnOnce() -> Result<ModelAdapter>,
+    ) -> Result<()> {
+        if self.is_as_made() {
+            self.initial = None;
+            self.state = State::Waiting;
+        } else {
+            self.state = State::Parked(adapter()?);
+        }
+        Ok(())
+    }
+
+    /// Bytes of its adapters in the host's memory while it has no place.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        let parked = match &self.state {
+            State::Parked(adapter) => Some(adapter),
+            State::Waiting | State::Running => None,
+        };
+        let adapters = parked.into_iter().chain(&self.initial);
+        adapters.map(|adapter| bytes_of(adapter)).sum()
     }
 
     pub(crate) fn is_running(&self) -> bool {

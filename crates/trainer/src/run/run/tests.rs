@@ -21,11 +21,11 @@ use tempfile::TempDir;
 use super::Run;
 use crate::{Event, Outcome, SavedRun, TrainerError};
 
-/// Errors of the next adapter that enters a stage, and of the next that is copied.
+/// Errors of the next adapter that enters a stage, and of the next pass.
 #[derive(Debug, Default)]
 struct Faults {
     push: Option<PipelineError>,
-    extract: Option<PipelineError>,
+    forward: Option<PipelineError>,
 }
 
 /// A stage with faults.
@@ -58,7 +58,8 @@ impl TrainStage for Faulty {
         microbatch: &Microbatch,
         hidden: Option<Tensor<2>>,
     ) -> Result<Forwarded> {
-        self.stage.forward(at, microbatch, hidden)
+        let fault = self.faults().forward.take();
+        fault.map_or_else(|| self.stage.forward(at, microbatch, hidden), Err)
     }
 
     fn backward(
@@ -130,8 +131,7 @@ impl PipelineStage for Faulty {
     }
 
     fn extract(&self, group: usize, slot: usize) -> Result<Vec<LayerAdapter>> {
-        let fault = self.faults().extract.take();
-        fault.map_or_else(|| self.stage.extract(group, slot), Err)
+        self.stage.extract(group, slot)
     }
 
     fn cache(&self) -> StageCache {
@@ -284,7 +284,7 @@ fn a_stage_that_is_lost_while_tasks_move_loses_no_task() {
     assert_eq!(resumed.steps(), [(2, 6), (2, 6), (0, 6)]);
 }
 
-/// A device runs out of memory when a task gets its place, and again when it is copied: the task goes on with
+/// A device runs out of memory when a task gets its place, and again in its first pass: the task goes on with
 /// ever smaller micro-batches, and nothing of what has ended before is counted again.
 #[test]
 fn memory_that_runs_out_when_a_task_begins_halves_its_rows() {
@@ -306,7 +306,7 @@ fn memory_that_runs_out_when_a_task_begins_halves_its_rows() {
             } => {
                 rows.push(*microbatch_rows);
                 if rows.len() == 1 {
-                    faults.extract = fault();
+                    faults.forward = fault();
                 }
             }
             Event::Iteration {
