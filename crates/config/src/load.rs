@@ -158,10 +158,11 @@ impl RunConfig {
             source,
             expansion: &expansion,
         };
-        let config = resolve(file, written)?;
+        let mut config = resolve(file, written)?;
         let empty = options.without_adapters && config.adapters.is_empty();
         warnings.extend(validate(&config, written, empty)?);
         overrides::refuse_without_effect(&tree, source)?;
+        sweep::take_bases(&mut config, &expansion);
         warnings.extend(sweep::warn(&config));
         Ok(Loaded { config, warnings })
     }

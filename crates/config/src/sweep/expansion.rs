@@ -37,6 +37,11 @@ impl Expansion {
         }
     }
 
+    /// The adapter that this one is a point over, if it is one and names one.
+    pub(super) fn base(&self, adapter: usize) -> Option<usize> {
+        self.points.get(adapter)?.as_ref()?.base
+    }
+
     /// The adapters that are points of this sweep, in the order of the grid.
     pub(super) fn points(&self, sweep: usize) -> impl Iterator<Item = usize> {
         let points = self.points.iter().enumerate();

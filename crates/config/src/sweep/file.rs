@@ -25,7 +25,8 @@ pub(crate) struct SweepFile {
     /// Unique name; the names of the grid's adapters begin with it.
     pub(crate) name: String,
     /// Adapter that the points of the grid take all other settings from; by default `defaults`. The
-    /// base is trained as well. A point that equals it is not trained twice: the base takes its place.
+    /// base is trained as well. A point that equals it is not trained twice: the base takes its place,
+    /// unless `early_stopping` could stop it or the base is in another sweep.
     pub(crate) base: Option<String>,
     /// Lists of values by dotted path, such as lora.r and train.learning_rate. Every combination
     /// becomes an adapter, named after the sweep and its values, such as lr-3e-4-r8.

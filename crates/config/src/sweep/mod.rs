@@ -11,6 +11,7 @@ mod paths;
 mod point_name;
 mod resolve;
 mod settings;
+mod take_bases;
 mod warn;
 
 pub(crate) use expand::expand;
@@ -19,4 +20,5 @@ pub(crate) use file::SweepFile;
 pub(crate) use grid::flatten_grids;
 pub(crate) use resolve::resolve;
 pub use settings::{EarlyStopping, StoppingMetric, SweepConfig};
+pub(crate) use take_bases::take_bases;
 pub(crate) use warn::warn;

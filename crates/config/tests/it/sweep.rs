@@ -119,11 +119,31 @@ fn a_sweep_needs_no_adapter() {
     }
 }
 
-/// It can be stopped early, and the base is never stopped by a sweep over it.
 #[test]
-fn a_point_equal_to_its_base_is_an_adapter_of_its_own() {
+fn a_point_equal_to_its_base_is_its_base() {
     let sweep = "- {name: lr, base: a, grid: {train.learning_rate: [1e-4, 1e-3]}}";
     let (config, _) = run(sweep);
+    assert_eq!(names(&config.adapters), ["a", "lr-1e-4"]);
+    assert_eq!(config.sweep[0].adapters, ["lr-1e-4", "a"]);
+    // The base is in one sweep only.
+    let (config, _) = run(&format!(
+        "{sweep}\n- {{name: alpha, base: a, grid: {{lora.lora_alpha: [8, 16]}}}}"
+    ));
+    let [first, second] = [0, 1].map(|sweep: usize| config.sweep[sweep].adapters.join(" "));
+    assert_eq!(first, "lr-1e-4 a");
+    assert_eq!(second, "alpha-lora_alpha_8 alpha-lora_alpha_16");
+    let pair = "- {name: pair, adapters: [a]}";
+    let (config, _) = run(&format!("{sweep}\n{pair}"));
+    assert_eq!(config.sweep[0].adapters, ["lr-1e-4", "lr-1e-3"]);
+}
+
+/// The base is never stopped by a sweep over it.
+#[test]
+fn a_point_that_can_be_stopped_early_is_an_adapter_of_its_own() {
+    let stopping = "early_stopping: {grace_period: 9}";
+    let (config, _) = run(&format!(
+        "- {{name: lr, base: a, grid: {{train.learning_rate: [1e-4, 1e-3]}}, {stopping}}}"
+    ));
     assert_eq!(names(&config.adapters), ["a", "lr-1e-4", "lr-1e-3"]);
     assert_eq!(config.sweep[0].adapters, ["lr-1e-4", "lr-1e-3"]);
     let [base, _, equal] = &config.adapters[..] else {
