@@ -9,7 +9,7 @@ use std::{
 
 use minijinja::{Value, value::ValueKind};
 
-use super::{BOM, cannot_read, open, value::Json};
+use super::{BOM, cannot_read, open, value::parse};
 use crate::{
     error::DataError,
     row::{FilePlace, Location, Row},
@@ -85,8 +85,7 @@ fn lines(path: &Path) -> Result<Vec<Row>, DataError> {
     let file: Arc<Path> = path.into();
     let mut rows = Vec::new();
     for_each_line(path, |number, line| {
-        let Json(columns) =
-            serde_json::from_str(line).map_err(|error| malformed(path, number, &error))?;
+        let columns = parse(line).map_err(|error| malformed(path, number, &error))?;
         let location = Location::new(&file, FilePlace::Line(number));
         rows.push(Row::new(columns, location)?);
         Ok(true)
@@ -141,7 +140,7 @@ fn document(path: &Path) -> Result<Vec<Row>, DataError> {
             byte: lines.next_back().map_or(0, <[u8]>::len) + 1,
         }
     })?;
-    let Json(value) = serde_json::from_str(text).map_err(|error| malformed(path, 1, &error))?;
+    let value = parse(text).map_err(|error| malformed(path, 1, &error))?;
     if value.kind() == ValueKind::Seq {
         return elements(path, &value);
     }

@@ -1,25 +1,87 @@
-//! JSON values in which no key is there twice: of two values a row would lose one.
+//! JSON values that lose nothing: no key is there twice, of whose values a row would lose one, and integers
+//! keep their digits.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use minijinja::Value;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor},
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// A value whose objects have each key once.
-pub(super) struct Json(pub(super) Value);
+/// The value of a JSON text.
+pub(super) fn parse(text: &str) -> serde_json::Result<Value> {
+    let numbers = Numbers {
+        rest: Cell::new(text),
+        passed: Cell::new(0),
+    };
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = Json(&numbers).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
 
-struct JsonVisitor;
+/// From here on the parser gives integers as floats.
+const LEAST_ROUNDED: f64 = 9_223_372_036_854_775_808.0;
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor).map(Self)
+/// The numbers of a text as they are written. They are only looked for where one was rounded.
+struct Numbers<'t> {
+    /// The text after the last number that was looked for.
+    rest: Cell<&'t str>,
+    /// Numbers in it that the parser has passed.
+    passed: Cell<usize>,
+}
+
+impl<'t> Numbers<'t> {
+    fn pass(&self) {
+        self.passed.set(self.passed.get() + 1);
+    }
+
+    /// The number that the parser passed last.
+    fn last(&self) -> &'t str {
+        let mut last = "";
+        for _ in 0..self.passed.take() {
+            let (number, rest) = first_number(self.rest.get());
+            last = number;
+            self.rest.set(rest);
+        }
+        last
     }
 }
 
-impl<'de> Visitor<'de> for JsonVisitor {
+/// The first number outside strings in a valid text, and what follows it.
+fn first_number(text: &str) -> (&str, &str) {
+    let (mut in_string, mut escaped) = (false, false);
+    for (start, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'-' | b'0'..=b'9' if !in_string => {
+                let is_part =
+                    |byte: u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let length = text[start..]
+                    .bytes()
+                    .take_while(|byte| is_part(*byte))
+                    .count();
+                return text[start..].split_at(length);
+            }
+            _ => {}
+        }
+    }
+    ("", "")
+}
+
+/// A value whose objects have each key once.
+#[derive(Clone, Copy)]
+struct Json<'n>(&'n Numbers<'n>);
+
+impl<'de> DeserializeSeed<'de> for Json<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Json<'_> {
     type Value = Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,15 +97,31 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        self.0.pass();
         Ok(Value::from(value))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        self.0.pass();
         Ok(Value::from(value))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::from(value))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        self.0.pass();
+        if value.abs() < LEAST_ROUNDED {
+            return Ok(Value::from(value));
+        }
+        let written = self.0.last();
+        let digits = written.trim_start_matches('-');
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Value::from(value));
+        }
+        written.parse::<i128>().map(Value::from).map_err(|_| {
+            E::custom(format!(
+                "an integer of {} digits, at most 38 are read: write it as text, in quotes",
+                digits.len()
+            ))
+        })
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -52,7 +130,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(Json(value)) = list.next_element()? {
+        while let Some(value) = list.next_element_seed(self)? {
             values.push(value);
         }
         Ok(Value::from(values))
@@ -60,8 +138,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Value, A::Error> {
         let mut fields: Vec<(String, Value)> = Vec::new();
-        while let Some((key, Json(value))) = object.next_entry()? {
-            fields.push((key, value));
+        while let Some(key) = object.next_key()? {
+            fields.push((key, object.next_value_seed(self)?));
         }
         let value = Value::from_pairs(fields.iter().map(|(key, value)| (&**key, value.clone())));
         if value.len() != Some(fields.len()) {

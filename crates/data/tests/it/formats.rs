@@ -179,6 +179,43 @@ fn templates_render_the_prompt_or_the_whole_row() {
     );
 }
 
+/// Also in lists and beside strings with digits in them.
+#[test]
+fn integers_keep_their_digits() {
+    let (_directory, tokenizer) = model(None);
+    for number in [
+        "0",
+        "-7",
+        "18446744073709551615",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "12345678901234567890123",
+        "99999999999999999999999999999999999999",
+    ] {
+        let row = format!(r#"{{"a\"1 ":[2.5,-3,{number},1e30],"n":{number}}}"#);
+        for (name, text) in [
+            ("a.jsonl", row.clone()),
+            ("a.json", format!("[{row}, {row}]")),
+        ] {
+            let dataset = load_with(name, text, |config| {
+                config.template =
+                    Some("{{ data_point['a\"1 '][2] }} {{ n }} {{ n | tojson }}".into());
+            });
+            let texts = masked(&dataset.unwrap(), &tokenizer, false);
+            assert_eq!(texts[0], format!("<s>⟦{number} {number} {number}</s>⟧"));
+        }
+    }
+    let most = "9".repeat(39);
+    let error = load(
+        "a.jsonl",
+        format!("{{\"text\":\"a\",\n\"n\":{most}}}").replace('\n', ""),
+    );
+    assert_eq!(
+        crate::common::message(&error.unwrap_err()),
+        "a.jsonl:1:55: an integer of 39 digits, at most 38 are read: write it as text, in quotes"
+    );
+}
+
 #[test]
 fn bos_is_there_once_and_eos_ends_the_row() {
     let (_directory, tokenizer) = model(None);
