@@ -5,9 +5,11 @@
 //! with an existing one.
 
 use crate::{
-    ConfigError,
+    AdapterConfig, ConfigError,
+    file::DatasetFile,
     merge::{NULLABLE, is_null},
     place::{Location, Source},
+    sweep::SweepFile,
     tree::{Key, Node, Value, read_fragment},
 };
 
@@ -40,7 +42,7 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
             source,
             location,
         };
-        if let Some((key, name)) = steps.entry(tree) {
+        if let Some((key, name)) = steps.entry(tree)? {
             steps.put(tree, key, name, value)?;
             continue;
         }
@@ -160,13 +162,31 @@ impl<'a> Steps<'a> {
     }
 
     /// The key and the name of the dataset, adapter or sweep that the path ends with, if it does.
-    fn entry(&self, tree: &Node) -> Option<(&'a str, &'a str)> {
-        let (key, name) = self.path.split_once('.')?;
-        if !matches!(key, "adapters" | "sweep" | "datasets") {
-            return None;
+    fn entry(&self, tree: &Node) -> Result<Option<(&'a str, &'a str)>, ConfigError> {
+        let Some((key, name)) = self.path.split_once('.') else {
+            return Ok(None);
+        };
+        if !matches!(key, "adapters" | "sweep" | "datasets") || name.is_empty() {
+            return Ok(None);
         }
-        let is_whole = || names(tree.get(key)).iter().any(|known| known == name);
-        (!name.is_empty() && (!name.contains('.') || is_whole())).then_some((key, name))
+        let names = names(tree.get(key));
+        let Some(whole) = names.iter().position(|known| known == name) else {
+            return Ok((!name.contains('.')).then_some((key, name)));
+        };
+        let (kind, keys) = (kind(key), keys(key));
+        if let Some((index, rest)) = longest_prefix(name, &names, &keys)
+            && is_key(rest, &keys)
+        {
+            let way_out = match key {
+                "datasets" => "rename one of the two".to_owned(),
+                _ => format!("write `{key}.{whole}` or `{key}.{index}.{rest}`"),
+            };
+            let owner = &names[index];
+            return Err(self.problem(format!(
+                "it names {kind} `{name}`, and `{rest}` of {kind} `{owner}`: {way_out}"
+            )));
+        }
+        Ok(Some((key, name)))
     }
 
     /// Replaces or adds a whole dataset, adapter or sweep.
@@ -272,7 +292,7 @@ impl<'a> Steps<'a> {
     ) -> Result<(&'t mut Node, &'a str), ConfigError> {
         let names = names(tree.get(key));
         let (first, after) = rest.split_once('.').unwrap_or((rest, ""));
-        let named = longest_prefix(rest, &names);
+        let named = longest_prefix(rest, &names, &keys(key));
         let found = match tree.get_mut(key).map(|node| &mut node.value) {
             Some(Value::Mapping(entries)) if key == "datasets" => {
                 named.and_then(|(index, after)| Some((&mut entries.get_mut(index)?.1, after)))
@@ -286,15 +306,37 @@ impl<'a> Steps<'a> {
     }
 
     fn unknown(&self, key: &str, name: &str, valid: &[String]) -> ConfigError {
-        let what = match key {
-            "adapters" => "adapter",
-            "datasets" => "dataset",
-            _ => "sweep",
-        };
         let valid = valid.iter().map(String::as_str);
         self.source
-            .unknown_name(self.location, key, what, name, valid)
+            .unknown_name(self.location, key, kind(key), name, valid)
     }
+}
+
+/// What the entries of a key are called.
+fn kind(key: &str) -> &'static str {
+    match key {
+        "adapters" => "adapter",
+        "datasets" => "dataset",
+        _ => "sweep",
+    }
+}
+
+/// The keys of every dataset, adapter or sweep.
+fn keys(key: &str) -> Vec<String> {
+    let schema = match key {
+        "adapters" => schemars::schema_for!(AdapterConfig),
+        "datasets" => schemars::schema_for!(DatasetFile),
+        _ => schemars::schema_for!(SweepFile),
+    };
+    let properties = schema.get("properties").and_then(|value| value.as_object());
+    let keys = properties.into_iter().flat_map(|object| object.keys());
+    keys.cloned().collect()
+}
+
+/// True if a path begins with one of `keys`.
+fn is_key(path: &str, keys: &[String]) -> bool {
+    let first = path.split('.').next().unwrap_or_default();
+    keys.iter().any(|key| key == first)
 }
 
 /// Names of the entries of a mapping, or of a list of mappings; one without a name has an empty one.
@@ -313,8 +355,13 @@ fn names(entries: Option<&Node>) -> Vec<String> {
 }
 
 /// The index of the longest name that the path starts with, since names may have dots in them, and the
-/// rest of the path.
-fn longest_prefix<'p>(path: &'p str, names: &[String]) -> Option<(usize, &'p str)> {
+/// rest of the path. A name after which one of `keys` comes goes before a longer one: of the adapters `a`
+/// and `a.lora`, the path `a.lora.r` is of the first.
+fn longest_prefix<'p>(
+    path: &'p str,
+    names: &[String],
+    keys: &[String],
+) -> Option<(usize, &'p str)> {
     let after = |name: &String| path.strip_prefix(name)?.strip_prefix('.');
     let prefixes = names
         .iter()
@@ -322,5 +369,5 @@ fn longest_prefix<'p>(path: &'p str, names: &[String]) -> Option<(usize, &'p str
         .filter(|(_, name)| !name.is_empty());
     prefixes
         .filter_map(|(index, name)| Some((index, after(name)?)))
-        .min_by_key(|(_, after)| after.len())
+        .min_by_key(|(_, after)| (!is_key(after, keys), after.len()))
 }

@@ -294,6 +294,43 @@ fn an_override_makes_the_mappings_it_needs_and_finds_names_with_dots() {
     );
 }
 
+/// `a.lora.r` is `lora.r` of adapter `a`, or `r` of adapter `a.lora`, which has none.
+#[test]
+fn a_name_with_dots_does_not_hide_the_settings_of_another() {
+    let text = "model: m\ndatasets: {d: {path: p}, d.columns: {path: q}}\ndefaults: {dataset: d}\n\
+                adapters: [{name: a}, {name: a.lora}, {name: a.lora.lora}]";
+    let ranks = |set: &str| {
+        let config = load(text, &[set]).unwrap().config;
+        config
+            .adapters
+            .iter()
+            .map(|adapter| adapter.lora.r)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ranks("adapters.a.lora.r=2"), [2, 16, 16]);
+    assert_eq!(ranks("adapters.a.lora.lora.r=2"), [16, 2, 16]);
+    assert_eq!(ranks("adapters.a.lora.lora.lora.r=2"), [16, 16, 2]);
+    assert_eq!(ranks("adapters.0.lora={r: 2}"), [2, 16, 16]);
+    for (set, problem) in [
+        (
+            "adapters.a.lora={r: 2}",
+            "it names adapter `a.lora`, and `lora` of adapter `a`: write `adapters.1` or `adapters.0.lora`",
+        ),
+        (
+            "adapters.a.lora.lora={r: 2}",
+            "it names adapter `a.lora.lora`, and `lora` of adapter `a.lora`: write `adapters.2` or \
+             `adapters.1.lora`",
+        ),
+        (
+            "datasets.d.columns={text: t}",
+            "it names dataset `d.columns`, and `columns` of dataset `d`: rename one of the two",
+        ),
+    ] {
+        let error = load(text, &[set]).unwrap_err().to_string();
+        assert!(error.ends_with(problem), "{error}");
+    }
+}
+
 #[test]
 fn a_resolved_configuration_is_the_same_from_text() {
     let config = RunConfig::load(&fixture("full.yaml"), &[]).unwrap().config;
