@@ -144,7 +144,7 @@ pub enum ColumnMap {
 pub struct AdapterConfig {
     /// Unique name; also the name of its directory in `adapters/`.
     pub name: String,
-    /// Name of its dataset. Required here or in `defaults`.
+    /// Name of its dataset. Required here or in `defaults`, unless there is one dataset alone.
     #[serde(default)]
     pub dataset: String,
     /// Adapters with a larger priority train first.
