@@ -1,6 +1,9 @@
 //! Errors of data and tokenizer files, with hints.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::{format::similar_name, oddities::ROLES, row::Location};
 
@@ -349,6 +352,14 @@ impl DataError {
     /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Io { path, .. } | Self::UnknownExtension(path) if is_url(path) => {
+                "only local files are read: download it, and name the file"
+            }
+            Self::Malformed { path, reason, .. }
+                if reason.starts_with("EOF") && has_lines(path) =>
+            {
+                "a row is one object on one line; name a file with one JSON document .json"
+            }
             Self::NotAFile(_) => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
             Self::Quote { .. } => QUOTE_HINT,
             Self::Delimiter { found: '\t', .. } => "name it .tsv",
@@ -438,6 +449,20 @@ impl RowError {
         };
         Some(hint.to_owned())
     }
+}
+
+/// True of what was written as an address: `https://…` has become a path below a directory `https:`.
+fn is_url(path: &Path) -> bool {
+    let mut folders = path.parent().into_iter().flatten();
+    folders.any(|folder| folder.len() > 2 && folder.as_encoded_bytes().ends_with(b":"))
+}
+
+/// True of a file with a row a line, by its name.
+fn has_lines(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    ["jsonl", "ndjson"]
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// A delimiter as it reads in a sentence.

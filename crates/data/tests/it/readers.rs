@@ -216,6 +216,39 @@ fn what_is_no_regular_file_is_refused_unread() {
 }
 
 #[test]
+fn addresses_and_rows_of_several_lines_have_hints() {
+    let directory = tempfile::tempdir().unwrap();
+    let hint = |path: &str| {
+        let config = crate::common::config(directory.path().join(path));
+        let error = loraloom_data::Dataset::load("a", &config, 0).unwrap_err();
+        error.hint().unwrap_or_default()
+    };
+    for path in [
+        "https://x.org/a.jsonl",
+        "https:/x.org/a.csv",
+        "hf://a/b",
+        "s3:/a/b.gz",
+    ] {
+        assert!(
+            hint(path).starts_with("only local files are read"),
+            "{path}"
+        );
+    }
+    for path in ["a.jsonl", "a:/b.jsonl", "a/b:"] {
+        assert_eq!(hint(path), "", "{path}");
+    }
+    let pretty = "{\n  \"text\": \"a\"\n}\n";
+    for (name, has_hint) in [("p.jsonl", true), ("p.NDJSON", true), ("p.json", false)] {
+        crate::common::write(directory.path(), name, pretty.repeat(2));
+        assert_eq!(
+            hint(name).contains("one object on one line"),
+            has_hint,
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn chats_are_checked_when_they_are_read() {
     let chat = |messages: &str| error("a.jsonl", format!("{{\"messages\":{messages}}}"));
     assert_eq!(
