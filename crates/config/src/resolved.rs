@@ -104,12 +104,13 @@ pub enum Validation {
 #[serde(untagged)]
 #[schemars(deny_unknown_fields)]
 pub enum ColumnMap {
-    /// Chat messages, a list of `{role, content}`; trains the assistant's turns.
+    /// Chat messages, a list of `{role, content}`; trains the assistant's turns, but not those with `weight: 0`.
+    /// A column `system` is the system message of a chat without one.
     Messages {
         /// Column with the list.
         messages: String,
     },
-    /// `ShareGPT`, a list of `{from, value}`; trains the assistant's turns.
+    /// `ShareGPT`, a list of `{from, value}`; as chat messages.
     Conversations {
         /// Column with the list.
         conversations: String,
@@ -121,7 +122,7 @@ pub enum ColumnMap {
         /// Column with the completion.
         completion: String,
     },
-    /// Alpaca, with an optional input; trains the output.
+    /// Alpaca, with an optional input; trains the output. A column `system` comes before the instruction.
     Instruction {
         /// Column with the instruction.
         instruction: String,

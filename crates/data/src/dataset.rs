@@ -9,7 +9,7 @@ use crate::{
     encoded_rows::EncodedRows,
     error::{DataError, NoTarget, RowError, TemplateError},
     format::DetectedFormat,
-    oddities::Oddities,
+    oddities::{Oddities, unused_columns},
     preview::{self, Preview, Shown},
     reader,
     render::Renderer,
@@ -98,6 +98,8 @@ impl Dataset {
         }
         let about = format!("dataset {name}");
         warnings.extend(oddities.warnings(&about, rows.len(), &renderer));
+        warnings.extend(oddities.odd_template(&about, &rows, &renderer));
+        warnings.extend(unused_columns(&about, &rows, &renderer));
         warnings.extend(odd_settings(&about, config, &renderer));
         let (train, validation) = match &config.validation {
             Validation::File(path) => {

@@ -4,7 +4,7 @@ use minijinja::{Value, value::ValueKind};
 
 use crate::{
     error::RowError,
-    row::{Row, describe, wrong_type},
+    row::{Row, SYSTEM, describe, wrong_type},
 };
 
 /// One message of a chat, with all fields the row gave it (`tool_calls` and the like).
@@ -121,7 +121,8 @@ impl Message {
 }
 
 impl Conversation {
-    /// The chat in `column` of `row`, with the row's `tools`.
+    /// The chat in `column` of `row`, with the row's `tools`, and its `system` unless the messages begin with
+    /// a system message of their own.
     pub(crate) fn parse(row: &Row, column: &str) -> Result<Self, RowError> {
         let list = row.require(column)?;
         if list.kind() != ValueKind::Seq {
@@ -132,7 +133,7 @@ impl Conversation {
                 _ => wrong_type(column, "a list of messages", &list),
             });
         }
-        let messages = (1..)
+        let mut messages = (1..)
             .zip(list.try_iter().into_iter().flatten())
             .map(|(message, value)| {
                 Message::parse(value).map_err(|reason| RowError::Message {
@@ -142,12 +143,18 @@ impl Conversation {
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        if messages.is_empty() {
+        let Some(first) = messages.first() else {
             return Err(RowError::WrongType {
                 column: column.to_owned(),
                 expected: "a list of messages",
                 found: "an empty list".to_owned(),
             });
+        };
+        if column != SYSTEM
+            && !matches!(first.role(), "system" | "developer")
+            && let Some(system) = row.system()?
+        {
+            messages.insert(0, Message::new("system", &*system));
         }
         let tools = row.get("tools").unwrap_or_else(|| Value::from(()));
         if !matches!(tools.kind(), ValueKind::None | ValueKind::Seq) {

@@ -1,9 +1,10 @@
 //! Warnings about rows, independent of their tokens.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    render::{Renderer, RowText},
+    render::{Renderer, RowText, Source},
+    row::Row,
     warning::Warning,
 };
 
@@ -25,10 +26,18 @@ pub(crate) struct Oddities {
     pub(crate) empty: usize,
     /// Messages of roles that templates do not know and that are not trained on, by role.
     roles: BTreeMap<String, usize>,
+    /// The text or prompt of the first row, unless it is a chat.
+    first: Option<Arc<str>>,
+    /// Another row has another.
+    varies: bool,
 }
 
 impl Oddities {
     pub(crate) fn count(&mut self, text: &RowText) {
+        if let RowText::Text(text) | RowText::PromptCompletion { prompt: text, .. } = text {
+            let first = self.first.get_or_insert_with(|| text.clone());
+            self.varies |= first != text;
+        }
         let is_empty = match text {
             RowText::PromptCompletion { completion, .. } => completion.trim().is_empty(),
             RowText::Text(text) => text.trim().is_empty(),
@@ -68,4 +77,70 @@ impl Oddities {
         });
         empty.into_iter().chain(unknown).collect()
     }
+
+    /// A template that prints no column, or has one as Python's `format` would print it.
+    pub(crate) fn odd_template(
+        &self,
+        about: &str,
+        rows: &[Row],
+        renderer: &Renderer,
+    ) -> Option<Warning> {
+        let (template, what) = match renderer {
+            Renderer::Text(Source::Template(template)) => (template, "text"),
+            Renderer::PromptCompletion {
+                prompt: Source::Template(template),
+                ..
+            } => (template, "prompt"),
+            _ => return None,
+        };
+        let differ = || rows.iter().any(|row| row.columns != rows[0].columns);
+        let same = (!self.varies && differ()).then(|| {
+            let rows = rows.len();
+            format!("the template makes the same {what} of all {rows} rows")
+        });
+        let columns = rows.first().map(Row::names).unwrap_or_default();
+        let literal = columns.iter().find(|column| template.spells(column));
+        let literal = literal.map(|column| {
+            format!(
+                "`{{{column}}}` in the template is text as it stands, `{{{{ {column} }}}}` is the column"
+            )
+        });
+        let message = match (same, literal) {
+            (Some(same), Some(literal)) => format!("{same}: {literal}"),
+            (same, literal) => same.or(literal)?,
+        };
+        let hint = "Jinja prints a column with two braces on each side";
+        Some(Warning::new(about, message, hint))
+    }
+}
+
+/// Columns that other programs train on in rows of prompts, instructions or chats. Others, such as an id or
+/// a source, are rarely missed.
+const TRAINED_ELSEWHERE: [&str; 7] = [
+    "system",
+    "system_prompt",
+    "history",
+    "context",
+    "input",
+    "tools",
+    "images",
+];
+
+/// Columns that were probably meant to be trained on and are not.
+pub(crate) fn unused_columns(about: &str, rows: &[Row], renderer: &Renderer) -> Vec<Warning> {
+    let used = renderer.columns();
+    let unused = TRAINED_ELSEWHERE
+        .into_iter()
+        .filter(|column| used.as_ref().is_some_and(|used| !used.contains(column)));
+    unused
+        .filter_map(|column| {
+            let filled = rows.iter().filter(|row| row.has_content(column)).count();
+            let message = format!(
+                "{filled} of {} rows fill the column `{column}`, which is not trained on",
+                rows.len()
+            );
+            let hint = "print it with a `template`, or put it into the prompt or the messages";
+            (filled > 0).then(|| Warning::new(about, message, hint))
+        })
+        .collect()
 }

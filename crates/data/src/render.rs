@@ -10,7 +10,7 @@ use crate::{
     error::{RowError, TemplateError},
     jinja::{self, add_template, row_environment, syntax_error},
     message::Conversation,
-    row::Row,
+    row::{Row, SYSTEM},
 };
 
 /// A row's text, by what is trained on.
@@ -48,6 +48,8 @@ pub(crate) enum Source {
     Instruction {
         instruction: String,
         input: Option<String>,
+        /// The row's `system` comes first, and is none of the other columns.
+        system: bool,
     },
     Template(Box<RowTemplate>),
 }
@@ -90,6 +92,10 @@ impl Renderer {
                 prompt: or_template(Source::Instruction {
                     instruction: instruction.clone(),
                     input: input.clone(),
+                    system: ![Some(instruction), input.as_ref(), Some(output)]
+                        .into_iter()
+                        .flatten()
+                        .any(|column| column == SYSTEM),
                 })?,
                 completion: output.clone(),
             },
@@ -131,12 +137,39 @@ impl Renderer {
         };
         let is_prompt = match prompt {
             Source::Column(column) => column == completion,
-            Source::Instruction { instruction, input } => {
-                instruction == completion || input.as_ref() == Some(completion)
-            }
+            Source::Instruction {
+                instruction, input, ..
+            } => instruction == completion || input.as_ref() == Some(completion),
             Source::Template(_) => false,
         };
         is_prompt.then_some(completion)
+    }
+
+    /// The columns that are trained on or prompted with; `None` if rows are plain text, or a template chooses.
+    pub(crate) fn columns(&self) -> Option<Vec<&str>> {
+        match self {
+            Self::Text(_)
+            | Self::PromptCompletion {
+                prompt: Source::Template(_),
+                ..
+            } => None,
+            Self::PromptCompletion {
+                prompt: Source::Column(prompt),
+                completion,
+            } => Some(vec![prompt, completion]),
+            Self::PromptCompletion {
+                prompt:
+                    Source::Instruction {
+                        instruction, input, ..
+                    },
+                completion,
+            } => {
+                let input = input.as_deref();
+                let columns = [SYSTEM, instruction, completion];
+                Some(columns.into_iter().chain(input).collect())
+            }
+            Self::Chat { column, .. } => Some(vec![SYSTEM, "tools", column]),
+        }
     }
 
     /// The column that rows may lack, but not all of them.
@@ -160,17 +193,21 @@ impl Source {
         match self {
             Self::Column(column) => row.text(column),
             Self::Template(template) => Ok(template.render(row)?.into()),
-            // The instruction; after a blank line the input, if there is one; a newline.
-            Self::Instruction { instruction, input } => {
+            // The system message, the instruction and the input, with blank lines between; a newline.
+            Self::Instruction {
+                instruction,
+                input,
+                system,
+            } => {
+                let system = if *system { row.system()? } else { None };
                 let input = input
                     .as_ref()
                     .map(|input| row.optional_text(input))
                     .transpose()?;
-                let instruction = row.text(instruction)?;
-                Ok(match input.flatten().filter(|input| !input.is_empty()) {
-                    Some(input) => format!("{instruction}\n\n{input}\n").into(),
-                    None => format!("{instruction}\n").into(),
-                })
+                let input = input.flatten().filter(|input| !input.is_empty());
+                let parts = [system, Some(row.text(instruction)?), input];
+                let parts: Vec<_> = parts.into_iter().flatten().collect();
+                Ok(format!("{}\n", parts.join("\n\n")).into())
             }
         }
     }
@@ -190,6 +227,19 @@ impl RowTemplate {
         let mut environment = row_environment();
         add_template(&mut environment, NAME, source)?;
         Ok(Self { environment })
+    }
+
+    /// True if it has the column's name in single braces, as Python's `format` takes it.
+    pub(crate) fn spells(&self, column: &str) -> bool {
+        let template = self.environment.get_template(NAME);
+        let Ok(source) = template.as_ref().map(|template| template.source()) else {
+            return false;
+        };
+        let written = format!("{{{column}}}");
+        source.match_indices(&written).any(|(start, _)| {
+            let (before, after) = (&source[..start], &source[start + written.len()..]);
+            !before.ends_with('{') && !after.starts_with('}')
+        })
     }
 
     fn render(&self, row: &Row) -> Result<String, TemplateError> {

@@ -6,6 +6,9 @@ use minijinja::{Value, value::ValueKind};
 
 use crate::error::{DataError, RowError};
 
+/// The column with the system message of a chat or an instruction.
+pub(crate) const SYSTEM: &str = "system";
+
 /// Place of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
@@ -98,6 +101,20 @@ impl Row {
             Some(value) if value.is_none() => Ok(None),
             Some(_) => self.text(column).map(Some),
         }
+    }
+
+    /// True if the column has text other than white space, or a list or an object that is not empty.
+    pub(crate) fn has_content(&self, column: &str) -> bool {
+        self.get(column).is_some_and(|value| match value.as_str() {
+            Some(text) => !text.trim().is_empty(),
+            None => value.len().is_some_and(|length| length > 0),
+        })
+    }
+
+    /// The text of the column `system`, if it has any.
+    pub(crate) fn system(&self) -> Result<Option<Arc<str>>, RowError> {
+        let text = self.optional_text(SYSTEM)?;
+        Ok(text.filter(|text| !text.trim().is_empty()))
     }
 
     /// Names of the columns.

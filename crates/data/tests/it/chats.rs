@@ -44,6 +44,16 @@ fn messages_say_themselves_whether_they_are_trained_on() {
         text.starts_with("<s>⟦<|im_start|>user\na<|im_end|>\n⟧<|im_start|>assistant\n⟦b"),
         "{text}"
     );
+    // Also where the template marks what the assistant says.
+    let marked = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{% generation %}\
+                  {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}\
+                  {% if add_generation_prompt %}[assistant]{% endif %}";
+    let (_marked_directory, marked) = model(Some(marked));
+    let dataset = load("rows.jsonl", chat("", r#","weight":0"#)).unwrap();
+    assert_eq!(
+        masked(&dataset, &marked, false),
+        ["<s>[user]a[assistant]b[user]c[assistant]⟦d⟧"]
+    );
     for flag in [
         r#","weight":2"#,
         r#","train":"no""#,

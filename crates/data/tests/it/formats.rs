@@ -217,6 +217,60 @@ fn integers_keep_their_digits() {
 }
 
 #[test]
+fn a_column_system_comes_first() {
+    let (_directory, tokenizer) = model(Some(CHATML));
+    let texts = |row: &str| masked(&load("a.jsonl", row).unwrap(), &tokenizer, false).remove(0);
+    let turn = |role: &str, text: &str| format!("<|im_start|>{role}\n{text}<|im_end|>\n");
+    let answer = "<|im_start|>assistant\n⟦b<|im_end|>\n⟧";
+    let chat = r#""conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]"#;
+    let own = r#""messages":[{"role":"system","content":"o"},{"role":"assistant","content":"b"}]"#;
+    for (row, expected) in [
+        (
+            format!(r#"{{"system":"s",{chat}}}"#),
+            format!("<s>{}{}{answer}", turn("system", "s"), turn("user", "a")),
+        ),
+        (
+            format!(r#"{{"system":" ",{chat}}}"#),
+            format!("<s>{}{answer}", turn("user", "a")),
+        ),
+        (
+            format!(r#"{{"system":null,{chat}}}"#),
+            format!("<s>{}{answer}", turn("user", "a")),
+        ),
+        (
+            format!(r#"{{"system":"s",{own}}}"#),
+            format!("<s>{}{answer}", turn("system", "o")),
+        ),
+        (
+            r#"{"system":"s","instruction":"a","input":"i","output":"b"}"#.to_owned(),
+            "<s>s\n\na\n\ni\n⟦b</s>⟧".to_owned(),
+        ),
+        (
+            r#"{"system":"","instruction":"a","output":"b"}"#.to_owned(),
+            "<s>a\n⟦b</s>⟧".to_owned(),
+        ),
+    ] {
+        assert_eq!(texts(&row), expected, "{row}");
+    }
+    let error = load("a.jsonl", format!(r#"{{"system":3,{chat}}}"#)).unwrap_err();
+    assert_eq!(
+        crate::common::message(&error),
+        "a.jsonl:1: column `system` is the number 3, expected a string"
+    );
+    let named = load_with("a.jsonl", r#"{"system":"s","output":"b"}"#, |config| {
+        config.columns = Some(ColumnMap::Instruction {
+            instruction: "system".into(),
+            input: None,
+            output: "output".into(),
+        });
+    });
+    assert_eq!(
+        masked(&named.unwrap(), &tokenizer, false),
+        ["<s>s\n⟦b</s>⟧"]
+    );
+}
+
+#[test]
 fn bos_is_there_once_and_eos_ends_the_row() {
     let (_directory, tokenizer) = model(None);
     let dataset = load("rows.jsonl", r#"{"prompt":"<s><s>a","completion":"b</s>"}"#).unwrap();

@@ -164,6 +164,79 @@ fn settings_that_were_hardly_meant() {
 }
 
 #[test]
+fn templates_that_print_no_column() {
+    let (_directory, tokenizer) = model(None);
+    let rows = "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"prompt\":\"c\",\"completion\":\"d\"}\n";
+    let say = |rows: &str, template: &str, columns: Option<ColumnMap>| {
+        remarks("a.jsonl", rows, &tokenizer, 64, |config| {
+            config.template = Some(template.to_owned());
+            config.columns = columns;
+        })
+    };
+    let prompt = || Some(pair("prompt", "completion"));
+    let all = said([
+        ("a constant", say(rows, "const", None)),
+        ("as Python's format", say(rows, "{prompt}", None)),
+        ("a constant prompt", say(rows, "{prompt}\n", prompt())),
+        ("one of two", say(rows, "{{ prompt }} {completion}", None)),
+        (
+            "no column's name",
+            say(rows, "{{prompt}} {x} {{{prompt: 1}}}", None),
+        ),
+        ("a row alone", say(&rows[..rows.len() / 2], "const", None)),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn columns_that_were_probably_meant_to_be_trained_on() {
+    let (_directory, tokenizer) = model(Some(CHATML));
+    let say = |row: serde_json::Value, change: fn(&mut DatasetConfig)| {
+        let rows = format!("{row}\n").repeat(2);
+        remarks("a.jsonl", rows, &tokenizer, 64, change)
+    };
+    let json = |text: &str| serde_json::from_str(text).unwrap();
+    let pair =
+        r#"{"prompt":"a","completion":"b","system":"s","history":[["a","b"]],"id":1,"source":"x"}"#;
+    let alpaca =
+        r#"{"instruction":"a","output":"b","system":"s","history":[["a","b"]],"input":"i"}"#;
+    let chat = r#"{"messages":[{"role":"assistant","content":"a"}],"system":"s","tools":[],"context":"c"}"#;
+    let all = said([
+        ("pairs", say(json(pair), nothing)),
+        (
+            "pairs of a template",
+            say(json(pair), |config| {
+                config.template = Some("{{ prompt }}{{ id }}".into())
+            }),
+        ),
+        ("instructions", say(json(alpaca), nothing)),
+        (
+            "instructions without their input",
+            say(json(alpaca), |config| {
+                config.columns = Some(ColumnMap::Instruction {
+                    instruction: "instruction".into(),
+                    input: None,
+                    output: "output".into(),
+                });
+            }),
+        ),
+        ("chats", say(json(chat), nothing)),
+        (
+            "text",
+            say(json(r#"{"text":"a","system":"s","context":"c"}"#), nothing),
+        ),
+        (
+            "nothing in them",
+            say(
+                json(r#"{"prompt":"a","completion":"b","system":" ","history":[],"context":null}"#),
+                nothing,
+            ),
+        ),
+    ]);
+    insta::assert_snapshot!(all);
+}
+
+#[test]
 fn nulls_in_templates_and_keys_that_are_there_twice() {
     let (_directory, tokenizer) = model(None);
     let say = |text: &str, template: Option<&str>| {
