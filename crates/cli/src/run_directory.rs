@@ -8,7 +8,7 @@ use std::{
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_trainer::{ADAPTERS, CONFIG_FILE, quoted};
+use loraloom_trainer::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, quoted};
 
 use crate::{
     exit::Exit,
@@ -23,14 +23,21 @@ const LONGEST_NAME: usize = 255;
 /// Longest path of a run directory, in bytes: Linux allows 4096, and a run creates paths below its own.
 const LONGEST_PATH: usize = 3800;
 
-/// Refuses a directory that no run can be written to: a run or a server has it, its name is too long, or it
-/// or what is above it is a file or not writable.
+/// Refuses a directory that no run can be written to: a run, a server or something else has it, its name is
+/// too long, or it or what is above it is a file or not writable.
 ///
 /// # Errors
 ///
 /// If it is one.
 pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     refuse_used(directory)?;
+    if is_something_else(directory) {
+        let message = format!(
+            "`{}` is not empty, and what is in it is not of a run",
+            directory.display()
+        );
+        return Err(Failure::usage(message).hint("choose another `output_dir`, or empty it"));
+    }
     let bytes = |name: &OsStr| name.as_encoded_bytes().len();
     let longest = directory.iter().map(bytes).max().unwrap_or(0);
     let all = bytes(directory.as_os_str());
@@ -51,6 +58,20 @@ pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     Err(failure.hint("choose another `output_dir`"))
+}
+
+/// True of a directory with files that no run has left. Hidden ones and `lost+found` do not count, which are
+/// in the root of a fresh volume.
+fn is_something_else(directory: &Path) -> bool {
+    let of_runs = [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS, ADAPTERS];
+    if of_runs.iter().any(|name| directory.join(name).exists()) {
+        return false;
+    }
+    let mut names = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.file_name()));
+    names.any(|name| !name.as_encoded_bytes().starts_with(b".") && name != "lost+found")
 }
 
 /// Creates and removes a file in `directory` or, if that does not exist, in its nearest existing
@@ -198,12 +219,33 @@ fn saved(directory: &Path, name: &str, kept: &str) -> Option<PathBuf> {
 mod tests {
     use std::{fs, path::Path};
 
-    use super::{adapter, adapters, refuse_used};
+    use super::{adapter, adapters, refuse_unusable, refuse_used};
 
     fn save(run: &Path, path: &str) {
         let directory = run.join("adapters").join(path);
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("adapter_config.json"), "{}").unwrap();
+    }
+
+    /// What a killed run leaves before its first checkpoint is taken over.
+    #[test]
+    fn a_directory_with_other_files_is_refused() {
+        for (names, is_usable) in [
+            (&[][..], true),
+            (&[".lock", ".DS_Store", "lost+found"], true),
+            (&["events.jsonl", "notes.txt"], true),
+            (&["config.resolved.yaml"], true),
+            (&["notes.txt"], false),
+            (&["loraloom.yaml", "rows.jsonl"], false),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            for name in names {
+                fs::write(directory.path().join(name), "").unwrap();
+            }
+            let usable = refuse_unusable(directory.path());
+            assert_eq!(usable.is_ok(), is_usable, "{names:?}: {usable:?}");
+        }
+        assert!(refuse_unusable(Path::new("/")).is_err());
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub(crate) struct TrainArguments {
     /// Continue the run in the run directory; CONFIG may be that directory.
     #[arg(long, aliases = ["resume_from_checkpoint", "resume-from-checkpoint"])]
     pub(crate) resume: bool,
-    /// Run directory, instead of the configuration's. Must not hold a run, except with --resume.
+    /// Run directory, instead of the configuration's. Must not hold a run, except with
+    /// --resume, nor other files.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) output_dir: Option<PathBuf>,
     /// Device, instead of the configuration's: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX. Not
