@@ -229,3 +229,32 @@ fn styled(color: bool, with: AnsiColor, word: &str) -> String {
         word.to_owned()
     }
 }
+
+/// The text with control characters escaped: they belong to the data, not to the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && !matches!(character, '\n' | '\t') {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        for (text, shown) in [
+            ("a\u{1b}[31m\tb\r\n", "a\\u{1b}[31m\tb\\r\n"),
+            ("\0\u{7f}\u{9b}2J", "\\u{0}\\u{7f}\\u{9b}2J"),
+            ("é ⟦", "é ⟦"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+    }
+}

@@ -6,7 +6,10 @@ use loraloom_data::EncodeReport;
 use loraloom_report::{SweepReport, SweepStanding};
 use loraloom_trainer::{AdapterReport, DatasetSummary, Outcome, Run, RunReport};
 
-use crate::table::{self, or_dash};
+use crate::{
+    printer::printable,
+    table::{self, or_dash},
+};
 
 const HEADING: [&str; 7] = [
     "<adapter",
@@ -176,10 +179,10 @@ pub(crate) fn samples(report: &RunReport, some: bool) -> String {
     text
 }
 
-/// The text with its line ends shown, cut where it is long.
+/// The text with its line ends and control characters shown, cut where it is long.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 100;
-    let escaped = text.trim().replace('\n', "\\n");
+    let escaped = printable(text.trim()).replace('\n', "\\n");
     if escaped.chars().count() <= LONGEST {
         return escaped;
     }
@@ -318,7 +321,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_by_characters() {
-        assert_eq!(one_line(" a\nb "), "a\\nb");
+        assert_eq!(one_line(" a\nb\u{1b}[31m "), "a\\nb\\u{1b}[31m");
         assert_eq!(
             one_line(&"ü".repeat(101)),
             format!("{}...", "ü".repeat(100))

@@ -1,7 +1,7 @@
 //! `generate PROMPT`: completions of several adapters, side by side.
 
 use std::{
-    io::{self, Read},
+    io::{self, IsTerminal, Read},
     path::PathBuf,
 };
 
@@ -9,7 +9,13 @@ use loraloom_trainer::{GenerateOptions, Generator};
 use serde::Serialize;
 
 use super::source::BASE;
-use crate::{arguments::GenerateArguments, device, exit::Exit, failure::Failure, printer::Printer};
+use crate::{
+    arguments::GenerateArguments,
+    device,
+    exit::Exit,
+    failure::Failure,
+    printer::{Printer, printable},
+};
 
 #[derive(Debug, Serialize)]
 struct Written<'a> {
@@ -74,19 +80,23 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     } else {
         let name = |who: &Option<usize>| who.map_or(BASE, |index| adapters[index].0.as_str());
         let names: Vec<&str> = who.iter().map(name).collect();
-        printer.data(&side_by_side(&names, &texts))?;
+        printer.data(&side_by_side(&names, &texts, io::stdout().is_terminal()))?;
     }
     Ok(Exit::Success)
 }
 
 /// Completions as text: under their names if there are several, separated by one empty line whatever
-/// line ends they have.
-fn side_by_side(names: &[&str], texts: &[String]) -> String {
-    if let [text] = texts {
-        return trimmed(text).to_owned();
+/// line ends they have. One alone that is not for a terminal is left as it is.
+fn side_by_side(names: &[&str], texts: &[String], is_terminal: bool) -> String {
+    let text = |text: &str| match trimmed(text) {
+        text if is_terminal || texts.len() > 1 => printable(text),
+        text => text.to_owned(),
+    };
+    if let [alone] = texts {
+        return text(alone);
     }
     let entries = names.iter().zip(texts);
-    let entries = entries.map(|(name, text)| format!("== {name} ==\n{}", trimmed(text)));
+    let entries = entries.map(|(name, completion)| format!("== {name} ==\n{}", text(completion)));
     entries.collect::<Vec<_>>().join("\n\n")
 }
 
@@ -134,8 +144,23 @@ mod tests {
         let expected = "== base ==\none\n\n== a ==\ntwo\nlines\n\n== b ==\n";
         for end in ["", "\n", "\n\n", "\r\n"] {
             let texts = ["one", "two\nlines", ""].map(|text| format!("{text}{end}"));
-            assert_eq!(side_by_side(&names, &texts), expected, "{end:?}");
-            assert_eq!(side_by_side(&names[..1], &texts[..1]), "one", "{end:?}");
+            assert_eq!(side_by_side(&names, &texts, false), expected, "{end:?}");
+            assert_eq!(
+                side_by_side(&names[..1], &texts[..1], false),
+                "one",
+                "{end:?}"
+            );
         }
+    }
+
+    #[test]
+    fn control_characters_are_for_pipes_only() {
+        let texts = ["\u{1b}[31m", "b"].map(str::to_owned);
+        let shown = |count: usize, is_terminal| {
+            side_by_side(&["a", "b"][..count], &texts[..count], is_terminal)
+        };
+        assert_eq!(shown(1, false), "\u{1b}[31m");
+        assert_eq!(shown(1, true), "\\u{1b}[31m");
+        assert_eq!(shown(2, false), "== a ==\n\\u{1b}[31m\n\n== b ==\nb");
     }
 }

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use loraloom_data::{Preview, Split};
 
-use crate::printer::Printer;
+use crate::printer::{Printer, printable};
 
 /// Characters of a row that are shown, unless it is shown in full; two thirds of them from its beginning.
 const LONGEST_TEXT: usize = 1200;
@@ -97,19 +97,6 @@ fn shortened(runs: &[(String, bool)], most: usize) -> Vec<(String, bool)> {
     .concat()
 }
 
-/// The text with control characters escaped: they belong to the data, not to the terminal.
-fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() && !matches!(character, '\n' | '\t') {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
-}
-
 /// Token ids with runs of targets in brackets, `most` of them from the beginning and the end.
 fn ids(row: &Preview, most: usize) -> String {
     let sample = &row.sample;
@@ -129,7 +116,7 @@ fn ids(row: &Preview, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{printable, shortened};
+    use super::shortened;
 
     #[test]
     fn long_text_loses_its_middle_and_keeps_its_mask() {
@@ -145,6 +132,5 @@ mod tests {
                 part("bbb", true)
             ]
         );
-        assert_eq!(printable("a\u{1b}[31m\tb\r\n"), "a\\u{1b}[31m\tb\\r\n");
     }
 }
