@@ -250,6 +250,7 @@ fn pipeline_exit(error: &PipelineError) -> Exit {
 fn simulation_exit(error: &SimulationError) -> Exit {
     match error {
         SimulationError::Csv { .. }
+        | SimulationError::NoJobs
         | SimulationError::MissingColumn { .. }
         | SimulationError::Field { .. } => Exit::Data,
         SimulationError::TooFewJobs { .. }
@@ -305,10 +306,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<String> {
             .or_else(|| cause.downcast_ref().and_then(DataError::hint))
             .or_else(|| cause.downcast_ref().and_then(ModelError::hint))
             .or_else(|| cause.downcast_ref().and_then(ConfigError::hint))
-            .or_else(|| {
-                let hint = cause.downcast_ref().and_then(SimulationError::hint);
-                hint.map(str::to_owned)
-            })
+            .or_else(|| cause.downcast_ref().and_then(SimulationError::hint))
     })
 }
 

@@ -36,6 +36,9 @@ pub enum SimulationError {
         /// The expected form.
         expected: &'static str,
     },
+    /// There is nothing to replay.
+    #[error("the trace has no jobs, only its first line")]
+    NoJobs,
     /// The trace has too few jobs from that place on.
     #[error("{asked} jobs from job {start} on asked for, and the trace has {available}")]
     TooFewJobs {
@@ -130,11 +133,18 @@ impl SimulationError {
     }
 
     /// What to do about the error, if known and not part of the message.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<String> {
         match self {
+            Self::TooFewJobs {
+                start, available, ..
+            } => Some(match available.saturating_sub(*start) {
+                0 => format!("`--start` must be below {available}"),
+                left => format!("`--jobs {left}` takes all from there on"),
+            }),
             Self::TooLong { .. } => Some(
                 "raise `--load` or `--rate-limit`, take more `--devices`, or fewer `--jobs`; are the trace's \
-                 durations seconds?",
+                 durations seconds?"
+                    .to_owned(),
             ),
             _ => None,
         }

@@ -24,6 +24,7 @@ pub struct TracedJob {
 ///
 /// # Errors
 /// [`SimulationError`] with the line of the first row that cannot be read: rows are not skipped.
+/// [`SimulationError::NoJobs`] if there is no row.
 pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     let mut reader = ReaderBuilder::new()
         .trim(Trim::All)
@@ -80,6 +81,9 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
                 (!text.is_empty()).then(|| text.to_owned())
             })?,
         });
+    }
+    if jobs.is_empty() {
+        return Err(SimulationError::NoJobs);
     }
     jobs.sort_by_key(|job| job.arrival);
     Ok(jobs)
@@ -156,7 +160,7 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{read_trace, seconds_since_1970};
+    use super::{SimulationError, read_trace, seconds_since_1970};
 
     const HEADER: &str = "timestamp,duration,num_gpus,gpu_time,cluster\n";
 
@@ -250,6 +254,7 @@ mod tests {
         let message = read_trace("a,b\n1,2\n").unwrap_err().to_string();
         assert!(message.starts_with("no column `timestamp`"), "{message}");
         assert!(read_trace("").is_err());
-        assert_eq!(read_trace(HEADER).unwrap(), []);
+        let empty = read_trace(HEADER).unwrap_err();
+        assert!(matches!(empty, SimulationError::NoJobs), "{empty}");
     }
 }

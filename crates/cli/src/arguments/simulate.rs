@@ -38,9 +38,9 @@ pub(crate) struct SimulateArguments {
     /// Simulate every policy.
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Number of jobs, consecutive in order of arrival.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = parse_count)]
-    pub(crate) jobs: usize,
+    /// Number of jobs, consecutive in order of arrival [default: 2000, or all that the trace has].
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) jobs: Option<usize>,
     /// Index of the first job, from 0 in order of arrival [default: drawn from the seed].
     #[arg(long, value_name = "N", value_parser = parse_index)]
     pub(crate) start: Option<usize>,

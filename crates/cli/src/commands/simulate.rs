@@ -53,8 +53,10 @@ fn simulation(arguments: &SimulateArguments) -> anyhow::Result<Simulation> {
         Some(path) => costs(path)?,
         None => Costs::default(),
     };
+    let there = trace.len().saturating_sub(arguments.start.unwrap_or(0));
+    let usual = Workload::default().jobs.min(there).max(1);
     let workload = Workload {
-        jobs: arguments.jobs,
+        jobs: arguments.jobs.unwrap_or(usual),
         start: arguments.start,
         seed: arguments.seed,
         load: (!arguments.as_recorded).then_some(arguments.load),

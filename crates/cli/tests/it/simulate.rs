@@ -54,8 +54,15 @@ fn policies_are_compared_on_the_same_jobs() {
     let chart = fs::read_to_string(here.path("chart.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("best_effort_fifo"));
 
-    let one = here.run(&["simulate", "trace.csv", "--policy", "fair", "--jobs", "40"]);
+    let one = here.run(&["simulate", "trace.csv", "--policy", "fair"]);
     assert_eq!(one.code, 0, "{}", one.all());
+    assert!(one.stdout.contains("60 jobs from job 0"), "{}", one.stdout);
+    let rest = here.run(&["simulate", "trace.csv", "--start", "50"]);
+    assert!(
+        rest.stdout.contains("10 jobs from job 50"),
+        "{}",
+        rest.all()
+    );
     assert!(one.stdout.contains("fair") && !one.stdout.contains("strict_fifo"));
 }
 
@@ -65,6 +72,7 @@ fn what_cannot_be_replayed_is_refused() {
     here.write("trace.csv", trace(10));
     here.write("broken.csv", trace(10).replace("67.0", "soon"));
     here.write("long.csv", trace(10).replace("67.0", "1e300"));
+    here.write("header.csv", trace(0));
     here.write("costs.json", "{\"seconds\": 1}");
     let costs = Costs {
         seconds_per_task: -1.0,
@@ -75,6 +83,18 @@ fn what_cannot_be_replayed_is_refused() {
         (3, "simulate nowhere.csv", "cannot read `nowhere.csv`"),
         (3, "simulate broken.csv", "line 3: `soon` is no duration"),
         (2, "simulate trace.csv --jobs 11", "the trace has 10"),
+        (2, "simulate trace.csv --jobs 11", "hint: `--jobs 10` takes"),
+        (
+            2,
+            "simulate trace.csv --jobs 9 --start 4",
+            "hint: `--jobs 6` takes",
+        ),
+        (
+            2,
+            "simulate trace.csv --start 10",
+            "`--start` must be below 10",
+        ),
+        (3, "simulate header.csv", "the trace has no jobs"),
         (
             3,
             "simulate trace.csv --jobs 5 --costs costs.json",
