@@ -267,14 +267,6 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
             "warmup_steps {steps} is used and warmup_ratio {ratio} is not"
         ));
     }
-    if let Some(max_steps) = train.max_steps
-        && !is_constant
-        && steps >= max_steps
-    {
-        warn(format!(
-            "warm-up takes {steps} of {max_steps} steps, the learning rate never reaches its peak"
-        ));
-    }
     if train.learning_rate == 0.0 {
         warn("the learning rate is 0, nothing is learned".to_owned());
     }

@@ -121,6 +121,7 @@ fn check_plan_and_train_warn_of_the_same() {
          - {name: beyond, dataset: same, train: {max_seq_len: 700}}\n\
          - {name: many, dataset: long, train: {batch_size: 4, gradient_accumulation_steps: 1000}}\n\
          - {name: chat, dataset: roles}\n\
+         - {name: warm, dataset: long, train: {max_steps: null, num_epochs: 3, warmup_steps: 1000}}\n\
          - {name: patient, dataset: long, eval: {patience: 3}, train: {max_steps: 3}}\n\
          sweep:\n\
          - {name: ranks, base: short, grid: {lora.r: [2, 4]}, early_stopping: {grace_period: 20}}\n",

@@ -438,14 +438,13 @@ fn legal_but_odd_settings_are_warned_of() {
                 pipeline: {stages: [cpu, cuda, 'wgpu:0', cpu, cuda], token_file: t, microbatches: 5}\n\
                 defaults: {train: {batch_size: 4}}\nadapters:\n\
                 - {name: a, dataset: d, train: {lr_scheduler_type: constant, warmup_steps: 3, warmup_ratio: 0.1}}\n\
-                - {name: b, dataset: d, train: {max_steps: 5, warmup_steps: 5, learning_rate: 0}}\n";
+                - {name: b, dataset: d, train: {learning_rate: 0}}\n";
     let warnings = load(text, &[]).unwrap().warnings;
     insta::assert_snapshot!(warnings.join("\n"), @r"
     stages 1 and 4 of the pipeline are both `cuda`: they take turns on it
     `pipeline.token_file` is not used: no stage is a worker
     adapter `a`: the `constant` schedule has no warm-up, as in transformers; `constant_with_warmup` has
     adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
-    adapter `b`: warm-up takes 5 of 5 steps, the learning rate never reaches its peak
     adapter `b`: the learning rate is 0, nothing is learned
     pipeline.microbatches is 5, but the largest batch has 4 rows: no batch is cut into more micro-batches than it has rows
     dataset `spare` is used by no adapter

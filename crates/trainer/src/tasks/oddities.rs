@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use loraloom_config::{AdapterConfig, RunConfig, SweepConfig};
+use loraloom_config::{AdapterConfig, LrSchedulerType, RunConfig, SweepConfig};
 use loraloom_data::{Encoded, Sample, Warning};
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
@@ -80,9 +80,27 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
         ));
     }
     if let Ok(steps) = total_steps(adapter, there) {
+        odd.extend(odd_warmup(adapter, steps));
         odd.extend(odd_patience(adapter, steps));
     }
     odd
+}
+
+/// A warm-up that takes all steps.
+fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+    let train = &adapter.train;
+    let warmup = train.warmup(total_steps);
+    if train.lr_scheduler_type == LrSchedulerType::Constant || warmup < total_steps {
+        return None;
+    }
+    Some(Warning {
+        about: format!("adapter {}", adapter.name),
+        message: format!(
+            "its warm-up takes {warmup} steps, and its training {total_steps}: the learning rate never \
+             reaches its peak"
+        ),
+        hint: Some("lower train.warmup_steps or train.warmup_ratio"),
+    })
 }
 
 /// Patience that ends before the training only if the first evaluation is not the best.
@@ -209,12 +227,30 @@ mod tests {
 
     use loraloom_config::{LoadOptions, RunConfig};
 
-    use super::{is_called, odd_patience, odd_sweeps};
+    use super::{is_called, odd_patience, odd_sweeps, odd_warmup};
 
     fn config(rest: &str) -> RunConfig {
         let text = format!("model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n{rest}");
         let loaded = RunConfig::load_yaml(&text, Path::new("a.yaml"), &LoadOptions::default());
         loaded.unwrap().config
+    }
+
+    #[test]
+    fn a_warm_up_ends_before_the_training() {
+        for (train, total_steps, is_odd) in [
+            ("warmup_steps: 1000", 6, true),
+            ("warmup_steps: 6", 6, true),
+            ("warmup_steps: 5", 6, false),
+            ("warmup_ratio: 1", 6, true),
+            ("warmup_ratio: 0.9", 6, true),
+            ("warmup_ratio: 0.8", 6, false),
+            ("warmup_steps: 1000, lr_scheduler_type: constant", 6, false),
+            ("warmup_steps: 0", 1, false),
+        ] {
+            let config = config(&format!("adapters: [{{name: a, train: {{{train}}}}}]"));
+            let odd = odd_warmup(&config.adapters[0], total_steps);
+            assert_eq!(odd.is_some(), is_odd, "{train}: {odd:?}");
+        }
     }
 
     /// The first evaluation is the best one; `patience` more must come before the last step.
