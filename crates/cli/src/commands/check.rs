@@ -221,28 +221,50 @@ fn describe_adapter(
     directory: &Path,
     model: Option<&LlamaConfig>,
 ) -> anyhow::Result<(String, Vec<String>)> {
-    let lora = &adapter.lora;
-    let mut size = String::new();
-    if let Some(model) = model {
-        let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
-        let parameters = ranks.parameters(model, 0..model.num_hidden_layers);
-        size = format!(", {:.3} M parameters", parameters as f64 / 1e6);
-    }
-    let mut start = String::new();
-    let mut odd = Vec::new();
+    let in_millions = |parameters: usize| format!(", {:.3} M parameters", parameters as f64 / 1e6);
     if let Some(beginning) = &adapter.init_from {
         let loaded = PeftAdapter::load(beginning)?;
         if let Some(model) = model {
             loaded.verify(model)?;
         }
-        start = format!(", from {}", beginning.display());
-        odd = odd_beginning(adapter, &loaded.config, directory);
-    } else if let Some(model) = model {
-        odd.extend(odd_rank(adapter, model));
+        let found = format!(
+            "{}{}, from {}",
+            shape_of(&loaded),
+            in_millions(parameters_of(&loaded)),
+            beginning.display()
+        );
+        return Ok((found, odd_beginning(adapter, &loaded.config, directory)));
     }
+    let lora = &adapter.lora;
     let modules = lora.target_modules.iter().map(|module| module.name());
     let modules = modules.collect::<Vec<_>>().join(", ");
-    Ok((format!("r {} on {modules}{size}{start}", lora.r), odd))
+    let mut found = format!("r {} on {modules}", lora.r);
+    let mut odd = Vec::new();
+    if let Some(model) = model {
+        let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
+        found += &in_millions(ranks.parameters(model, 0..model.num_hidden_layers));
+        odd.extend(odd_rank(adapter, model));
+    }
+    Ok((found, odd))
+}
+
+/// The ranks and modules that an adapter has weights of.
+fn shape_of(adapter: &PeftAdapter) -> String {
+    let ranks: BTreeSet<usize> = adapter.modules.values().map(|weights| weights.r).collect();
+    let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let modules = adapter.modules.keys();
+    let modules: BTreeSet<&str> = modules
+        .map(|path| path.rsplit('.').next().unwrap_or(path))
+        .collect();
+    let modules = Vec::from_iter(modules).join(", ");
+    format!("r {} on {modules}", ranks.join(", "))
+}
+
+fn parameters_of(adapter: &PeftAdapter) -> usize {
+    let weights = adapter.modules.values();
+    weights
+        .map(|weights| weights.a.len() + weights.b.len())
+        .sum()
 }
 
 /// Plans the run, from files alone. Returns how many train at first, and those of them that may not fit.
