@@ -48,8 +48,8 @@ To continue a run that was interrupted, was killed or lost a worker:
 
 It continues from the newest complete checkpoint in RUN/checkpoints. On the CPU every adapter ends with \
 the same bits as in an uninterrupted run. You may change devices, stages, micro-batches, gradient \
-checkpointing, the scheduler's settings, priorities and save.steps, and add adapters; other changes are \
-refused. Finished adapters are not trained again.")]
+checkpointing, the scheduler's settings, priorities, tenants and the settings of save, and add adapters; other \
+changes are refused. Finished adapters are not trained again.")]
 pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) config: ConfigArguments,
