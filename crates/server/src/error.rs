@@ -120,6 +120,10 @@ pub enum ServerError {
     },
 }
 
+/// What `clone --set` takes.
+const CLONE_KEYS: &str =
+    "keys start at the adapter, e.g. `--set lora.r=8` or `--set train.learning_rate=1e-4`";
+
 /// The message in terms of `clone`: without the list of adapters, and with `--name`.
 fn of_clone(error: &ConfigError) -> String {
     let text = error.to_string();
@@ -135,7 +139,10 @@ impl ServerError {
             Self::Queue(error) => return error.hint(),
             Self::Clone {
                 error: ConfigError::Override { .. },
-            } => "keys are those of an adapter, e.g. `--set train.learning_rate=1e-4`",
+            } => CLONE_KEYS,
+            Self::Clone {
+                error: ConfigError::UnknownKey { key, .. },
+            } if matches!(key.as_str(), "adapters" | "defaults") => CLONE_KEYS,
             Self::Config(error) | Self::Clone { error } => return error.hint(),
             Self::Trainer(TrainerError::ConfigChanged { key, run, .. }) => {
                 return Some(format!(

@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::{
     SourceArguments,
-    values::{parse_columns, parse_count, parse_dtype},
+    values::{parse_columns, parse_count, parse_dtype, parse_name},
 };
 
 /// Arguments of `eval`.
@@ -25,8 +25,9 @@ pub(crate) struct EvalArguments {
     #[command(flatten)]
     pub(crate) source: SourceArguments,
     /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
-    /// state if it was saved, `NAME@last` its last [default: every adapter of the run].
-    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',')]
+    /// state if it was saved, or its last; `NAME@best` and `NAME@last` are those [default: every adapter of
+    /// the run].
+    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',', value_parser = parse_name)]
     pub(crate) adapters: Vec<String>,
     /// Also evaluate the model without an adapter.
     #[arg(long)]

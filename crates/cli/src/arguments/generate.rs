@@ -3,7 +3,9 @@ use loraloom_config::{DeviceChoice, DtypeChoice};
 
 use super::{
     SourceArguments,
-    values::{parse_count, parse_dtype, parse_not_negative, parse_probability, parse_whole},
+    values::{
+        parse_count, parse_dtype, parse_name, parse_not_negative, parse_probability, parse_whole,
+    },
 };
 
 /// Arguments of `generate`.
@@ -14,8 +16,9 @@ pub(crate) struct GenerateArguments {
     #[command(flatten)]
     pub(crate) source: SourceArguments,
     /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
-    /// state if it was saved, `NAME@last` its last [default: every adapter of the run].
-    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',')]
+    /// state if it was saved, or its last; `NAME@best` and `NAME@last` are those [default: every adapter of
+    /// the run].
+    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',', value_parser = parse_name)]
     pub(crate) adapters: Vec<String>,
     /// Also complete the prompt without an adapter.
     #[arg(long)]

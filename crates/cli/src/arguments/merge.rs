@@ -23,7 +23,8 @@ pub(crate) struct MergeArguments {
     #[command(flatten)]
     pub(crate) source: SourceArguments,
     /// Adapters to fold in, separated by commas: names in the run or PEFT directories. NAME is the adapter's
-    /// best state if it was saved, `NAME@last` its last. NAME*0.5 adds half of its product.
+    /// best state if it was saved, or its last; `NAME@best` and `NAME@last` are those. NAME*0.5 adds half of
+    /// its product.
     #[arg(long = "adapter", value_name = "ADAPTER[*WEIGHT]", value_delimiter = ',', required = true,
           value_parser = parse_weighted)]
     pub(crate) adapters: Vec<WeightedAdapter>,
@@ -47,8 +48,8 @@ pub(crate) struct ExportArguments {
     pub(crate) format: ExportFormat,
     #[command(flatten)]
     pub(crate) source: SourceArguments,
-    /// Adapter: a name in the run or a PEFT directory. NAME is its best state if it was saved, `NAME@last`
-    /// its last.
+    /// Adapter: a name in the run or a PEFT directory. NAME is its best state if it was saved, or its
+    /// last; `NAME@best` and `NAME@last` are those.
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: String,
     /// Directory to write, or file with gguf-lora; must not exist.

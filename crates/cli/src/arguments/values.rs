@@ -57,6 +57,14 @@ pub(super) fn parse_dtype(text: &str) -> Result<DtypeChoice, String> {
     }
 }
 
+/// A name in a list, whose commas may have spaces after them.
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("expected the name or directory of an adapter".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// An adapter and the factor of its product.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WeightedAdapter {
@@ -74,10 +82,7 @@ pub(super) fn parse_weighted(text: &str) -> Result<WeightedAdapter, String> {
             (adapter, weight.ok_or(expected)?)
         }
     };
-    let adapter = adapter.trim().to_owned();
-    if adapter.is_empty() {
-        return Err("expected the name or directory of an adapter".to_owned());
-    }
+    let adapter = parse_name(adapter)?;
     Ok(WeightedAdapter { adapter, weight })
 }
 

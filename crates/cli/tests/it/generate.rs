@@ -61,7 +61,7 @@ fn adapters_are_asked_by_name_or_directory_beside_the_base() {
         "--run",
         "run",
         "--adapter",
-        "shout-r2,number-r4@last",
+        "shout-r2, number-r4@last",
         prompt,
     ]);
     let expected = format!(

@@ -180,6 +180,8 @@ fn what_cannot_be_is_refused() {
     refused(&clone("a/b", "lora.r=2"), 2, &[name]);
     let rank = "error: --set lora.r=0: `lora.r`: must be at least 1";
     refused(&clone("c1", "lora.r=0"), 2, &[rank]);
+    let start = "hint: keys start at the adapter, e.g. `--set lora.r=8`";
+    refused(&clone("c1", "adapters.shout-r2.lora.r=2"), 2, &[start]);
     refused(
         &[
             "submit",
