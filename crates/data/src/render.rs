@@ -232,7 +232,7 @@ impl RowTemplate {
     /// True if it has the column's name in single braces, as Python's `format` takes it.
     pub(crate) fn spells(&self, column: &str) -> bool {
         let template = self.environment.get_template(NAME);
-        let Ok(source) = template.as_ref().map(|template| template.source()) else {
+        let Ok(source) = template.as_ref().map(minijinja::Template::source) else {
             return false;
         };
         let written = format!("{{{column}}}");

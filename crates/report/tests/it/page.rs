@@ -85,7 +85,7 @@ fn long_runs_have_small_pages_with_numbers_of_their_events() {
     const STEPS: usize = 10_000;
     let mut log = Log::of(&[]);
     let mut state = 1;
-    let mut losses = vec![Vec::with_capacity(STEPS); ADAPTERS];
+    let mut losses = vec![Vec::new(); ADAPTERS];
     let mut lowest = vec![(0, f64::INFINITY); ADAPTERS];
     let mut text = String::new();
     for step in 1..=STEPS {
