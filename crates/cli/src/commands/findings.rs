@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Findings<'a> {
     pub(super) printer: &'a Printer,
     json: bool,
-    findings: Vec<Finding>,
+    all: Vec<Finding>,
     exit: Exit,
     /// False once the reader has closed the pipe; checks continue for the exit code.
     is_read: bool,
@@ -39,7 +39,7 @@ impl<'a> Findings<'a> {
         Self {
             printer,
             json,
-            findings: Vec::new(),
+            all: Vec::new(),
             exit: Exit::Success,
             is_read: true,
         }
@@ -99,7 +99,7 @@ impl<'a> Findings<'a> {
         if self.json {
             let written = self.printer.json(&Written {
                 ok: self.passes(),
-                checks: &self.findings,
+                checks: &self.all,
             });
             failure::unless_unread(written)?;
         }
@@ -118,7 +118,7 @@ impl<'a> Findings<'a> {
             let written = self.printer.status(status, &line, hint.as_deref());
             self.is_read = failure::unless_unread(written.map_err(Into::into))?;
         }
-        self.findings.push(Finding {
+        self.all.push(Finding {
             name: name.to_owned(),
             status,
             message,

@@ -93,11 +93,11 @@ fn figures_and_answers_are_those_of_transformers_whatever_the_batches() {
 /// The last evaluation of every adapter in the events of a run.
 fn evaluated(here: &Workspace, adapter: &str) -> f64 {
     let events = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
-    let events = events
+    let mut events = events
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let of_adapter = |event: &Value| event["event"] == "eval" && event["adapter"] == adapter;
-    number(&events.filter(of_adapter).next_back().unwrap()["loss"])
+    number(&events.rfind(of_adapter).unwrap()["loss"])
 }
 
 #[test]

@@ -27,6 +27,22 @@ fn events(here: &Workspace, kind: &str) -> Vec<Value> {
         .collect()
 }
 
+/// Two stages pass two groups or one, forward and backward.
+fn check_passes(passes: &[Value]) {
+    let of = |at: usize, value: Value| passes.iter().filter(|pass| pass[at] == value).count();
+    assert!(passes.len() >= 12, "{passes:?}");
+    assert_eq!(
+        (of(0, 0.into()), of(3, true.into())),
+        (passes.len() / 2, passes.len() / 2)
+    );
+    assert!(
+        passes
+            .iter()
+            .all(|pass| pass[4].as_f64() <= pass[5].as_f64()),
+        "{passes:?}"
+    );
+}
+
 /// All events of a real run are understood, and the page has their numbers.
 #[test]
 fn train_leaves_a_page_with_the_numbers_of_its_events() {
@@ -95,20 +111,7 @@ fn train_leaves_a_page_with_the_numbers_of_its_events() {
         .map(|setting| setting[0].as_str().unwrap())
         .collect();
     assert_eq!(keys, ["dataset", "lora.r"]);
-    // Two stages pass two groups or one, forward and backward.
-    let passes = data["passes"].as_array().unwrap();
-    let of = |at: usize, value: Value| passes.iter().filter(|pass| pass[at] == value).count();
-    assert!(passes.len() >= 12, "{passes:?}");
-    assert_eq!(
-        (of(0, 0.into()), of(3, true.into())),
-        (passes.len() / 2, passes.len() / 2)
-    );
-    assert!(
-        passes
-            .iter()
-            .all(|pass| pass[4].as_f64() <= pass[5].as_f64()),
-        "{passes:?}"
-    );
+    check_passes(data["passes"].as_array().unwrap());
 
     let printed = here.run(&["report", "run", "--json", "--quiet"]);
     let json: Value = serde_json::from_str(&here.with_paths(&printed.stdout)).unwrap();

@@ -206,7 +206,7 @@ fn columns_that_were_probably_meant_to_be_trained_on() {
         (
             "pairs of a template",
             say(json(pair), |config| {
-                config.template = Some("{{ prompt }}{{ id }}".into())
+                config.template = Some("{{ prompt }}{{ id }}".into());
             }),
         ),
         ("instructions", say(json(alpaca), nothing)),
