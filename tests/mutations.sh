@@ -415,6 +415,32 @@ mutation done-again-counts crates/report/src/adapter.rs 'drop_last(&mut self.row
     'drop_last(&mut self.rows, |row| row.iteration > iteration + 1);' done_again_counts_once
 mutation names-become-elements crates/report/src/page/mod.rs "Ok(json.replace('<', \"\\\\u003c\"))" 'Ok(json)' \
     names_cannot_become
+mutation activations-cost-nothing $trainer/tasks/described.rs \
+    'certain_bytes: self.certain_bytes(run, adapter_bytes),' 'certain_bytes: 0,' a_task_asks_for_what
+mutation upper-layers-cost-all $trainer/tasks/described.rs \
+    'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none)) {' \
+    'if lowest.is_some_and(|layer| layer.iter().all(Option::is_none) && false) {' a_task_asks_for_what
+mutation longest-always-met $trainer/tasks/described.rs 'taken.min(lengths.len()).checked_sub(1)' \
+    'taken.max(lengths.len()).min(lengths.len()).checked_sub(1)' a_task_asks_for_what
+mutation told-one-pass $trainer/tasks/described.rs 'passes_per_step: microbatches,' 'passes_per_step: 1,' \
+    a_task_asks_for_what
+mutation grouped-by-max-seq-len $trainer/tasks/described.rs \
+    'tokens_per_step: report.tokens.div_ceil(self.steps_per_epoch()),' \
+    'tokens_per_step: self.order.rows_per_step() * train.max_seq_len,' a_task_asks_for_what
+mutation certain-on-every-device $scheduler/memory/device.rs 'self.share_of(load.certain_bytes)' \
+    'load.certain_bytes' certain_bytes_are_shared
+mutation seed-without-effect crates/config/src/overrides.rs \
+    $'Some(Value::Float(fraction)) => *fraction > 0.0,\n        _ => false,' \
+    $'Some(Value::Float(fraction)) => *fraction > 0.0,\n        _ => true,' overrides_of_defaults_that_do
+mutation rows-a-line-too-early crates/data/src/reader/csv.rs \
+    'let line = record.position().map_or(0, |at| line_of(at, &lines));' \
+    'let line = record.position().map_or(0, ::csv::Position::line);' errors_name_file_line
+mutation a-hundred-times-the-devices crates/simulator/src/workload.rs 'const MOST_DEVICES: usize = 1024;' \
+    'const MOST_DEVICES: usize = 99_999;' what_cannot_be_replayed
+mutation columns-unlisted crates/data/src/render.rs \
+    'jinja::render(&template, context).map_err(|error| unknown_column(error, row))' \
+    'jinja::render(&template, context)' templates_render_the_prompt
+mutation last-events-lost crates/cli/src/event_pipe.rs 'if is_last {' 'if is_last || true {' events_go_to
 
 rm -f "$log"
 exit $((survived > 0))
