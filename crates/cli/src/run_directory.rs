@@ -8,6 +8,7 @@ use std::{
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_server::queue;
 use loraloom_trainer::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, quoted};
 
 use crate::{
@@ -74,6 +75,34 @@ fn is_something_else(directory: &Path) -> bool {
     names.any(|name| !name.as_encoded_bytes().starts_with(b".") && name != "lost+found")
 }
 
+/// Refuses to write `path` in the place of one of the files that the run in `directory` needs.
+///
+/// # Errors
+///
+/// If it is one of them.
+pub(crate) fn refuse_own_file(path: &Path, directory: &Path) -> Result<(), Failure> {
+    let full = (fs::canonicalize(path), fs::canonicalize(directory));
+    let (Ok(file), Ok(directory)) = full else {
+        return Ok(());
+    };
+    let Ok(inside) = file.strip_prefix(directory) else {
+        return Ok(());
+    };
+    let first = inside.iter().next().unwrap_or_default();
+    let own = [
+        ADAPTERS,
+        CHECKPOINTS,
+        CONFIG_FILE,
+        EVENTS_FILE,
+        queue::FILE_NAME,
+    ];
+    if own.iter().any(|own| first == *own) {
+        let message = format!("`{}` is a file of the run", path.display());
+        return Err(Failure::usage(message).hint("name another file"));
+    }
+    Ok(())
+}
+
 /// Creates and removes a file in `directory` or, if that does not exist, in its nearest existing
 /// parent.
 pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
@@ -122,7 +151,7 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
 ///
 /// If it is one.
 pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
-    if !directory.join(loraloom_server::queue::FILE_NAME).exists() {
+    if !directory.join(queue::FILE_NAME).exists() {
         return Ok(());
     }
     let message = format!("`{}` is the run directory of a server", directory.display());

@@ -12,7 +12,13 @@ use loraloom_report::RunHistory;
 use loraloom_server::{Client, queue};
 use loraloom_trainer::{EVENTS_FILE, quoted};
 
-use crate::{arguments::ReportArguments, exit::Exit, failure, printer::Printer};
+use crate::{
+    arguments::ReportArguments,
+    exit::Exit,
+    failure::{self, Failure},
+    printer::Printer,
+    run_directory,
+};
 
 /// The page in a run directory.
 const PAGE: &str = "report.html";
@@ -26,6 +32,12 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
     let others = arguments.csv.is_some() || arguments.tensorboard.is_some() || arguments.json;
     let beside = (!others).then(|| directory.join(PAGE));
     let page = arguments.page.clone().or(beside);
+    for path in page.iter().chain(&arguments.csv) {
+        run_directory::refuse_own_file(path, directory)?;
+    }
+    if page.is_some() && page == arguments.csv {
+        return Err(Failure::usage("the page and the table are one file").into());
+    }
     loop {
         let before = length();
         let history = printer.while_busy("reading events", || read(directory))?;

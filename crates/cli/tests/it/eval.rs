@@ -279,4 +279,23 @@ fn a_dataset_that_a_run_has_not_is_named() {
         assert_eq!(run.code, code, "{}", run.all());
         insta::assert_snapshot!(name, run.stderr);
     }
+    // Answers never replace what they are made from.
+    for (answers, message) in [
+        (
+            "data/shout.jsonl",
+            "the answers and the dataset are one file",
+        ),
+        (
+            "run/events.jsonl",
+            "`run/events.jsonl` is a file of the run",
+        ),
+    ] {
+        let before = fs::read(here.path(answers)).unwrap();
+        let eval = ["eval", "--run", "run", "--dataset", "data/shout.jsonl"];
+        let ask = ["--exact-match", "(.*)!", "--answers", answers];
+        let run = here.run(&[&eval[..], &ask].concat());
+        assert_eq!(run.code, 2, "{}", run.all());
+        assert!(run.stderr.contains(message), "{}", run.stderr);
+        assert!(fs::read(here.path(answers)).unwrap() == before, "{answers}");
+    }
 }

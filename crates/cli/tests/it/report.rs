@@ -148,6 +148,7 @@ fn train_leaves_a_page_with_the_numbers_of_its_events() {
 fn what_cannot_be_reported_or_written_is_an_error() {
     let here = Workspace::empty();
     here.write("run/events.jsonl", "");
+    here.write("run/config.resolved.yaml", "");
     let cases = [
         (
             "report nowhere",
@@ -160,6 +161,17 @@ fn what_cannot_be_reported_or_written_is_an_error() {
             2,
             "cannot write `nowhere/page.html`",
         ),
+        (
+            "report run --csv run/events.jsonl",
+            2,
+            "`run/events.jsonl` is a file of the run",
+        ),
+        (
+            "report run run/config.resolved.yaml",
+            2,
+            "`run/config.resolved.yaml` is a file of the run",
+        ),
+        ("report run x --csv x", 2, "are one file"),
         (
             "report run --csv nowhere/steps.csv",
             2,

@@ -3,7 +3,11 @@
 mod answers;
 mod rows;
 
-use std::{cmp::Ordering, fs::File, path::PathBuf};
+use std::{
+    cmp::Ordering,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
 
 use indicatif::ProgressBar;
 use loraloom_data::{DataError, EncodeReport, Split, Tokenizer};
@@ -85,6 +89,9 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     let questions = Questions::of(&rows, arguments, &tokenizer, &config, printer)?;
     // What cannot be written is said before anything is computed.
     let answers = arguments.answers.as_deref();
+    if let Some(path) = answers {
+        refuse_input(path, arguments)?;
+    }
     let create = |path| Ok::<_, Failure>((path, failure::written(path, File::create(path))?));
     let answers = answers.map(create).transpose()?;
 
@@ -150,6 +157,20 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         printer.data(&text(&rows, &encoded.report, results))?;
     }
     Ok(Exit::Success)
+}
+
+/// Refuses to write answers in the place of the rows, or of a file of the run.
+fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure> {
+    let full = [answers, Path::new(&arguments.dataset)].map(fs::canonicalize);
+    if let [Ok(answers), Ok(dataset)] = &full
+        && answers == dataset
+    {
+        return Err(Failure::usage("the answers and the dataset are one file"));
+    }
+    match &arguments.source.run {
+        Some(run) => run_directory::refuse_own_file(answers, run),
+        None => Ok(()),
+    }
 }
 
 /// Why there is nothing to evaluate, with the option of this command.
