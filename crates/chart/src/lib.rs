@@ -1,4 +1,4 @@
-//! What all charts of loraloom share: colours for light and dark pages, fonts, and the marks of axes.
+//! Shared by all charts: colours for light and dark pages, fonts, and the marks of axes.
 //!
 //! The report of a run takes them as [CSS variables](css_variables); an SVG file, which viewers without
 //! variables open too, as [classes](svg_style).

@@ -43,7 +43,7 @@ peft copies the adapter's two files to a directory that PEFT loads beside the ba
 merge`. gguf-lora is a file for llama.cpp's `--lora`, for the same base converted with llama.cpp; scales of \
 rsLoRA and of rank and alpha patterns, for which its format has no place, are multiplied into B.")]
 pub(crate) struct ExportArguments {
-    /// What to write.
+    /// Format of the output.
     #[arg(long, value_enum)]
     pub(crate) format: ExportFormat,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) struct ExportArguments {
     pub(crate) out: PathBuf,
 }
 
-/// What `export` writes.
+/// Formats of `export`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// A PEFT directory.

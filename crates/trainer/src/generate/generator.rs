@@ -137,7 +137,7 @@ impl Generator {
         evaluate(&self.pipeline, rows, (0, who), at_once, done)
     }
 
-    /// What each of `who` answers to the prompt of every row, which is what stands before its
+    /// Answers of each of `who` to the prompt of every row, the tokens before its
     /// [last targets](Sample::last_targets), with the likeliest tokens. At most `at_once` sequences are
     /// computed together; `done` is called with their number. Returns the texts by row.
     ///

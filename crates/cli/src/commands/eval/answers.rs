@@ -127,7 +127,7 @@ impl Questions {
         Ok(())
     }
 
-    /// What each of `who`, called `names`, answers, by row.
+    /// Asks each of `who`, called `names`; their answers by row.
     pub(super) fn ask(
         &self,
         generator: &Generator,

@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         printer.warnings(&left_out(&encoded.report, rows.max_seq_len));
     }
     let questions = Questions::of(&rows, arguments, &tokenizer, &config, printer)?;
-    // What cannot be written is said before anything is computed.
+    // A file that cannot be written is an error before anything is computed.
     let answers = arguments.answers.as_deref();
     if let Some(path) = answers {
         refuse_input(path, arguments)?;
@@ -192,7 +192,7 @@ fn refused(error: DataError) -> anyhow::Error {
         .into()
 }
 
-/// What is missing from the figures.
+/// Warnings about rows that do not count, or not whole.
 fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
     let (rows, dropped) = (report.rows, report.dropped_without_target);
     let dropped = (dropped > 0).then(|| {
