@@ -38,6 +38,23 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def same_case(results, case):
+    """What loraloom and PEFT measured of a case; PEFT's adapters take turns, so that one stands for all."""
+    _, shape, adapters, batch, length, targets = case
+    modules = len(model.linears(shape)) if targets == "all-linear" else len(targets.split(","))
+    size = {"shape": shape, "batch": batch, "length": length}
+    ours, peft = {}, {}
+    for name, found in results.items():
+        for line in filter(lambda line: isinstance(line, dict), found):
+            measured = line.get("end_to_end") or [] if name.startswith("ours-") and name != "ours-burn" else []
+            for one in measured:
+                if one["adapters"] == adapters and len(one["target_modules"]) == modules and size.items() <= one.items():
+                    ours = one
+            if name.startswith("peft-") and line["targets"] == targets and size.items() <= line.items():
+                peft = line
+    return ours, peft
+
+
 def steps(results, device):
     yield "## Training steps"
     yield ""
@@ -46,15 +63,13 @@ def steps(results, device):
     rows = []
     for case in model.CASES:
         name = case[0]
-        other = "tinyllama" if name.startswith("tinyllama") else name
-        ours = (results.get(f"ours-{name}") or [{}])[0].get("end_to_end") or [{}]
-        peft = (results.get(f"peft-{other}") or [{}])[0]
-        rate, other_rate = ours[0].get("tokens_per_second"), peft.get("tokens_per_second")
+        ours, peft = same_case(results, case)
+        rate, other_rate = ours.get("tokens_per_second"), peft.get("tokens_per_second")
         if rate is None and other_rate is None:
             continue
         predicted = model.predicted(case, device)
         ratio = rate / other_rate if rate and other_rate else None
-        peak = [value and value / 1e9 for value in (ours[0].get("peak_bytes"), peft.get("peak_bytes"))]
+        peak = [value and value / 1e9 for value in (ours.get("peak_bytes"), peft.get("peak_bytes"))]
         rows.append([name, number(rate), number(other_rate), number(ratio, 2), number(peak[0], 1), number(peak[1], 1),
                      number(predicted["tokens_per_second"]), number(predicted["peft_tokens_per_second"])])
     yield from table(["case", "loraloom", "PEFT", "ratio", "GB", "PEFT's GB", "predicted", "PEFT predicted"], rows)
