@@ -273,6 +273,11 @@ pub fn of_three(parts: &[&str]) -> Option<Ternary> {
             let shifted = u64::from(a as u32).checked_shr(start).unwrap_or(0);
             shifted & 1u64.checked_shl(width).unwrap_or(0).wrapping_sub(1)
         })),
+        "bfe" if kind == "u64" => Some(ternary!(|a, b, c| {
+            let (start, width) = (b as u32 & 0xff, c as u32 & 0xff);
+            let shifted = a.checked_shr(start).unwrap_or(0);
+            shifted & 1u64.checked_shl(width).unwrap_or(0).wrapping_sub(1)
+        })),
         "shf" if parts.contains(&"wrap") && parts.contains(&"l") => Some(ternary!(|a, b, c| {
             let both = u64::from(b as u32) << 32 | u64::from(a as u32);
             both << (c & 31) >> 32

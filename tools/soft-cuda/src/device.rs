@@ -1,6 +1,6 @@
 //! What the devices say of themselves.
 
-use std::{env, ffi::c_int};
+use std::{env, ffi::c_int, sync::LazyLock};
 
 /// Devices, `SOFT_CUDA_DEVICES`, one unless it says otherwise.
 pub fn devices() -> c_int {
@@ -10,6 +10,12 @@ pub fn devices() -> c_int {
 /// Bytes each of them has, `SOFT_CUDA_MEMORY_MIB`, 16 GiB unless it says otherwise.
 pub fn total_memory() -> usize {
     (number("SOFT_CUDA_MEMORY_MIB").unwrap_or(16 << 10) as usize) << 20
+}
+
+/// Whether launches and products do nothing, and memory starts as zeros: what is left is the host's work.
+pub fn idle() -> bool {
+    static IDLE: LazyLock<bool> = LazyLock::new(|| env::var_os("SOFT_CUDA_IDLE").is_some());
+    *IDLE
 }
 
 /// A `CUdevice_attribute` of every device: those of an A100, with fewer multiprocessors. The compute

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    device::{attribute, devices, total_memory},
+    device::{attribute, devices, idle, total_memory},
     launch::{Grid, launch},
     module::{Entry, Module},
     order::{CURRENT, Order, in_order},
@@ -219,7 +219,10 @@ unsafe extern "C" fn cuLaunchKernel(
     };
     let values = unsafe { entry.values(parameters) };
     let begun = Instant::now();
-    let launched = launch(entry, &grid, &values);
+    let launched = match idle() {
+        false => launch(entry, &grid, &values),
+        true => Ok(()),
+    };
     trace(|| {
         let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
         format!(

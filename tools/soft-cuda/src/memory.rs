@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    device::total_memory,
+    device::{idle, total_memory},
     driver::{SUCCESS, Status},
     order::CURRENT,
 };
@@ -55,14 +55,19 @@ unsafe fn allocate(pointer: *mut u64, bytes: usize, context: usize) -> Status {
         }
         *used += bytes;
     }
-    let memory = unsafe { std::alloc::alloc(layout(bytes)) };
+    let memory = match idle() {
+        false => unsafe { std::alloc::alloc(layout(bytes)) },
+        true => unsafe { std::alloc::alloc_zeroed(layout(bytes)) },
+    };
     if memory.is_null() {
         return OUT_OF_MEMORY;
     }
     unsafe {
         memory.cast::<Header>().write(Header { bytes, context });
         // What nobody wrote is no number: a kernel that reads it shows.
-        memory.add(ALIGNMENT).write_bytes(0xff, bytes);
+        if !idle() {
+            memory.add(ALIGNMENT).write_bytes(0xff, bytes);
+        }
         *pointer = memory.add(ALIGNMENT) as u64;
     }
     SUCCESS

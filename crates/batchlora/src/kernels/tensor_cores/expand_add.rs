@@ -15,7 +15,7 @@ use cubecl::{
 
 use super::{
     EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
-    tiles::{Part, fragment, load_narrow, load_weight, no_sums, put},
+    tiles::{NarrowLoads, Part, WeightLoads, fragment, no_sums, put},
 };
 use crate::{
     Routing,
@@ -104,22 +104,40 @@ fn expand_add_kernel<F: Float, N: Size>(
         FRAGMENT_BYTES,
     );
     let products = no_sums(comptime!(ROW_FRAGMENTS * COLUMN_FRAGMENTS));
+    let mut narrow_loads = NarrowLoads::new(ROW_TILE, EDGE, UNITS);
+    let mut weight_loads = WeightLoads::<N>::new(EDGE, COLUMNS, UNITS);
+    // The wide operand, and a mask that is read, are on their way while the product is computed.
+    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
+    let mut before = Array::<Vector<F, N>>::new(comptime!(ROW_TILE * vectors / UNITS));
+    let mut read_bits = Array::<u32>::new(comptime!(ROW_TILE * vectors / UNITS));
+    #[unroll]
+    for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
+        let at = load * UNITS + unit;
+        let row = first_row + (at / vectors).min(rows - 1);
+        let column = first_column + (at % vectors).min(width - first_column - 1);
+        before[load] = wide[row * wide_stride + column];
+        if comptime!(mask == Mask::Read) {
+            read_bits[load] = dropout.bits::<N>(row, column, width);
+        }
+    }
     for chunk in 0..rank.div_ceil(EDGE) {
         let chunk_rank = chunk * EDGE;
-        let part = Part {
+        let narrow_part = Part {
             first_row,
             rows,
             first_column: chunk_rank,
             columns: rank - chunk_rank,
         };
-        load_narrow::<F>(&mut s, narrow, part, ROW_TILE, EDGE);
-        let part = Part {
+        let weight_part = Part {
             first_row: rank_start + chunk_rank,
             rows: rank - chunk_rank,
             first_column,
             columns: width - first_column,
         };
-        load_weight::<F, N>(&mut w, weight, part, EDGE, COLUMNS);
+        narrow_loads.issue(narrow, &narrow_part);
+        weight_loads.issue(weight, &weight_part);
+        narrow_loads.place::<F>(&mut s, &narrow_part);
+        weight_loads.place::<F>(&mut w, &weight_part);
         sync_cube();
         #[unroll]
         for half in 0..ROW_FRAGMENTS {
@@ -156,20 +174,23 @@ fn expand_add_kernel<F: Float, N: Size>(
         }
     }
     sync_cube();
-    let dropout = Dropout::new(segments, segment, dropout_rows, kept, module, mask);
+    #[unroll]
     for load in 0..comptime!(ROW_TILE * vectors / UNITS) {
         let at = load * UNITS + unit;
         let row = at / vectors;
         let column = first_column + at % vectors;
         if row < rows && column < width {
             let mut sum = sums[row * pitch + at % vectors];
-            let bits = dropout.bits::<N>(first_row + row, column, width);
+            let mut bits = read_bits[load];
+            if comptime!(mask == Mask::Drawn) {
+                bits = dropout.bits::<N>(first_row + row, column, width);
+            }
             sum = dropout.apply::<N>(sum, bits);
             if scaled == 1 {
                 sum *= Vector::new(f32::reinterpret(segments[segment + SCALE]));
             }
             let place = (first_row + row) * wide_stride + column;
-            wide[place] = Vector::cast_from(Vector::<f32, N>::cast_from(wide[place]) + sum);
+            wide[place] = Vector::cast_from(Vector::<f32, N>::cast_from(before[load]) + sum);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `S = D(X) Aᵀ` and `dS = s · dH Bᵀ`; see the kernel of the same name without tensor cores.
 //!
 //! A cube takes [`ROW_TILE`] rows of one segment and up to 64 of its ranks, and runs along the width by
-//! [`WIDTH_TILE`]. A plane takes a quarter of every tile and holds the sums of all rows and ranks over its
-//! part of the width; the four are added up at the end, plane after plane.
+//! tiles, the next of which is on its way while one is computed. A plane takes every eighth fragment of the
+//! width and holds the sums of all rows and ranks over these; the eight are added up at the end, plane after
+//! plane. The length of a tile changes no bits.
 
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
@@ -12,8 +13,8 @@ use cubecl::{
 };
 
 use super::{
-    EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
-    tiles::{Part, fragment, load_weight, load_wide, no_sums, put},
+    EDGE, FRAGMENT_BYTES, PADDING, PLANE,
+    tiles::{Part, WeightLoads, WideLoads, fragment, no_sums, put},
 };
 use crate::{
     Routing,
@@ -25,8 +26,13 @@ use crate::{
     ops::Side,
 };
 
-/// Elements of the width in shared memory.
-const WIDTH_TILE: usize = EDGE * PLANES;
+/// Planes of a cube: a chain of few long steps, also where there are few rows.
+const PLANES: usize = 8;
+const UNITS: usize = PLANE * PLANES;
+/// Elements of the width of which each plane has one fragment.
+const TURN: usize = EDGE * PLANES;
+/// Planes whose sums are in shared memory at a time.
+const ADDED: usize = 4;
 /// Fragments along the rows of a tile.
 const ROW_FRAGMENTS: usize = ROW_TILE / EDGE;
 
@@ -86,8 +92,9 @@ fn shrink_kernel<F: Float, N: Size>(
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
-    let vectors = comptime!(WIDTH_TILE / size);
-    let pitch = comptime!((WIDTH_TILE + PADDING) / size);
+    let tile_width = comptime!(tile_width(chunks));
+    let vectors = comptime!(tile_width / size);
+    let pitch = comptime!((tile_width + PADDING) / size);
     let tile = CUBE_POS_X as usize * TILE_WORDS;
     let segment = tiles[tile] as usize * SEGMENT_WORDS;
     let first_row = tiles[tile + 1] as usize;
@@ -103,53 +110,73 @@ fn shrink_kernel<F: Float, N: Size>(
     let dropout = Dropout::new(segments, segment, dropout_rows, segments, module, mask);
 
     let mut x = Shared::<[Vector<F, N>]>::new_aligned_slice(
-        comptime!(ROW_TILE * ((WIDTH_TILE + PADDING) / size)),
+        comptime!(ROW_TILE * ((tile_width + PADDING) / size)),
         FRAGMENT_BYTES,
     );
     let mut w = Shared::<[Vector<F, N>]>::new_aligned_slice(
-        comptime!(chunks * EDGE * ((WIDTH_TILE + PADDING) / size)),
+        comptime!(chunks * EDGE * ((tile_width + PADDING) / size)),
         FRAGMENT_BYTES,
     );
-    let mut drawn = Shared::<[u32]>::new_slice(comptime!(drawn_elements(mask, WIDTH_TILE, size)));
+    let mut drawn = Shared::<[u32]>::new_slice(comptime!(drawn_elements(mask, tile_width, size)));
     let sums = no_sums(comptime!(chunks * ROW_FRAGMENTS));
 
     if first_rank < rank {
-        for step in 0..width.div_ceil(vectors) {
-            let first_column = step * vectors;
-            let columns = width - first_column;
-            let part = Part {
-                first_row,
-                rows,
-                first_column,
-                columns,
-            };
-            load_wide::<F, N>(
-                &mut x, &mut drawn, wide, part, &dropout, ROW_TILE, WIDTH_TILE,
+        let mut wide_loads = WideLoads::<F, N>::new(ROW_TILE, tile_width, UNITS);
+        let mut weight_loads = WeightLoads::<N>::new(comptime!(chunks * EDGE), tile_width, UNITS);
+        let wide_part = Part {
+            first_row,
+            rows,
+            first_column: 0usize,
+            columns: width,
+        };
+        let weight_part = Part {
+            first_row: rank_start + first_rank,
+            rows: rank - first_rank,
+            first_column: 0usize,
+            columns: width,
+        };
+        wide_loads.issue(wide, &wide_part, &dropout);
+        weight_loads.issue(weight, &weight_part);
+        let steps = width.div_ceil(vectors);
+        for step in 0..steps {
+            let done = step * vectors;
+            wide_loads.place(
+                &mut x,
+                &mut drawn,
+                &wide_part.after(0, done),
+                &dropout,
+                width,
             );
-            let part = Part {
-                first_row: rank_start + first_rank,
-                rows: rank - first_rank,
-                first_column,
-                columns,
-            };
-            load_weight::<F, N>(&mut w, weight, part, comptime!(chunks * EDGE), WIDTH_TILE);
+            weight_loads.place::<F>(&mut w, &weight_part.after(0, done));
             sync_cube();
+            // After the last tile, that one again: no branch.
+            let next = (step + 1).min(steps - 1) * vectors;
+            wide_loads.issue(wide, &wide_part.after(0, next), &dropout);
+            weight_loads.issue(weight, &weight_part.after(0, next));
             if comptime!(mask == Mask::Kept) && first_rank == 0 {
-                keep::<N>(&drawn, kept, first_row, rows, step, width, WIDTH_TILE);
+                keep::<N>(&drawn, kept, first_row, rows, step, width, tile_width);
             }
-            let from = plane * comptime!(EDGE / size);
             #[unroll]
-            for half in 0..ROW_FRAGMENTS {
-                let at = half * EDGE * pitch + from;
-                let left = fragment(&x, at, WIDTH_TILE, MatrixIdent::A, MatrixLayout::RowMajor);
+            for turn in 0..comptime!(tile_width / TURN) {
+                let from = turn * comptime!(TURN / size) + plane * comptime!(EDGE / size);
                 #[unroll]
-                for chunk in 0..chunks {
-                    if first_rank + chunk * EDGE < rank {
-                        let at = chunk * EDGE * pitch + from;
-                        let right =
-                            fragment(&w, at, WIDTH_TILE, MatrixIdent::B, MatrixLayout::ColMajor);
-                        let sum = &sums[comptime!(chunk * ROW_FRAGMENTS + half)];
-                        cmma::execute(&left, &right, sum, sum);
+                for half in 0..ROW_FRAGMENTS {
+                    let at = half * EDGE * pitch + from;
+                    let left = fragment(&x, at, tile_width, MatrixIdent::A, MatrixLayout::RowMajor);
+                    #[unroll]
+                    for chunk in 0..chunks {
+                        if first_rank + chunk * EDGE < rank {
+                            let at = chunk * EDGE * pitch + from;
+                            let right = fragment(
+                                &w,
+                                at,
+                                tile_width,
+                                MatrixIdent::B,
+                                MatrixLayout::ColMajor,
+                            );
+                            let sum = &sums[comptime!(chunk * ROW_FRAGMENTS + half)];
+                            cmma::execute(&left, &right, sum, sum);
+                        }
                     }
                 }
             }
@@ -158,51 +185,58 @@ fn shrink_kernel<F: Float, N: Size>(
 
         let factor = factor(segments, segment, scaled);
         let mut partial =
-            Shared::<[f32]>::new_aligned_slice(comptime!(PLANES * ROW_TILE * EDGE), FRAGMENT_BYTES);
+            Shared::<[f32]>::new_aligned_slice(comptime!(ADDED * ROW_TILE * EDGE), FRAGMENT_BYTES);
         #[unroll]
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;
             if chunk_rank < rank {
+                let mut totals = Array::<f32>::new(comptime!(ROW_TILE * EDGE / UNITS));
                 #[unroll]
-                for half in 0..ROW_FRAGMENTS {
-                    let at = plane * comptime!(ROW_TILE * EDGE) + half * EDGE * EDGE;
-                    put(
-                        &mut partial,
-                        at,
-                        &sums,
-                        comptime!(chunk * ROW_FRAGMENTS + half),
-                        EDGE,
-                    );
+                for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+                    totals[store] = 0.0f32;
                 }
-                sync_cube();
-                let place = Part {
-                    first_row,
-                    rows,
-                    first_column: chunk_rank,
-                    columns: rank - chunk_rank,
-                };
-                store_chunk(&partial, place, factor, out);
-                sync_cube();
+                #[unroll]
+                for round in 0..comptime!(PLANES / ADDED) {
+                    if plane / ADDED == round {
+                        #[unroll]
+                        for half in 0..ROW_FRAGMENTS {
+                            let at =
+                                plane % ADDED * comptime!(ROW_TILE * EDGE) + half * EDGE * EDGE;
+                            put(
+                                &mut partial,
+                                at,
+                                &sums,
+                                comptime!(chunk * ROW_FRAGMENTS + half),
+                                EDGE,
+                            );
+                        }
+                    }
+                    sync_cube();
+                    #[unroll]
+                    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+                        #[unroll]
+                        for added in 0..ADDED {
+                            let at = added * comptime!(ROW_TILE * EDGE) + store * UNITS + unit;
+                            totals[store] += partial[at];
+                        }
+                    }
+                    sync_cube();
+                }
+                #[unroll]
+                for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+                    let row = (store * UNITS + unit) / EDGE;
+                    let column = (store * UNITS + unit) % EDGE;
+                    if row < rows && chunk_rank + column < rank {
+                        let to = (first_row + row) * out.stride(0) + chunk_rank + column;
+                        out[to] = totals[store] * factor;
+                    }
+                }
             }
         }
     }
 }
 
-/// Adds up the planes' sums of a chunk, plane after plane, and writes the result.
-#[cube]
-fn store_chunk(partial: &Shared<[f32]>, place: Part, factor: f32, out: &mut Tensor<f32>) {
-    let stride = out.stride(0);
-    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-        let at = store * UNITS + UNIT_POS as usize;
-        let row = at / EDGE;
-        let column = at % EDGE;
-        if row < place.rows && column < place.columns {
-            let mut sum = 0.0f32;
-            #[unroll]
-            for plane in 0..PLANES {
-                sum += partial[plane * (ROW_TILE * EDGE) + at];
-            }
-            out[(place.first_row + row) * stride + place.first_column + column] = sum * factor;
-        }
-    }
+/// Elements of the width in shared memory, of which a block has 48 KB: less where ranks fill it.
+fn tile_width(chunks: usize) -> usize {
+    if chunks == 1 { 2 * TURN } else { TURN }
 }

@@ -6,8 +6,8 @@ use cubecl::{
     prelude::*,
 };
 
-use super::{EDGE, PADDING, UNITS};
-use crate::kernels::dropout::{Dropout, Mask, read_wide};
+use super::{EDGE, PADDING};
+use crate::kernels::dropout::{Dropout, Mask};
 
 /// The part of an operand that a tile holds; the rest of the tile is zero. Columns are counted in the
 /// operand's vectors.
@@ -19,83 +19,209 @@ pub(super) struct Part {
     pub(super) columns: usize,
 }
 
-/// Loads `rows` × `columns` elements of the wide operand, masked, and writes a mask to be kept to `drawn`.
 #[cube]
-pub(super) fn load_wide<F: Float, N: Size>(
-    tile: &mut Shared<[Vector<F, N>]>,
-    drawn: &mut Shared<[u32]>,
-    wide: &Tensor<Vector<F, N>>,
-    part: Part,
-    dropout: &Dropout,
-    #[comptime] rows: usize,
-    #[comptime] columns: usize,
-) {
-    let size = N::value();
-    let vectors = comptime!(columns / size);
-    let pitch = comptime!((columns + PADDING) / size);
-    for load in 0..comptime!(rows * vectors / UNITS) {
-        let at = load * UNITS + UNIT_POS as usize;
-        let row = at / vectors;
-        let column = at % vectors;
-        let mut value = Vector::<f32, N>::new(0.0);
-        let mut bits = 0u32;
-        if row < part.rows && column < part.columns {
-            let row = part.first_row + row;
-            let column = part.first_column + column;
-            bits = dropout.bits::<N>(row, column, wide.shape(1) / size);
-            value = dropout.apply::<N>(read_wide::<F, N>(wide, row, column), bits);
+impl Part {
+    /// The part without its first rows and columns.
+    pub(super) fn after(&self, rows: usize, columns: usize) -> Part {
+        Part {
+            first_row: self.first_row + rows,
+            rows: self.rows - rows,
+            first_column: self.first_column + columns,
+            columns: self.columns - columns,
         }
-        if comptime!(dropout.mask == Mask::Kept) {
-            drawn[at] = bits;
-        }
-        tile[row * pitch + column] = Vector::cast_from(value);
     }
 }
 
-/// Loads `rows` × `columns` elements of the packed rows, rounded.
+/// A unit's loads of a tile of the wide operand, with the bits of a mask that is read. Every load is issued
+/// before one is waited for: there is no branch, and no write to shared memory, between them.
+#[derive(CubeType)]
+pub(super) struct WideLoads<F: Float, N: Size> {
+    values: Array<Vector<F, N>>,
+    bits: Array<u32>,
+    #[cube(comptime)]
+    rows: usize,
+    #[cube(comptime)]
+    columns: usize,
+    #[cube(comptime)]
+    units: usize,
+}
+
 #[cube]
-pub(super) fn load_weight<F: Float, N: Size>(
-    tile: &mut Shared<[Vector<F, N>]>,
-    weight: &Tensor<Vector<f32, N>>,
-    part: Part,
-    #[comptime] rows: usize,
-    #[comptime] columns: usize,
-) {
-    let size = N::value();
-    let vectors = comptime!(columns / size);
-    let pitch = comptime!((columns + PADDING) / size);
-    let stride = weight.stride(0) / size;
-    for load in 0..comptime!(rows * vectors / UNITS) {
-        let at = load * UNITS + UNIT_POS as usize;
-        let row = at / vectors;
-        let column = at % vectors;
-        let mut value = Vector::<f32, N>::new(0.0);
-        if row < part.rows && column < part.columns {
-            value = weight[(part.first_row + row) * stride + part.first_column + column];
+impl<F: Float, N: Size> WideLoads<F, N> {
+    /// Of a tile of `rows` × `columns` elements, which `units` units share.
+    pub(super) fn new(
+        #[comptime] rows: usize,
+        #[comptime] columns: usize,
+        #[comptime] units: usize,
+    ) -> WideLoads<F, N> {
+        let size = N::value();
+        WideLoads::<F, N> {
+            values: Array::new(comptime!(rows * columns / size / units)),
+            bits: Array::new(comptime!(rows * columns / size / units)),
+            rows,
+            columns,
+            units,
         }
-        tile[row * pitch + column] = Vector::cast_from(value);
+    }
+
+    /// Issues the loads of a part. What lies outside is loaded from its edge, and never used.
+    pub(super) fn issue(&mut self, wide: &Tensor<Vector<F, N>>, part: &Part, dropout: &Dropout) {
+        let size = N::value();
+        let vectors = comptime!(self.columns / size);
+        let stride = wide.stride(0) / size;
+        #[unroll]
+        for load in 0..comptime!(self.rows * vectors / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = part.first_row + (at / vectors).min(part.rows - 1);
+            let column = part.first_column + (at % vectors).min(part.columns - 1);
+            self.values[load] = wide[row * stride + column];
+            if comptime!(dropout.mask == Mask::Read) {
+                self.bits[load] = dropout.bits::<N>(row, column, wide.shape(1) / size);
+            }
+        }
+    }
+
+    /// Masks what was loaded and writes it to a tile, and a mask to be kept to `drawn`.
+    pub(super) fn place(
+        &mut self,
+        tile: &mut Shared<[Vector<F, N>]>,
+        drawn: &mut Shared<[u32]>,
+        part: &Part,
+        dropout: &Dropout,
+        width: usize,
+    ) {
+        let size = N::value();
+        let vectors = comptime!(self.columns / size);
+        let pitch = comptime!((self.columns + PADDING) / size);
+        #[unroll]
+        for load in 0..comptime!(self.rows * vectors / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = at / vectors;
+            let column = at % vectors;
+            let inside = row < part.rows && column < part.columns;
+            let mut value = Vector::<f32, N>::cast_from(self.values[load]);
+            let mut bits = self.bits[load];
+            if comptime!(dropout.mask == Mask::Drawn || dropout.mask == Mask::Kept) {
+                let row = part.first_row + row.min(part.rows - 1);
+                bits = dropout.bits::<N>(row, part.first_column + column, width);
+            }
+            if comptime!(dropout.mask == Mask::Kept) {
+                drawn[at] = select(inside, bits, 0u32);
+            }
+            value = dropout.apply::<N>(value, bits);
+            value = select(inside, value, Vector::new(0.0f32));
+            tile[row * pitch + column] = Vector::cast_from(value);
+        }
     }
 }
 
-/// Loads `rows` × `columns` elements of the product of rank r, rounded.
+/// A unit's loads of a tile of packed rows; see [`WideLoads`].
+#[derive(CubeType)]
+pub(super) struct WeightLoads<N: Size> {
+    values: Array<Vector<f32, N>>,
+    #[cube(comptime)]
+    rows: usize,
+    #[cube(comptime)]
+    columns: usize,
+    #[cube(comptime)]
+    units: usize,
+}
+
 #[cube]
-pub(super) fn load_narrow<F: Float>(
-    tile: &mut Shared<[F]>,
-    narrow: &Tensor<f32>,
-    part: Part,
-    #[comptime] rows: usize,
-    #[comptime] columns: usize,
-) {
-    let stride = narrow.stride(0);
-    for load in 0..comptime!(rows * columns / UNITS) {
-        let at = load * UNITS + UNIT_POS as usize;
-        let row = at / columns;
-        let column = at % columns;
-        let mut value = 0.0f32;
-        if row < part.rows && column < part.columns {
-            value = narrow[(part.first_row + row) * stride + part.first_column + column];
+impl<N: Size> WeightLoads<N> {
+    pub(super) fn new(
+        #[comptime] rows: usize,
+        #[comptime] columns: usize,
+        #[comptime] units: usize,
+    ) -> WeightLoads<N> {
+        let size = N::value();
+        WeightLoads::<N> {
+            values: Array::new(comptime!(rows * columns / size / units)),
+            rows,
+            columns,
+            units,
         }
-        tile[row * comptime!(columns + PADDING) + column] = F::cast_from(value);
+    }
+
+    pub(super) fn issue(&mut self, weight: &Tensor<Vector<f32, N>>, part: &Part) {
+        let size = N::value();
+        let vectors = comptime!(self.columns / size);
+        let stride = weight.stride(0) / size;
+        #[unroll]
+        for load in 0..comptime!(self.rows * vectors / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = part.first_row + (at / vectors).min(part.rows - 1);
+            let column = part.first_column + (at % vectors).min(part.columns - 1);
+            self.values[load] = weight[row * stride + column];
+        }
+    }
+
+    /// Rounds what was loaded and writes it to a tile.
+    pub(super) fn place<F: Float>(&self, tile: &mut Shared<[Vector<F, N>]>, part: &Part) {
+        let size = N::value();
+        let vectors = comptime!(self.columns / size);
+        let pitch = comptime!((self.columns + PADDING) / size);
+        #[unroll]
+        for load in 0..comptime!(self.rows * vectors / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = at / vectors;
+            let column = at % vectors;
+            let inside = row < part.rows && column < part.columns;
+            let value = select(inside, self.values[load], Vector::new(0.0f32));
+            tile[row * pitch + column] = Vector::cast_from(value);
+        }
+    }
+}
+
+/// A unit's loads of a tile of the product of rank r; see [`WideLoads`].
+#[derive(CubeType)]
+pub(super) struct NarrowLoads {
+    values: Array<f32>,
+    #[cube(comptime)]
+    rows: usize,
+    #[cube(comptime)]
+    columns: usize,
+    #[cube(comptime)]
+    units: usize,
+}
+
+#[cube]
+impl NarrowLoads {
+    pub(super) fn new(
+        #[comptime] rows: usize,
+        #[comptime] columns: usize,
+        #[comptime] units: usize,
+    ) -> NarrowLoads {
+        NarrowLoads {
+            values: Array::new(comptime!(rows * columns / units)),
+            rows,
+            columns,
+            units,
+        }
+    }
+
+    pub(super) fn issue(&mut self, narrow: &Tensor<f32>, part: &Part) {
+        let stride = narrow.stride(0);
+        #[unroll]
+        for load in 0..comptime!(self.rows * self.columns / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = part.first_row + (at / self.columns).min(part.rows - 1);
+            let column = part.first_column + (at % self.columns).min(part.columns - 1);
+            self.values[load] = narrow[row * stride + column];
+        }
+    }
+
+    /// Rounds what was loaded and writes it to a tile.
+    pub(super) fn place<F: Float>(&self, tile: &mut Shared<[F]>, part: &Part) {
+        #[unroll]
+        for load in 0..comptime!(self.rows * self.columns / self.units) {
+            let at = load * self.units + UNIT_POS as usize;
+            let row = at / self.columns;
+            let column = at % self.columns;
+            let inside = row < part.rows && column < part.columns;
+            let value = select(inside, self.values[load], 0.0f32);
+            tile[row * comptime!(self.columns + PADDING) + column] = F::cast_from(value);
+        }
     }
 }
 

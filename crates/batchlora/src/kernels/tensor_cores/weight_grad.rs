@@ -2,7 +2,8 @@
 //! tensor cores.
 //!
 //! A cube takes one block of rows, [`COLUMNS`] columns and up to 64 ranks, a plane a quarter of these
-//! columns, and runs over the rows by [`ROW_STEP`].
+//! columns, and runs over the rows by [`ROW_STEP`], the next of which are on their way while these are
+//! computed.
 
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
@@ -14,7 +15,7 @@ use cubecl::{
 
 use super::{
     EDGE, FRAGMENT_BYTES, PADDING, PLANE, PLANES, UNITS,
-    tiles::{Part, fragment, load_narrow, load_wide, no_sums, put},
+    tiles::{NarrowLoads, Part, WideLoads, fragment, no_sums, put},
 };
 use crate::{
     Routing,
@@ -116,23 +117,38 @@ fn partial_sums_kernel<F: Float, N: Size>(
     let products = no_sums(comptime!(chunks * COLUMN_FRAGMENTS));
 
     if first_rank < rank {
-        for step in 0..rows.div_ceil(ROW_STEP) {
-            let step_row = step * ROW_STEP;
-            let part = Part {
-                first_row: first_row + step_row,
-                rows: rows - step_row,
-                first_column,
-                columns: width - first_column,
-            };
-            load_wide::<F, N>(&mut x, &mut drawn, wide, part, &dropout, ROW_STEP, COLUMNS);
-            let part = Part {
-                first_row: first_row + step_row,
-                rows: rows - step_row,
-                first_column: first_rank,
-                columns: rank - first_rank,
-            };
-            load_narrow::<F>(&mut s, narrow, part, ROW_STEP, ranks);
+        let mut wide_loads = WideLoads::<F, N>::new(ROW_STEP, COLUMNS, UNITS);
+        let mut narrow_loads = NarrowLoads::new(ROW_STEP, ranks, UNITS);
+        let wide_part = Part {
+            first_row,
+            rows,
+            first_column,
+            columns: width - first_column,
+        };
+        let narrow_part = Part {
+            first_row,
+            rows,
+            first_column: first_rank,
+            columns: rank - first_rank,
+        };
+        wide_loads.issue(wide, &wide_part, &dropout);
+        narrow_loads.issue(narrow, &narrow_part);
+        let steps = rows.div_ceil(ROW_STEP);
+        for step in 0..steps {
+            let done = step * ROW_STEP;
+            wide_loads.place(
+                &mut x,
+                &mut drawn,
+                &wide_part.after(done, 0),
+                &dropout,
+                width,
+            );
+            narrow_loads.place::<F>(&mut s, &narrow_part.after(done, 0));
             sync_cube();
+            // After the last rows, those again: no branch.
+            let next = (step + 1).min(steps - 1) * ROW_STEP;
+            wide_loads.issue(wide, &wide_part.after(next, 0), &dropout);
+            narrow_loads.issue(narrow, &narrow_part.after(next, 0));
             #[unroll]
             for part in 0..ROW_FRAGMENTS {
                 #[unroll]

@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 /// Vectors of a row that one unit takes before a row gets more units.
-const VECTORS_PER_UNIT: usize = 4;
+pub(super) const VECTORS_PER_UNIT: usize = 4;
 /// Below every score and logit: the initial value of a maximum.
 pub(super) const LOWEST: f32 = -3.0e38;
 

@@ -1,7 +1,8 @@
 //! Probabilities of causal attention from its scores, and their gradient.
 //!
 //! A row of scores belongs to one query of one head. Units share a row; a cube takes several short rows.
-//! Only the keys that the query sees are read, once from memory and once from cache; every place of the
+//! Only the keys that the query sees are read. Rows that fit in the registers of their units are read once,
+//! all of a unit's loads at a time; longer ones once from memory and once from cache. Every place of the
 //! result is written once, zeros for keys that are not seen.
 
 use batchlora_kernels::launch::{cube_dim, empty, record, record_elements, vector_size};
@@ -11,7 +12,7 @@ use cubecl::prelude::*;
 
 use super::{
     chunks::SHORT,
-    rows::{LOWEST, RowLayout, element_max, element_sum, row_max, row_sum},
+    rows::{LOWEST, RowLayout, VECTORS_PER_UNIT, element_max, element_sum, row_max, row_sum},
 };
 
 /// Positions of the queries and keys of a block of scores in their sequences.
@@ -79,6 +80,7 @@ pub(super) fn softmax(scores: CubeTensor, places: Places, scale: f32, dtype: DTy
         scale,
         layout.lanes,
         layout.rows,
+        keys / size <= layout.lanes * VECTORS_PER_UNIT,
         dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
     out
@@ -146,6 +148,7 @@ fn softmax_kernel<S: Float, F: Float, N: Size>(
     scale: f32,
     #[comptime] lanes: usize,
     #[comptime] rows: usize,
+    #[comptime] held: bool,
     #[define(S, F)] _dtypes: [ElemType; 2],
 ) {
     let size = N::value();
@@ -161,35 +164,42 @@ fn softmax_kernel<S: Float, F: Float, N: Size>(
 
     let (begin, end) = seen_keys(within as u32 % queries, first_query, first_key, window);
 
-    let mut largest = LOWEST.runtime();
-    let mut sum = 0.0f32;
-    for step in 0..width.div_ceil(lanes) {
-        let column = step * lanes + lane;
-        if inside && column < width && (column + 1) * size > begin && column * size < end {
-            let value = visible::<N>(
-                Vector::cast_from(scores[scores_row + column]),
-                scale,
-                column,
-                begin,
-                end,
-            );
-            let top = element_max::<N>(value);
-            if top > largest {
-                sum *= f32::exp(largest - top);
-                largest = top;
-            }
-            let shifted = value - Vector::new(largest);
-            sum += element_sum::<N>(shifted.exp());
+    if comptime!(held) {
+        let mut values = Array::<Vector<f32, N>>::new(VECTORS_PER_UNIT);
+        #[unroll]
+        for step in 0..VECTORS_PER_UNIT {
+            let column = step * lanes + lane;
+            // A key that is seen stands for one that is not: no branch, and nothing more to read.
+            let seen = column.max(begin / size).min((end - 1) / size);
+            let value = Vector::cast_from(scores[scores_row + seen]);
+            values[step] = visible::<N>(value, scale, column, begin, end);
         }
-    }
-    let highest = row_max(largest, lanes);
-    let total = row_sum(sum * f32::exp(largest - highest), lanes);
-
-    for step in 0..width.div_ceil(lanes) {
-        let column = step * lanes + lane;
-        if inside && column < width {
-            let mut probability = Vector::<f32, N>::new(0.0);
-            if (column + 1) * size > begin && column * size < end {
+        let mut largest = LOWEST.runtime();
+        #[unroll]
+        for step in 0..VECTORS_PER_UNIT {
+            largest = largest.max(element_max::<N>(values[step]));
+        }
+        let highest = row_max(largest, lanes);
+        let mut sum = 0.0f32;
+        #[unroll]
+        for step in 0..VECTORS_PER_UNIT {
+            values[step] = (values[step] - Vector::new(highest)).exp();
+            sum += element_sum::<N>(values[step]);
+        }
+        let share = 1.0f32 / row_sum(sum, lanes);
+        #[unroll]
+        for step in 0..VECTORS_PER_UNIT {
+            let column = step * lanes + lane;
+            if inside && column < width {
+                out[out_row + column] = Vector::cast_from(values[step] * Vector::new(share));
+            }
+        }
+    } else {
+        let mut largest = LOWEST.runtime();
+        let mut sum = 0.0f32;
+        for step in 0..width.div_ceil(lanes) {
+            let column = step * lanes + lane;
+            if inside && column < width && (column + 1) * size > begin && column * size < end {
                 let value = visible::<N>(
                     Vector::cast_from(scores[scores_row + column]),
                     scale,
@@ -197,10 +207,35 @@ fn softmax_kernel<S: Float, F: Float, N: Size>(
                     begin,
                     end,
                 );
-                let shifted = value - Vector::new(highest);
-                probability = shifted.exp() / Vector::new(total);
+                let top = element_max::<N>(value);
+                if top > largest {
+                    sum *= f32::exp(largest - top);
+                    largest = top;
+                }
+                let shifted = value - Vector::new(largest);
+                sum += element_sum::<N>(shifted.exp());
             }
-            out[out_row + column] = Vector::cast_from(probability);
+        }
+        let highest = row_max(largest, lanes);
+        let total = row_sum(sum * f32::exp(largest - highest), lanes);
+
+        for step in 0..width.div_ceil(lanes) {
+            let column = step * lanes + lane;
+            if inside && column < width {
+                let mut probability = Vector::<f32, N>::new(0.0);
+                if (column + 1) * size > begin && column * size < end {
+                    let value = visible::<N>(
+                        Vector::cast_from(scores[scores_row + column]),
+                        scale,
+                        column,
+                        begin,
+                        end,
+                    );
+                    let shifted = value - Vector::new(highest);
+                    probability = shifted.exp() / Vector::new(total);
+                }
+                out[out_row + column] = Vector::cast_from(probability);
+            }
         }
     }
 }
