@@ -95,16 +95,28 @@ fn adamw_kernel<N: Size>(
             let epsilon = Vector::<f32, N>::new(table[at + column::EPSILON]);
             let step_size = Vector::<f32, N>::new(table[at + column::STEP_SIZE]);
             let root_correction = Vector::<f32, N>::new(table[at + column::ROOT_BIAS_CORRECTION2]);
+            // All loads are issued before one is waited for: there is no branch, and no write, between them.
+            let mut g = Array::<Vector<f32, N>>::new(UNIT_VECTORS);
+            let mut m = Array::<Vector<f32, N>>::new(UNIT_VECTORS);
+            let mut v = Array::<Vector<f32, N>>::new(UNIT_VECTORS);
+            let mut w = Array::<Vector<f32, N>>::new(UNIT_VECTORS);
+            #[unroll]
+            for vector in 0..UNIT_VECTORS {
+                let column = (first_column + vector * LANES).min(width - 1);
+                g[vector] = gradient[gradient_row + column];
+                m[vector] = first[first_row + column];
+                v[vector] = second[second_row + column];
+                w[vector] = weight[weight_row + column];
+            }
             #[unroll]
             for vector in 0..UNIT_VECTORS {
                 let column = first_column + vector * LANES;
                 if column < width {
-                    let g = gradient[gradient_row + column] * clip;
-                    let before = first[first_row + column];
-                    let m = before + (g - before) * one_minus_beta1;
-                    let v = second[second_row + column] * beta2 + g * g * one_minus_beta2;
+                    let g = g[vector] * clip;
+                    let m = m[vector] + (g - m[vector]) * one_minus_beta1;
+                    let v = v[vector] * beta2 + g * g * one_minus_beta2;
                     let denominator = v.sqrt() / root_correction + epsilon;
-                    let w = weight[weight_row + column] * decay - m / denominator * step_size;
+                    let w = w[vector] * decay - m / denominator * step_size;
                     first[first_row + column] = m;
                     second[second_row + column] = v;
                     weight[weight_row + column] = w;
