@@ -122,6 +122,18 @@ def checks(results, _device):
             yield ""
 
 
+def parity(results, _device):
+    rows = [[line["fixture"], line["adapter"], line["dtype"], *(f"{line[key]:.1e}" for key in
+             ("loss", "gradient_norm", "weights"))]
+            for name, found in results.items() if name.startswith("parity-") for line in found]
+    if rows:
+        yield "## Against what PEFT recorded in float32"
+        yield ""
+        yield "The largest relative differences over 50 steps, and of a final matrix."
+        yield ""
+        yield from table(["model", "adapter", "type", "loss", "gradient norm", "weights"], rows)
+
+
 def main():
     if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1]).is_dir():
         sys.exit("usage: report.py FOLDER")
@@ -138,7 +150,7 @@ def main():
     like = next((name for name in model.COPIES if name in device), "H200")
     text += list(table(["step", "status"], [[name, "ok" if code == "0" else f"failed ({code})"]
                                             for name, code in status.items()]))
-    for part in (checks, steps, kernels, profiles):
+    for part in (checks, parity, steps, kernels, profiles):
         text += list(part(results, like))
     (folder / "table.md").write_text("\n".join(text))
     predicted = {case[0]: model.predicted(case, like) for case in model.CASES}
