@@ -9,7 +9,7 @@ use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{MatrixIdent, MatrixLayout},
+    cmma::{Matrix, MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
@@ -139,18 +139,7 @@ fn expand_add_kernel<F: Float, N: Size>(
         narrow_loads.place::<F>(&mut s, &narrow_part);
         weight_loads.place::<F>(&mut w, &weight_part);
         sync_cube();
-        #[unroll]
-        for half in 0..ROW_FRAGMENTS {
-            let at = half * EDGE * comptime!(EDGE + PADDING);
-            let left = fragment(&s, at, EDGE, MatrixIdent::A, MatrixLayout::RowMajor);
-            #[unroll]
-            for part in 0..COLUMN_FRAGMENTS {
-                let at = from + part * comptime!(EDGE / size);
-                let right = fragment(&w, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
-                let product = &products[comptime!(half * COLUMN_FRAGMENTS + part)];
-                cmma::execute(&left, &right, product, product);
-            }
-        }
+        multiply::<F, N>(&s, &w, &products, from);
         sync_cube();
     }
 
@@ -191,6 +180,29 @@ fn expand_add_kernel<F: Float, N: Size>(
             }
             let place = (first_row + row) * wide_stride + column;
             wide[place] = Vector::cast_from(Vector::<f32, N>::cast_from(before[load]) + sum);
+        }
+    }
+}
+
+/// Adds a plane's products of a chunk of ranks to its sums.
+#[cube]
+fn multiply<F: Float, N: Size>(
+    s: &Shared<[F]>,
+    w: &Shared<[Vector<F, N>]>,
+    products: &Sequence<Matrix<f32>>,
+    from: usize,
+) {
+    let size = N::value();
+    #[unroll]
+    for half in 0..ROW_FRAGMENTS {
+        let at = half * EDGE * comptime!(EDGE + PADDING);
+        let left = fragment(s, at, EDGE, MatrixIdent::A, MatrixLayout::RowMajor);
+        #[unroll]
+        for part in 0..COLUMN_FRAGMENTS {
+            let at = from + part * comptime!(EDGE / size);
+            let right = fragment(w, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
+            let product = &products[comptime!(half * COLUMN_FRAGMENTS + part)];
+            cmma::execute(&left, &right, product, product);
         }
     }
 }

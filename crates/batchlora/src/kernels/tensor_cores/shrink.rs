@@ -8,7 +8,7 @@
 use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{MatrixIdent, MatrixLayout},
+    cmma::{Matrix, MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
@@ -94,7 +94,6 @@ fn shrink_kernel<F: Float, N: Size>(
     let size = N::value();
     let tile_width = comptime!(tile_width(chunks));
     let vectors = comptime!(tile_width / size);
-    let pitch = comptime!((tile_width + PADDING) / size);
     let tile = CUBE_POS_X as usize * TILE_WORDS;
     let segment = tiles[tile] as usize * SEGMENT_WORDS;
     let first_row = tiles[tile + 1] as usize;
@@ -156,30 +155,7 @@ fn shrink_kernel<F: Float, N: Size>(
             if comptime!(mask == Mask::Kept) && first_rank == 0 {
                 keep::<N>(&drawn, kept, first_row, rows, step, width, tile_width);
             }
-            #[unroll]
-            for turn in 0..comptime!(tile_width / TURN) {
-                let from = turn * comptime!(TURN / size) + plane * comptime!(EDGE / size);
-                #[unroll]
-                for half in 0..ROW_FRAGMENTS {
-                    let at = half * EDGE * pitch + from;
-                    let left = fragment(&x, at, tile_width, MatrixIdent::A, MatrixLayout::RowMajor);
-                    #[unroll]
-                    for chunk in 0..chunks {
-                        if first_rank + chunk * EDGE < rank {
-                            let at = chunk * EDGE * pitch + from;
-                            let right = fragment(
-                                &w,
-                                at,
-                                tile_width,
-                                MatrixIdent::B,
-                                MatrixLayout::ColMajor,
-                            );
-                            let sum = &sums[comptime!(chunk * ROW_FRAGMENTS + half)];
-                            cmma::execute(&left, &right, sum, sum);
-                        }
-                    }
-                }
-            }
+            multiply::<F, N>(&x, &w, &sums, plane, rank - first_rank, chunks);
             sync_cube();
         }
 
@@ -190,48 +166,101 @@ fn shrink_kernel<F: Float, N: Size>(
         for chunk in 0..chunks {
             let chunk_rank = first_rank + chunk * EDGE;
             if chunk_rank < rank {
-                let mut totals = Array::<f32>::new(comptime!(ROW_TILE * EDGE / UNITS));
-                #[unroll]
-                for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-                    totals[store] = 0.0f32;
-                }
-                #[unroll]
-                for round in 0..comptime!(PLANES / ADDED) {
-                    if plane / ADDED == round {
-                        #[unroll]
-                        for half in 0..ROW_FRAGMENTS {
-                            let at =
-                                plane % ADDED * comptime!(ROW_TILE * EDGE) + half * EDGE * EDGE;
-                            put(
-                                &mut partial,
-                                at,
-                                &sums,
-                                comptime!(chunk * ROW_FRAGMENTS + half),
-                                EDGE,
-                            );
-                        }
-                    }
-                    sync_cube();
-                    #[unroll]
-                    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-                        #[unroll]
-                        for added in 0..ADDED {
-                            let at = added * comptime!(ROW_TILE * EDGE) + store * UNITS + unit;
-                            totals[store] += partial[at];
-                        }
-                    }
-                    sync_cube();
-                }
-                #[unroll]
-                for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
-                    let row = (store * UNITS + unit) / EDGE;
-                    let column = (store * UNITS + unit) % EDGE;
-                    if row < rows && chunk_rank + column < rank {
-                        let to = (first_row + row) * out.stride(0) + chunk_rank + column;
-                        out[to] = totals[store] * factor;
-                    }
+                let place = Part {
+                    first_row,
+                    rows,
+                    first_column: chunk_rank,
+                    columns: rank - chunk_rank,
+                };
+                store_chunk(&sums, chunk, &mut partial, plane, place, factor, out);
+            }
+        }
+    }
+}
+
+/// Adds a plane's products of a tile to its sums.
+#[cube]
+fn multiply<F: Float, N: Size>(
+    x: &Shared<[Vector<F, N>]>,
+    w: &Shared<[Vector<F, N>]>,
+    sums: &Sequence<Matrix<f32>>,
+    plane: usize,
+    ranks: usize,
+    #[comptime] chunks: usize,
+) {
+    let size = N::value();
+    let width = comptime!(tile_width(chunks));
+    let pitch = comptime!((width + PADDING) / size);
+    #[unroll]
+    for turn in 0..comptime!(width / TURN) {
+        let from = turn * comptime!(TURN / size) + plane * comptime!(EDGE / size);
+        #[unroll]
+        for half in 0..ROW_FRAGMENTS {
+            let at = half * EDGE * pitch + from;
+            let left = fragment(x, at, width, MatrixIdent::A, MatrixLayout::RowMajor);
+            #[unroll]
+            for chunk in 0..chunks {
+                if chunk * EDGE < ranks {
+                    let at = chunk * EDGE * pitch + from;
+                    let right = fragment(w, at, width, MatrixIdent::B, MatrixLayout::ColMajor);
+                    let sum = &sums[comptime!(chunk * ROW_FRAGMENTS + half)];
+                    cmma::execute(&left, &right, sum, sum);
                 }
             }
+        }
+    }
+}
+
+/// Adds up the planes' sums of a chunk, plane after plane, and writes the result.
+#[cube]
+fn store_chunk(
+    sums: &Sequence<Matrix<f32>>,
+    #[comptime] chunk: usize,
+    partial: &mut Shared<[f32]>,
+    plane: usize,
+    place: Part,
+    factor: f32,
+    out: &mut Tensor<f32>,
+) {
+    let unit = UNIT_POS as usize;
+    let mut totals = Array::<f32>::new(comptime!(ROW_TILE * EDGE / UNITS));
+    #[unroll]
+    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+        totals[store] = 0.0f32;
+    }
+    #[unroll]
+    for round in 0..comptime!(PLANES / ADDED) {
+        if plane / ADDED == round {
+            #[unroll]
+            for half in 0..ROW_FRAGMENTS {
+                let at = plane % ADDED * comptime!(ROW_TILE * EDGE) + half * EDGE * EDGE;
+                put(
+                    partial,
+                    at,
+                    sums,
+                    comptime!(chunk * ROW_FRAGMENTS + half),
+                    EDGE,
+                );
+            }
+        }
+        sync_cube();
+        #[unroll]
+        for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+            #[unroll]
+            for added in 0..ADDED {
+                let at = added * comptime!(ROW_TILE * EDGE) + store * UNITS + unit;
+                totals[store] += partial[at];
+            }
+        }
+        sync_cube();
+    }
+    #[unroll]
+    for store in 0..comptime!(ROW_TILE * EDGE / UNITS) {
+        let row = (store * UNITS + unit) / EDGE;
+        let column = (store * UNITS + unit) % EDGE;
+        if row < place.rows && column < place.columns {
+            let to = (place.first_row + row) * out.stride(0) + place.first_column + column;
+            out[to] = totals[store] * factor;
         }
     }
 }

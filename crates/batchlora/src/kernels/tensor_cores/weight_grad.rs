@@ -9,7 +9,7 @@ use batchlora_kernels::launch::{cube_dim, record, vector_size};
 use burn::backend::TensorMetadata;
 use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::{
-    cmma::{MatrixIdent, MatrixLayout},
+    cmma::{Matrix, MatrixIdent, MatrixLayout},
     prelude::*,
 };
 
@@ -90,7 +90,6 @@ fn partial_sums_kernel<F: Float, N: Size>(
 ) {
     let size = N::value();
     let vectors = comptime!(COLUMNS / size);
-    let pitch = comptime!((COLUMNS + PADDING) / size);
     let ranks = comptime!(chunks * EDGE);
     let block = CUBE_POS_X as usize * BLOCK_WORDS;
     let segment = blocks[block] as usize * SEGMENT_WORDS;
@@ -149,24 +148,7 @@ fn partial_sums_kernel<F: Float, N: Size>(
             let next = (step + 1).min(steps - 1) * ROW_STEP;
             wide_loads.issue(wide, &wide_part.after(next, 0), &dropout);
             narrow_loads.issue(narrow, &narrow_part.after(next, 0));
-            #[unroll]
-            for part in 0..ROW_FRAGMENTS {
-                #[unroll]
-                for beside in 0..COLUMN_FRAGMENTS {
-                    let at = part * EDGE * pitch + from + beside * comptime!(EDGE / size);
-                    let right = fragment(&x, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
-                    #[unroll]
-                    for chunk in 0..chunks {
-                        if first_rank + chunk * EDGE < rank {
-                            let at = part * EDGE * comptime!(ranks + PADDING) + chunk * EDGE;
-                            let left =
-                                fragment(&s, at, ranks, MatrixIdent::A, MatrixLayout::ColMajor);
-                            let product = &products[comptime!(chunk * COLUMN_FRAGMENTS + beside)];
-                            cmma::execute(&left, &right, product, product);
-                        }
-                    }
-                }
-            }
+            multiply::<F, N>(&s, &x, &products, from, rank - first_rank, chunks);
             sync_cube();
         }
 
@@ -199,6 +181,38 @@ fn partial_sums_kernel<F: Float, N: Size>(
                 };
                 store_chunk::<N>(&sums, place, partial);
                 sync_cube();
+            }
+        }
+    }
+}
+
+/// Adds a plane's products of rows in shared memory to its sums.
+#[cube]
+fn multiply<F: Float, N: Size>(
+    s: &Shared<[F]>,
+    x: &Shared<[Vector<F, N>]>,
+    products: &Sequence<Matrix<f32>>,
+    from: usize,
+    ranks: usize,
+    #[comptime] chunks: usize,
+) {
+    let size = N::value();
+    let pitch = comptime!((COLUMNS + PADDING) / size);
+    let width = comptime!(chunks * EDGE);
+    #[unroll]
+    for part in 0..ROW_FRAGMENTS {
+        #[unroll]
+        for beside in 0..COLUMN_FRAGMENTS {
+            let at = part * EDGE * pitch + from + beside * comptime!(EDGE / size);
+            let right = fragment(x, at, COLUMNS, MatrixIdent::B, MatrixLayout::RowMajor);
+            #[unroll]
+            for chunk in 0..chunks {
+                if chunk * EDGE < ranks {
+                    let at = part * EDGE * comptime!(width + PADDING) + chunk * EDGE;
+                    let left = fragment(s, at, width, MatrixIdent::A, MatrixLayout::ColMajor);
+                    let product = &products[comptime!(chunk * COLUMN_FRAGMENTS + beside)];
+                    cmma::execute(&left, &right, product, product);
+                }
             }
         }
     }
