@@ -1,66 +1,82 @@
 //! The allocator of this process, which counts what CPU stages hold: their backend does not report its memory.
 
 use std::{
-    alloc::{GlobalAlloc, Layout},
+    alloc::{GlobalAlloc, Layout, System},
+    ptr,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
 use loraloom_pipeline::HostMemory;
 use mimalloc::MiMalloc;
 
-/// Bytes from which on an allocation is counted. A GPU's two host threads make thousands of small ones a
-/// step, and would wait for each other at the counters; tensors are larger.
-const COUNTED: usize = 1 << 10;
+/// Bytes from which on an allocation is large.
+const LARGE: usize = 1 << 10;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// mimalloc: memory that one thread allocates and another frees, as every launch on a GPU has it, makes
-/// glibc's threads wait for each other.
-#[global_allocator]
-static ALLOCATOR: Counting = Counting(MiMalloc);
+/// Small allocations are mimalloc's, and are not counted: a launch on a GPU makes dozens that another thread
+/// frees, and with the system's allocator, or at a counter, the two threads would wait for each other. Large
+/// ones, as tensors are, are the system's, which grows them in place.
+struct BySize;
 
-struct Counting(MiMalloc);
+#[global_allocator]
+static ALLOCATOR: BySize = BySize;
 
 fn allocated(bytes: usize) {
-    if bytes >= COUNTED {
-        let in_use = IN_USE.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        PEAK.fetch_max(in_use, Ordering::Relaxed);
-    }
+    let in_use = IN_USE.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(in_use, Ordering::Relaxed);
 }
 
 fn freed(bytes: usize) {
-    if bytes >= COUNTED {
-        IN_USE.fetch_sub(bytes, Ordering::Relaxed);
-    }
+    IN_USE.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: every call is mimalloc's with the same arguments.
+// SAFETY: a block's size says whose it is, here and when it is freed; each call is that allocator's, with the
+// caller's arguments.
 #[expect(unsafe_code, reason = "an allocator has no safe interface")]
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for BySize {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() < LARGE {
+            return unsafe { MiMalloc.alloc(layout) };
+        }
         allocated(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { self.0.alloc(layout) }
+        unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() < LARGE {
+            return unsafe { MiMalloc.alloc_zeroed(layout) };
+        }
         allocated(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { self.0.alloc_zeroed(layout) }
+        unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        freed(layout.size());
-        allocated(size);
-        // SAFETY: as the caller promises.
-        unsafe { self.0.realloc(block, layout, size) }
+        match (layout.size() < LARGE, size < LARGE) {
+            (true, true) => unsafe { MiMalloc.realloc(block, layout, size) },
+            (false, false) => {
+                freed(layout.size());
+                allocated(size);
+                unsafe { System.realloc(block, layout, size) }
+            }
+            _ => unsafe {
+                let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+                if !moved.is_null() {
+                    ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
+                    self.dealloc(block, layout);
+                }
+                moved
+            },
+        }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if layout.size() < LARGE {
+            return unsafe { MiMalloc.dealloc(block, layout) };
+        }
         freed(layout.size());
-        // SAFETY: as the caller promises.
-        unsafe { self.0.dealloc(block, layout) }
+        unsafe { System.dealloc(block, layout) }
     }
 }
 
