@@ -20,10 +20,11 @@ EFFICIENCY = 0.85
 ATTENTION = 0.5 * PRODUCTS
 # FlashAttention 2, causal, H100, heads of 128, 1k tokens: its paper's successor has 260 TFLOP/s both ways.
 FLASH = 260e12
-# Host: an operation of ours with its launch, and a launch on the device at the least (assumed, 6 to 14 us and 2 to 4).
-LAUNCH_HOST, LAUNCH_DEVICE = 10e-6, 3e-6
-# PEFT's host time for a layer, forward and backward, as HF and autograd issue it: 36 ms for 32 layers (assumed).
-PEFT_LAYER_HOST = 36e-3 / 32
+# Host: an operation of ours with its launch (30 ms for 1,983 in TinyLlama, measured on an H100's host), and a launch on
+# the device at the least (assumed, 2 to 4 us).
+LAUNCH_HOST, LAUNCH_DEVICE = 15e-6, 3e-6
+# PEFT's host time for a layer, forward and backward, as HF and autograd issue it: 167 ms for 32 layers (measured there).
+PEFT_LAYER_HOST = 167e-3 / 32
 # Our LoRA kernels on tensor cores, seconds an element of the wide operand: its bytes (2 read, 4 where it is written
 # too) at the memory's speed, and once the draw of its mask, beside half of the bytes. Ten rounds of Philox for four elements are
 # 90 integer instructions, 132 multiprocessors issue 64 of them a clock of 1.75 GHz. Not measured.
