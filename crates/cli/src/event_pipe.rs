@@ -22,6 +22,8 @@ use crate::{exit::Exit, failure::Failure, printer::Printer};
 
 /// Interval at which new events are looked for.
 const EVERY: Duration = Duration::from_millis(200);
+/// Time after which the user is told what is waited for.
+const SOON: Duration = Duration::from_secs(1);
 /// Time that the command has to end once it has all events.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -77,10 +79,17 @@ impl EventPipe {
     pub(crate) fn finish(mut self, printer: &Printer) {
         self.run_ended.store(true, Ordering::SeqCst);
         let command = &self.command;
-        let until = Instant::now() + PATIENCE;
+        let (began, mut told) = (Instant::now(), false);
         let status = loop {
+            let waited = began.elapsed();
+            if waited > SOON && !std::mem::replace(&mut told, true) {
+                let most = PATIENCE.as_secs();
+                printer.note(&format!(
+                    "events  waits for `{command}` to end, {most} s at most"
+                ));
+            }
             match self.child.try_wait() {
-                Ok(None) if Instant::now() < until => thread::sleep(EVERY / 10),
+                Ok(None) if waited < PATIENCE => thread::sleep(EVERY / 10),
                 Ok(None) => break None,
                 Ok(Some(status)) => break Some(status.to_string()).filter(|_| !status.success()),
                 Err(error) => break Some(error.to_string()),

@@ -133,6 +133,11 @@ impl RunHistory {
         Ok(history)
     }
 
+    /// Lines of the log, and how many of them could not be read.
+    pub fn lines(&self) -> (usize, usize) {
+        (self.lines, self.unread)
+    }
+
     /// Adds the tasks of a server, which its configuration does not name: adapters and sweeps as
     /// configurations have them.
     pub fn add_tasks(&mut self, config: &loraloom_config::RunConfig) {

@@ -38,9 +38,13 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
     if page.is_some() && page == arguments.csv {
         return Err(Failure::usage("the page and the table are one file").into());
     }
+    let mut warned = false;
     loop {
         let before = length();
         let history = printer.while_busy("reading events", || read(directory))?;
+        if !std::mem::replace(&mut warned, true) {
+            warn_of_log(&history, &events, printer);
+        }
         write(&history, page.as_ref(), arguments, printer)?;
         if !arguments.watch || history.has_ended() {
             return Ok(Exit::Success);
@@ -48,6 +52,17 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
         while length() == before {
             thread::sleep(EVERY);
         }
+    }
+}
+
+fn warn_of_log(history: &RunHistory, events: &Path, printer: &Printer) {
+    let events = events.display();
+    match history.lines() {
+        (0, _) => printer.warning(&format!("`{events}` is empty: the run has not begun")),
+        (_, 0) => {}
+        (all, unread) => printer.warning(&format!(
+            "{unread} of {all} lines of `{events}` could not be read"
+        )),
     }
 }
 

@@ -43,6 +43,23 @@ fn check_passes(passes: &[Value]) {
     );
 }
 
+#[test]
+fn a_log_that_cannot_be_read_is_told() {
+    let here = Workspace::new();
+    for (log, said) in [
+        ("", "is empty: the run has not begun"),
+        (
+            "no event\nnor this\n",
+            "2 of 2 lines of `bad/events.jsonl` could not be read",
+        ),
+    ] {
+        here.write("bad/events.jsonl", log);
+        let report = here.run(&["report", "bad"]);
+        assert_eq!(report.code, 0, "{}", report.all());
+        assert!(report.stderr.contains(said), "{}", report.all());
+    }
+}
+
 /// All events of a real run are understood, and the page has their numbers.
 #[test]
 fn train_leaves_a_page_with_the_numbers_of_its_events() {
@@ -251,10 +268,12 @@ fn events_go_to_a_command() {
         "--set",
         "adapters.late={dataset: shout, train: {max_steps: 2}}",
         "--events-to",
-        "cat > more.jsonl",
+        "cat > more.jsonl; sleep 2",
     ];
     let run = here.run(&more);
     assert_eq!(run.code, 0, "{}", run.all());
+    let waits = "waits for `cat > more.jsonl; sleep 2` to end, 30 s at most";
+    assert!(run.stderr.contains(waits), "{}", run.stderr);
     let new = fs::read_to_string(here.path("more.jsonl")).unwrap();
     assert_eq!(first.clone() + &new, events());
 

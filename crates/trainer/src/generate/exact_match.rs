@@ -15,7 +15,7 @@ pub struct ExactMatch {
 
 impl ExactMatch {
     /// The answer in a text, without what is ignored and without white space around it; `None` without a
-    /// match.
+    /// match, or if nothing is left of it.
     pub fn extract(&self, text: &str) -> Option<String> {
         let captures = self.answer.captures(text)?;
         let groups = captures.iter().skip(1).flatten();
@@ -24,7 +24,7 @@ impl ExactMatch {
         for ignored in &self.ignored {
             answer = ignored.replace_all(&answer, "").into_owned().into();
         }
-        Some(answer.trim().to_owned())
+        Some(answer.trim().to_owned()).filter(|answer| !answer.is_empty())
     }
 }
 
@@ -58,7 +58,8 @@ mod tests {
                 Some("1200"),
             ),
             (r"yes (a)|no (b)", &[], "no b", Some("b")),
-            (r"(?i)^(yes|no)?", &[], "maybe", Some("")),
+            (r"(?i)^(yes|no)?", &[], "maybe", None),
+            (r"#### (.*)", &[r"\$"], "#### $ ", None),
             (r"#### (\S+)", &[], "it is 18", None),
         ] {
             let regex = |pattern: &&str| Regex::new(pattern).expect("a pattern");

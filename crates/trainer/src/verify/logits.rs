@@ -72,7 +72,12 @@ impl Logits {
     }
 
     pub(super) fn distance(&self, other: &Self) -> Distance {
-        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
+        // `f32::max` passes over what is no number.
+        let larger = |most: f32, value: f32| match value > most || value.is_nan() {
+            true => value,
+            false => most,
+        };
+        let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, larger);
         let pairs = self.0.iter().zip(&other.0);
         Distance {
             difference: largest(&mut pairs.map(|(a, b)| (a - b).abs())),
@@ -116,7 +121,7 @@ pub(super) fn not_computed(error: &TrainerError, proofs: &mut Proofs) {
 pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
     let distance = logits.distance(base);
     let prompts = PROMPTS.len();
-    if !logits.is_finite() {
+    if !(logits.is_finite() && base.is_finite()) {
         proofs.fails(
             "logits",
             format!("not all are finite, on {prompts} prompts"),
@@ -132,4 +137,26 @@ pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
 
 fn load(model: &Path, adapters: &[PeftAdapter]) -> Result<Generator> {
     Generator::with_adapters(model, DtypeChoice::Float32, adapters, &Device::flex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Verdict, Logits, Proofs, differ};
+
+    #[test]
+    fn what_is_no_number_is_no_proof() {
+        let [numbers, others, nan] = [[1.0, 2.0], [1.0, 2.5], [1.0, f32::NAN]]
+            .map(Vec::from)
+            .map(Logits);
+        assert!(numbers.distance(&numbers).is_within(0.0));
+        for (one, other) in [(&nan, &nan), (&nan, &numbers), (&numbers, &nan)] {
+            assert!(!one.distance(other).is_within(1.0));
+            let mut proofs = Proofs::default();
+            differ(one, other, &mut proofs);
+            assert_eq!(proofs.0[0].verdict, Verdict::Fails, "{one:?} {other:?}");
+        }
+        let mut proofs = Proofs::default();
+        differ(&others, &numbers, &mut proofs);
+        assert_eq!(proofs.0[0].verdict, Verdict::Holds);
+    }
 }
