@@ -73,9 +73,12 @@ impl Logits {
 
     pub(super) fn distance(&self, other: &Self) -> Distance {
         // `f32::max` passes over what is no number.
-        let larger = |most: f32, value: f32| match value > most || value.is_nan() {
-            true => value,
-            false => most,
+        let larger = |most: f32, value: f32| {
+            if value > most || value.is_nan() {
+                value
+            } else {
+                most
+            }
         };
         let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, larger);
         let pairs = self.0.iter().zip(&other.0);
