@@ -12,7 +12,8 @@ pub fn total_memory() -> usize {
     (number("SOFT_CUDA_MEMORY_MIB").unwrap_or(16 << 10) as usize) << 20
 }
 
-/// Whether launches and products do nothing, and memory starts as zeros: what is left is the host's work.
+/// True if `SOFT_CUDA_IDLE` is set: launches and products do nothing and memory starts as zeros, to time the
+/// host alone.
 pub fn idle() -> bool {
     static IDLE: LazyLock<bool> = LazyLock::new(|| env::var_os("SOFT_CUDA_IDLE").is_some());
     *IDLE
