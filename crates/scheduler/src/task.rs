@@ -43,7 +43,10 @@ pub struct Task {
 
 /// Passes of one of `parts` parts of a step; unequal parts are averaged.
 pub(crate) fn passes_in(passes_per_step: usize, parts: usize) -> f64 {
-    (passes_per_step as f64 / parts.max(1) as f64).max(1.0)
+    if passes_per_step <= parts {
+        return 1.0;
+    }
+    passes_per_step as f64 / parts.max(1) as f64
 }
 
 /// Memory that one or several tasks need of a device while they train.

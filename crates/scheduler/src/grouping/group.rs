@@ -173,7 +173,7 @@ impl Group {
         let mut own = own.peekable();
         let members = self.members.iter().map(|member| &member.profile);
         let profiles = members.chain(newcomer);
-        // With one pass each, the most passes of any task are known.
+        // A task of one pass has one in every part.
         let several = profiles.clone().any(|profile| profile.passes > 1);
         let mut parts = vec![1; if several { pass.tasks } else { 0 }];
         let mut nearest: Option<(Iteration, Rejection)> = None;
@@ -207,11 +207,11 @@ impl Group {
                 break;
             };
             splits += 1;
-            pass.split(profile, split.parts);
-            if let Some(parts_of_it) = parts.get_mut(split.member) {
-                *parts_of_it = split.parts;
-                pass.count_passes(profiles.clone().zip(parts.iter().copied()));
+            if let Some(parts) = parts.get_mut(split.member) {
+                *parts = split.parts;
             }
+            let tasks = profiles.clone().zip(parts.iter().copied());
+            pass.split(profile, split.parts, tasks);
             sums.split(profile, split.parts);
         }
         Err(nearest.unwrap_or((self.now, Rejection::Slowdown(self.now.slowdown))))
@@ -278,12 +278,11 @@ impl Group {
 
     /// Spreads a task's step over twice as many iterations as now.
     pub(super) fn halve(&mut self, member: usize) {
-        let GroupMember { profile, parts, .. } = &mut self.members[member];
-        *parts *= 2;
-        self.pass.split(profile, *parts);
+        self.members[member].parts *= 2;
+        let GroupMember { profile, parts, .. } = &self.members[member];
         let members = self.members.iter();
-        let parts = members.map(|member| (&member.profile, member.parts));
-        self.pass.count_passes(parts);
+        let tasks = members.map(|member| (&member.profile, member.parts));
+        self.pass.split(profile, *parts, tasks);
     }
 
     /// The group with these members instead, split again. All of them stay.

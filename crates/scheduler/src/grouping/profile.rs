@@ -97,19 +97,24 @@ impl GroupWork {
         self
     }
 
-    /// Spreads a task's step over `parts` iterations instead of half as many. The most passes of any task may
-    /// be fewer then: see [`count_passes`](Self::count_passes).
-    pub(super) fn split(&mut self, profile: &Profile, parts: usize) {
+    /// Spreads a task's step over `parts` iterations instead of half as many. `tasks` are all tasks, this one
+    /// among them, with their parts.
+    pub(super) fn split<'a>(
+        &mut self,
+        profile: &Profile,
+        parts: usize,
+        tasks: impl Iterator<Item = (&'a Profile, usize)>,
+    ) {
+        let (before, after) = (profile.passes_in(parts / 2), profile.passes_in(parts));
         let share = 1.0 / parts as f64;
-        self.segments -= profile.passes_in(parts / 2) - profile.passes_in(parts);
+        self.segments -= before - after;
         self.work -= profile.work * share;
         self.tokens -= profile.tokens * share;
-    }
-
-    /// Counts the passes of all its tasks, with their parts, again.
-    pub(super) fn count_passes<'a>(&mut self, tasks: impl Iterator<Item = (&'a Profile, usize)>) {
-        let passes = tasks.map(|(profile, parts)| profile.passes_in(parts));
-        self.passes = passes.fold(0.0, f64::max);
+        // Only a task with the most passes may have been the only one with so many.
+        if after < before && before >= self.passes {
+            let passes = tasks.map(|(profile, parts)| profile.passes_in(parts));
+            self.passes = passes.fold(0.0, f64::max);
+        }
     }
 
     pub(super) fn seconds(&self, prices: &Prices) -> f64 {

@@ -55,18 +55,18 @@ impl DeviceMemory {
     /// # Errors
     /// A [`Shortage`] with the numbers if it does not.
     pub fn fits(&self, load: Load) -> Result<(), Shortage> {
-        let need = self.need(load);
-        if need.estimate.bound_bytes <= need.limit_bytes {
+        let estimate = self.estimate(load);
+        if estimate.bound_bytes <= self.limit_bytes {
             Ok(())
         } else {
-            Err(need)
+            Err(self.shortage(estimate))
         }
     }
 
-    fn need(&self, load: Load) -> Shortage {
+    fn shortage(&self, estimate: Estimate) -> Shortage {
         Shortage {
             device: self.name.clone(),
-            estimate: self.estimate(load),
+            estimate,
             fixed_bytes: self.fixed_bytes,
             limit_bytes: self.limit_bytes,
         }
@@ -156,15 +156,14 @@ impl Budget for DeviceMemory {
         if !self.is_limited() || self.running.covers(load) {
             return true;
         }
-        match self.fits(load) {
-            Ok(()) => true,
-            Err(shortage) => tasks <= 1 && !shortage.is_certain(),
-        }
+        let estimate = self.estimate(load);
+        estimate.bound_bytes <= self.limit_bytes
+            || tasks <= 1 && estimate.least_bytes <= self.limit_bytes
     }
 
     fn refusal(&self, load: Load, _tasks: usize) -> Refusal {
         Refusal {
-            reason: self.need(load).to_string(),
+            reason: self.shortage(self.estimate(load)).to_string(),
         }
     }
 

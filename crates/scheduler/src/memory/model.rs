@@ -194,16 +194,14 @@ impl MemoryModel {
             .measured
             .iter()
             .map(|row| row.bytes.max(0.0) * at_most(load, row.load))
-            .filter(|bytes| bytes.is_finite())
-            .min_by(f64::total_cmp)
-            .map(|bytes| {
-                let error = self
-                    .fit
-                    .map_or(UNKNOWN_ERROR * (exact_bytes as f64 + bytes), |fit| {
-                        fit.margin
-                    });
-                bytes * (1.0 + PROPORTION_MARGIN) + error
-            });
+            .fold(f64::INFINITY, f64::min);
+        let proportion = proportion.is_finite().then(|| {
+            let error = match self.fit {
+                Some(fit) => fit.margin,
+                None => UNKNOWN_ERROR * (exact_bytes as f64 + proportion),
+            };
+            proportion * (1.0 + PROPORTION_MARGIN) + error
+        });
         let bound = match (bound, proportion) {
             (Some(bound), Some(proportion)) => bound.min(proportion),
             (bound, proportion) => bound.or(proportion).unwrap_or(f64::INFINITY),
