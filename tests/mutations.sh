@@ -441,6 +441,12 @@ mutation columns-unlisted crates/data/src/render.rs \
     'jinja::render(&template, context).map_err(|error| unknown_column(error, row))' \
     'jinja::render(&template, context)' templates_render_the_prompt
 mutation last-events-lost crates/cli/src/event_pipe.rs 'if is_last {' 'if is_last || true {' events_go_to
+mutation evaluates-whole-batches $trainer/run/follow_up.rs \
+    'task.microbatch_rows(self.config.pipeline.microbatches)' 'task.microbatch_rows(1)' evaluation_takes_no_more
+mutation served-too-large-merely-failed $trainer/run/serving.rs \
+    'Outcome::does_not_fit(error.to_string())' 'Outcome::failed(error.to_string())' a_server_with_too_little
+mutation submitted-as-written crates/server/src/client.rs \
+    $'            gradient_checkpointing: self.config.gradient_checkpointing,\n' '' judged_as_the_server
 
 rm -f "$log"
 exit $((survived > 0))

@@ -163,3 +163,84 @@ fn check_knows_what_an_adapter_of_high_rank_takes() {
     assert_eq!(codes[0], (4, 4), "never fits");
     assert_eq!(codes[4], (0, 0), "fits");
 }
+
+/// Long rows, and a server with these settings that has trained nothing yet.
+fn server_beside_long_rows(settings: &str) -> Workspace {
+    let here = Workspace::new();
+    let text = |row: usize| format!("word{row} ").repeat(150);
+    let rows = (0..96).map(|row| format!("{{\"text\": \"{}\"}}\n", text(row)));
+    here.write("long.jsonl", rows.collect::<String>());
+    let server = format!("model: tiny-llama\ndevice: cpu\n{settings}\n");
+    here.write("server.yaml", server);
+    here.write("long.yaml", format!("output_dir: alone\n{LONG}"));
+    let serve = here.run(&["serve", "run", "--config", "server.yaml", "--drain"]);
+    assert_eq!(serve.code, 0, "{}", serve.all());
+    here
+}
+
+const LONG: &str = "model: tiny-llama
+datasets: {long: {path: long.jsonl}}
+adapters: [{name: a, dataset: long, lora: {r: 2}, train: {max_steps: 2, batch_size: 1}}]
+";
+
+/// A server trains with its own settings, whatever the submitted configuration has.
+#[test]
+fn what_is_submitted_is_judged_as_the_server_trains_it() {
+    for (checkpointing, code) in [(true, 0), (false, 4)] {
+        let settings =
+            format!("gradient_checkpointing: {checkpointing}\nscheduler: {{memory_limit: 12MiB}}");
+        let here = server_beside_long_rows(&settings);
+        let own = !checkpointing;
+        here.write("own.yaml", format!("gradient_checkpointing: {own}\n{LONG}"));
+        let submit = here.run(&["submit", "run", "own.yaml"]);
+        assert_eq!(submit.code, code, "{checkpointing}: {}", submit.all());
+    }
+}
+
+#[test]
+fn a_server_with_too_little_memory_for_all_its_tasks_ends_with_4() {
+    let here = server_beside_long_rows("scheduler: {memory_limit: 400MiB}");
+    let submit = here.run(&["submit", "run", "long.yaml"]);
+    assert_eq!(submit.code, 0, "{}", submit.all());
+    let serve = run(&here, &["serve", "run", "--drain"], "8MiB");
+    assert_eq!(serve.code, 4, "{}", serve.all());
+    let why = "error: a failed at step 1: `a` cannot train here even alone";
+    assert!(serve.stderr.contains(why), "{}", serve.all());
+}
+
+/// The most memory that the command had, in kilobytes.
+#[cfg(target_os = "linux")]
+fn peak(here: &Workspace, arguments: &[&str]) -> u64 {
+    let mut child = here.command(arguments).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    loop {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        peak = number.map_or(peak, |number| number.parse().unwrap());
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success());
+            return peak;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A batch is cut into micro-batches because it does not fit as a whole.
+#[cfg(target_os = "linux")]
+#[test]
+fn evaluation_takes_no_more_memory_than_training() {
+    let here = server_beside_long_rows("");
+    let train = |output: &str, every: &str| {
+        let arguments = format!(
+            "train long.yaml --samples 0 --no-progress --set output_dir={output} \
+             --set datasets.long.validation=0.4 --set pipeline.microbatches=32 \
+             --set adapters.a.train.batch_size=32 --set adapters.a.eval.steps={every}"
+        );
+        peak(&here, &arguments.split(' ').collect::<Vec<_>>())
+    };
+    let (without, with) = (train("without", "50"), train("with", "1"));
+    let peaks = format!("{without} kB without evaluation, {with} kB with");
+    assert!(with < without * 5 / 4, "{peaks}");
+}
