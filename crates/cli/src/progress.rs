@@ -1,21 +1,21 @@
 //! Progress of a run: bars if stderr is a terminal, plain lines otherwise.
 
+mod line;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write,
     time::{Duration, Instant},
 };
 
 use indicatif::ProgressBar;
 use loraloom_trainer::{Event, Pace};
 
+use self::line::{Line, Printed, left, plain, time_left};
 use crate::{
     frame::{self, Row, Size},
     printer::{self, Printer},
 };
 
-/// Longest time between plain lines; a tenth of the steps also prints one.
-const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
 /// Shortest time between frames.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 /// With more adapters, lines summarise all of them; `events.jsonl` has each.
@@ -47,19 +47,6 @@ pub(crate) struct Progress<'a> {
     spinner: Option<ProgressBar>,
 }
 
-/// Display state of one adapter.
-#[derive(Debug)]
-struct Line {
-    /// Adapters are shown in the order of their admission.
-    order: usize,
-    /// Its last step; the time left is not among the cells.
-    row: Row,
-    /// Tokens of its last step.
-    tokens: usize,
-    pace: Pace,
-    printed: Printed,
-}
-
 /// The last frame that was drawn.
 #[derive(Debug, Clone, Copy)]
 struct Drawn {
@@ -67,10 +54,6 @@ struct Drawn {
     columns: usize,
     lines: usize,
 }
-
-/// The step and time of the last plain line.
-#[derive(Debug, Clone, Copy, Default)]
-struct Printed(Option<(usize, Instant)>);
 
 impl<'a> Progress<'a> {
     /// Nothing is shown until the first event. `adapters` has the steps that each adapter has taken,
@@ -359,202 +342,5 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl Line {
-    /// Takes the measures of a step.
-    fn take_step(&mut self, event: &Event) {
-        if let Event::Step {
-            step,
-            loss,
-            grad_norm,
-            learning_rate,
-            tokens,
-            ..
-        } = event
-        {
-            let (grad_norm, rate) = (format!("grad_norm {grad_norm:.3}"), learning_rate);
-            self.row.step = *step;
-            self.row.cells = vec![format!("loss {loss:.4}")];
-            self.row.more = vec![grad_norm, format!("lr {rate:.2e}")];
-            self.tokens = *tokens;
-        }
-    }
-
-    fn time_left(&self) -> Option<Duration> {
-        left(&self.pace, self.row.step, self.row.total_steps).filter(|_| self.row.trains)
-    }
-
-    /// The row with the time left, after a first step.
-    fn row(&self) -> Row {
-        let mut row = self.row.clone();
-        if !row.cells.is_empty() {
-            row.cells.push(if row.trains {
-                time_left(self.time_left())
-            } else {
-                "parked".to_owned()
-            });
-        }
-        row
-    }
-}
-
-impl Printed {
-    /// True if a plain line is due: at the first and last step, at every tenth of the steps, and after
-    /// a long time.
-    fn is_due(&mut self, row: &Row, now: Instant) -> bool {
-        let step = row.step;
-        let tenths = |step: usize| step * 10 / row.total_steps.max(1);
-        let due = self.0.is_none_or(|(printed, at)| {
-            tenths(step) > tenths(printed) || now.duration_since(at) >= PLAIN_INTERVAL
-        });
-        if due {
-            self.0 = Some((step, now));
-        }
-        due
-    }
-}
-
-/// Estimated time of the remaining steps.
-fn left(pace: &Pace, step: usize, total_steps: usize) -> Option<Duration> {
-    let steps = total_steps.saturating_sub(step);
-    let seconds = pace.seconds_per_step()? * steps as f64;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn time_left(left: Option<Duration>) -> String {
-    left.map_or_else(String::new, |left| format!("{} left", frame::time(left)))
-}
-
-fn plain(row: &Row) -> String {
-    let (step, total) = (row.step, row.total_steps);
-    let percent = step * 100 / total.max(1);
-    let mut text = format!("{} {step}/{total} ({percent}%)", row.name);
-    // The time left comes last, and not at all when it is over.
-    let (left, cells) = row.cells.split_last().unzip();
-    let left = left.filter(|left| !left.is_empty() && step < total);
-    for cell in cells.into_iter().flatten().chain(&row.more).chain(left) {
-        let _ = write!(text, " | {cell}");
-    }
-    text
-}
-
 #[cfg(test)]
-mod tests {
-    use std::{
-        collections::BTreeMap,
-        time::{Duration, Instant},
-    };
-
-    use loraloom_trainer::Event;
-
-    use super::{PLAIN_INTERVAL, Printed, Progress, Row};
-    use crate::{arguments::OutputArguments, frame::Size, printer::Printer};
-
-    fn admit(adapter: &str, step: usize, total_steps: usize) -> Event {
-        Event::Admit {
-            adapter: adapter.to_owned(),
-            step,
-            total_steps,
-            reason: String::new(),
-        }
-    }
-
-    fn step(adapter: &str, step: usize) -> Event {
-        Event::Step {
-            iteration: 1,
-            adapter: adapter.to_owned(),
-            step,
-            total_steps: 0,
-            loss: 1.93,
-            target_tokens: 1024,
-            tokens: 4096,
-            grad_norm: 0.7,
-            learning_rate: 2.9e-4,
-            group: 0,
-        }
-    }
-
-    fn iteration(seconds: f64) -> Event {
-        Event::Iteration {
-            iteration: 1,
-            seconds,
-            tokens: 8192,
-            tokens_per_second: 8192.0 / seconds,
-            bubble_ratio: None,
-            transfer_seconds: None,
-            transfer_overlap: None,
-            bytes_reserved: None,
-            bytes_predicted: None,
-            groups: Vec::new(),
-            parts: BTreeMap::new(),
-        }
-    }
-
-    fn quiet() -> Printer {
-        Printer::new(&OutputArguments {
-            quiet: true,
-            no_progress: true,
-        })
-    }
-
-    fn frame(progress: &Progress<'_>, columns: usize, now: Instant) -> String {
-        progress.frame(Size { columns, lines: 24 }, now).join("\n")
-    }
-
-    #[test]
-    fn the_time_left_is_that_of_the_slowest_and_of_those_to_come() {
-        let printer = quiet();
-        let mut progress = Progress::new(&printer, &[(0, 20), (0, 60), (0, 20)]);
-        let began = progress.began;
-        let at = |seconds: f64| began + Duration::from_secs_f64(seconds);
-        progress.show_at(&admit("shout-r4", 0, 20), at(0.0));
-        progress.show_at(&admit("b", 0, 60), at(0.0));
-        for number in 1..=10 {
-            progress.show_at(&step("shout-r4", number), at(0.0));
-            progress.show_at(&step("b", number), at(0.0));
-            progress.show_at(&iteration(0.5), at(number as f64 * 0.5));
-        }
-        insta::assert_snapshot!(frame(&progress, 80, at(5.0)), @"
-        shout-r4 ███████████████████░░░░░░░░░░░░░░░░░░░░  10/20 | loss 1.9300 | 5s left
-        b        ██████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░  10/60 | loss 1.9300 | 25s left
-        all      ███████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 20/100 | 16384 tok/s | 25s left
-        ");
-        let done = Event::AdapterDone {
-            adapter: "shout-r4".to_owned(),
-            step: 10,
-            reason: String::new(),
-        };
-        progress.show_at(&done, at(5.0));
-        let park = Event::Park {
-            adapter: "b".to_owned(),
-            step: 10,
-            reason: String::new(),
-            by: None,
-        };
-        progress.show_at(&park, at(5.0));
-        insta::assert_snapshot!(frame(&progress, 120, at(65.0)), @"
-        b   ██████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 10/60 | loss 1.9300 | parked   | grad_norm 0.700 | lr 2.90e-4  | 8192 tok/s
-        all ████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 20/90 | 16384 tok/s | 18s left | 1 of 3 done     | after 1m05s
-        ");
-    }
-
-    #[test]
-    fn plain_lines_come_at_both_ends_every_tenth_and_after_a_while() {
-        let now = Instant::now();
-        let mut printed = Printed::default();
-        let row = |step| Row {
-            name: String::new(),
-            step,
-            total_steps: 100,
-            trains: true,
-            cells: Vec::new(),
-            more: Vec::new(),
-        };
-        let due: Vec<usize> = (1..=100)
-            .filter(|&step| printed.is_due(&row(step), now))
-            .collect();
-        assert_eq!(due, [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
-        let mut printed = Printed(Some((41, now)));
-        assert!(!printed.is_due(&row(42), now));
-        assert!(printed.is_due(&row(42), now + PLAIN_INTERVAL));
-    }
-}
+mod tests;

@@ -85,7 +85,9 @@ impl ChatTemplate {
         whole: &str,
         limit: usize,
     ) -> Result<Vec<Range<usize>>, TemplateError> {
-        let Conversation { messages, tools } = conversation;
+        let Conversation {
+            messages, tools, ..
+        } = conversation;
         if self.has_generation && !messages.iter().any(Message::has_train_flag) {
             let marked = self.render_named(MARKED, messages, tools, false)?;
             return generation::spans(&marked, whole);

@@ -20,6 +20,8 @@ pub struct Message {
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Message>,
+    /// True if the first message is the row's `system`.
+    pub(crate) has_system_before: bool,
     /// The row's `tools`, or none.
     pub(crate) tools: Value,
 }
@@ -121,6 +123,11 @@ impl Message {
 }
 
 impl Conversation {
+    /// The number of a message in the row's own list, from 1; 0 is the `system` before it.
+    pub(crate) fn number(&self, index: usize) -> usize {
+        index + usize::from(!self.has_system_before)
+    }
+
     /// The chat in `column` of `row`, with the row's `tools`, and its `system` unless the messages begin with
     /// a system message of their own.
     pub(crate) fn parse(row: &Row, column: &str) -> Result<Self, RowError> {
@@ -150,17 +157,21 @@ impl Conversation {
                 found: "an empty list".to_owned(),
             });
         };
-        if column != SYSTEM
-            && !matches!(first.role(), "system" | "developer")
-            && let Some(system) = row.system()?
-        {
+        let own = column == SYSTEM || matches!(first.role(), "system" | "developer");
+        let system = if own { None } else { row.system()? };
+        let has_system_before = system.is_some();
+        if let Some(system) = system {
             messages.insert(0, Message::new("system", &*system));
         }
         let tools = row.get("tools").unwrap_or_else(|| Value::from(()));
         if !matches!(tools.kind(), ValueKind::None | ValueKind::Seq) {
             return Err(wrong_type("tools", "a list", &tools));
         }
-        Ok(Self { messages, tools })
+        Ok(Self {
+            messages,
+            has_system_before,
+            tools,
+        })
     }
 }
 

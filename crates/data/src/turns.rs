@@ -91,7 +91,7 @@ impl Turns<'_> {
         start: Option<usize>,
     ) -> Result<Range<usize>, TemplateError> {
         let ambiguous = |reason: &str| TemplateError::Ambiguous {
-            message: index + 1,
+            message: self.conversation.number(index),
             reason: reason.to_owned(),
         };
         if self.whole.contains(STAND_IN) {
@@ -310,6 +310,7 @@ mod tests {
                         Message::new(field("role"), field("content"))
                     })
                     .collect(),
+                has_system_before: false,
                 tools: Value::from(()),
             };
             let whole = template.render(&conversation.messages, false).unwrap();

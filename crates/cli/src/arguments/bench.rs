@@ -1,8 +1,7 @@
 use clap::{Args, builder::PossibleValuesParser};
-use loraloom_config::{DeviceChoice, DtypeChoice};
 use loraloom_model::LlamaConfig;
 
-use super::values::{parse_count, parse_dtype};
+use super::{ComputeArguments, values::parse_count};
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
@@ -73,12 +72,8 @@ pub(crate) struct BenchArguments {
     /// Also time every kernel of one more step, by name. GPU only.
     #[arg(long, conflicts_with = "kernels_only")]
     pub(crate) profile: bool,
-    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
-    #[arg(long, default_value_t = DeviceChoice::Auto)]
-    pub(crate) device: DeviceChoice,
-    /// Type of the frozen weights and activations: auto, float32, bfloat16 or float16.
-    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
-    pub(crate) dtype: DtypeChoice,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,12 +1,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
-use loraloom_config::{ColumnMap, DeviceChoice, DtypeChoice};
+use loraloom_config::ColumnMap;
 use regex::Regex;
 
 use super::{
-    SourceArguments,
-    values::{parse_columns, parse_count, parse_dtype, parse_name},
+    AdapterArguments, ComputeArguments,
+    values::{parse_columns, parse_count},
 };
 
 /// Arguments of `eval`.
@@ -23,15 +23,7 @@ The second also generates an answer to every row with the most likely tokens, an
 expression extracts from it and from the row's own answer, its last trained turn.")]
 pub(crate) struct EvalArguments {
     #[command(flatten)]
-    pub(crate) source: SourceArguments,
-    /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
-    /// state if it was saved, or its last; `NAME@best` and `NAME@last` are those [default: every adapter of
-    /// the run].
-    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',', value_parser = parse_name)]
-    pub(crate) adapters: Vec<String>,
-    /// Also evaluate the model without an adapter.
-    #[arg(long)]
-    pub(crate) compare_base: bool,
+    pub(crate) chosen: AdapterArguments,
     /// Data file; with `--run` also a dataset of the run: its validation rows or, without any, its
     /// training rows.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -68,12 +60,8 @@ pub(crate) struct EvalArguments {
     /// Sequences of one pass, of all adapters together.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = parse_count)]
     pub(crate) batch_size: usize,
-    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
-    #[arg(long, default_value_t = DeviceChoice::Auto)]
-    pub(crate) device: DeviceChoice,
-    /// Type of the model's weights: auto, float32, bfloat16 or float16.
-    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
-    pub(crate) dtype: DtypeChoice,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

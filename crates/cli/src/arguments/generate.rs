@@ -1,11 +1,8 @@
 use clap::Args;
-use loraloom_config::{DeviceChoice, DtypeChoice};
 
 use super::{
-    SourceArguments,
-    values::{
-        parse_count, parse_dtype, parse_name, parse_not_negative, parse_probability, parse_whole,
-    },
+    AdapterArguments, ComputeArguments,
+    values::{parse_count, parse_not_negative, parse_probability, parse_whole},
 };
 
 /// Arguments of `generate`.
@@ -14,15 +11,7 @@ pub(crate) struct GenerateArguments {
     /// Prompt to complete; `-` reads it from stdin.
     pub(crate) prompt: String,
     #[command(flatten)]
-    pub(crate) source: SourceArguments,
-    /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
-    /// state if it was saved, or its last; `NAME@best` and `NAME@last` are those [default: every adapter of
-    /// the run].
-    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',', value_parser = parse_name)]
-    pub(crate) adapters: Vec<String>,
-    /// Also complete the prompt without an adapter.
-    #[arg(long)]
-    pub(crate) compare_base: bool,
+    pub(crate) chosen: AdapterArguments,
     /// Largest number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
     pub(crate) max_new_tokens: usize,
@@ -41,12 +30,8 @@ pub(crate) struct GenerateArguments {
     /// Wrap the prompt in the tokenizer's chat template as the user's message.
     #[arg(long)]
     pub(crate) chat: bool,
-    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
-    #[arg(long, default_value_t = DeviceChoice::Auto)]
-    pub(crate) device: DeviceChoice,
-    /// Type of the model's weights: auto, float32, bfloat16 or float16.
-    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
-    pub(crate) dtype: DtypeChoice,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -31,5 +31,5 @@ pub(crate) use queue::{
 };
 pub(crate) use report::ReportArguments;
 pub(crate) use simulate::SimulateArguments;
-pub(crate) use source::SourceArguments;
+pub(crate) use source::{AdapterArguments, ComputeArguments, SourceArguments};
 pub(crate) use train::{PlanArguments, TrainArguments, WorkerArguments};

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
+use loraloom_config::{DeviceChoice, DtypeChoice};
+
+use super::values::{parse_dtype, parse_name};
 
 /// Where a command takes a model and adapters from.
 #[derive(Debug, Args)]
@@ -12,4 +15,30 @@ pub(crate) struct SourceArguments {
     /// Model directory; with `--run`, instead of the run's.
     #[arg(long, value_name = "DIR", alias = "base-model", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
+}
+
+/// The model and adapters that a command computes with.
+#[derive(Debug, Args)]
+pub(crate) struct AdapterArguments {
+    #[command(flatten)]
+    pub(crate) source: SourceArguments,
+    /// Adapters, separated by commas: names in the run or PEFT directories. NAME is the adapter's best
+    /// state if it was saved, or its last; `NAME@best` and `NAME@last` are those [default: every adapter of
+    /// the run].
+    #[arg(long = "adapter", value_name = "ADAPTER", value_delimiter = ',', value_parser = parse_name)]
+    pub(crate) adapters: Vec<String>,
+    /// Also run the model without an adapter.
+    #[arg(long)]
+    pub(crate) compare_base: bool,
+}
+
+/// What a command computes on.
+#[derive(Debug, Args)]
+pub(crate) struct ComputeArguments {
+    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    pub(crate) device: DeviceChoice,
+    /// Type of the model's weights and activations: auto, float32, bfloat16 or float16.
+    #[arg(long, default_value = "auto", value_parser = parse_dtype)]
+    pub(crate) dtype: DtypeChoice,
 }

@@ -57,7 +57,7 @@ struct Report {
 }
 
 pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let opened = device::open(arguments.device)?;
+    let opened = device::open(arguments.compute.device)?;
     printer.warnings(&opened.warnings);
     if arguments.profile && opened.name == "cpu" {
         let failure = Failure::usage("--profile needs a GPU, whose kernels it times");
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     let small = opened.name == "cpu" || opened.software;
     let defaults = if small { &SMALL } else { &LARGE };
     let stored = Some(TensorDtype::Bfloat16);
-    let dtype = resolve_dtype(arguments.dtype, &opened.device, stored)?;
+    let dtype = resolve_dtype(arguments.compute.dtype, &opened.device, stored)?;
     let kernels = kernels(arguments, defaults, dtype, &opened)?;
     let end_to_end = end_to_end(arguments, defaults, dtype)?;
     let device = opened.to_string();

@@ -33,9 +33,10 @@ struct Completion<'a> {
 
 pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let options = options(arguments)?;
-    let source = &arguments.source;
+    let chosen = &arguments.chosen;
+    let source = &chosen.source;
     let model = source.model()?;
-    let adapters = source.adapters(&arguments.adapters)?;
+    let adapters = chosen.adapters()?;
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
@@ -44,12 +45,17 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     }
     let prompt = prompt(arguments)?;
 
-    let opened = device::open(arguments.device)?;
+    let opened = device::open(arguments.compute.device)?;
     printer.warnings(&opened.warnings);
     let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
-    let generator = Generator::load(&model, arguments.dtype, &directories, &opened.device)?;
+    let generator = Generator::load(
+        &model,
+        arguments.compute.dtype,
+        &directories,
+        &opened.device,
+    )?;
     // Without an adapter to ask, the model itself is asked.
-    let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
+    let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);
     who.extend((0..adapters.len()).map(Some));
     let (most, left) = (

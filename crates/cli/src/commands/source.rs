@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use loraloom_trainer::check_model;
 
-use crate::{arguments::SourceArguments, failure::Failure, run_directory};
+use crate::{
+    arguments::{AdapterArguments, SourceArguments},
+    failure::Failure,
+    run_directory,
+};
 
 /// The name of the model without an adapter, in text.
 pub(super) const BASE: &str = "base";
@@ -42,21 +46,23 @@ impl SourceArguments {
             found => found,
         }
     }
+}
 
+impl AdapterArguments {
     /// Names and directories of adapters, each once: those that are asked for, or all of the run.
     ///
     /// # Errors
     ///
-    /// As [`adapter`](Self::adapter).
-    pub(super) fn adapters(&self, specs: &[String]) -> Result<Vec<(String, PathBuf)>, Failure> {
-        let mut specs = specs.to_vec();
+    /// As [`SourceArguments::adapter`].
+    pub(super) fn adapters(&self) -> Result<Vec<(String, PathBuf)>, Failure> {
+        let mut specs = self.adapters.clone();
         let mut seen = BTreeSet::new();
         specs.retain(|spec| seen.insert(spec.clone()));
-        if let Some(run) = self.run.as_ref().filter(|_| specs.is_empty()) {
+        if let Some(run) = self.source.run.as_ref().filter(|_| specs.is_empty()) {
             specs = run_directory::adapters(run);
         }
         let found = specs.into_iter().map(|spec| {
-            let directory = self.adapter(&spec)?;
+            let directory = self.source.adapter(&spec)?;
             Ok((spec, directory))
         });
         found.collect()

@@ -194,23 +194,28 @@ fn what_stays_ambiguous_is_refused_and_said() {
         ),
     ] {
         let end = if reason.contains("follows") {
-            "{{ messages[1].content == 'b' }}"
+            "{{ (messages | rejectattr('role', 'eq', 'system') | list)[1].content == 'b' }}"
         } else {
             ""
         };
         let template =
             format!("{{% for m in messages %}}<{{{{ loop.last }}}}>{content}{{% endfor %}}{end}");
         let (_directory, tokenizer) = model(Some(&template));
-        let dataset = load("rows.jsonl", two_turns().to_string()).unwrap();
-        let error = dataset.encode(&tokenizer, 100, false).unwrap_err();
-        let text = crate::common::message(&error);
-        assert!(
-            text.starts_with(
-                "rows.jsonl:1: template: cannot tell which text is that of message 2:"
-            ) && text.contains(reason),
-            "{text}"
-        );
-        assert!(error.hint().unwrap().contains("{% generation %}"));
+        // The row's own messages are counted, without what `system` puts before them.
+        let mut with_system = two_turns();
+        with_system["system"] = "s".into();
+        for row in [two_turns(), with_system] {
+            let dataset = load("rows.jsonl", row.to_string()).unwrap();
+            let error = dataset.encode(&tokenizer, 100, false).unwrap_err();
+            let text = crate::common::message(&error);
+            assert!(
+                text.starts_with(
+                    "rows.jsonl:1: template: cannot tell which text is that of message 2:"
+                ) && text.contains(reason),
+                "{text}"
+            );
+            assert!(error.hint().unwrap().contains("{% generation %}"));
+        }
     }
 }
 

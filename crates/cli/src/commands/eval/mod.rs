@@ -64,9 +64,10 @@ struct WrittenResult {
 }
 
 pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let source = &arguments.source;
+    let chosen = &arguments.chosen;
+    let source = &chosen.source;
     let model = source.model()?;
-    let adapters = source.adapters(&arguments.adapters)?;
+    let adapters = chosen.adapters()?;
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
@@ -95,13 +96,20 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     let create = |path| Ok::<_, Failure>((path, failure::written(path, File::create(path))?));
     let answers = answers.map(create).transpose()?;
 
-    let opened = device::open(arguments.device)?;
+    let opened = device::open(arguments.compute.device)?;
     printer.warnings(&opened.warnings);
     let directories: Vec<PathBuf> = adapters.iter().map(|(_, path)| path.clone()).collect();
-    let load = || Generator::load(&model, arguments.dtype, &directories, &opened.device);
+    let load = || {
+        Generator::load(
+            &model,
+            arguments.compute.dtype,
+            &directories,
+            &opened.device,
+        )
+    };
     let generator = printer.while_busy("reading weights", load)?;
     // Without an adapter the model itself is evaluated.
-    let base = (arguments.compare_base || adapters.is_empty()).then_some(None);
+    let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);
     who.extend((0..adapters.len()).map(Some));
 
@@ -167,7 +175,7 @@ fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure
     {
         return Err(Failure::usage("the answers and the dataset are one file"));
     }
-    match &arguments.source.run {
+    match &arguments.chosen.source.run {
         Some(run) => run_directory::refuse_own_file(answers, run),
         None => Ok(()),
     }
