@@ -447,6 +447,27 @@ mutation served-too-large-merely-failed $trainer/run/serving.rs \
     'Outcome::does_not_fit(error.to_string())' 'Outcome::failed(error.to_string())' a_server_with_too_little
 mutation submitted-as-written crates/server/src/client.rs \
     $'            gradient_checkpointing: self.config.gradient_checkpointing,\n' '' judged_as_the_server
+mutation references-cut crates/cli/src/commands/eval/rows.rs 'const UNCUT: usize = 1 << 40;' \
+    'const UNCUT: usize = 30;' rows_that_do_not_count
+mutation served-rows-unknown crates/cli/src/run_directory.rs 'if directory.join(queue::FILE_NAME).exists() {
+        configs' 'if false {
+        configs' what_is_submitted_is_trained
+mutation other-base-unsaid crates/trainer/src/generate/generator.rs \
+    'base.is_some_and(|base| *base != digest)' 'base.is_some_and(|_| false)' a_merged_model_answers
+mutation other-template-unsaid crates/cli/src/commands/eval/rows.rs \
+    'dataset.is_some_and(|dataset| dataset.template != file.template)' \
+    'dataset.is_some_and(|_| false)' a_dataset_that_a_run_has_not
+mutation broken-tokenizer-passes crates/trainer/src/verify/merged.rs \
+    'proofs.fails_with("tokenizer", &error.into());' 'drop(error);' a_merged_model_outlives
+mutation shared-rows-unsaid crates/data/src/dataset.rs '(2 * shared > all)' '(2 * shared > 9 * all)' \
+    settings_that_were_hardly
+mutation a-few-shared-rows-said crates/data/src/dataset.rs '(2 * shared > all)' '(3 * shared > all - 1)' \
+    settings_that_were_hardly
+mutation completion-in-template-unsaid crates/data/src/render.rs \
+    'Source::Template(template) => template.reads(completion),' 'Source::Template(_) => false,' \
+    settings_that_were_hardly
+mutation system-is-counted crates/data/src/message.rs 'index + usize::from(!self.has_system_before)' 'index + 1' \
+    what_stays_ambiguous
 
 rm -f "$log"
 exit $((survived > 0))

@@ -8,7 +8,7 @@ use std::{
 };
 
 use loraloom_config::{LoadOptions, RunConfig};
-use loraloom_server::queue;
+use loraloom_server::{Client, queue};
 use loraloom_trainer::{ADAPTERS, CHECKPOINTS, CONFIG_FILE, EVENTS_FILE, quoted};
 
 use crate::{
@@ -175,6 +175,20 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
         ..LoadOptions::default()
     };
     Ok(RunConfig::load_with(&path, &options)?.config)
+}
+
+/// The configurations that the adapters of the run in `directory` are trained with: the run's, or those of a
+/// server's tasks after that of the server.
+///
+/// # Errors
+///
+/// As [`config`], or if the server's queue cannot be read.
+pub(crate) fn configs(directory: &Path) -> anyhow::Result<Vec<RunConfig>> {
+    let mut configs = vec![config(directory)?];
+    if directory.join(queue::FILE_NAME).exists() {
+        configs.extend(Client::open(directory)?.configurations()?);
+    }
+    Ok(configs)
 }
 
 /// The error about a directory without a run's configuration.

@@ -110,7 +110,8 @@ pub enum ColumnMap {
         /// Column with the list.
         messages: String,
     },
-    /// `ShareGPT`, a list of `{from, value}`; as chat messages.
+    /// `ShareGPT`, a list of `{from, value}`; as chat messages. `function_call` is the assistant's, and
+    /// `observation` a tool's.
     Conversations {
         /// Column with the list.
         conversations: String,

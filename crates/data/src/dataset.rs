@@ -1,6 +1,9 @@
 //! A dataset: the rows of its files, split, and their encoding for a tokenizer.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
 use loraloom_config::{ColumnMap, DatasetConfig, Validation};
 
@@ -178,9 +181,13 @@ impl Dataset {
         let train = encode(Split::Training)?;
         let validation = self.validation.as_ref();
         let validation = validation.map(|_| encode(Split::Validation));
+        let validation = validation.transpose()?;
+        if let Some(validation) = &validation {
+            warnings.extend(mostly_shared(&self.name, &train, validation));
+        }
         Ok(Encoded {
             train,
-            validation: validation.transpose()?,
+            validation,
             warnings,
         })
     }
@@ -302,25 +309,36 @@ fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec
             });
         }
     }
-    if let Validation::File(path) = &config.validation
-        && paths.contains(&real(path))
-    {
-        let path = path.display();
-        let message = format!(
-            "{path} is trained on and validated on: its loss tells nothing about other rows"
-        );
-        let hint = "name another file, or hold rows out, for example with `validation: 0.1`";
-        odd.push(Warning::new(about, message, hint));
-    }
     if let Some(column) = renderer.column_used_twice() {
         let message = format!("column `{column}` is both prompt and completion");
-        odd.push(Warning::new(
-            about,
-            message,
-            "name the two columns in `columns`",
-        ));
+        let hint = if config.template.is_some() {
+            "beside `columns` the template is the prompt alone: leave the completion out of it"
+        } else {
+            "name the two columns in `columns`"
+        };
+        odd.push(Warning::new(about, message, hint));
     }
     odd
+}
+
+/// A warning if more than half of the validation rows are training rows too. A few are common: rows that a file
+/// has twice.
+fn mostly_shared(
+    dataset: &str,
+    train: &EncodedDataset,
+    validation: &EncodedDataset,
+) -> Option<Warning> {
+    let trained: HashSet<&[u32]> = train.samples.iter().map(|sample| &*sample.ids).collect();
+    let samples = validation.samples.iter();
+    let shared = samples.filter(|sample| trained.contains(&*sample.ids));
+    let (shared, all) = (shared.count(), validation.samples.len());
+    (2 * shared > all).then(|| {
+        let message = format!(
+            "{shared} of {all} validation rows are trained on too: their loss tells nothing about other rows"
+        );
+        let hint = "name another file, or hold rows out, for example with `validation: 0.1`";
+        Warning::new(format!("dataset {dataset}, validation"), message, hint)
+    })
 }
 
 /// The format that all files have.

@@ -201,12 +201,13 @@ fn as_templates_see(message: &Value) -> Value {
     Value::from_pairs(first.into_iter().chain(fields).chain(last))
 }
 
+/// The role of a speaker; `function_call` and `observation` are LLaMA-Factory's.
 fn share_gpt_role(from: &str) -> Result<&'static str, String> {
     Ok(match from {
         "human" | "user" => "user",
-        "gpt" | "assistant" => "assistant",
+        "gpt" | "assistant" | "function_call" => "assistant",
         "system" => "system",
-        "tool" => "tool",
+        "tool" | "observation" => "tool",
         _ => {
             return Err(format!(
                 "unknown speaker `{from}`: expected human, gpt, system, user, assistant or tool"

@@ -140,7 +140,7 @@ impl Renderer {
             Source::Instruction {
                 instruction, input, ..
             } => instruction == completion || input.as_ref() == Some(completion),
-            Source::Template(_) => false,
+            Source::Template(template) => template.reads(completion),
         };
         is_prompt.then_some(completion)
     }
@@ -227,6 +227,16 @@ impl RowTemplate {
         let mut environment = row_environment();
         add_template(&mut environment, NAME, source)?;
         Ok(Self { environment })
+    }
+
+    /// True if it reads the column.
+    fn reads(&self, column: &str) -> bool {
+        let template = self.environment.get_template(NAME);
+        let of_row = format!("data_point.{column}");
+        template.is_ok_and(|template| {
+            let read = template.undeclared_variables(true);
+            read.contains(column) || read.contains(&of_row)
+        })
     }
 
     /// True if it has the column's name in single braces, as Python's `format` takes it.

@@ -195,6 +195,20 @@ impl Client {
         Ok((task, events))
     }
 
+    /// The configurations of the tasks, the latest first: each has one adapter.
+    ///
+    /// # Errors
+    /// If the queue or a task's specification cannot be read.
+    pub fn configurations(&self) -> Result<Vec<RunConfig>> {
+        let queue = Queue::open(&self.directory)?;
+        let tasks = queue.tasks()?;
+        let configuration = |task: &QueuedTask| {
+            let (config, _) = Spec::configuration(&queue.spec(task.id)?.spec, &[])?;
+            Ok(config)
+        };
+        tasks.iter().rev().map(configuration).collect()
+    }
+
     /// The adapters of a configuration as submissions, with warnings.
     pub(crate) fn submissions(
         &self,

@@ -52,4 +52,4 @@ pub use tasks::{
     DatasetSummary, Inspected, check_vocabulary, inspect, odd_beginning, odd_rank, odd_settings,
     odd_sweeps, total_steps,
 };
-pub use verify::{Proof, Verdict, verify};
+pub use verify::{Configurations, Proof, Verdict, verify};

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loraloom_config::RunConfig;
 use loraloom_model::{Checkpoint, LlamaConfig, MergePart, PeftAdapter, TensorDtype, merge};
 use loraloom_tests::{Fixture, train};
 use loraloom_trainer::{Proof, Verdict, verify};
@@ -51,7 +52,13 @@ fn saved(adapter: &Path, base: &Path) -> (TempDir, PathBuf) {
 }
 
 fn proofs(path: &Path, model: Option<&Path>) -> Vec<Proof> {
-    verify(path, model).expect("the base can be read")
+    let configurations = |run: &Path| {
+        let loaded = RunConfig::load(&run.join("config.resolved.yaml"), &[]);
+        loaded
+            .map(|loaded| vec![loaded.config])
+            .map_err(|error| error.to_string())
+    };
+    verify(path, model, &configurations).expect("the base can be read")
 }
 
 /// Checks that came to this, by name.
@@ -407,4 +414,10 @@ fn a_merged_model_outlives_its_adapter() {
         with(&found, Verdict::Holds),
         ["files", "base", "effect", "logits"]
     );
+    // The base has a tokenizer, so that the model needs one.
+    let tokenizer = out.join("tokenizer.json");
+    let text = fs::read(&tokenizer).expect("read");
+    fs::write(&tokenizer, &text[..text.len() / 2]).expect("written");
+    let found = proofs(&out, None);
+    assert_eq!(with(&found, Verdict::Fails), ["tokenizer"], "{found:#?}");
 }

@@ -45,7 +45,7 @@ pub(crate) struct EvalArguments {
     #[arg(long)]
     pub(crate) train_on_prompt: bool,
     /// Also generate answers, and compare the first match of REGEX in them with that in the reference:
-    /// its first group, if there is one.
+    /// its first group, if there is one. Prompts and references are not cut.
     #[arg(long, value_name = "REGEX")]
     pub(crate) exact_match: Option<Regex>,
     /// Remove matches of REGEX from both answers before they are compared. Repeatable.

@@ -8,7 +8,7 @@ use std::{
 use loraloom_trainer::{GenerateOptions, Generator};
 use serde::Serialize;
 
-use super::source::BASE;
+use super::source::{BASE, say_another_base};
 use crate::{
     arguments::GenerateArguments,
     device,
@@ -54,6 +54,9 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
         &directories,
         &opened.device,
     )?;
+    for &index in generator.over_another_base() {
+        say_another_base(&directories[index], &model, printer);
+    }
     // Without an adapter to ask, the model itself is asked.
     let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);

@@ -14,6 +14,7 @@ use loraloom_model::{
 use loraloom_scheduler::size;
 use loraloom_trainer::quoted;
 
+use super::source::say_another_base;
 use crate::{
     arguments::{ExportArguments, ExportFormat, MergeArguments},
     exit::Exit,
@@ -118,7 +119,6 @@ fn fold(
     Ok(())
 }
 
-/// An adapter works over any model of its shape, but may have been trained over another.
 fn warn_of_another_base(
     model: &Path,
     config: &LlamaConfig,
@@ -130,10 +130,7 @@ fn warn_of_another_base(
     for part in parts {
         let base = part.adapter.base.as_ref();
         if base.is_some_and(|base| *base != digest) {
-            let (adapter, model) = (part.directory.display(), model.display());
-            printer.warning(&format!(
-                "`{adapter}` was trained over another model than `{model}`: weights or config.json differ"
-            ));
+            say_another_base(&part.directory, model, printer);
         }
     }
     Ok(())

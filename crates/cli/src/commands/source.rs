@@ -1,17 +1,29 @@
 //! Models and adapters as `--run`, `--model` and `--adapter` name them.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use loraloom_trainer::check_model;
 
 use crate::{
     arguments::{AdapterArguments, SourceArguments},
     failure::Failure,
+    printer::Printer,
     run_directory,
 };
 
 /// The name of the model without an adapter, in text.
 pub(super) const BASE: &str = "base";
+
+/// Warns of an adapter that was trained over another model: it works over any of its shape.
+pub(super) fn say_another_base(adapter: &Path, model: &Path, printer: &Printer) {
+    let (adapter, model) = (adapter.display(), model.display());
+    printer.warning(&format!(
+        "`{adapter}` was trained over another model than `{model}`: weights or config.json differ"
+    ));
+}
 
 impl SourceArguments {
     /// Directory of the model.

@@ -1,12 +1,21 @@
 //! `verify PATH`: whether an adapter or a merged model is what it claims to be.
 
+use std::path::Path;
+
 use loraloom_trainer::{Verdict, verify};
 
 use super::findings::Findings;
-use crate::{arguments::VerifyArguments, exit::Exit, failure::Failure, printer::Printer};
+use crate::{
+    arguments::VerifyArguments, exit::Exit, failure::Failure, printer::Printer, run_directory,
+};
 
 pub(super) fn run(arguments: &VerifyArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let work = || verify(&arguments.path, arguments.model.as_deref());
+    let configurations =
+        |run: &Path| run_directory::configs(run).map_err(|error| error.to_string());
+    let work = || {
+        let (path, model) = (&arguments.path, arguments.model.as_deref());
+        verify(path, model, &configurations)
+    };
     let proofs = printer.while_busy("verifying", work)?;
     let mut findings = Findings::new(printer, arguments.json);
     for proof in proofs {

@@ -184,11 +184,16 @@ fn a_run_is_evaluated_as_it_was_while_it_trained() {
 fn rows_that_do_not_count_are_said() {
     let here = Workspace::new();
     let long = ["word"; 40].join(" ");
-    let rows = format!(
-        "{{\"q\": \"one\", \"a\": \"#### 1\"}}\n{{\"q\": \"{long}\", \"a\": \"#### 2\"}}\n\
-         {{\"q\": \"three\", \"a\": \"3\"}}\n"
-    );
-    here.write("rows.jsonl", rows);
+    let endless = ["word"; 600].join(" ");
+    let rows = [
+        ("one", "#### 1"),
+        (&long, "#### 2"),
+        ("three", "3"),
+        ("four", &format!("{long} #### 4")),
+        (&endless, "#### 5"),
+    ];
+    let rows = rows.map(|(q, a)| json!({"q": q, "a": a}).to_string() + "\n");
+    here.write("rows.jsonl", rows.concat());
     let eval = |more: &[&str]| {
         let line = [
             "eval",
@@ -213,13 +218,15 @@ fn rows_that_do_not_count_are_said() {
     insta::assert_snapshot!("rows_left_out", run.all());
     let json = eval(&[&columns[..], &["--exact-match", "#### (.*)", "--json"]].concat());
     assert!(
-        json.stderr.contains("1 of 3 rows are left out"),
+        json.stderr.contains("2 of 5 rows are left out"),
         "{}",
         json.stderr
     );
     let json = json.json();
-    assert_eq!(json["dataset"]["dropped"], 1);
-    assert_eq!(json["results"][0]["exact_match_rows"], 1);
+    assert_eq!(json["dataset"]["dropped"], 2);
+    assert_eq!(json["results"][0]["rows"], 3);
+    // Prompts and references are whole, as far as the context goes.
+    assert_eq!(json["results"][0]["exact_match_rows"], 3);
 
     here.write(
         "long.jsonl",
@@ -262,11 +269,37 @@ fn rows_that_do_not_count_are_said() {
 fn a_dataset_that_a_run_has_not_is_named() {
     let here = train::workspace();
     let steps = ["--set", "defaults.train.max_steps=1", "--quiet"];
-    assert_eq!(
-        here.run(&[&["train", "short.yaml"][..], &steps].concat())
-            .code,
-        0
-    );
+    let template = "datasets.number.template='{{ instruction }}{{ output }}'";
+    let train = [&["train", "short.yaml"][..], &steps, &["--set", template]].concat();
+    let run = here.run(&train);
+    assert_eq!(run.code, 0, "{}", run.all());
+    // Files are rendered as the options say, whatever the run has.
+    for (file, template, said) in [
+        (
+            "data/number.jsonl",
+            None,
+            "number-r4 was trained with the template of dataset `number`; this evaluates without one",
+        ),
+        (
+            "data/shout.jsonl",
+            Some("{{ prompt }}"),
+            "shout-r2 was trained without a template; this evaluates with one",
+        ),
+    ] {
+        let adapter = said.split(' ').next().unwrap();
+        let line = [
+            "eval",
+            "--run",
+            "run",
+            "--adapter",
+            adapter,
+            "--dataset",
+            file,
+        ];
+        let template = template.map(|template| ["--template", template]);
+        let run = here.run(&[&line[..], template.as_ref().map_or(&[], |two| &two[..])].concat());
+        assert!(run.code == 0 && run.stderr.contains(said), "{}", run.all());
+    }
     for (name, code, line) in [
         ("unknown_dataset", 3, &["--dataset", "shut"][..]),
         (

@@ -51,6 +51,12 @@ fn a_merged_model_answers_as_the_adapter_and_trains() {
     let expected = answer("--run run --adapter shout-r2");
     assert_eq!(answer("--model out/merged"), expected);
     assert_ne!(answer("--model tiny-llama"), expected);
+    let other = "`run/adapters/shout-r2/last` was trained over another model than `out/merged`";
+    let over = "--model out/merged --adapter run/adapters/shout-r2/last";
+    for line in ["generate List:", "eval --dataset data/shout.jsonl"] {
+        let run = said(&here, 0, &format!("{line} --device cpu {over}"));
+        assert!(run.stderr.contains(other), "{}", run.stderr);
+    }
 
     let report = said(&here, 0, "verify out/merged --json").json();
     assert_eq!(report["ok"], true);

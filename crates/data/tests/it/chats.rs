@@ -178,6 +178,20 @@ fn tool_calls_are_found_without_their_content() {
     );
 }
 
+/// Names of LLaMA-Factory's `sharegpt` format.
+#[test]
+fn calls_are_trained_on_and_observations_are_not() {
+    let says = |from: &str, value: &str| serde_json::json!({"from": from, "value": value});
+    let row = serde_json::json!({"conversations": [
+        says("human", "a"), says("function_call", "b"), says("observation", "c"), says("gpt", "d"),
+    ]});
+    let template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+    assert_eq!(
+        masked_chat(template, &row),
+        "<s>[user]a⟦[assistant]b⟧[tool]c⟦[assistant]d⟧"
+    );
+}
+
 #[test]
 fn what_stays_ambiguous_is_refused_and_said() {
     // Every template tells whether a message is the last, so that no prefix fits.

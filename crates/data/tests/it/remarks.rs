@@ -127,6 +127,15 @@ fn settings_that_were_hardly_meant() {
     let (_directory, tokenizer) = model(None);
     let rows = "{\"prompt\":\"a\",\"completion\":\"b\",\"more\":\"c\"}\n";
     let say = |change: fn(&mut DatasetConfig)| remarks("a.jsonl", rows, &tokenizer, 64, change);
+    let validated = |trained: usize, other: usize| {
+        remarks("a.jsonl", rows, &tokenizer, 64, |config| {
+            let path = config.path[0].with_file_name("b.jsonl");
+            let others = (0..other).map(|row| rows.replace('a', &row.to_string()));
+            let text = rows.repeat(trained) + &others.collect::<String>();
+            std::fs::write(&path, text).unwrap();
+            config.validation = Validation::File(path);
+        })
+    };
     let all = said([
         ("nothing odd", say(nothing)),
         (
@@ -158,6 +167,15 @@ fn settings_that_were_hardly_meant() {
         (
             "validation on what is trained on",
             say(|config| config.validation = Validation::File(config.path[0].clone())),
+        ),
+        ("validation on other rows and one of these", validated(1, 2)),
+        ("validation on one other row and these", validated(2, 1)),
+        (
+            "a prompt that reads the completion",
+            say(|config| {
+                config.template = Some("{{ prompt }}{{ data_point.completion }}".to_owned());
+                config.columns = Some(pair("prompt", "completion"));
+            }),
         ),
     ]);
     insta::assert_snapshot!(all);

@@ -18,6 +18,7 @@ pub struct Generator {
     /// One stage; the adapters are its group 0.
     pipeline: Pipeline,
     tokenizer: Tokenizer,
+    over_another_base: Vec<usize>,
 }
 
 impl Generator {
@@ -35,7 +36,19 @@ impl Generator {
             .iter()
             .map(|directory| PeftAdapter::load(directory));
         let adapters: Vec<_> = adapters.collect::<Result<_, _>>()?;
-        Self::with_adapters(model, dtype, &adapters, device)
+        let mut generator = Self::with_adapters(model, dtype, &adapters, device)?;
+        let digest = Checkpoint::open(model)?.digest(generator.pipeline.config())?;
+        let others = adapters.iter().enumerate().filter(|(_, adapter)| {
+            let base = adapter.base.as_ref();
+            base.is_some_and(|base| *base != digest)
+        });
+        generator.over_another_base = others.map(|(index, _)| index).collect();
+        Ok(generator)
+    }
+
+    /// The adapters given to [`load`](Self::load), by their index, that note another base than the model.
+    pub fn over_another_base(&self) -> &[usize] {
+        &self.over_another_base
     }
 
     /// As [`load`](Self::load), with adapters that were read.
@@ -62,6 +75,7 @@ impl Generator {
         Ok(Self {
             pipeline,
             tokenizer,
+            over_another_base: Vec::new(),
         })
     }
 

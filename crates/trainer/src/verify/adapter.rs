@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use loraloom_model::{LoraWeights, PeftAdapter, PeftNotes};
 
 use super::{
-    Proofs,
+    Configurations, Proofs,
     base::Base,
     in_modules, listed,
     logits::{Probe, differ, not_computed},
@@ -13,7 +13,12 @@ use super::{
 };
 use crate::{checkpoint::trained_over, error::Result};
 
-pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> Result<()> {
+pub(super) fn check(
+    path: &Path,
+    model: Option<&Path>,
+    configurations: &Configurations<'_>,
+    proofs: &mut Proofs,
+) -> Result<()> {
     let adapter = match PeftAdapter::load(path) {
         Ok(adapter) => adapter,
         Err(error) => {
@@ -25,7 +30,7 @@ pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> R
     effect(&adapter, proofs);
     notes(path, &adapter, proofs);
 
-    let run = OwnRun::of(path);
+    let run = OwnRun::of(path, configurations);
     let named = adapter.config.base_model_name_or_path.as_deref();
     let named = named.map(Path::new);
     let recorded = run.as_ref().and_then(OwnRun::model).or(named);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use loraloom_data::Tokenizer;
 use loraloom_model::{
     HostTensor, MergePart, MergeRecord, Merger, PeftAdapter, TensorDtype, parameter_shapes,
 };
@@ -43,6 +44,11 @@ pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> R
     };
     if !is_same(&merged, &base, record.as_ref(), model.is_some(), proofs) {
         return Ok(());
+    }
+    if Tokenizer::load(&base.path).is_ok()
+        && let Err(error) = Tokenizer::load(&merged.path)
+    {
+        proofs.fails_with("tokenizer", &error.into());
     }
     let parts = record.map(|record| parts(&record, proofs));
     let parts = parts.flatten().unwrap_or_default();

@@ -13,7 +13,9 @@ mod shape;
 
 use std::path::Path;
 
-use crate::{TrainerError, error::Result};
+use loraloom_config::RunConfig;
+
+use crate::TrainerError;
 
 /// Names that a message lists.
 const LISTED: usize = 4;
@@ -42,19 +44,27 @@ pub enum Verdict {
     Fails,
 }
 
+/// The configurations that the adapters of a run were trained with, given its directory; an error says why they
+/// are not known.
+pub type Configurations<'a> = dyn Fn(&Path) -> Result<Vec<RunConfig>, String> + 'a;
+
 /// Checks the adapter or the merged model in `path`. The base is `model`, or else the one that the run of the
 /// adapter, or the adapter or merged model itself, names.
 ///
 /// # Errors
 /// If `model` cannot be read.
-pub fn verify(path: &Path, model: Option<&Path>) -> Result<Vec<Proof>> {
+pub fn verify(
+    path: &Path,
+    model: Option<&Path>,
+    configurations: &Configurations<'_>,
+) -> Result<Vec<Proof>, TrainerError> {
     let mut proofs = Proofs::default();
     let holds = |file: &&str| path.join(file).exists();
     if ["adapter_config.json", "adapter_model.safetensors"]
         .iter()
         .any(holds)
     {
-        adapter::check(path, model, &mut proofs)?;
+        adapter::check(path, model, configurations, &mut proofs)?;
     } else if holds(&"config.json") {
         merged::check(path, model, &mut proofs)?;
     } else {

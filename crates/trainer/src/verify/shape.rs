@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_config::RunConfig;
 use loraloom_model::PeftAdapter;
 
-use super::{Proofs, in_modules, listed};
+use super::{Configurations, Proofs, in_modules, listed};
 use crate::{
     adapter::{peft_config, targets},
     run_directory::{ADAPTERS, CONFIG_FILE},
@@ -23,12 +23,12 @@ pub(super) struct OwnRun {
     pub(super) directory: PathBuf,
     /// The adapter's name in it.
     adapter: String,
-    config: Result<RunConfig, String>,
+    configs: Result<Vec<RunConfig>, String>,
 }
 
 impl OwnRun {
     /// That of `path`, which is then `RUN/adapters/NAME/last` or `…/best`.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path, configurations: &Configurations<'_>) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let named = path.parent()?;
         let adapters = named.parent()?;
@@ -37,23 +37,17 @@ impl OwnRun {
         if adapters.file_name()? != ADAPTERS || !config.exists() {
             return None;
         }
-        let options = LoadOptions {
-            without_adapters: true,
-            ..LoadOptions::default()
-        };
-        let loaded = RunConfig::load_with(&config, &options);
         Some(Self {
             adapter: named.file_name()?.to_str()?.to_owned(),
-            config: loaded
-                .map(|loaded| loaded.config)
-                .map_err(|error| error.to_string()),
+            configs: configurations(directory),
             directory: directory.to_owned(),
         })
     }
 
     /// The model that it trains over.
     pub(super) fn model(&self) -> Option<&Path> {
-        self.config.as_ref().ok().map(|config| &*config.model)
+        let configs = self.configs.as_ref().ok()?;
+        configs.first().map(|config| &*config.model)
     }
 
     /// Compares every module's rank and scale with the run's configuration.
@@ -86,15 +80,15 @@ impl OwnRun {
         problems.extend(
             changes.map(|(change, modules)| format!("{change}, {}", in_modules(modules, all))),
         );
-        let config = self.directory.join(CONFIG_FILE);
-        let config = config.display();
+        let run = self.directory.display();
         if problems.is_empty() {
             proofs.holds(
                 NAME,
-                format!("modules, ranks and scales are those of `{config}`"),
+                format!("modules, ranks and scales are as configured in `{run}`"),
             );
         } else {
-            proofs.fails(NAME, format!("not as in `{config}`: {}", listed(&problems)));
+            let problems = listed(&problems);
+            proofs.fails(NAME, format!("not as configured in `{run}`: {problems}"));
         }
     }
 
@@ -104,13 +98,13 @@ impl OwnRun {
         adapter: &PeftAdapter,
         layers: Option<usize>,
     ) -> Result<BTreeMap<String, (usize, f64)>, String> {
-        let run = self.config.as_ref()?;
-        let named = run.adapters.iter().find(|known| known.name == self.adapter);
-        let Some(named) = named else {
-            let config = self.directory.join(CONFIG_FILE);
+        let configs = self.configs.as_ref()?.iter();
+        let mut all = configs.flat_map(|run| run.adapters.iter().map(move |named| (run, named)));
+        let named = all.find(|(_, named)| named.name == self.adapter);
+        let Some((run, named)) = named else {
             return Err(format!(
-                "`{}` does not name the adapter `{}`",
-                config.display(),
+                "the run in `{}` does not name the adapter `{}`",
+                self.directory.display(),
                 self.adapter
             ));
         };

@@ -67,64 +67,76 @@ impl Questions {
             answer: answer.clone(),
             ignored: arguments.ignore.clone(),
         };
-        // Prompts are not to be answered from their beginning, however they were trained.
-        let (encoded, locations) = rows.encode(tokenizer, false)?;
-        let all = encoded.samples.len();
+        let (context, most) = (
+            model.max_position_embeddings,
+            arguments.max_new_tokens.unwrap_or(MAX_NEW_TOKENS),
+        );
+        let (samples, locations) = rows.questions(tokenizer)?;
+        let all = samples.len();
         let mut questions = Self {
             samples: Vec::with_capacity(all),
             rows: Vec::with_capacity(all),
             exact_match,
-            max_new_tokens: arguments.max_new_tokens.unwrap_or(MAX_NEW_TOKENS),
+            max_new_tokens: most,
         };
-        for (sample, location) in encoded.samples.into_iter().zip(locations) {
-            questions.add(sample, &location, tokenizer)?;
+        let (mut too_long, mut ended) = (0, 0);
+        for (sample, location) in samples.into_iter().zip(locations) {
+            let prompt = sample.last_targets().start;
+            if prompt >= context {
+                too_long += 1;
+            } else if questions.add(sample, &location, tokenizer)? {
+                ended += usize::from(prompt + most > context);
+            }
         }
         let (judged, pattern) = (questions.rows.len(), answer.as_str());
+        let fit = all - too_long;
+        if too_long > 0 {
+            printer.warning(&format!(
+                "{too_long} of {all} prompts fill the model's context of {context} tokens: their rows do not \
+                 count for the exact match"
+            ));
+        }
         if judged == 0 {
-            let message = format!("none of the {all} references matches `{pattern}`");
+            let message = format!("none of the {fit} references matches `{pattern}`");
             let hint = "the expression extracts the answer from a row's own completion as from what is \
                         generated";
             return Err(Failure::usage(message).hint(hint).into());
         }
-        if judged < all {
+        if judged < fit {
             printer.warning(&format!(
-                "{} of {all} references do not match `{pattern}`: their rows do not count for the exact match",
-                all - judged
+                "{} of {fit} references do not match `{pattern}`: their rows do not count for the exact match",
+                fit - judged
             ));
         }
-        let (context, most) = (model.max_position_embeddings, questions.max_new_tokens);
-        let prompts = questions
-            .samples
-            .iter()
-            .map(|sample| sample.last_targets().start);
-        let short = prompts.filter(|prompt| prompt + most > context).count();
-        if short > 0 {
+        if ended > 0 {
             printer.warning(&format!(
-                "the model's context of {context} tokens ends the answers to {short} of {judged} prompts \
+                "the model's context of {context} tokens ends the answers to {ended} of {judged} prompts \
                  before {most} tokens"
             ));
         }
         Ok(Some(questions))
     }
 
+    /// Adds a row, if the answer can be extracted from its reference.
     fn add(
         &mut self,
         sample: Sample,
         location: &Location,
         tokenizer: &Tokenizer,
-    ) -> Result<(), DataError> {
+    ) -> Result<bool, DataError> {
         let targets = sample.last_targets();
         let reference = tokenizer.decode(&sample.ids[targets.clone()], true)?;
-        if let Some(expected) = self.exact_match.extract(&reference) {
-            self.rows.push(Question {
-                location: location.to_string(),
-                prompt: tokenizer.decode(&sample.ids[..targets.start], false)?,
-                reference,
-                expected,
-            });
-            self.samples.push(sample);
-        }
-        Ok(())
+        let Some(expected) = self.exact_match.extract(&reference) else {
+            return Ok(false);
+        };
+        self.rows.push(Question {
+            location: location.to_string(),
+            prompt: tokenizer.decode(&sample.ids[..targets.start], false)?,
+            reference,
+            expected,
+        });
+        self.samples.push(sample);
+        Ok(true)
     }
 
     /// Asks each of `who`, called `names`; their answers by row.

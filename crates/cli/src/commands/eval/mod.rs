@@ -16,7 +16,7 @@ use loraloom_trainer::{Generator, Score, check_vocabulary};
 use serde::Serialize;
 
 use self::{answers::Questions, rows::Rows};
-use super::source::BASE;
+use super::source::{BASE, say_another_base};
 use crate::{
     arguments::EvalArguments,
     device,
@@ -74,15 +74,15 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
             "`{run}` has no adapters: the base model is evaluated alone"
         ));
     }
-    let run = source.run.as_deref().map(run_directory::config);
-    let run = run.transpose()?;
+    let runs = source.run.as_deref().map(run_directory::configs);
+    let runs = runs.transpose()?.unwrap_or_default();
     let config = LlamaConfig::from_directory(&model)?;
     let tokenizer = Tokenizer::load(&model)?;
     let names: Vec<&str> = adapters.iter().map(|(name, _)| name.as_str()).collect();
-    let rows = Rows::open(arguments, run.as_ref(), &names, &config, printer)?;
-    let encode = || rows.encode(&tokenizer, rows.train_on_prompt);
+    let rows = Rows::open(arguments, &runs, &names, &config, printer)?;
+    let encode = || rows.encode(&tokenizer);
     let encoded = printer.while_busy("reading data", encode);
-    let (encoded, _) = encoded.map_err(refused)?;
+    let encoded = encoded.map_err(refused)?;
     check_vocabulary(&rows.name, &encoded.samples, config.vocab_size)?;
     if arguments.json {
         printer.warnings(&left_out(&encoded.report, rows.max_seq_len));
@@ -108,6 +108,9 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         )
     };
     let generator = printer.while_busy("reading weights", load)?;
+    for &index in generator.over_another_base() {
+        say_another_base(&directories[index], &model, printer);
+    }
     // Without an adapter the model itself is evaluated.
     let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);
@@ -203,12 +206,13 @@ fn refused(error: DataError) -> anyhow::Error {
 /// Warnings about rows that do not count, or not whole.
 fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
     let (rows, dropped) = (report.rows, report.dropped_without_target);
-    let dropped = (dropped > 0).then(|| {
-        format!(
-            "{dropped} of {rows} rows are left out: no target token within {max_seq_len} tokens"
-        )
-    });
     let (cut, tokens) = (report.truncated, report.tokens_cut);
+    let within = match cut {
+        0 => String::new(),
+        _ => format!(" within {max_seq_len} tokens"),
+    };
+    let dropped = (dropped > 0)
+        .then(|| format!("{dropped} of {rows} rows are left out: no target token{within}"));
     let cut = (cut > 0).then(|| {
         format!(
             "{cut} of {rows} rows are cut to {max_seq_len} tokens and lose {tokens}; --max-seq-len takes \

@@ -1,10 +1,13 @@
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use loraloom_config::{AdapterConfig, DatasetConfig, RunConfig, Validation};
-use loraloom_data::{DataError, Dataset, EncodedDataset, Location, Split, Tokenizer};
+use loraloom_data::{DataError, Dataset, EncodedDataset, Location, Sample, Split, Tokenizer};
 use loraloom_model::LlamaConfig;
 
 use crate::{arguments::EvalArguments, exit::Exit, failure::Failure, printer::Printer};
+
+/// More tokens than a row can have.
+const UNCUT: usize = 1 << 40;
 
 /// The rows to evaluate.
 pub(super) struct Rows {
@@ -22,40 +25,47 @@ impl Rows {
     /// are as for the training of the named adapters of the run.
     pub(super) fn open(
         arguments: &EvalArguments,
-        run: Option<&RunConfig>,
+        runs: &[RunConfig],
         adapters: &[&str],
         model: &LlamaConfig,
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let name = &arguments.dataset;
-        let of_run = run.and_then(|run| Some((run.datasets.get(name)?, run.seed)));
-        let settings = match (of_run, run) {
-            (Some(_), _) if arguments.columns.is_some() || arguments.template.is_some() => {
+        let trained = trained(runs, name, adapters);
+        let settings = of_runs(runs, &trained, name)?;
+        let of_run = settings.is_some();
+        let (settings, seed) = match settings {
+            Some(_) if arguments.columns.is_some() || arguments.template.is_some() => {
                 let message = format!("`{name}` is a dataset of the run, with its own columns");
                 let hint = "leave out --columns and --template, or name a file";
                 return Err(Failure::usage(message).hint(hint).into());
             }
-            (Some((settings, _)), _) => settings.clone(),
-            (None, Some(run)) if !Path::new(name).exists() => {
-                let known: Vec<&str> = run.datasets.keys().map(String::as_str).collect();
+            Some(found) => found,
+            None if !runs.is_empty() && !Path::new(name).exists() => {
+                let known = runs.iter().flat_map(|run| run.datasets.keys());
+                let known: BTreeSet<&str> = known.map(String::as_str).collect();
                 let message = format!("`{name}` is neither a dataset of the run nor a file");
-                let hint = format!("datasets of the run: {}", known.join(", "));
+                let hint = format!("datasets of the run: {}", Vec::from_iter(known).join(", "));
                 return Err(Failure::new(Exit::Data, message).hint(hint).into());
             }
-            (None, _) => DatasetConfig {
-                path: vec![name.into()],
-                columns: arguments.columns.clone(),
-                template: arguments.template.clone(),
-                validation: Validation::Fraction(0.0),
-            },
+            None => {
+                let file = DatasetConfig {
+                    path: vec![name.into()],
+                    columns: arguments.columns.clone(),
+                    template: arguments.template.clone(),
+                    validation: Validation::Fraction(0.0),
+                };
+                note_other_rendering(&file, &trained, printer);
+                (file, 0)
+            }
         };
-        let seed = of_run.map_or(0, |(_, seed)| seed);
         let load = || Dataset::load(name, &settings, seed);
         let dataset = printer.while_busy("reading data", load)?;
         for warning in dataset.warnings() {
             printer.warning(&warning.to_string());
         }
-        let trained = run.map_or_else(Vec::new, |run| trained(run, name, adapters));
+        let trained: Vec<&AdapterConfig> =
+            trained.into_iter().map(|(_, adapter)| adapter).collect();
         let longest = trained
             .iter()
             .map(|adapter| adapter.train.max_seq_len)
@@ -67,7 +77,7 @@ impl Rows {
         let rows = Self {
             dataset,
             name: name.clone(),
-            of_run: of_run.is_some(),
+            of_run,
             limit: arguments.limit.unwrap_or(usize::MAX),
             max_seq_len,
             train_on_prompt: arguments.train_on_prompt || all_on_prompts,
@@ -99,15 +109,25 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The samples, and where they come from.
-    pub(super) fn encode(
+    /// The samples as they are scored.
+    pub(super) fn encode(&self, tokenizer: &Tokenizer) -> Result<EncodedDataset, DataError> {
+        let (split, limit, max_seq_len) = (self.split(), self.limit, self.max_seq_len);
+        let dataset = &self.dataset;
+        let (encoded, _) =
+            dataset.encode_split(split, limit, tokenizer, max_seq_len, self.train_on_prompt)?;
+        Ok(encoded)
+    }
+
+    /// The rows as they are answered, and where they come from: whole, since a reference that is cut is another
+    /// answer, and never with targets in the prompt, from whose beginning nobody wants it to be answered.
+    pub(super) fn questions(
         &self,
         tokenizer: &Tokenizer,
-        train_on_prompt: bool,
-    ) -> Result<(EncodedDataset, Vec<Location>), DataError> {
+    ) -> Result<(Vec<Sample>, Vec<Location>), DataError> {
         let (split, limit) = (self.split(), self.limit);
         let dataset = &self.dataset;
-        dataset.encode_split(split, limit, tokenizer, self.max_seq_len, train_on_prompt)
+        let (encoded, locations) = dataset.encode_split(split, limit, tokenizer, UNCUT, false)?;
+        Ok((encoded.samples, locations))
     }
 
     /// Whether rows are text without a prompt.
@@ -137,19 +157,77 @@ impl Rows {
     }
 }
 
-/// The named adapters of the run: those trained with a dataset, if there are any.
-fn trained<'a>(run: &'a RunConfig, dataset: &str, adapters: &[&str]) -> Vec<&'a AdapterConfig> {
-    let is_named = |adapter: &&AdapterConfig| {
-        let mut names = adapters.iter().map(|spec| {
-            let kept = spec
-                .rsplit_once('@')
-                .filter(|(_, kept)| ["best", "last"].contains(kept));
-            kept.map_or(*spec, |(name, _)| name)
-        });
-        names.any(|name| name == adapter.name)
-    };
-    let named: Vec<_> = run.adapters.iter().filter(is_named).collect();
-    let with_it = named.iter().filter(|adapter| adapter.dataset == dataset);
+/// The named adapters, each with its run's configuration: those trained with a dataset, if there are any.
+fn trained<'a>(
+    runs: &'a [RunConfig],
+    dataset: &str,
+    adapters: &[&str],
+) -> Vec<(&'a RunConfig, &'a AdapterConfig)> {
+    let named = adapters.iter().filter_map(|spec| {
+        let kept = spec
+            .rsplit_once('@')
+            .filter(|(_, kept)| ["best", "last"].contains(kept));
+        let name = kept.map_or(*spec, |(name, _)| name);
+        runs.iter().find_map(|run| {
+            let adapter = run.adapters.iter().find(|adapter| adapter.name == name)?;
+            Some((run, adapter))
+        })
+    });
+    let named: Vec<_> = named.collect();
+    let with_it = named
+        .iter()
+        .filter(|(_, adapter)| adapter.dataset == dataset);
     let with_it: Vec<_> = with_it.copied().collect();
     if with_it.is_empty() { named } else { with_it }
+}
+
+/// A dataset of the run, with the seed that chooses its validation rows: as the named adapters have it, or else
+/// any. `None` if no configuration has it.
+///
+/// # Errors
+///
+/// If tasks of a server mean different rows by the name.
+fn of_runs(
+    runs: &[RunConfig],
+    trained: &[(&RunConfig, &AdapterConfig)],
+    name: &str,
+) -> Result<Option<(DatasetConfig, u64)>, Failure> {
+    let of = |run: &RunConfig| Some((run.datasets.get(name)?.clone(), run.seed));
+    let mut found: Vec<_> = trained.iter().filter_map(|(run, _)| of(run)).collect();
+    if found.is_empty() {
+        found = runs.iter().filter_map(of).collect();
+    }
+    let first = found.pop();
+    if found.iter().any(|other| Some(other) != first.as_ref()) {
+        let message = format!("tasks of the server have different datasets `{name}`");
+        let hint = "name tasks that share one with --adapter, or name the file";
+        return Err(Failure::usage(message).hint(hint));
+    }
+    Ok(first)
+}
+
+/// Notes that rows of a file are read otherwise than those that adapters were trained with.
+fn note_other_rendering(
+    file: &DatasetConfig,
+    trained: &[(&RunConfig, &AdapterConfig)],
+    printer: &Printer,
+) {
+    let differs = |(run, adapter): &&(&RunConfig, &AdapterConfig)| {
+        let dataset = run.datasets.get(&adapter.dataset);
+        dataset.is_some_and(|dataset| dataset.template != file.template)
+    };
+    if let Some((run, adapter)) = trained.iter().find(differs) {
+        let trained = run.datasets[&adapter.dataset].template.as_ref();
+        let (trained, now) = match (trained, &file.template) {
+            (None, _) => ("without a template".to_owned(), "with one"),
+            (Some(_), now) => (
+                format!("with the template of dataset `{}`", adapter.dataset),
+                now.as_ref().map_or("without one", |_| "with another"),
+            ),
+        };
+        printer.note(&format!(
+            "{} was trained {trained}; this evaluates {now}",
+            adapter.name
+        ));
+    }
 }

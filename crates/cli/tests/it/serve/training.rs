@@ -52,7 +52,19 @@ fn what_is_submitted_is_trained_as_train_does() {
     );
     let done = task(&here, "shout-r2");
     assert_eq!(done["step"], 50);
-    assert!(done["best_eval_loss"].as_f64().unwrap() > 0.0);
+    // Its rows are those of training, and its shape is compared with what was submitted.
+    let eval = "eval --run run --dataset shout --adapter shout-r2@best --json";
+    let eval = ok(&here, &eval.split(' ').collect::<Vec<_>>()).json();
+    assert_eq!(eval["dataset"]["split"], "validation");
+    assert_eq!(eval["dataset"]["max_seq_len"], 48);
+    let best = done["best_eval_loss"].as_f64().unwrap();
+    let loss = eval["results"][0]["loss"].as_f64().unwrap();
+    assert!((loss - best).abs() < 1e-6 * best, "{loss} {best}");
+    let verify = ["verify", "run/adapters/shout-r2/best", "--json"];
+    let checks = ok(&here, &verify).json();
+    let checks = checks["checks"].as_array().unwrap();
+    let of_run = checks.iter().find(|check| check["name"] == "run");
+    assert_eq!(of_run.unwrap()["status"], "pass");
     // Ctrl-C while no task trains.
     server.signal("-INT");
     until("end of the server", || {
