@@ -56,7 +56,14 @@ impl Error for Failure {}
 
 /// The result of writing a file that the command line names.
 pub(crate) fn written<T>(path: &Path, result: io::Result<T>) -> Result<T, Failure> {
-    result.map_err(|error| Failure::usage(format!("cannot write `{}`: {error}", path.display())))
+    result.map_err(|error| {
+        let exit = if is_full(&error) {
+            Exit::Lost
+        } else {
+            Exit::Usage
+        };
+        Failure::new(exit, format!("cannot write `{}`: {error}", path.display()))
+    })
 }
 
 /// Prints an error and says how to exit. A reader that closed its end of a pipe is no error.

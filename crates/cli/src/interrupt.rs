@@ -36,6 +36,8 @@ pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
     let printer = printer.clone();
     on_stop(move || {
         if asked.swap(true, Ordering::SeqCst) {
+            #[cfg(unix)]
+            crate::dashboard::restore();
             process::exit(i32::from(Exit::Interrupted as u8));
         }
         printer.note("stopping after this step; everything will be saved (Ctrl-C again quits now)");
@@ -44,6 +46,9 @@ pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
             thread::sleep(PATIENCE);
             loop {
                 if let Some(saved) = standby.take_over() {
+                    #[cfg(unix)]
+                    crate::dashboard::restore();
+                    printer.release();
                     process::exit(i32::from(cut_short(&printer, saved) as u8));
                 }
                 thread::sleep(PATIENCE / 100);

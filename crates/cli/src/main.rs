@@ -7,6 +7,8 @@
 mod allocations;
 mod arguments;
 mod commands;
+#[cfg(unix)]
+mod dashboard;
 mod device;
 mod event_pipe;
 mod exit;

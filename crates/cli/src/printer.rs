@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal, Write},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Printer {
     bars: Option<MultiProgress>,
     color_stderr: bool,
     color_stdout: bool,
+    /// Warnings and errors that wait until a dashboard is off the terminal.
+    held: Arc<Mutex<Option<Vec<String>>>>,
     /// Command that continues the run if it ends early.
     way_back: Arc<OnceLock<String>>,
 }
@@ -47,6 +49,7 @@ impl Printer {
             bars: draws.then(|| MultiProgress::with_draw_target(screen::target())),
             color_stderr: terminal && !plain,
             color_stdout: io::stdout().is_terminal() && !plain,
+            held: Arc::default(),
             way_back: Arc::default(),
         }
     }
@@ -54,6 +57,32 @@ impl Printer {
     /// The live bars, where stderr is a terminal that may be drawn on.
     pub(crate) fn bars(&self) -> Option<&MultiProgress> {
         self.bars.as_ref()
+    }
+
+    /// Keeps warnings and errors, and drops notes, until they are [released](Self::release): something else is
+    /// on the terminal.
+    pub(crate) fn hold(&self) {
+        self.held().get_or_insert_default();
+    }
+
+    /// Prints what was kept, and everything else from now on.
+    pub(crate) fn release(&self) {
+        let held = self.held().take();
+        for line in held.iter().flatten() {
+            self.stderr(line);
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Vec<String>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same without bars, if there is a dashboard.
+    pub(crate) fn beside_dashboard(&self, dashboard: bool) -> Self {
+        Self {
+            bars: self.bars.clone().filter(|_| !dashboard),
+            ..self.clone()
+        }
     }
 
     /// Wipes a frame of bars off a terminal that had another width when it was drawn.
@@ -144,7 +173,7 @@ impl Printer {
 
     /// Prints a line to stderr, unless `--quiet`.
     pub(crate) fn note(&self, line: &str) {
-        if !self.quiet {
+        if !self.quiet && self.held().is_none() {
             self.stderr(line);
         }
     }
@@ -189,7 +218,12 @@ impl Printer {
 
     fn labelled(&self, color: AnsiColor, label: &str, text: &str) {
         let label = styled(self.color_stderr, color, label);
-        self.stderr(&format!("{label}: {text}"));
+        let line = format!("{label}: {text}");
+        if let Some(held) = self.held().as_mut() {
+            held.push(line);
+            return;
+        }
+        self.stderr(&line);
     }
 
     fn stderr(&self, line: &str) {

@@ -186,7 +186,9 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
 pub(crate) fn configs(directory: &Path) -> anyhow::Result<Vec<RunConfig>> {
     let mut configs = vec![config(directory)?];
     if directory.join(queue::FILE_NAME).exists() {
-        configs.extend(Client::open(directory)?.configurations()?);
+        // Of tasks of one name the latest has the adapter.
+        let tasks = Client::open(directory)?.configurations()?.into_iter();
+        configs.extend(tasks.rev().map(|(_, config)| config));
     }
     Ok(configs)
 }

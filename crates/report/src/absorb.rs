@@ -43,7 +43,7 @@ impl RunHistory {
                 self.happened("park", Some(adapter), Some(park.step), reason);
             }
             LoggedEvent::OutOfMemory(event) => {
-                self.rewind(event.iteration);
+                self.rewind(event.iteration, |_| false);
                 let parked = event.parked.map(|name| self.adapter(&name));
                 let mut reason = event.reason;
                 if let Some(rows) = event.microbatch_rows {
@@ -106,7 +106,10 @@ impl RunHistory {
     }
 
     fn begin(&mut self, begin: Begin, event: &'static str) {
-        self.rewind(begin.iteration);
+        // A server names no adapters: its queue knows which have ended, and trains them no more.
+        self.rewind(begin.iteration, |adapter| {
+            adapter.is_settled() && !begin.adapters.contains(&adapter.name)
+        });
         for adapter in &mut self.adapters {
             adapter.interrupt(Standing::Waiting, self.clock);
         }
@@ -215,12 +218,12 @@ impl RunHistory {
     }
 
     /// Forgets what comes after an iteration, since it is done again.
-    fn rewind(&mut self, iteration: u64) {
+    fn rewind(&mut self, iteration: u64, stays: impl Fn(&AdapterHistory) -> bool) {
         self.iteration = iteration;
         self.untimed.clear();
         drop_last(&mut self.passes, |passes| passes.iteration > iteration);
         drop_last(&mut self.iterations, |row| row.iteration > iteration);
-        for adapter in &mut self.adapters {
+        for adapter in self.adapters.iter_mut().filter(|adapter| !stays(adapter)) {
             adapter.rewind(iteration);
         }
     }

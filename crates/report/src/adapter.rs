@@ -37,6 +37,8 @@ pub(crate) enum Standing {
     Waiting,
     Running,
     Parked,
+    /// Held by its owner.
+    Paused,
     Done,
     /// It came to its end before its last step.
     Stopped,
@@ -52,6 +54,7 @@ impl Standing {
             Self::Waiting => "waiting",
             Self::Running => "running",
             Self::Parked => "parked",
+            Self::Paused => "paused",
             Self::Done => "done",
             Self::Stopped => "stopped",
             Self::Failed => "failed",
@@ -61,7 +64,10 @@ impl Standing {
     }
 
     fn has_ended(self) -> bool {
-        !matches!(self, Self::Waiting | Self::Running | Self::Parked)
+        !matches!(
+            self,
+            Self::Waiting | Self::Running | Self::Parked | Self::Paused
+        )
     }
 }
 
@@ -121,6 +127,11 @@ impl AdapterHistory {
         }
     }
 
+    /// True if its end is written down: an interruption is none.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.standing.has_ended() && self.standing != Standing::Interrupted
+    }
+
     /// Forgets what came after an iteration.
     pub(crate) fn rewind(&mut self, iteration: u64) {
         drop_last(&mut self.rows, |row| row.iteration > iteration);
@@ -129,6 +140,18 @@ impl AdapterHistory {
             self.standing = Standing::Waiting;
             self.reason.clear();
         }
+    }
+
+    /// It stands as a server's queue says, which knows what no event does.
+    pub(crate) fn stands(&mut self, state: &str) {
+        let standing = match state {
+            "paused" => Standing::Paused,
+            "done" if self.standing != Standing::Stopped => Standing::Done,
+            "failed" => Standing::Failed,
+            "cancelled" => Standing::Cancelled,
+            _ => return,
+        };
+        self.standing = standing;
     }
 
     /// The run was stopped or ended.

@@ -1,6 +1,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader},
     path::Path,
 };
@@ -40,6 +40,9 @@ pub struct RunHistory {
     pub(crate) resumed: Option<Begin>,
     pub(crate) resumes: usize,
     pub(crate) end: Option<End>,
+    /// The log, where reading goes on, and a line of it that is not whole yet.
+    log: Option<BufReader<File>>,
+    pending: Vec<u8>,
     /// Lines of the log, and those that could not be read.
     pub(crate) lines: usize,
     pub(crate) unread: usize,
@@ -106,10 +109,6 @@ impl RunHistory {
             let path = directory.to_owned();
             return Err(ReportError::NoEvents { path });
         }
-        let read = |source| ReportError::Read {
-            path: path.clone(),
-            source,
-        };
         let full = fs::canonicalize(directory);
         let full = full.unwrap_or_else(|_| directory.to_owned());
         let name = full.file_name().unwrap_or(full.as_os_str());
@@ -124,13 +123,39 @@ impl RunHistory {
         for name in names {
             history.adapter(&name);
         }
-        let mut events = BufReader::new(fs::File::open(&path).map_err(read)?);
-        let mut line = Vec::new();
-        while events.read_until(b'\n', &mut line).map_err(read)? > 0 {
-            history.line(&line);
-            line.clear();
-        }
+        let file = File::open(&path).map_err(|source| ReportError::Read { path, source })?;
+        history.log = Some(BufReader::new(file));
+        history.update()?;
         Ok(history)
+    }
+
+    /// Reads what the log has more by now. Returns whether it has more lines.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn update(&mut self) -> Result<bool, ReportError> {
+        let before = self.lines;
+        let Some(mut log) = self.log.take() else {
+            return Ok(false);
+        };
+        let path = EVENTS.into();
+        let read = |source| ReportError::Read { path, source };
+        let mut line = std::mem::take(&mut self.pending);
+        let ended = loop {
+            match log.read_until(b'\n', &mut line) {
+                Ok(0) => break Ok(()),
+                Ok(_) if line.ends_with(b"\n") => {
+                    self.line(&line);
+                    line.clear();
+                }
+                // The line is being written.
+                Ok(_) => {}
+                Err(source) => break Err(read(source)),
+            }
+        };
+        self.pending = line;
+        self.log = Some(log);
+        ended.map(|()| self.lines > before)
     }
 
     /// Lines of the log, and how many of them could not be read.
@@ -138,13 +163,18 @@ impl RunHistory {
         (self.lines, self.unread)
     }
 
-    /// Adds the tasks of a server, which its configuration does not name: adapters and sweeps as
-    /// configurations have them.
-    pub fn add_tasks(&mut self, config: &loraloom_config::RunConfig) {
+    /// Adds a task of a server, which its configuration does not name, with its state in the queue.
+    pub fn add_task(&mut self, config: &loraloom_config::RunConfig, state: &str) {
         self.settings.add(config);
         for adapter in &config.adapters {
-            self.adapter(&adapter.name);
+            let index = self.adapter(&adapter.name);
+            self.adapters[index].stands(state);
         }
+    }
+
+    /// Number of adapters.
+    pub fn adapters(&self) -> usize {
+        self.adapters.len()
     }
 
     /// Whether the run has come to an end.

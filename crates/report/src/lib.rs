@@ -1,5 +1,5 @@
 //! What a run came to, from the files in its directory: [a page of charts](RunHistory::page),
-//! [a table](RunHistory::write_csv), [TensorBoard's files](RunHistory::write_tensorboard), and the
+//! [a table](RunHistory::write_csv), [a dashboard](Dashboard) for terminals, [TensorBoard's files](RunHistory::write_tensorboard), and the
 //! [leaderboards](SweepReport) of sweeps.
 //!
 //! `events.jsonl` is read by structs of this crate, not by those that the trainer writes it with. A log
@@ -14,6 +14,7 @@ mod absorb;
 mod adapter;
 mod answers;
 mod csv;
+mod dashboard;
 mod error;
 mod events;
 mod history;
@@ -23,6 +24,7 @@ mod settings;
 mod tensorboard;
 mod thin;
 
+pub use dashboard::Dashboard;
 pub use error::ReportError;
 pub use history::RunHistory;
 pub use leaderboard::{SweepEntry, SweepReport, SweepStanding};

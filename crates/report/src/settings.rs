@@ -47,12 +47,17 @@ impl Settings {
         }
         for sweep in list(&tree["sweep"]) {
             let names = list(&sweep["adapters"]).iter();
+            let names = names.filter_map(|name| Some(name.as_str()?.to_owned()));
+            let name = sweep["name"].as_str().unwrap_or_default();
+            let mut known = self.sweeps.iter_mut();
+            if let Some(known) = known.find(|known| known.name == name) {
+                known.adapters.extend(names);
+                continue;
+            }
             let metric = sweep["early_stopping"]["metric"].clone();
             self.sweeps.push(SweepSettings {
-                name: sweep["name"].as_str().unwrap_or_default().to_owned(),
-                adapters: names
-                    .filter_map(|name| Some(name.as_str()?.to_owned()))
-                    .collect(),
+                name: name.to_owned(),
+                adapters: names.collect(),
                 metric: serde_json::from_value(metric).ok(),
             });
         }

@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loraloom_config::{AdapterConfig, LoadOptions, RunConfig, SweepConfig};
+use loraloom_config::{AdapterConfig, LoadOptions, RunConfig};
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{ADAPTERS, DeviceRoom, check_model, inspect, trained_over};
 
@@ -156,34 +156,6 @@ impl Client {
         Status::read(&Queue::open(&self.directory)?)
     }
 
-    /// The server's configuration, with the adapters and sweeps of all its tasks. A task whose
-    /// specification cannot be read is left out: the server fails it.
-    ///
-    /// # Errors
-    /// Errors of the queue.
-    pub fn configuration(&self) -> Result<RunConfig> {
-        let queue = Queue::open(&self.directory)?;
-        let mut config = self.config.clone();
-        for task in queue.tasks()? {
-            let Ok(spec) = Spec::from_text(&queue.spec(task.id)?.spec) else {
-                continue;
-            };
-            if let Some((name, early_stopping)) = spec.sweep {
-                let known = config.sweep.iter_mut().find(|sweep| sweep.name == name);
-                match known {
-                    Some(sweep) => sweep.adapters.push(task.name.clone()),
-                    None => config.sweep.push(SweepConfig {
-                        name,
-                        adapters: vec![task.name.clone()],
-                        early_stopping,
-                    }),
-                }
-            }
-            config.adapters.push(spec.adapter);
-        }
-        Ok(config)
-    }
-
     /// A task and its history.
     ///
     /// # Errors
@@ -195,18 +167,19 @@ impl Client {
         Ok((task, events))
     }
 
-    /// The configurations of the tasks, the latest first: each has one adapter.
+    /// The tasks in order of arrival with their configurations, each of one adapter. A task whose specification
+    /// cannot be read is left out: the server fails it.
     ///
     /// # Errors
-    /// If the queue or a task's specification cannot be read.
-    pub fn configurations(&self) -> Result<Vec<RunConfig>> {
+    /// Errors of the queue.
+    pub fn configurations(&self) -> Result<Vec<(QueuedTask, RunConfig)>> {
         let queue = Queue::open(&self.directory)?;
-        let tasks = queue.tasks()?;
-        let configuration = |task: &QueuedTask| {
-            let (config, _) = Spec::configuration(&queue.spec(task.id)?.spec, &[])?;
-            Ok(config)
-        };
-        tasks.iter().rev().map(configuration).collect()
+        let mut configurations = Vec::new();
+        for task in queue.tasks()? {
+            let read = Spec::configuration(&queue.spec(task.id)?.spec, &[]);
+            configurations.extend(read.ok().map(|(config, _)| (task, config)));
+        }
+        Ok(configurations)
     }
 
     /// The adapters of a configuration as submissions, with warnings.

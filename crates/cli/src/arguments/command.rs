@@ -10,7 +10,8 @@ use super::{
     BenchArguments, CheckArguments, CloneArguments, ConfigCommand, DataCommand, DoctorArguments,
     EvalArguments, ExportArguments, GenerateArguments, InitArguments, MergeArguments,
     PlanArguments, ReportArguments, ServeArguments, SimulateArguments, StatusArguments,
-    SubmitArguments, TaskArguments, TrainArguments, VerifyArguments, WorkerArguments,
+    SubmitArguments, TaskArguments, TrainArguments, VerifyArguments, WatchArguments,
+    WorkerArguments,
 };
 use crate::exit::Exit;
 
@@ -90,6 +91,8 @@ pub(crate) enum Command {
     Eval(EvalArguments),
     /// Write a page of charts of a run: losses, speed, memory, decisions, sweeps, answers.
     Report(ReportArguments),
+    /// Follow a run or a server on a dashboard in the terminal.
+    Watch(WatchArguments),
     /// Serve a stage of a model on this machine to a `train` on another machine.
     Worker(WorkerArguments),
     /// Replay a job trace on a virtual clock with the scheduler of training. Needs no device.

@@ -29,7 +29,7 @@ pub(crate) use merge::{ExportArguments, ExportFormat, MergeArguments, VerifyArgu
 pub(crate) use queue::{
     CloneArguments, ServeArguments, StatusArguments, SubmitArguments, TaskArguments,
 };
-pub(crate) use report::ReportArguments;
+pub(crate) use report::{ReportArguments, WatchArguments};
 pub(crate) use simulate::SimulateArguments;
 pub(crate) use source::{AdapterArguments, ComputeArguments, SourceArguments};
 pub(crate) use train::{PlanArguments, TrainArguments, WorkerArguments};

@@ -36,6 +36,10 @@ pub(crate) struct ServeArguments {
     /// events.jsonl.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) events_to: Option<String>,
+    /// Show a dashboard in the terminal instead of bars; `loraloom watch` shows it for any run.
+    #[cfg(unix)]
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) tui: bool,
 }
 
 /// Arguments of `submit`.

@@ -1,4 +1,4 @@
-//! Arguments of `report`.
+//! Arguments of `report` and `watch`.
 
 use std::path::PathBuf;
 
@@ -33,4 +33,16 @@ pub(crate) struct ReportArguments {
     /// Write all of it again every 10 seconds if there are new events, until the run ends.
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+/// Arguments of `watch`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Shows the adapters with their steps and losses, curves of losses, speed, memory and the scheduler's last \
+decisions, and follows the run. Up and down choose an adapter, whose validation losses are shown, too. \
+Closing it changes nothing about the run. `train --tui` and `serve --tui` show the same.")]
+pub(crate) struct WatchArguments {
+    /// Directory of a run or a server.
+    #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
 }

@@ -47,7 +47,7 @@ To continue a run that was interrupted, was killed or lost a worker:
   loraloom train --resume RUN          with the configuration in the run directory RUN
 
 It continues from the newest complete checkpoint in RUN/checkpoints. On the CPU every adapter ends with \
-the same bits as in an uninterrupted run. You may change devices, stages, micro-batches, gradient \
+the same bits as in an uninterrupted run. You may change devices, stages, micro-batches (which round otherwise), gradient \
 checkpointing, the scheduler's settings, priorities, tenants and the settings of save, and add adapters; other \
 changes are refused. Finished adapters are not trained again.")]
 pub(crate) struct TrainArguments {
@@ -72,6 +72,10 @@ pub(crate) struct TrainArguments {
     /// events.jsonl.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) events_to: Option<String>,
+    /// Show a dashboard in the terminal instead of bars; `loraloom watch` shows it for any run.
+    #[cfg(unix)]
+    #[arg(long, conflicts_with_all = ["json", "quiet"])]
+    pub(crate) tui: bool,
     /// Print the report as one JSON object on stdout.
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,7 +14,7 @@ pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<
         ConfigCommand::Show { config, json } => {
             let config = load(&options(config), config, printer)?;
             if *json {
-                printer.json(&config)?;
+                printer.json(&config.written()?)?;
             } else {
                 printer.data(&config.to_yaml()?)?;
             }

@@ -22,9 +22,13 @@ mod status;
 mod submit;
 mod train;
 mod verify;
+mod watch;
 mod worker;
 
 use loraloom_server::queue::Request;
+
+#[cfg(unix)]
+pub(crate) use report::read_history;
 
 use crate::{
     arguments::{Command, DataCommand},
@@ -59,6 +63,7 @@ pub(crate) fn run(command: Command, printer: &Printer) -> anyhow::Result<Exit> {
         Command::Eval(arguments) => eval::run(&arguments, printer),
         Command::Worker(arguments) => worker::run(&arguments, printer),
         Command::Report(arguments) => report::run(&arguments, printer),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments, printer),
         Command::Bench(arguments) => bench::run(&arguments, printer),
         Command::Doctor(arguments) => doctor::run(&arguments, printer),

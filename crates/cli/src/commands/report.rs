@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -35,13 +35,16 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
     for path in page.iter().chain(&arguments.csv) {
         run_directory::refuse_own_file(path, directory)?;
     }
+    if arguments.json && arguments.csv.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::usage("`--csv -` and --json both print to stdout").into());
+    }
     if page.is_some() && page == arguments.csv {
         return Err(Failure::usage("the page and the table are one file").into());
     }
     let mut warned = false;
     loop {
         let before = length();
-        let history = printer.while_busy("reading events", || read(directory))?;
+        let history = printer.while_busy("reading events", || read_history(directory))?;
         if !std::mem::replace(&mut warned, true) {
             warn_of_log(&history, &events, printer);
         }
@@ -99,17 +102,34 @@ fn write(
         ));
     }
     if let Some(path) = page {
-        failure::written(path, fs::write(path, history.page()?))?;
+        failure::written(path, write_whole(path, &history.page()?))?;
         printer.note(&format!("report  {}", path.display()));
     }
     Ok(())
+}
+
+/// Replaces a file only by all of a text, so that an older page outlives a full disk. What is no file is written
+/// to.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    if path.exists() && !path.is_file() {
+        return fs::write(path, text);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // Of two errors the first says more.
+        let _ = fs::remove_file(&new);
+    }
+    written
 }
 
 /// Writes the page of a run that has just ended into its directory. A run does not fail for it.
 pub(super) fn write_beside(directory: &Path, printer: &Printer) {
     let path = directory.join(PAGE);
     let written = RunHistory::read(directory).map_err(anyhow::Error::from);
-    let written = written.and_then(|history| Ok(fs::write(&path, history.page()?)?));
+    let written = written.and_then(|history| Ok(write_whole(&path, &history.page()?)?));
     match written {
         Ok(()) => printer.note(&format!("report  {}", path.display())),
         Err(error) => printer.warning(&format!(
@@ -120,10 +140,17 @@ pub(super) fn write_beside(directory: &Path, printer: &Printer) {
     }
 }
 
-fn read(directory: &Path) -> anyhow::Result<RunHistory> {
+/// What the log of a run or a server tells.
+///
+/// # Errors
+///
+/// If it has none.
+pub(crate) fn read_history(directory: &Path) -> anyhow::Result<RunHistory> {
     let mut history = RunHistory::read(directory)?;
     if directory.join(queue::FILE_NAME).exists() {
-        history.add_tasks(&Client::open(directory)?.configuration()?);
+        for (task, config) in Client::open(directory)?.configurations()? {
+            history.add_task(&config, &task.state.to_string());
+        }
     }
     Ok(history)
 }

@@ -5,6 +5,8 @@ use loraloom_server::{Server, configuration};
 use loraloom_trainer::{Signals, quoted};
 
 use super::{config::refuse_unused, stages};
+#[cfg(unix)]
+use crate::dashboard::LiveDashboard;
 use crate::{
     arguments::ServeArguments, event_pipe::EventPipe, exit::Exit, failure, interrupt,
     printer::Printer, progress::Progress,
@@ -48,12 +50,21 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
         ..Signals::from(&*stop.asked)
     };
     printer.note(&format!("serves {}", directory.display()));
+    #[cfg(unix)]
+    let dashboard = arguments
+        .tui
+        .then(|| LiveDashboard::start(directory, printer))
+        .flatten();
+    #[cfg(unix)]
+    let printer = &printer.beside_dashboard(dashboard.is_some());
     let mut progress = Progress::new(printer, &[]);
     let start = |command: &String| EventPipe::start(command, directory);
     let pipe = arguments.events_to.as_ref().map(start).transpose()?;
     let drain = arguments.drain;
     let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
     let told = progress.finish();
+    #[cfg(unix)]
+    dashboard.map(LiveDashboard::finish);
     if let Some(pipe) = pipe {
         pipe.finish(printer);
     }

@@ -8,6 +8,8 @@ use loraloom_trainer::{
 };
 
 use super::{config, report, stages};
+#[cfg(unix)]
+use crate::dashboard::LiveDashboard;
 use crate::{
     arguments::TrainArguments,
     device,
@@ -87,6 +89,13 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         standby: Some(&stop.standby),
         ..Signals::from(&*stop.asked)
     };
+    #[cfg(unix)]
+    let dashboard = arguments
+        .tui
+        .then(|| LiveDashboard::start(&output_dir, printer))
+        .flatten();
+    #[cfg(unix)]
+    let printer = &printer.beside_dashboard(dashboard.is_some());
     let mut progress = Progress::new(printer, &run.steps());
     let directory = quoted(&output_dir);
     let way_back = format!("loraloom train --resume {directory}");
@@ -97,6 +106,8 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         progress.show(event);
     });
     let told = progress.finish();
+    #[cfg(unix)]
+    dashboard.map(LiveDashboard::finish);
     if let Some(pipe) = pipe {
         pipe.finish(printer);
     }

@@ -76,6 +76,26 @@ fn what_is_done_again_counts_once() {
     assert_eq!(curve(&log.data(), 0).0, json!([]));
 }
 
+/// The queue has the end of a task, and the newest checkpoint may be from before it.
+#[test]
+fn what_a_server_has_finished_it_does_not_do_again() {
+    let mut log = Log::of(&["a", "b"]);
+    for step in 1..=4 {
+        log.step(step, "a", step, 4.0);
+        log.step(step, "b", step, 8.0);
+        log.iteration(step);
+    }
+    log.write(json!({"event": "adapter_done", "adapter": "b", "step": 4, "reason": "all"}));
+    log.write(json!({
+        "event": "resume", "time": "2026-11-26T19:00:00Z", "iteration": 2, "path": "checkpoints/2",
+        "adapters": [], "stages": ["cpu"], "versions": {},
+    }));
+    let data = log.data();
+    assert_eq!(curve(&data, 0).0, json!([1, 2]));
+    assert_eq!(curve(&data, 1).0, json!([1, 2, 3, 4]));
+    assert_eq!(data["adapters"][1]["standing"], "stopped");
+}
+
 #[test]
 fn adapters_stand_as_the_events_say() {
     let names = ["a", "b", "c", "d", "e", "f"];

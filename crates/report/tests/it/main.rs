@@ -4,6 +4,7 @@
     reason = "a failure here is a failed test, in helpers too"
 )]
 
+mod dashboard;
 mod export;
 mod history;
 mod page;
