@@ -449,9 +449,8 @@ mutation submitted-as-written crates/server/src/client.rs \
     $'            gradient_checkpointing: self.config.gradient_checkpointing,\n' '' judged_as_the_server
 mutation references-cut crates/cli/src/commands/eval/rows.rs 'const UNCUT: usize = 1 << 40;' \
     'const UNCUT: usize = 30;' rows_that_do_not_count
-mutation served-rows-unknown crates/cli/src/run_directory.rs 'if directory.join(queue::FILE_NAME).exists() {
-        configs' 'if false {
-        configs' what_is_submitted_is_trained
+mutation served-rows-unknown crates/cli/src/run_directory.rs \
+    'configs.extend(Client::open(directory)?.configurations()?.into_iter().rev());' '' what_is_submitted_is_trained
 mutation other-base-unsaid crates/trainer/src/generate/generator.rs \
     'base.is_some_and(|base| *base != digest)' 'base.is_some_and(|_| false)' a_merged_model_answers
 mutation other-template-unsaid crates/cli/src/commands/eval/rows.rs \
@@ -468,6 +467,29 @@ mutation completion-in-template-unsaid crates/data/src/render.rs \
     settings_that_were_hardly
 mutation system-is-counted crates/data/src/message.rs 'index + usize::from(!self.has_system_before)' 'index + 1' \
     what_stays_ambiguous
+mutation pause-unsaved $trainer/run/serving.rs \
+    $'                    self.session.saver.ask();\n                }\n                Ok(())\n            }\n            Order::Resume' \
+    $'                }\n                Ok(())\n            }\n            Order::Resume' owners_pause
+mutation finished-tasks-undone crates/report/src/absorb.rs \
+    'adapter.is_settled() && !begin.adapters.contains(&adapter.name)' 'false' what_a_server_has_finished
+mutation divergence-by-windows $trainer/run/window.rs 'checked || compared || watched ||' 'checked || compared ||' \
+    who_diverges
+mutation divergence-ignored $trainer/run/follow_up.rs 'early.or(diverged)' 'early.or(diverged.filter(|_| false))' \
+    who_diverges
+mutation strict-fifo-ignored $trainer/scheduling/scheduler.rs 'PolicyChoice::StrictFifo => Policy::StrictFifo' \
+    'PolicyChoice::StrictFifo => Policy::BestEffortFifo' settings_reach
+mutation aging-ignored $trainer/scheduling/scheduler.rs 'aging_seconds: config.aging,' 'aging_seconds: None,' \
+    settings_reach
+mutation bound-ignored $trainer/scheduling/scheduler.rs 'max_slowdown: config.max_slowdown,' 'max_slowdown: 1.2,' \
+    settings_reach
+mutation patience-forgotten $trainer/tasks/task.rs \
+    'self.evaluations_without_best = record.evaluations_without_best;' '' a_task_is_restored
+mutation truncation-kept crates/data/src/tokenizer.rs 'inner.with_truncation(None).map_err(malformed)?;' '' \
+    a_tokenizers_own_lengths
+mutation reused-name crates/server/src/client.rs 'task.key.is_some() && task.key == submission.key' \
+    'task.key == submission.key' what_is_submitted_is_trained
+mutation init-from-swept crates/config/src/sweep/expand.rs 'Some(axis) if begins => {' \
+    'Some(axis) if begins && false => {' sweeps_that_cannot_be
 
 rm -f "$log"
 exit $((survived > 0))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     ConfigError, RunConfig, Validation,
     file::{DefaultsFile, RunFile},
-    merge::merged,
+    merge::{drop_nulls, is_null, merged},
     mlora, overrides, paths,
     place::Source,
     resolve::resolve,
@@ -113,7 +113,9 @@ impl RunConfig {
             ("output_dir", options.output_dir.as_ref()),
         ] {
             if let Some(path) = path {
-                tree.set(key, Node::string(path.to_string_lossy()));
+                // A shell has expanded it.
+                let path = path.to_string_lossy().replace('$', "$$");
+                tree.set(key, Node::string(path));
             }
         }
         let empty = [
@@ -134,7 +136,7 @@ impl RunConfig {
             });
         }
         paths::anchor(&mut tree, source, is_mlora)?;
-        if matches!(tree.value, Value::Mapping(_)) && tree.get("output_dir").is_none() {
+        if matches!(tree.value, Value::Mapping(_)) && tree.get("output_dir").is_none_or(is_null) {
             let stem = source.path.file_stem().unwrap_or(source.path.as_os_str());
             let folder = if is_mlora {
                 Path::new("")
@@ -147,6 +149,8 @@ impl RunConfig {
         let expansion = sweep::expand(&mut tree, source)?;
         // Defaults are read before they are merged into adapters, so that an error names their own line.
         if let Some(defaults) = tree.get("defaults") {
+            let mut defaults = defaults.clone();
+            drop_nulls(&mut defaults);
             defaults.deserialize::<Option<DefaultsFile>>(source, "defaults")?;
         }
         if let Some(seed) = tree.get("seed") {

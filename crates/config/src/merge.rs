@@ -22,8 +22,10 @@ pub(crate) fn merged(tree: &Node) -> Node {
             drop_nulls(adapter);
         }
     }
-    if let Some(scheduler) = merged.get_mut("scheduler") {
-        drop_nulls(scheduler);
+    for section in ["defaults", "scheduler"] {
+        if let Some(section) = merged.get_mut(section) {
+            drop_nulls(section);
+        }
     }
     if let Value::Mapping(entries) = &mut merged.value {
         entries.retain(|(key, node)| key.name != "scheduler" || !is_null(node));
@@ -55,7 +57,8 @@ fn fill(node: &mut Node, defaults: &Node) {
     }
 }
 
-fn drop_nulls(node: &mut Node) {
+/// Takes the keys out that have no value.
+pub(crate) fn drop_nulls(node: &mut Node) {
     if let Value::Mapping(entries) = &mut node.value {
         entries.retain(|(_, node)| !is_null(node));
         for (_, node) in entries {

@@ -122,6 +122,38 @@ fn the_best_third_goes_on_at_every_rung() {
     }
 }
 
+/// Neighbours decide how many iterations are run at a time, and nothing else.
+#[test]
+fn who_diverges_stops_at_that_step_whatever_its_neighbours_do() {
+    const MULTIPLE: f64 = 1.04;
+    for neighbour_saves in [1, 1000] {
+        let run = train(|run| {
+            let mut config = config(&[3, 8], Some("train_loss"), "", run);
+            config["datasets"]["data"]["validation"] = json!(0);
+            config["adapters"][0]["save"] = json!({"steps": neighbour_saves});
+            config["sweep"][0]["early_stopping"] =
+                json!({"metric": "train_loss", "grace_period": 25, "divergence": MULTIPLE});
+            config
+        });
+        let losses = &curves(&run.events, "train_loss")["rate-8"];
+        let (last, before) = (losses.len(), &losses[&1]);
+        let above: Vec<usize> = losses
+            .iter()
+            .filter(|(_, loss)| **loss > MULTIPLE * before)
+            .map(|(step, _)| *step)
+            .collect();
+        assert_eq!(above, [last], "{neighbour_saves}: {losses:?}");
+        assert!(last < 25, "{losses:?}");
+        let adapter = &run.report.adapters[1];
+        let reason = match &adapter.outcome {
+            Outcome::Stopped { reason } => reason.as_str(),
+            _ => "",
+        };
+        assert!(reason.contains("diverges"), "{adapter:?}");
+        assert_eq!(adapter.steps, last);
+    }
+}
+
 /// An evaluation that a sweep asks for is not one of those that patience counts.
 #[test]
 fn comparisons_do_not_tax_patience() {

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     ConfigError,
+    merge::is_null,
     place::Source,
     tree::{Node, Value},
 };
@@ -36,6 +37,7 @@ pub(crate) fn expand(tree: &mut Node, source: &Source<'_>) -> Result<Expansion, 
             };
             let base = reader.base(file)?;
             let axes = reader.axes(file)?;
+            reader.refuse_kept_shapes(base, &axes)?;
             for values in combinations(&axes) {
                 of_adapters.push(Some(Point {
                     sweep,
@@ -89,6 +91,14 @@ struct SweepReader<'a> {
     taken: usize,
     source: &'a Source<'a>,
 }
+
+/// Settings that an adapter takes from the one that it begins from.
+const SHAPE: [&str; 4] = [
+    "lora.r",
+    "lora.lora_alpha",
+    "lora.use_rslora",
+    "lora.target_modules",
+];
 
 impl<'a> SweepReader<'a> {
     fn key(&self, field: &str) -> String {
@@ -156,6 +166,24 @@ impl<'a> SweepReader<'a> {
             return Err(self.invalid("grid", problem));
         }
         Ok(axes)
+    }
+
+    /// An adapter that begins from another keeps its shape: points would differ in name only.
+    fn refuse_kept_shapes(&self, base: Option<usize>, axes: &[Axis]) -> Result<(), ConfigError> {
+        let base = base.and_then(|base| self.written[base].get("init_from"));
+        let begins = base.is_some_and(|path| !is_null(path))
+            || axes.iter().any(|axis| axis.path == "init_from");
+        match axes.iter().find(|axis| SHAPE.contains(&axis.path.as_str())) {
+            Some(axis) if begins => {
+                let problem = format!(
+                    "{} cannot differ between adapters with `init_from`, which keep the shape of the adapter \
+                     that they begin from",
+                    axis.path
+                );
+                Err(self.invalid("grid", problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The adapter at one point. Settings of the grid have the places of the grid, the others those of

@@ -53,8 +53,8 @@ pub(crate) struct EarlyStoppingFile {
     /// Ratio between the steps of two comparisons, and inverse of the share that goes on.
     #[schemars(range(min = 2), extend("default" = EarlyStopping::REDUCTION_FACTOR))]
     pub(crate) reduction_factor: Option<usize>,
-    /// Also stop an adapter whose training loss exceeds this multiple of its first one, or is not
-    /// finite. By default never.
+    /// Also stop an adapter at the step whose training loss exceeds this multiple of its first one. By default
+    /// never.
     #[schemars(extend("exclusiveMinimum" = 1))]
     pub(crate) divergence: Option<f64>,
 }

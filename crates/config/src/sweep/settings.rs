@@ -25,8 +25,8 @@ pub struct EarlyStopping {
     pub grace_period: usize,
     /// Ratio between the steps of two comparisons, and inverse of the share that goes on; at least 2.
     pub reduction_factor: usize,
-    /// Also stops an adapter whose training loss exceeds this multiple of its first one, or is not
-    /// finite; above 1. `None` turns this off.
+    /// Also stops an adapter at the step whose training loss exceeds this multiple of its first one; above 1.
+    /// `None` turns this off.
     pub divergence: Option<f64>,
 }
 

@@ -179,6 +179,19 @@ fn every_field_of_a_full_file_arrives() {
 }
 
 #[test]
+fn null_leaves_keys_to_their_defaults() {
+    let load = |text: &str| {
+        let text =
+            format!("model: m\ndatasets: {{d: {{path: p}}}}\nadapters: [{{name: a}}]\n{text}");
+        let loaded = RunConfig::load_yaml(&text, Path::new("c.yaml"), &LoadOptions::default());
+        loaded.unwrap().config
+    };
+    let nulls = "output_dir: ~\ndefaults: {lora: {r: ~, target_modules: ~}, train: {batch_size: ~, shuffle: ~}, \
+                 eval: {steps: ~}, save: ~}";
+    assert_eq!(load(nulls), load(""));
+}
+
+#[test]
 fn an_adapter_overrides_defaults_field_by_field_and_null_undoes_them() {
     let config = full("full.yaml");
     let b = &config.adapters[1];

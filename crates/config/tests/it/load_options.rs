@@ -17,6 +17,18 @@ fn options_of_the_caller_replace_the_files() {
         .config;
     assert_eq!(config.model, PathBuf::from("other"));
     assert_eq!(config.output_dir, PathBuf::from("there"));
+
+    // A shell has expanded them.
+    let literal = PathBuf::from("a$HOME/~b");
+    let options = LoadOptions {
+        base_model: Some(literal.clone()),
+        output_dir: Some(literal.with_file_name("$$c")),
+        ..LoadOptions::default()
+    };
+    let loaded = RunConfig::load_with(&fixture("full.yaml"), &options);
+    let config = loaded.unwrap().config;
+    assert_eq!(config.model, literal);
+    assert_eq!(config.output_dir, literal.with_file_name("$$c"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ datasets:
   more: {path: more.jsonl}
 defaults: {dataset: rows, seed: 7, train: {learning_rate: 1e-3}}
 adapters:
-  - {name: a, dataset: more, tenant: me, priority: 2, init_from: some/adapter,
+  - {name: a, dataset: more, tenant: me, priority: 2,
      lora: {lora_alpha: 8}, train: {batch_size: 4}, eval: {steps: 9}, save: {keep: 5}}
 ";
 

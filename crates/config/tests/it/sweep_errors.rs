@@ -31,6 +31,7 @@ fn sweeps_that_cannot_be() {
         "sweep: [{name: lr, grid: {name: [x]}}]",
         "sweep: [{name: lr, grid: {seed: [1, 2]}}]",
         "sweep: [{name: lr, grid: {train: {shuffle: [true]}}}]",
+        "sweep: [{name: lr, base: a, grid: {init_from: [x], lora.r: [8]}}]",
         "sweep: [{name: ../lr, grid: {lora.r: [8]}}]",
         "sweep: [{name: s, grid: {lora.r: [8]}}, {name: S, grid: {lora.r: [4]}}]",
         "sweep: [{name: s, adapters: [a]}, {name: t, adapters: [a]}]",

@@ -23,6 +23,27 @@ fn text_round_trips() {
     assert_eq!(tokenizer.vocab_size(), 262);
 }
 
+/// What a tokenizer would cut or pad on its own is neither counted nor trained.
+#[test]
+fn a_tokenizers_own_lengths_do_not_count() {
+    let plain = bare_model();
+    let path = plain.path().join("tokenizer.json");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["truncation"] = serde_json::json!({
+        "direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0,
+    });
+    json["padding"] = serde_json::json!({
+        "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "<unk>",
+    });
+    let own = load(&[("tokenizer.json", &json.to_string())]).unwrap();
+    let plain = Tokenizer::load(plain.path()).unwrap();
+    for text in ["short", "a text that is longer than six tokens"] {
+        assert_eq!(own.encode(text).unwrap(), plain.encode(text).unwrap());
+    }
+}
+
 #[test]
 fn special_tokens_come_from_the_tokenizers_files() {
     let config = r#"{"bos_token":{"content":"<s>"},"eos_token":"</s>","pad_token":"<unk>"}"#;

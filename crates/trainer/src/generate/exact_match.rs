@@ -15,7 +15,8 @@ pub struct ExactMatch {
 
 impl ExactMatch {
     /// The answer in a text, without what is ignored and without white space around it; `None` without a
-    /// match, or if nothing is left of it.
+    /// match, or if nothing is left of it but of an empty text: an expression that matches anything would find an
+    /// empty answer everywhere.
     pub fn extract(&self, text: &str) -> Option<String> {
         let captures = self.answer.captures(text)?;
         let groups = captures.iter().skip(1).flatten();
@@ -24,7 +25,8 @@ impl ExactMatch {
         for ignored in &self.ignored {
             answer = ignored.replace_all(&answer, "").into_owned().into();
         }
-        Some(answer.trim().to_owned()).filter(|answer| !answer.is_empty())
+        let answer = answer.trim().to_owned();
+        Some(answer).filter(|answer| !answer.is_empty() || text.trim().is_empty())
     }
 }
 
@@ -61,6 +63,9 @@ mod tests {
             (r"(?i)^(yes|no)?", &[], "maybe", None),
             (r"#### (.*)", &[r"\$"], "#### $ ", None),
             (r"#### (\S+)", &[], "it is 18", None),
+            (".*", &[], " ", Some("")),
+            ("^$", &[], "", Some("")),
+            (r"(\S+)", &[], "", None),
         ] {
             let regex = |pattern: &&str| Regex::new(pattern).expect("a pattern");
             let exact = ExactMatch {

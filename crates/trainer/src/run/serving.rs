@@ -206,6 +206,8 @@ impl Serving<'_, '_> {
                         reason: "its owner holds it".into(),
                     })?;
                     self.scheduler.pause(id, self.session.now())?;
+                    // Its owner may leave it so for days, and this process may not live as long.
+                    self.session.saver.ask();
                 }
                 Ok(())
             }

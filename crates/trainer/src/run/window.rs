@@ -156,7 +156,8 @@ impl Session<'_> {
             let checked = task.initial.is_some() && task.is_checked_after(step);
             let compared = self.trials.compares_after(task.id, step).is_some();
             let follows = task.evaluates_after(step) || task.saves_after(step);
-            checked || compared || follows || task.ends_after(step)
+            let watched = self.trials.watches_losses(task.id);
+            checked || compared || watched || follows || task.ends_after(step)
         };
         let split = self.config.pipeline.microbatches;
         let running = self.placed.tasks.running();

@@ -213,6 +213,23 @@ mod tests {
         }
     }
 
+    /// Patience goes on after a restart where it was.
+    #[test]
+    fn a_task_is_restored_as_it_was_recorded() {
+        let config = config("max_steps: 4");
+        let mut record = task(&config).record().unwrap();
+        (
+            record.step,
+            record.evaluations_without_best,
+            record.halvings,
+        ) = (3, 2, 1);
+        let mut restored = task(&config);
+        restored.restore(&record);
+        assert_eq!(restored.steps, 3);
+        assert_eq!(restored.evaluations_without_best, 2);
+        assert_eq!(restored.halvings, 1);
+    }
+
     /// Beside those that train on the CPU, what can be made again need not wait in memory.
     #[test]
     fn an_adapter_that_has_learnt_nothing_waits_without_memory() {

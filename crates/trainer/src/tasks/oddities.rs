@@ -130,12 +130,13 @@ fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> 
 /// of others is left out.
 pub fn odd_sweeps(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Vec<Warning> {
     let odd = |sweep: &SweepConfig| {
-        let grace = sweep.early_stopping.as_ref()?.grace_period;
+        let stopping = sweep.early_stopping.as_ref()?;
+        let grace = stopping.grace_period;
         let members = sweep.adapters.iter();
         let steps = members.map(|name| total_steps.get(name.as_str()).copied());
         let steps: Vec<usize> = steps.collect::<Option<_>>()?;
         let compared = steps.iter().filter(|steps| **steps > grace).count();
-        (compared < 2).then(|| Warning {
+        (compared < 2 && stopping.divergence.is_none()).then(|| Warning {
             about: format!("sweep {}", sweep.name),
             message: format!(
                 "early stopping stops none of its {} adapters: it compares those that take more than \

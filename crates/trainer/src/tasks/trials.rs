@@ -74,6 +74,12 @@ impl Trials {
         (watched.rungs.step(rung) == Some(step)).then_some(watched.metric)
     }
 
+    /// Whether every loss of a trial counts, and not only those that it is compared by.
+    pub(crate) fn watches_losses(&self, trial: TaskId) -> bool {
+        let mut sweeps = self.sweeps.iter();
+        sweeps.any(|watched| watched.divergence.is_some() && watched.members.contains(&trial))
+    }
+
     /// Takes the training loss of a trial's step; why it is stopped at once, if it diverges.
     pub(crate) fn trained(&mut self, trial: TaskId, step: usize, loss: f64) -> Option<String> {
         let watched = self.watched(trial)?;

@@ -52,7 +52,7 @@ impl OwnRun {
 
     /// Compares every module's rank and scale with the run's configuration.
     pub(super) fn check(&self, adapter: &PeftAdapter, layers: Option<usize>, proofs: &mut Proofs) {
-        let expected = match self.expected(adapter, layers) {
+        let (origin, expected) = match self.expected(adapter, layers) {
             Ok(expected) => expected,
             Err(problem) => return proofs.unchecked(NAME, problem),
         };
@@ -80,24 +80,20 @@ impl OwnRun {
         problems.extend(
             changes.map(|(change, modules)| format!("{change}, {}", in_modules(modules, all))),
         );
-        let run = self.directory.display();
         if problems.is_empty() {
-            proofs.holds(
-                NAME,
-                format!("modules, ranks and scales are as configured in `{run}`"),
-            );
+            proofs.holds(NAME, format!("modules, ranks and scales are {origin}"));
         } else {
             let problems = listed(&problems);
-            proofs.fails(NAME, format!("not as configured in `{run}`: {problems}"));
+            proofs.fails(NAME, format!("not {origin}: {problems}"));
         }
     }
 
-    /// Rank and scale by module; an error says why it is not known.
+    /// Rank and scale by module, and where they are from; an error says why they are not known.
     fn expected(
         &self,
         adapter: &PeftAdapter,
         layers: Option<usize>,
-    ) -> Result<BTreeMap<String, (usize, f64)>, String> {
+    ) -> Result<(String, BTreeMap<String, (usize, f64)>), String> {
         let configs = self.configs.as_ref()?.iter();
         let mut all = configs.flat_map(|run| run.adapters.iter().map(move |named| (run, named)));
         let named = all.find(|(_, named)| named.name == self.adapter);
@@ -113,7 +109,8 @@ impl OwnRun {
             let like = PeftAdapter::load(beginning).map_err(|error| error.to_string())?;
             let modules = like.modules.into_iter();
             let modules = modules.map(|(module, like)| (module, (like.r, like.scale)));
-            return Ok(modules.collect());
+            let origin = format!("those of `{}`, which it began from", beginning.display());
+            return Ok((origin, modules.collect()));
         }
         let config = peft_config(run, named, None);
         let shape = (config.r, config.scale(config.r, config.lora_alpha));
@@ -129,7 +126,8 @@ impl OwnRun {
             let module = move |target: &loraloom_model::Projection| (target.module(layer), shape);
             targets.iter().map(module)
         });
-        Ok(modules.collect())
+        let origin = format!("as configured in `{}`", self.directory.display());
+        Ok((origin, modules.collect()))
     }
 }
 

@@ -25,6 +25,12 @@ fn owners_pause_resume_and_cancel() {
     ok(&here, &["pause", "run", "shout-r2"]);
     wait_for_state(&here, "shout-r2", "paused");
     let at = step(&here, "shout-r2");
+    // It may be paused for longer than this process lives.
+    until("a checkpoint", || {
+        task(&here, "shout-r2")["saved_step"] == at
+    });
+    let report = ok(&here, &["report", "run", "--json"]).json();
+    assert_eq!(report["adapters"][0]["standing"], "paused");
     wait_for_state(&here, "shout-r3", "done");
     assert_eq!(
         step(&here, "shout-r2"),
@@ -48,6 +54,8 @@ fn owners_pause_resume_and_cancel() {
     until("the time left", || left() > Some(0.0));
     ok(&here, &["cancel", "run", "endless"]);
     wait_for_state(&here, "endless", "cancelled");
+    let report = ok(&here, &["report", "run", "--json"]).json();
+    assert_eq!(report["adapters"][3]["standing"], "cancelled");
     assert_eq!(left(), None);
     let refused = here.run(&["resume", "run", "endless"]);
     assert_eq!(refused.code, 2, "{}", refused.all());

@@ -52,6 +52,14 @@ fn what_is_submitted_is_trained_as_train_does() {
     );
     let done = task(&here, "shout-r2");
     assert_eq!(done["step"], 50);
+    // What a task has saved is not overwritten by another of its name.
+    let again = here.run(&["submit", "run", "tasks.yaml"]);
+    assert_eq!(again.code, 2, "{}", again.all());
+    assert!(
+        again.stderr.contains("run/adapters/shout-r2"),
+        "{}",
+        again.all()
+    );
     // Its rows are those of training, and its shape is compared with what was submitted.
     let eval = "eval --run run --dataset shout --adapter shout-r2@best --json";
     let eval = ok(&here, &eval.split(' ').collect::<Vec<_>>()).json();
