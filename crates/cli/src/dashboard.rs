@@ -37,15 +37,15 @@ const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 /// How the terminal was before, while a dashboard is on it.
 static BEFORE: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
-/// A dashboard beside a run of this process.
+/// A dashboard beside a run of this process, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LiveDashboard {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl LiveDashboard {
-    /// Shows the run in `directory` until it is told to finish, or closed with a key: then `printer` prints
+    /// Shows the run in `directory` until it is closed with a key: then `printer` prints
     /// notes again. `None` if stdout is no terminal.
     pub(crate) fn start(directory: &Path, printer: &Printer) -> Option<Self> {
         if !is_screen() {
@@ -65,14 +65,16 @@ impl LiveDashboard {
                 printer.warning(&format!("the dashboard is closed: {error}"));
             }
         });
+        let thread = Some(thread);
         Some(Self { over, thread })
     }
+}
 
-    /// Takes it off the terminal.
-    pub(crate) fn finish(self) {
+impl Drop for LiveDashboard {
+    fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         // What it could not draw is no error of the run.
-        let _ = self.thread.join();
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -121,13 +121,12 @@ impl Dashboard {
 
     /// Training losses of all adapters, or those of one with its validation losses.
     fn losses(&self, history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
-        let shown: Vec<&AdapterHistory> = match self.selected {
-            Some(at) => history.adapters.get(at).into_iter().collect(),
-            None => {
-                let begun = history.adapters.iter();
-                let begun = begun.filter(|adapter| !adapter.rows.is_empty());
-                begun.take(CURVES).collect()
-            }
+        let shown: Vec<&AdapterHistory> = if let Some(at) = self.selected {
+            history.adapters.get(at).into_iter().collect()
+        } else {
+            let begun = history.adapters.iter();
+            let begun = begun.filter(|adapter| !adapter.rows.is_empty());
+            begun.take(CURVES).collect()
         };
         let curves: Vec<Vec<(f64, f64)>> = shown.iter().map(|adapter| curve(adapter)).collect();
         let evals: Vec<(f64, f64)> = match (self.selected, shown.first()) {

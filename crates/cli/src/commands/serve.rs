@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let report = server.run(&places, drain, signals, &mut |event| progress.show(event));
     let told = progress.finish();
     #[cfg(unix)]
-    dashboard.map(LiveDashboard::finish);
+    drop(dashboard);
     if let Some(pipe) = pipe {
         pipe.finish(printer);
     }

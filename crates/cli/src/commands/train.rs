@@ -107,7 +107,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     });
     let told = progress.finish();
     #[cfg(unix)]
-    dashboard.map(LiveDashboard::finish);
+    drop(dashboard);
     if let Some(pipe) = pipe {
         pipe.finish(printer);
     }
@@ -117,19 +117,30 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
 
     print(&trained, &arguments, arguments.samples.is_none(), printer)?;
     failure::report_adapters(printer, &trained, &told);
-    let mut adapters = trained.adapters.iter();
     if trained.interrupted {
         printer.hint_way_back();
-    } else if !arguments.json && adapters.any(|adapter| adapter.directory.is_some()) {
-        printer.note("");
-        let options = format!("--run {directory} --compare-base");
-        if let Some(dataset) = dataset {
-            let dataset = quoted(Path::new(&dataset));
-            printer.note(&format!("try: loraloom eval {options} --dataset {dataset}"));
-        }
-        printer.note(&format!("try: loraloom generate {options} PROMPT"));
+    } else if !arguments.json {
+        say_what_next(&trained, &directory, dataset.as_deref(), printer);
     }
     Ok(failure::exit_of_run(&trained))
+}
+
+/// Commands that look at what was trained, with one of the datasets.
+fn say_what_next(trained: &RunReport, directory: &str, dataset: Option<&str>, printer: &Printer) {
+    if trained
+        .adapters
+        .iter()
+        .all(|adapter| adapter.directory.is_none())
+    {
+        return;
+    }
+    printer.note("");
+    let options = format!("--run {directory} --compare-base");
+    if let Some(dataset) = dataset {
+        let dataset = quoted(Path::new(dataset));
+        printer.note(&format!("try: loraloom eval {options} --dataset {dataset}"));
+    }
+    printer.note(&format!("try: loraloom generate {options} PROMPT"));
 }
 
 /// The named configuration, or the one in a named run directory.

@@ -17,6 +17,9 @@ use crate::{
 
 const NAME: &str = "run";
 
+/// Rank and scale by module.
+type Shapes = BTreeMap<String, (usize, f64)>;
+
 /// The run whose directory an adapter is in.
 #[derive(Debug)]
 pub(super) struct OwnRun {
@@ -93,7 +96,7 @@ impl OwnRun {
         &self,
         adapter: &PeftAdapter,
         layers: Option<usize>,
-    ) -> Result<(String, BTreeMap<String, (usize, f64)>), String> {
+    ) -> Result<(String, Shapes), String> {
         let configs = self.configs.as_ref()?.iter();
         let mut all = configs.flat_map(|run| run.adapters.iter().map(move |named| (run, named)));
         let named = all.find(|(_, named)| named.name == self.adapter);
