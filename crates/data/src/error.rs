@@ -5,7 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{format::similar_name, oddities::ROLES, row::Location};
+use crate::{
+    format::similar_name,
+    oddities::ROLES,
+    reader::{Compression, extension},
+    row::Location,
+};
 
 /// Hint for a quote that takes in lines of a CSV file.
 pub(crate) const QUOTE_HINT: &str =
@@ -22,6 +27,16 @@ pub enum DataError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// A compressed file is damaged, or was cut off.
+    #[error("{} is damaged, or not a {compression} file: {}", path.display(), archive_problem(source))]
+    Archive {
+        /// Path of the file.
+        path: PathBuf,
+        /// How it is compressed.
+        compression: Compression,
+        /// Error of the decoder.
+        source: io::Error,
+    },
     /// A directory, a pipe or a device.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
@@ -29,7 +44,7 @@ pub enum DataError {
     #[error("parquet is not supported in this build: {}", .0.display())]
     Parquet(PathBuf),
     /// The extension names no known format.
-    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv", .0.display())]
+    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv, or one of them and .gz or .zst", .0.display())]
     UnknownExtension(PathBuf),
     /// A file without rows.
     #[error("{} has no rows", .0.display())]
@@ -352,6 +367,12 @@ impl DataError {
     /// How to fix the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Archive { compression, .. } => {
+                let test = compression.test();
+                return Some(format!(
+                    "get it anew, or make it again; `{test}` tests such files"
+                ));
+            }
             Self::Io { path, .. } | Self::UnknownExtension(path) if is_url(path) => {
                 "only local files are read: download it, and name the file"
             }
@@ -451,6 +472,14 @@ impl RowError {
     }
 }
 
+/// What a decoder found, in words.
+fn archive_problem(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
+        _ => source.to_string(),
+    }
+}
+
 /// True of what was written as an address: `https://…` has become a path below a directory `https:`.
 fn is_url(path: &Path) -> bool {
     let mut folders = path.parent().into_iter().flatten();
@@ -459,10 +488,7 @@ fn is_url(path: &Path) -> bool {
 
 /// True of a file with a row a line, by its name.
 fn has_lines(path: &Path) -> bool {
-    let extension = path.extension().unwrap_or_default();
-    ["jsonl", "ndjson"]
-        .iter()
-        .any(|known| extension.eq_ignore_ascii_case(known))
+    matches!(extension(path).as_deref(), Some("jsonl" | "ndjson"))
 }
 
 /// A delimiter as it reads in a sentence.

@@ -48,6 +48,7 @@ pub use format::DetectedFormat;
 pub use message::Message;
 pub use order::RowOrder;
 pub use preview::{Preview, Shown, render_masked};
+pub use reader::Compression;
 pub use row::{FilePlace, Location};
 pub use sample::{EncodeReport, EncodedDataset, Sample};
 pub use split::Split;

@@ -1,8 +1,7 @@
 //! JSON Lines, JSON arrays, and JSON objects that hold one array of rows.
 
 use std::{
-    fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::Path,
     sync::Arc,
 };
@@ -129,7 +128,10 @@ fn for_each_line(
 
 /// Rows of a document: an array, or an object holding exactly one array of objects.
 fn document(path: &Path) -> Result<Vec<Row>, DataError> {
-    let bytes = fs::read(path).map_err(|source| cannot_read(path, source))?;
+    let mut bytes = Vec::new();
+    open(path)?
+        .read_to_end(&mut bytes)
+        .map_err(|source| cannot_read(path, source))?;
     let bytes = bytes.strip_prefix(BOM).unwrap_or(&bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];

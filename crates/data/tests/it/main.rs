@@ -3,6 +3,7 @@
 
 mod chats;
 mod common;
+mod compressed;
 mod formats;
 mod long_rows;
 mod readers;

@@ -1,0 +1,111 @@
+//! Files as they are, or decompressed: gzip and Zstandard.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+
+use super::zstandard::Frames;
+use crate::error::DataError;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// gzip, of one member or several.
+    Gzip,
+    /// Zstandard, of one frame or several.
+    Zstd,
+}
+
+impl Compression {
+    const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Gzip => "gz",
+            Self::Zstd => "zst",
+        }
+    }
+
+    fn first_bytes(self) -> &'static [u8] {
+        match self {
+            Self::Gzip => b"\x1f\x8b",
+            Self::Zstd => b"\x28\xb5\x2f\xfd",
+        }
+    }
+
+    /// By the last extension of a name.
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?;
+        let is_it = |it: &Self| extension.eq_ignore_ascii_case(it.extension());
+        Self::ALL.into_iter().find(is_it)
+    }
+
+    /// The command that tests an archive.
+    pub(crate) fn test(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip -t",
+            Self::Zstd => "zstd -t",
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "Zstandard",
+        })
+    }
+}
+
+/// The extension of what is in a file, in lower case: `jsonl` of `a.jsonl` and of `a.JSONL.gz`.
+pub(crate) fn extension(path: &Path) -> Option<String> {
+    let inner = Compression::of(path).and_then(|_| path.file_stem());
+    let extension = inner.map_or(path, Path::new).extension()?;
+    Some(extension.to_string_lossy().to_ascii_lowercase())
+}
+
+/// The bytes of a file, decompressed if its name or its first bytes say that it is compressed.
+pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
+    // Opening a pipe blocks until a writer comes, and files are read more than once.
+    let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
+    if !metadata.is_file() {
+        return Err(DataError::NotAFile(path.to_owned()));
+    }
+    decompressed(path).map_err(|source| cannot_read(path, source))
+}
+
+fn decompressed(path: &Path) -> io::Result<Box<dyn Read>> {
+    let mut file = BufReader::new(File::open(path)?);
+    Ok(match compression(path, file.fill_buf()?) {
+        None => Box::new(file),
+        Some(Compression::Gzip) => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        Some(Compression::Zstd) => Box::new(Frames::new(file)),
+    })
+}
+
+fn compression(path: &Path, start: &[u8]) -> Option<Compression> {
+    let begins = |it: &Compression| start.starts_with(it.first_bytes());
+    let by_content = Compression::ALL.into_iter().find(begins);
+    by_content.or_else(|| Compression::of(path))
+}
+
+/// The error of a file that a decoder or the operating system failed on.
+pub(crate) fn cannot_read(path: &Path, source: io::Error) -> DataError {
+    let path = path.to_owned();
+    // Decoders make their errors themselves.
+    let made = source.raw_os_error().is_none();
+    let start =
+        File::open(&path).and_then(|file| BufReader::new(file).fill_buf().map(<[u8]>::to_vec));
+    match start.ok().and_then(|start| compression(&path, &start)) {
+        Some(compression) if made => DataError::Archive {
+            path,
+            compression,
+            source,
+        },
+        _ => DataError::Io { path, source },
+    }
+}
