@@ -149,7 +149,7 @@ fn exit_of(cause: &(dyn Error + 'static)) -> Option<Exit> {
         .or_else(|| cause.downcast_ref().map(simulation_exit))
         .or_else(|| cause.downcast_ref().map(report_exit))
         .or_else(|| cause.is::<DataError>().then_some(Exit::Data))
-        .or_else(|| cause.is::<ConfigError>().then_some(Exit::Usage))
+        .or_else(|| cause.downcast_ref().map(config_exit))
         .or_else(|| cause.downcast_ref().and_then(full))
 }
 
@@ -200,6 +200,13 @@ fn trainer_exit(error: &TrainerError) -> Exit {
     }
 }
 
+fn config_exit(error: &ConfigError) -> Exit {
+    match error {
+        ConfigError::Absent(_) => Exit::Data,
+        _ => Exit::Usage,
+    }
+}
+
 fn server_exit(error: &ServerError) -> Exit {
     match error {
         ServerError::Queue(error) => queue_exit(error),
@@ -208,8 +215,8 @@ fn server_exit(error: &ServerError) -> Exit {
         ServerError::Record { .. } | ServerError::CheckpointsGone { .. } => Exit::Data,
         ServerError::QueueGone { .. } => Exit::Lost,
         ServerError::Scheduler(_) => Exit::Internal,
-        ServerError::Config(_)
-        | ServerError::Clone { .. }
+        ServerError::Config(error) => config_exit(error),
+        ServerError::Clone { .. }
         | ServerError::TwoNames { .. }
         | ServerError::NotServed { .. }
         | ServerError::Unserved { .. }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{Place, suggest::Candidates};
+use crate::{Absent, Place, suggest::Candidates};
 
 /// A mistake in a configuration, with its place.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,9 @@ pub enum ConfigError {
         /// Description of the mistake.
         problem: String,
     },
+    /// Files that a value names are not there.
+    #[error(transparent)]
+    Absent(Box<Absent>),
     /// An unknown word, such as a dataset's name, a module or an option.
     #[error("{place}: `{key}`: unknown {what} `{name}`{}", did_you_mean(valid))]
     UnknownName {
@@ -133,11 +136,13 @@ impl ConfigError {
                 Some(format!("no {what} is defined"))
             }
             Self::UnknownName { valid, .. } => Some(format!("known: {}", valid.all.join(", "))),
+            Self::Absent(absent) => Some(absent.hint.clone()),
             Self::MissingBaseModel { .. } => Some(
                 "give the model directory with `--base-model DIR` or `--set model=DIR`".to_owned(),
             ),
             Self::MissingKey { key, .. } if key == "model" => Some(
-                "`model` is a directory with config.json, *.safetensors and tokenizer.json"
+                "`model` is a directory with config.json, *.safetensors and tokenizer.json, or a name such as \
+                 Qwen/Qwen3-0.6B in the Hugging Face cache"
                     .to_owned(),
             ),
             Self::MissingKey { key, .. } if key == "pipeline.token_file" => Some(

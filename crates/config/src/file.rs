@@ -30,7 +30,8 @@ use crate::{
 #[schemars(title = "loraloom configuration")]
 pub(crate) struct RunFile {
     /// Directory of the base model in Hugging Face form: config.json, *.safetensors (sharded or not)
-    /// and tokenizer.json.
+    /// and tokenizer.json. If there is none of this name, `org/name` or `org/name@revision` is a model
+    /// in the Hugging Face cache.
     pub(crate) model: String,
     /// Directory that the run writes to. By default `runs/NAME`, where NAME is the name of this file
     /// without its extension.
@@ -103,7 +104,10 @@ pub(crate) struct PipelineFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `path`")]
 pub(crate) struct DatasetFile {
-    /// A JSONL, JSON or CSV file, or a list of them read as one table.
+    /// A JSONL, JSON or CSV file, also compressed (.jsonl.gz, .jsonl.zst), or a list of them read as one
+    /// table. A pattern such as data/*.jsonl stands for the files that match it, sorted;
+    /// hf://datasets/ORG/NAME/FILE or hf://datasets/ORG/NAME@REVISION/FILE for files in the Hugging Face
+    /// cache.
     pub(crate) path: OneOrMany,
     /// Names of the columns that hold each part of a row. By default detected from the first rows.
     pub(crate) columns: Option<ColumnMap>,

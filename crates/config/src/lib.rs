@@ -4,6 +4,7 @@
 //! everything after it works with plain values. Mistakes in a file are [`ConfigError`]s that name
 //! the key, the line and, where there is one, the key that was probably meant.
 
+mod absent;
 mod alternatives;
 mod columns;
 mod defaults;
@@ -29,6 +30,7 @@ mod tree;
 mod validate;
 mod written;
 
+pub use absent::{Absent, OnHub};
 pub use error::{ConfigError, ParseError};
 pub use file::json_schema;
 pub use load::{LoadOptions, Loaded};

@@ -2,11 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use loraloom_hub::Cache;
+
 use crate::{
-    ConfigError, RunConfig, Validation,
+    Absent, ConfigError, RunConfig, Validation,
     file::{DefaultsFile, RunFile},
     merge::{drop_nulls, is_null, merged},
-    mlora, overrides, paths,
+    mlora, overrides,
+    paths::{self, Remarks},
     place::Source,
     resolve::resolve,
     sweep,
@@ -28,6 +31,8 @@ pub struct LoadOptions {
     pub default_model: Option<PathBuf>,
     /// Allows a configuration without adapters and datasets, for a server.
     pub without_adapters: bool,
+    /// The cache of the Hugging Face Hub. By default the one that the environment names.
+    pub hub_cache: Option<PathBuf>,
 }
 
 /// A configuration and warnings about it.
@@ -37,6 +42,26 @@ pub struct Loaded {
     pub config: RunConfig,
     /// Legal but probably unintended settings, a sentence each.
     pub warnings: Vec<String>,
+    /// Names of the Hugging Face Hub that the cache does not have, nor the file's folder. Their values
+    /// are paths below that folder.
+    pub absent: Vec<Absent>,
+}
+
+impl Loaded {
+    /// The same if all models that it names are there.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Absent`] for the first that is not.
+    pub fn complete(self) -> Result<Self, ConfigError> {
+        match self.absent.into_iter().next() {
+            Some(absent) => Err(ConfigError::Absent(Box::new(absent))),
+            None => Ok(Self {
+                absent: Vec::new(),
+                ..self
+            }),
+        }
+    }
 }
 
 impl RunConfig {
@@ -61,7 +86,9 @@ impl RunConfig {
     /// Relative paths in it start from the file's folder, those in overrides and options from the
     /// working directory; `~` and `$VAR` are expanded. Files of an mLoRA configuration are looked up
     /// below the working directory, then below the file's folder, and its run is in the former.
-    /// Does not check that files exist. The default of `output_dir` is `runs/` and the file's stem.
+    /// A pattern of `datasets.NAME.path` becomes the files that match it, and a name of the Hugging
+    /// Face Hub the folder or files in the cache. Does not check that files exist, but for patterns and
+    /// datasets of the Hub. The default of `output_dir` is `runs/` and the file's stem.
     ///
     /// # Errors
     ///
@@ -135,7 +162,14 @@ impl RunConfig {
                 path: source.path.to_owned(),
             });
         }
-        paths::anchor(&mut tree, source, is_mlora)?;
+        let cache = options.hub_cache.clone().map(|folder| Cache { folder });
+        let cache = cache.or_else(Cache::of_environment);
+        let mut absent = Vec::new();
+        let remarks = Remarks {
+            warnings: &mut warnings,
+            absent: &mut absent,
+        };
+        paths::anchor(&mut tree, source, is_mlora, cache.as_ref(), remarks)?;
         if matches!(tree.value, Value::Mapping(_)) && tree.get("output_dir").is_none_or(is_null) {
             let stem = source.path.file_stem().unwrap_or(source.path.as_os_str());
             let folder = if is_mlora {
@@ -168,7 +202,11 @@ impl RunConfig {
         overrides::refuse_without_effect(&tree, source)?;
         sweep::take_bases(&mut config, &expansion);
         warnings.extend(sweep::warn(&config));
-        Ok(Loaded { config, warnings })
+        Ok(Loaded {
+            config,
+            warnings,
+            absent,
+        })
     }
 
     /// The configuration as YAML that loads back to [the same](Self::absolute), wherever the file is:

@@ -155,8 +155,9 @@ pub struct AdapterConfig {
     /// Owner of the adapter, for the policy `fair`.
     #[serde(default = "tenant")]
     pub tenant: String,
-    /// PEFT adapter directory to start from, whose `r`, `lora_alpha`, `use_rslora` and `target_modules` count then,
-    /// not those of `lora`. By default A is random and B is zero.
+    /// PEFT adapter directory to start from, or an adapter in the Hugging Face cache, as `model`. Its `r`,
+    /// `lora_alpha`, `use_rslora` and `target_modules` count then, not those of `lora`. By default A is random and
+    /// B is zero.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
     /// Seed of initialisation, dropout and row order. By default the run's `seed`.

@@ -38,7 +38,7 @@ pub fn configuration(
         without_adapters: true,
         ..options.clone()
     };
-    let loaded = RunConfig::load_with(path, &options)?;
+    let loaded = RunConfig::load_with(path, &options)?.complete()?;
     Ok((loaded.config, loaded.warnings))
 }
 

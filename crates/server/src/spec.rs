@@ -76,7 +76,7 @@ impl Spec {
             overrides: overrides.to_vec(),
             ..LoadOptions::default()
         };
-        let loaded = RunConfig::load_yaml(text, Path::new(NAME), &options)?;
+        let loaded = RunConfig::load_yaml(text, Path::new(NAME), &options)?.complete()?;
         Ok((loaded.config, loaded.warnings))
     }
 

@@ -21,7 +21,7 @@ use crate::{
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut findings = Findings::new(printer, arguments.json);
     let path = &arguments.config.config;
-    let loaded = RunConfig::load_with(path, &options(&arguments.config));
+    let loaded = RunConfig::load_with(path, &options(&arguments.config)).and_then(Loaded::complete);
     let loaded = loaded.map_err(Into::into).map(|loaded| {
         let (adapters, datasets) = (loaded.config.adapters.len(), loaded.config.datasets.len());
         let path = path.display();
@@ -30,7 +30,10 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
             loaded,
         )
     });
-    let Some(Loaded { config, warnings }) = findings.checked("config", loaded)? else {
+    let Some(Loaded {
+        config, warnings, ..
+    }) = findings.checked("config", loaded)?
+    else {
         return findings.finish();
     };
     for warning in warnings {

@@ -12,7 +12,8 @@ use crate::{
 pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<Exit> {
     match command {
         ConfigCommand::Show { config, json } => {
-            let config = load(&options(config), config, printer)?;
+            let loaded = RunConfig::load_with(&config.config, &options(config))?;
+            let config = shown(loaded, printer);
             if *json {
                 printer.json(&config.written()?)?;
             } else {
@@ -25,12 +26,21 @@ pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<
                 base_model: base_model.clone(),
                 ..LoadOptions::default()
             };
-            let Loaded { config, warnings } = RunConfig::load_with(path, &options)?;
-            printer.warnings(&warnings);
+            let config = shown(RunConfig::load_with(path, &options)?, printer);
             printer.data(&config.to_yaml()?)?;
         }
     }
     Ok(Exit::Success)
+}
+
+/// A configuration that need not be complete, after its warnings.
+fn shown(loaded: Loaded, printer: &Printer) -> RunConfig {
+    printer.warnings(&loaded.warnings);
+    for absent in &loaded.absent {
+        printer.warning(&absent.to_string());
+        printer.hint(&absent.hint);
+    }
+    loaded.config
 }
 
 /// Load options of the command line.
@@ -42,15 +52,15 @@ pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
     }
 }
 
-/// Loads a configuration and prints its warnings.
+/// Loads a configuration whose models are there, and prints its warnings.
 pub(super) fn load(
     options: &LoadOptions,
     arguments: &ConfigArguments,
     printer: &Printer,
 ) -> anyhow::Result<RunConfig> {
-    let Loaded { config, warnings } = RunConfig::load_with(&arguments.config, options)?;
-    printer.warnings(&warnings);
-    Ok(config)
+    let loaded = RunConfig::load_with(&arguments.config, options)?.complete()?;
+    printer.warnings(&loaded.warnings);
+    Ok(loaded.config)
 }
 
 /// Refuses overrides of keys that a command does not use, for a reason.

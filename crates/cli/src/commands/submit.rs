@@ -35,7 +35,7 @@ pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::
         default_model: Some(client.model().to_owned()),
         ..LoadOptions::default()
     };
-    let loaded = RunConfig::load_with(&arguments.config, &options)?;
+    let loaded = RunConfig::load_with(&arguments.config, &options)?.complete()?;
     printer.warnings(&loaded.warnings);
     let (tasks, warnings) = printer.while_busy("reading data", || {
         client.submit(&loaded.config, arguments.key.as_deref())

@@ -20,6 +20,7 @@ mod full_disk;
 mod generate;
 #[cfg(unix)]
 mod gone;
+mod hub;
 mod init;
 mod memory;
 mod merge;

@@ -78,8 +78,12 @@ impl Workspace {
     /// As [`run`](Self::run), with a directory below as the working directory.
     pub(crate) fn run_in(&self, name: &str, arguments: &[&str]) -> Run {
         let mut command = self.command(arguments);
-        let output = command.current_dir(self.path(name)).output().unwrap();
-        Run::new(&output, self.directory.path())
+        self.finish(command.current_dir(self.path(name)))
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn finish(&self, command: &mut Command) -> Run {
+        Run::new(&command.output().unwrap(), self.directory.path())
     }
 }
 

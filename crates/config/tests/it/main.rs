@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod errors;
+mod hub;
 mod load;
 mod load_options;
 mod mlora;
+mod patterns;
 mod reference;
 mod schema;
 mod stages;

@@ -2,33 +2,45 @@
 //! the command line against the working directory. Files that an mLoRA configuration names are read
 //! from the working directory, or else from the folder of the configuration.
 
+mod data;
+mod hub;
+mod pattern;
+
 use std::{
     env, fs, io,
     path::{Component, Path, PathBuf},
 };
 
+use loraloom_hub::Cache;
+
 use crate::{
-    ConfigError,
+    Absent, ConfigError,
     place::{Location, Source},
     tree::{Node, Value},
 };
 
 /// Rewrites every path of a tree to one from the working directory: expands `~`, `$VAR` and `${VAR}`,
 /// and puts the file's folder before relative paths of the file, not of overrides and options.
+/// Patterns of data become the files that match, names of the Hugging Face Hub paths in the cache.
 ///
 /// # Errors
-/// A variable that is not set; an input that is not in the folder, but in the working directory.
+/// A variable that is not set; an input that is not in the folder, but in the working directory; a
+/// pattern that nothing matches; a dataset of the Hub that the cache does not have.
 pub(crate) fn anchor(
     tree: &mut Node,
     source: &Source<'_>,
     is_mlora: bool,
+    cache: Option<&Cache>,
+    remarks: Remarks<'_>,
 ) -> Result<(), ConfigError> {
     let anchor = Anchor {
         source,
         folder: folder(source.path),
         is_mlora,
+        cache,
     };
-    anchor.input("model", tree.get_mut("model"))?;
+    let Remarks { warnings, absent } = remarks;
+    absent.extend(anchor.model("model", tree.get_mut("model"))?);
     anchor.output("output_dir", tree.get_mut("output_dir"))?;
     if let Some(pipeline) = tree.get_mut("pipeline") {
         anchor.input("pipeline.token_file", pipeline.get_mut("token_file"))?;
@@ -36,31 +48,31 @@ pub(crate) fn anchor(
     if let Some(Value::Mapping(datasets)) = tree.get_mut("datasets").map(|node| &mut node.value) {
         for (name, dataset) in datasets {
             let key = format!("datasets.{}.path", name.name);
-            match dataset.get_mut("path") {
-                Some(paths) if !paths.items().is_empty() => {
-                    for (index, path) in paths.items_mut().iter_mut().enumerate() {
-                        anchor.input(&format!("{key}[{index}]"), Some(path))?;
-                    }
-                }
-                path => anchor.input(&key, path)?,
-            }
+            anchor.data(&key, dataset.get_mut("path"), warnings)?;
             let key = format!("datasets.{}.validation", name.name);
-            anchor.input(&key, dataset.get_mut("validation"))?;
+            anchor.validation(&key, dataset.get_mut("validation"), warnings)?;
         }
     }
     if let Some(adapters) = tree.get_mut("adapters") {
         for (index, adapter) in adapters.items_mut().iter_mut().enumerate() {
             let key = format!("adapters[{index}].init_from");
-            anchor.input(&key, adapter.get_mut("init_from"))?;
+            absent.extend(anchor.model(&key, adapter.get_mut("init_from"))?);
         }
     }
     Ok(())
+}
+
+/// What is to be said about paths.
+pub(crate) struct Remarks<'a> {
+    pub(crate) warnings: &'a mut Vec<String>,
+    pub(crate) absent: &'a mut Vec<Absent>,
 }
 
 struct Anchor<'a> {
     source: &'a Source<'a>,
     folder: &'a Path,
     is_mlora: bool,
+    cache: Option<&'a Cache>,
 }
 
 impl Anchor<'_> {
@@ -98,17 +110,34 @@ impl Anchor<'_> {
         };
         let invalid = |problem: String| self.source.invalid(*location, key, problem);
         let written = PathBuf::from(expand(text).map_err(invalid)?);
-        let is_anchored = matches!(location, Location::At(..)) && !self.is_mlora;
-        let path = if is_anchored && !written.as_os_str().is_empty() {
-            join(self.folder, &written)
-        } else {
+        let path = if written.as_os_str().is_empty() {
             written.clone()
+        } else {
+            join(self.start(*location), &written)
         };
         *text = path
             .into_os_string()
             .into_string()
             .map_err(|path| invalid(format!("`{}` is not valid Unicode", path.display())))?;
         Ok(Some(written))
+    }
+
+    /// Where a relative path starts.
+    fn start(&self, location: Location) -> &Path {
+        match location {
+            Location::At(..) if !self.is_mlora => self.folder,
+            _ => Path::new(""),
+        }
+    }
+
+    fn absent(&self, location: Location, key: &str, problem: String, hint: String) -> Absent {
+        Absent {
+            place: self.source.place(location),
+            key: key.to_owned(),
+            problem,
+            hint,
+            on_hub: None,
+        }
     }
 
     /// A path from the working directory, rewritten for a file in the folder.

@@ -1,0 +1,30 @@
+//! Files that a configuration names and that are not on this machine.
+
+use loraloom_hub::{HubFiles, Repository};
+
+use crate::Place;
+
+/// Files that a value names, and that are not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: `{key}`: {problem}")]
+pub struct Absent {
+    /// Place of the value.
+    pub place: Place,
+    /// Path of the key.
+    pub key: String,
+    /// Where they were looked for.
+    pub problem: String,
+    /// How to get or name them.
+    pub hint: String,
+    /// What the Hugging Face Hub may have of it.
+    pub on_hub: Option<OnHub>,
+}
+
+/// Something on the Hugging Face Hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnHub {
+    /// A model, or an adapter.
+    Model(Repository),
+    /// Files of a dataset.
+    Files(HubFiles),
+}

@@ -1,0 +1,51 @@
+//! Patterns of paths, such as `data/*.jsonl`.
+
+use std::path::{Component, Path, PathBuf};
+
+use glob::{MatchOptions, Pattern, glob_with};
+
+/// As a shell matches: `*` stands for no `/` and for no dot at the start of a name.
+const OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// True of a path with a character that a pattern has.
+pub(super) fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// The folder that a pattern begins with, and what follows.
+pub(super) fn split(pattern: &Path) -> (PathBuf, PathBuf) {
+    let is_plain = |part: &Component| {
+        part.as_os_str()
+            .to_str()
+            .is_some_and(|part| !is_pattern(part))
+    };
+    let folder: PathBuf = pattern.components().take_while(is_plain).collect();
+    let rest = pattern.components().skip_while(is_plain).collect();
+    (folder, rest)
+}
+
+/// Everything but folders that matches a pattern below a folder, sorted by path.
+///
+/// # Errors
+/// A sentence on a pattern that is none, or on a folder that cannot be read.
+pub(super) fn matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, String> {
+    let escaped = PathBuf::from(Pattern::escape(&folder.to_string_lossy()));
+    let whole = escaped.join(pattern);
+    let found = glob_with(&whole.to_string_lossy(), OPTIONS);
+    let found = found.map_err(|error| {
+        format!(
+            "`{}` is no pattern: {}; a `[` itself is written `[[]`",
+            pattern.display(),
+            error.msg
+        )
+    })?;
+    let found: Result<Vec<PathBuf>, _> = found.collect();
+    let mut files = found.map_err(|error| error.to_string())?;
+    files.retain(|path| !path.is_dir());
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,95 @@
+//! The cache of `huggingface_hub` on this machine: `models--org--name` with `refs`, `snapshots` and
+//! `blobs`.
+
+use std::{
+    env, fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{Kind, Repository};
+
+/// A cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// The folder that holds a folder of each repository.
+    pub folder: PathBuf,
+}
+
+/// Why a repository cannot be had from the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotCached {
+    /// The cache has nothing of it.
+    Repository,
+    /// The cache has other revisions of it; these commits.
+    Revision(Vec<String>),
+}
+
+impl Cache {
+    /// The cache that `huggingface_hub` uses with this environment; `None` without a home directory.
+    pub fn of_environment() -> Option<Self> {
+        let set = |name: &str| {
+            let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+            let expanded = shellexpand::full(&text).map_or_else(|_| text.clone(), Into::into);
+            Some(PathBuf::from(expanded))
+        };
+        let home = || {
+            set("HF_HOME").or_else(|| {
+                let cache = set("XDG_CACHE_HOME");
+                let cache = cache.or_else(|| Some(env::home_dir()?.join(".cache")));
+                Some(cache?.join("huggingface"))
+            })
+        };
+        let folder = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
+        let folder = folder.or_else(|| Some(home()?.join("hub")))?;
+        Some(Self { folder })
+    }
+
+    /// The folder with the files of a repository at its revision, or links to them.
+    ///
+    /// # Errors
+    ///
+    /// If the cache does not have it.
+    pub fn snapshot(&self, repository: &Repository) -> Result<PathBuf, NotCached> {
+        let folder = self.folder.join(repository.folder());
+        let snapshots = folder.join("snapshots");
+        let reference = fs::read_to_string(folder.join("refs").join(&repository.revision));
+        let commit = reference
+            .as_deref()
+            .map_or(&*repository.revision, str::trim);
+        let snapshot = snapshots.join(commit);
+        // A commit is one folder: neither the empty name nor one that leads elsewhere.
+        if !commit.is_empty() && !commit.contains(['/', '\\']) && snapshot.is_dir() {
+            return Ok(snapshot);
+        }
+        let commits = names(&snapshots);
+        Err(if commits.is_empty() {
+            NotCached::Repository
+        } else {
+            NotCached::Revision(commits)
+        })
+    }
+
+    /// Names of the repositories of a kind that the cache has.
+    pub fn repositories(&self, kind: Kind) -> Vec<String> {
+        let start = format!("{}--", kind.plural());
+        let names = names(&self.folder);
+        let of_kind = names.iter().filter_map(|name| name.strip_prefix(&start));
+        of_kind.map(|name| name.replacen("--", "/", 1)).collect()
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.folder.display().fmt(f)
+    }
+}
+
+/// Names in a folder, sorted; none if it cannot be read.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
