@@ -27,18 +27,6 @@ pub enum NotCached {
 impl Cache {
     /// The cache that `huggingface_hub` uses with this environment; `None` without a home directory.
     pub fn of_environment() -> Option<Self> {
-        let set = |name: &str| {
-            let text = env::var(name).ok().filter(|text| !text.is_empty())?;
-            let expanded = shellexpand::full(&text).map_or_else(|_| text.clone(), Into::into);
-            Some(PathBuf::from(expanded))
-        };
-        let home = || {
-            set("HF_HOME").or_else(|| {
-                let cache = set("XDG_CACHE_HOME");
-                let cache = cache.or_else(|| Some(env::home_dir()?.join(".cache")));
-                Some(cache?.join("huggingface"))
-            })
-        };
         let folder = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
         let folder = folder.or_else(|| Some(home()?.join("hub")))?;
         Some(Self { folder })
@@ -76,6 +64,19 @@ impl Cache {
         let of_kind = names.iter().filter_map(|name| name.strip_prefix(&start));
         of_kind.map(|name| name.replacen("--", "/", 1)).collect()
     }
+}
+
+/// A path in the environment.
+fn set(name: &str) -> Option<PathBuf> {
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
+    let expanded = shellexpand::full(&text).map_or_else(|_| text.clone(), Into::into);
+    Some(PathBuf::from(expanded))
+}
+
+/// The folder of all that Hugging Face's libraries keep.
+pub(crate) fn home() -> Option<PathBuf> {
+    let cache = || set("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")));
+    set("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
 }
 
 impl fmt::Display for Cache {
