@@ -250,6 +250,9 @@ mutation begin-twice crates/data/src/encode.rs \
     'let written = self.tokenizer.leading_bos(&ids);' 'let written = 0;' parity::llama_gqa
 mutation files-unsorted crates/config/src/paths/pattern.rs 'files.sort();' 'files.reverse();' patterns::
 mutation local-models-last crates/config/src/paths/hub.rs 'Path::new(path).exists())' 'Path::new(path).is_file())' hub::
+mutation token-for-all crates/hub/src/download.rs \
+    '&& address.is_same_host(&self.address(&self.endpoint)?)' '' download::
+mutation parts-anew crates/hub/src/download.rs 'if bytes > remote.size {' 'if bytes > 0 {' download::
 mutation first-member-only crates/data/src/reader/compressed.rs 'bufread::MultiGzDecoder' 'bufread::GzDecoder' members_and_frames
 mutation checksum-not-compared crates/data/src/reader/zstandard.rs '!= Some(written)' '== None' damaged_files_are_named
 mutation template-without-end crates/data/src/jinja.rs 'environment.set_fuel(Some(MAX_STEPS));' '' steps_and_text

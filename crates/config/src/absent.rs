@@ -1,8 +1,8 @@
 //! Files that a configuration names and that are not on this machine.
 
-use loraloom_hub::{HubFiles, Repository};
+use loraloom_hub::{HubFiles, Repository, is_model_file};
 
-use crate::Place;
+use crate::{Place, paths};
 
 /// Files that a value names, and that are not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,4 +27,22 @@ pub enum OnHub {
     Model(Repository),
     /// Files of a dataset.
     Files(HubFiles),
+}
+
+impl OnHub {
+    /// The repository.
+    pub fn repository(&self) -> &Repository {
+        match self {
+            Self::Model(repository) => repository,
+            Self::Files(files) => &files.repository,
+        }
+    }
+
+    /// True of a file of the repository that is meant.
+    pub fn is_wanted(&self, file: &str) -> bool {
+        match self {
+            Self::Model(_) => is_model_file(file),
+            Self::Files(files) => files.path == file || paths::is_match(&files.path, file),
+        }
+    }
 }

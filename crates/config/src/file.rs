@@ -31,7 +31,7 @@ use crate::{
 pub(crate) struct RunFile {
     /// Directory of the base model in Hugging Face form: config.json, *.safetensors (sharded or not)
     /// and tokenizer.json. If there is none of this name, `org/name` or `org/name@revision` is a model
-    /// in the Hugging Face cache.
+    /// in the Hugging Face cache, and downloaded if it is not.
     pub(crate) model: String,
     /// Directory that the run writes to. By default `runs/NAME`, where NAME is the name of this file
     /// without its extension.
@@ -106,8 +106,8 @@ pub(crate) struct PipelineFile {
 pub(crate) struct DatasetFile {
     /// A JSONL, JSON or CSV file, also compressed (.jsonl.gz, .jsonl.zst), or a list of them read as one
     /// table. A pattern such as data/*.jsonl stands for the files that match it, sorted;
-    /// hf://datasets/ORG/NAME/FILE or hf://datasets/ORG/NAME@REVISION/FILE for files in the Hugging Face
-    /// cache.
+    /// hf://datasets/ORG/NAME/FILE or hf://datasets/ORG/NAME@REVISION/FILE for files on the Hugging Face
+    /// Hub.
     pub(crate) path: OneOrMany,
     /// Names of the columns that hold each part of a row. By default detected from the first rows.
     pub(crate) columns: Option<ColumnMap>,

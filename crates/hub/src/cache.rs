@@ -22,6 +22,8 @@ pub enum NotCached {
     Repository,
     /// The cache has other revisions of it; these commits.
     Revision(Vec<String>),
+    /// The folder of the commit has no configuration or no weights.
+    Files(PathBuf),
 }
 
 impl Cache {
@@ -55,6 +57,23 @@ impl Cache {
         } else {
             NotCached::Revision(commits)
         })
+    }
+
+    /// The folder of a model or an adapter with its configuration and weights.
+    ///
+    /// # Errors
+    ///
+    /// If the cache does not have it, or only other files of it.
+    pub fn model(&self, repository: &Repository) -> Result<PathBuf, NotCached> {
+        let snapshot = self.snapshot(repository)?;
+        let is_there = |name: &str| snapshot.join(name).exists();
+        let is_described = is_there("config.json") || is_there("adapter_config.json");
+        let mut weights = names(&snapshot).into_iter();
+        if is_described && weights.any(|name| name.ends_with(".safetensors") && is_there(&name)) {
+            Ok(snapshot)
+        } else {
+            Err(NotCached::Files(snapshot))
+        }
     }
 
     /// Names of the repositories of a kind that the cache has.

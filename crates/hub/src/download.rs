@@ -362,6 +362,10 @@ fn stays_inside(name: &str) -> bool {
     name.split('/').all(is_part) && !name.contains(['\\', ':', '\0'])
 }
 
+fn hex(digit: u8) -> char {
+    char::from(b"0123456789ABCDEF"[usize::from(digit)])
+}
+
 /// Text as part of an address.
 fn encoded(text: &str, also: &str) -> String {
     let mut encoded = String::new();
@@ -370,7 +374,7 @@ fn encoded(text: &str, also: &str) -> String {
         if byte.is_ascii_alphanumeric() || "-_.~".contains(char) || also.contains(char) {
             encoded.push(char);
         } else {
-            encoded += &format!("%{byte:02X}");
+            encoded.extend(['%', hex(byte >> 4), hex(byte & 15)]);
         }
     }
     encoded

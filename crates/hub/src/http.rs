@@ -13,7 +13,7 @@ use rustls::{
 };
 
 /// How long a server may take to answer, or to go on.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Bytes that the head of an answer has at most.
 const LONGEST_HEAD: usize = 1 << 16;
 const MOST_HEADERS: usize = 128;
@@ -137,7 +137,7 @@ pub(crate) fn request(
         env!("CARGO_PKG_VERSION"),
     );
     for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
+        head.extend([name, ": ", value, "\r\n"]);
     }
     head += "\r\n";
     stream.write_all(head.as_bytes())?;

@@ -12,7 +12,11 @@ use loraloom_trainer::{
     Plan, Speeds, TO_FIT, odd_beginning, odd_rank, odd_settings, odd_sweeps, targets, total_steps,
 };
 
-use super::{config::options, findings::Findings, plan};
+use super::{
+    config::{complete, options},
+    findings::Findings,
+    plan,
+};
 use crate::{
     arguments::CheckArguments, device, exit::Exit, failure::Failure, printer::Printer,
     run_directory,
@@ -21,8 +25,8 @@ use crate::{
 pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let mut findings = Findings::new(printer, arguments.json);
     let path = &arguments.config.config;
-    let loaded = RunConfig::load_with(path, &options(&arguments.config)).and_then(Loaded::complete);
-    let loaded = loaded.map_err(Into::into).map(|loaded| {
+    let loaded = complete(path, &options(&arguments.config), printer);
+    let loaded = loaded.map(|loaded| {
         let (adapters, datasets) = (loaded.config.adapters.len(), loaded.config.datasets.len());
         let path = path.display();
         (

@@ -1,11 +1,14 @@
 //! `config show`, `config schema`, `config import`.
 
+use std::path::Path;
+
 use loraloom_config::{LoadOptions, Loaded, RunConfig, json_schema};
 
 use crate::{
     arguments::{ConfigArguments, ConfigCommand},
     exit::Exit,
     failure::Failure,
+    hub,
     printer::Printer,
 };
 
@@ -58,9 +61,20 @@ pub(super) fn load(
     arguments: &ConfigArguments,
     printer: &Printer,
 ) -> anyhow::Result<RunConfig> {
-    let loaded = RunConfig::load_with(&arguments.config, options)?.complete()?;
+    let loaded = complete(&arguments.config, options, printer)?;
     printer.warnings(&loaded.warnings);
     Ok(loaded.config)
+}
+
+/// Loads a configuration, and downloads the models and datasets that are not there.
+pub(super) fn complete(
+    path: &Path,
+    options: &LoadOptions,
+    printer: &Printer,
+) -> anyhow::Result<Loaded> {
+    hub::with_downloads(options, printer, || {
+        Ok(RunConfig::load_with(path, options)?.complete()?)
+    })
 }
 
 /// Refuses overrides of keys that a command does not use, for a reason.

@@ -8,7 +8,7 @@ use super::{config::refuse_unused, stages};
 #[cfg(unix)]
 use crate::dashboard::LiveDashboard;
 use crate::{
-    arguments::ServeArguments, event_pipe::EventPipe, exit::Exit, failure, interrupt,
+    arguments::ServeArguments, event_pipe::EventPipe, exit::Exit, failure, hub, interrupt,
     printer::Printer, progress::Progress,
 };
 
@@ -22,7 +22,9 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     };
     let directory = &arguments.directory;
     let file = arguments.config.as_deref();
-    let (config, warnings) = configuration(directory, file, &options)?;
+    let (config, warnings) = hub::with_downloads(&options, printer, || {
+        Ok(configuration(directory, file, &options)?)
+    })?;
     printer.warnings(&warnings);
     let adapters = config.adapters.len();
     let server = Server::start(directory, config)?;

@@ -1,10 +1,10 @@
 //! `submit RUN CONFIG` and `clone RUN TASK`: submit tasks to a server.
 
-use loraloom_config::{LoadOptions, RunConfig};
+use loraloom_config::LoadOptions;
 use loraloom_server::{Client, Submitted};
 use serde::Serialize;
 
-use super::config::refuse_unused;
+use super::config::{complete, refuse_unused};
 use crate::{
     arguments::{CloneArguments, SubmitArguments},
     exit::Exit,
@@ -35,7 +35,7 @@ pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::
         default_model: Some(client.model().to_owned()),
         ..LoadOptions::default()
     };
-    let loaded = RunConfig::load_with(&arguments.config, &options)?.complete()?;
+    let loaded = complete(&arguments.config, &options, printer)?;
     printer.warnings(&loaded.warnings);
     let (tasks, warnings) = printer.while_busy("reading data", || {
         client.submit(&loaded.config, arguments.key.as_deref())

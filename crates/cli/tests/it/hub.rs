@@ -1,6 +1,12 @@
 //! Models and datasets in the cache of the Hugging Face Hub.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::Path,
+    thread,
+};
 
 use crate::support::{Run, Workspace};
 
@@ -22,10 +28,129 @@ fn cache(here: &Workspace, repository: &str, files: &[(&str, &Path)]) {
     here.write(&format!("cache/{repository}/refs/main"), COMMIT);
 }
 
-fn run(here: &Workspace, arguments: &[&str]) -> Run {
+/// Runs a command with the cache of a workspace, and with a Hub unless it is to stay offline.
+fn run_with(here: &Workspace, endpoint: Option<&str>, arguments: &[&str]) -> Run {
     let mut command = here.command(arguments);
-    command.env("HF_HUB_CACHE", here.path("cache"));
+    command
+        .env("HF_HUB_CACHE", here.path("cache"))
+        .env("HF_ENDPOINT", endpoint.unwrap_or("http://127.0.0.1:1"))
+        .env("HF_HUB_OFFLINE", if endpoint.is_some() { "0" } else { "1" });
     here.finish(&mut command)
+}
+
+fn run(here: &Workspace, arguments: &[&str]) -> Run {
+    run_with(here, None, arguments)
+}
+
+/// Serves the files of `hub/models/ORG/NAME` and `hub/datasets/ORG/NAME` until the process ends.
+fn serve(here: &Workspace) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let root = here.path("hub");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let first = lines.next().unwrap();
+            let _head = lines.take_while(|line| !line.is_empty()).count();
+            let (headers, body) = answer(&root, first.split(' ').nth(1).unwrap());
+            let head = format!(
+                "HTTP/1.1 {headers}\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            let _ = stream.write_all(head.as_bytes());
+            if first.starts_with("GET") {
+                let _ = stream.write_all(&body);
+            }
+        }
+    });
+    endpoint
+}
+
+fn answer(root: &Path, path: &str) -> (String, Vec<u8>) {
+    let missing = ("404 Not Found".to_owned(), Vec::new());
+    if let Some(repository) = path.strip_prefix("/api/") {
+        let folder = root.join(repository.trim_end_matches("/revision/main"));
+        let Ok(entries) = fs::read_dir(folder) else {
+            return missing;
+        };
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names: Vec<_> = names
+            .map(|name| serde_json::json!({"rfilename": name}))
+            .collect();
+        let info = serde_json::json!({"sha": COMMIT, "siblings": names});
+        return ("200 OK".to_owned(), info.to_string().into_bytes());
+    }
+    let path = path.replace(&format!("/resolve/{COMMIT}"), "");
+    let path = match path.strip_prefix("/datasets/") {
+        Some(path) => root.join("datasets").join(path),
+        None => root.join("models").join(&path[1..]),
+    };
+    match fs::read(&path) {
+        Ok(body) => {
+            let name = path
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .replace('.', "-");
+            (format!("200 OK\r\nETag: \"{name}\""), body)
+        }
+        Err(_) => missing,
+    }
+}
+
+#[test]
+fn what_the_cache_does_not_have_is_downloaded() {
+    let here = Workspace::new();
+    for entry in fs::read_dir(here.path("tiny-llama")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        here.write(
+            &format!("hub/models/org/tiny/{name}"),
+            fs::read(entry.path()).unwrap(),
+        );
+    }
+    here.write("hub/models/org/tiny/model.onnx", "of no use");
+    let data = fs::read(here.path("data/shout.jsonl")).unwrap();
+    for name in ["p1.jsonl", "p2.jsonl", "q.csv"] {
+        here.write(&format!("hub/datasets/org/rows/{name}"), &data);
+    }
+    here.write("run.yaml", CONFIG.replace(", 'more/*.jsonl.gz'", ""));
+    let endpoint = serve(&here);
+    let trained = run_with(
+        &here,
+        Some(&endpoint),
+        &["train", "run.yaml", "--device", "cpu"],
+    );
+    assert_eq!(trained.code, 0, "{}", trained.all());
+    for said in [
+        "downloads model `org/tiny` to `[DIR]/cache`",
+        "  p2.jsonl: ",
+        "  model.safetensors: ",
+    ] {
+        assert!(trained.stderr.contains(said), "{}", trained.stderr);
+    }
+    for (repository, unwanted) in [
+        ("models--org--tiny", "model-onnx"),
+        ("datasets--org--rows", "q-csv"),
+    ] {
+        let blobs = here.path(&format!("cache/{repository}/blobs"));
+        assert!(blobs.is_dir() && !blobs.join(unwanted).exists());
+    }
+    // Then it is there for good.
+    let again = ["check", "run.yaml", "--set", "output_dir=again"];
+    let again = run(&here, &again);
+    assert_eq!(again.code, 0, "{}", again.all());
+    // What the Hub does not have either is told with its answer.
+    let set = ["plan", "run.yaml", "--set", "model=org/other"];
+    let refused = run_with(&here, Some(&endpoint), &set);
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    for said in [
+        "has no model `org/other`; ",
+        "/api/models/org/other/revision/main answers 404",
+    ] {
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loraloom_hub::{Cache, HubFiles, NotCached, Repository};
+use loraloom_hub::{Cache, HubFiles, Kind, NotCached, Repository};
 
 use super::{Anchor, pattern};
 use crate::{
@@ -109,13 +109,24 @@ impl Anchor<'_> {
             return Err((problem, "set HF_HOME".to_owned()));
         };
         let id = &repository.id;
-        cache.snapshot(repository).map_err(|reason| match reason {
+        let found = match repository.kind {
+            Kind::Model => cache.model(repository),
+            Kind::Dataset => cache.snapshot(repository),
+        };
+        found.map_err(|reason| match reason {
             NotCached::Revision(commits) => (
                 format!(
                     "the Hugging Face cache `{cache}` has `{id}`, but not its revision `{}`",
                     repository.revision
                 ),
                 format!("`{command}` gets it; the cache has {}", commits.join(", ")),
+            ),
+            NotCached::Files(folder) => (
+                format!(
+                    "`{}` in the Hugging Face cache has not both a configuration and *.safetensors",
+                    folder.display()
+                ),
+                format!("`{command}` gets the rest"),
             ),
             NotCached::Repository => (
                 format!(

@@ -12,6 +12,7 @@ use std::{
 };
 
 use loraloom_hub::Cache;
+pub(crate) use pattern::is_match;
 
 use crate::{
     Absent, ConfigError,

@@ -16,6 +16,11 @@ pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
+/// True of a name that matches a pattern, which may be none.
+pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
+    Pattern::new(pattern).is_ok_and(|pattern| pattern.matches_with(name, OPTIONS))
+}
+
 /// The folder that a pattern begins with, and what follows.
 pub(super) fn split(pattern: &Path) -> (PathBuf, PathBuf) {
     let is_plain = |part: &Component| {

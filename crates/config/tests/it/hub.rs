@@ -11,6 +11,8 @@ use tempfile::TempDir;
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const OTHER: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
+const MODEL: [&str; 2] = ["config.json", "model.safetensors"];
+
 /// A folder with a configuration and a cache beside it.
 struct Here(TempDir);
 
@@ -91,8 +93,8 @@ impl Here {
 fn a_model_is_a_directory_or_in_the_cache_at_a_revision() {
     let here = Here::new();
     let name = "models--org--name";
-    let newest = here.cached(name, COMMIT, &["config.json"]);
-    let older = here.cached(name, OTHER, &["config.json"]);
+    let newest = here.cached(name, COMMIT, &MODEL);
+    let older = here.cached(name, OTHER, &MODEL);
     here.refer(name, "main", &format!("{COMMIT}\n"));
     here.refer(name, "v1", OTHER);
     here.refer(name, "refs/pr/3", OTHER);
@@ -118,7 +120,11 @@ fn a_model_is_a_directory_or_in_the_cache_at_a_revision() {
 #[test]
 fn an_adapter_may_begin_with_one_of_the_cache() {
     let here = Here::new();
-    let snapshot = here.cached("models--org--adapter", COMMIT, &["adapter_config.json"]);
+    let snapshot = here.cached(
+        "models--org--adapter",
+        COMMIT,
+        &["adapter_config.json", "adapter_model.safetensors"],
+    );
     here.refer("models--org--adapter", "main", COMMIT);
     let text = "model: m\ndatasets: {rows: {path: a.jsonl}}\n\
                 adapters: [{name: a, init_from: org/adapter}]\n";
@@ -141,8 +147,8 @@ fn an_adapter_may_begin_with_one_of_the_cache() {
 #[test]
 fn models_that_the_cache_does_not_have_are_said_to_be_absent() {
     let here = Here::new();
-    here.cached("models--org--name", COMMIT, &["config.json"]);
-    here.cached("models--org--gone", COMMIT, &["config.json"]);
+    here.cached("models--org--name", COMMIT, &MODEL);
+    here.cached("models--org--gone", COMMIT, &MODEL);
     here.refer("models--org--gone", "main", OTHER);
     here.refer(
         "models--org--evil",
@@ -151,8 +157,15 @@ fn models_that_the_cache_does_not_have_are_said_to_be_absent() {
     );
     here.refer("models--org--empty", "main", "");
     fs::create_dir_all(here.path("hub/models--org--empty/snapshots")).unwrap();
+    here.cached(
+        "models--org--part",
+        COMMIT,
+        &["config.json", "tokenizer.json"],
+    );
+    here.refer("models--org--part", "main", COMMIT);
     let mut all = String::new();
     for model in [
+        "org/part",
         "org/nothing",
         "org/nmae",
         "org/name",

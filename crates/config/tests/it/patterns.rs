@@ -138,7 +138,7 @@ fn patterns_without_files_say_where_and_what_is_there() {
         let hint = error
             .hint()
             .map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
-        all += &format!("{error}{hint}\n");
+        all.extend([error.to_string(), hint, "\n".to_owned()]);
     }
     let all = all.replace(&*here.path().to_string_lossy(), "HERE");
     insta::assert_snapshot!(all);
