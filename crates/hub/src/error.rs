@@ -60,7 +60,10 @@ impl HubError {
             Self::Status { status: 404, .. } => {
                 Some("check the name, the revision and the kind of repository")
             }
-            Self::Network { .. } => Some("run it again: it goes on where it was"),
+            Self::Network { .. } => Some(
+                "a second run goes on where this one was; HF_ENDPOINT names another server, SSL_CERT_FILE other \
+                 certificates",
+            ),
             _ => None,
         }
     }

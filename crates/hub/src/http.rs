@@ -2,6 +2,7 @@
 //! crates below Burn.
 
 use std::{
+    env,
     io::{self, BufRead, BufReader, Error, ErrorKind, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     sync::Arc,
@@ -9,7 +10,9 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring, pki_types::ServerName,
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 
 /// How long a server may take to answer, or to go on.
@@ -85,9 +88,7 @@ impl Address {
         }
         let name = place.rsplit_once(':').map_or(&*place, |(name, _)| name);
         let name = ServerName::try_from(name.to_owned()).map_err(Error::other)?;
-        let roots = RootCertStore {
-            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-        };
+        let roots = roots()?;
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(Error::other)?
@@ -96,6 +97,24 @@ impl Address {
         let session = ClientConnection::new(Arc::new(config), name).map_err(Error::other)?;
         Ok(Box::new(StreamOwned::new(session, stream)))
     }
+}
+
+/// Certificates of authorities: those of browsers, or those of the file that `SSL_CERT_FILE` names.
+fn roots() -> io::Result<RootCertStore> {
+    let mut store = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    if let Some(path) = env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
+        let certificates = CertificateDer::pem_file_iter(&path);
+        let certificates = certificates.and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let certificates = certificates.map_err(|error| {
+            let path = path.display();
+            Error::other(format!("SSL_CERT_FILE = `{path}`: {error}"))
+        })?;
+        store = RootCertStore::empty();
+        store.add_parsable_certificates(certificates);
+    }
+    Ok(store)
 }
 
 trait Stream: Read + Write {}
