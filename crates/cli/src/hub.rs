@@ -1,7 +1,7 @@
 //! Loads configurations, and downloads the models and datasets that they name.
 
 use loraloom_config::{Absent, ConfigError, LoadOptions, OnHub};
-use loraloom_hub::{Cache, Hub, Progress};
+use loraloom_hub::{Cache, Downloaded, Hub};
 use loraloom_server::ServerError;
 
 use crate::{exit::Exit, failure::Failure, printer::Printer};
@@ -71,7 +71,7 @@ fn download(
         repository.kind.singular()
     ));
     let mut of_file = None;
-    let mut report = |at: Progress<'_>| {
+    let mut report = |at: Downloaded<'_>| {
         let is_new = of_file.as_ref().is_none_or(|(file, _)| file != at.file);
         if is_new {
             if let Some((_, Some(bar))) = of_file.take() {

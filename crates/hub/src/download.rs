@@ -17,9 +17,9 @@ use crate::{
 const ENDPOINT: &str = "https://huggingface.co";
 const MOST_REDIRECTIONS: usize = 8;
 
-/// What a download has come to.
+/// How much of a file is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress<'a> {
+pub struct Downloaded<'a> {
     /// The file.
     pub file: &'a str,
     /// Bytes that are there, also of an earlier download.
@@ -94,7 +94,7 @@ impl Hub {
         cache: &Cache,
         repository: &Repository,
         is_wanted: &dyn Fn(&str) -> bool,
-        progress: &mut dyn FnMut(Progress<'_>),
+        progress: &mut dyn FnMut(Downloaded<'_>),
     ) -> Result<PathBuf, HubError> {
         let info = self.info(repository)?;
         let folder = cache.folder.join(repository.folder());
@@ -118,7 +118,7 @@ impl Hub {
             let blob = folder.join("blobs").join(&remote.etag);
             if !blob.exists() {
                 let report = &mut |bytes| {
-                    progress(Progress {
+                    progress(Downloaded {
                         file: name,
                         bytes,
                         total: remote.size,

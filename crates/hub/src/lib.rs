@@ -8,6 +8,6 @@ mod http;
 mod name;
 
 pub use cache::{Cache, NotCached};
-pub use download::{Hub, Progress, is_model_file};
+pub use download::{Downloaded, Hub, is_model_file};
 pub use error::HubError;
 pub use name::{HubFiles, Kind, Repository};

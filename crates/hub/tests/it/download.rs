@@ -1,6 +1,6 @@
 use std::{fs, path::Path, sync::atomic::Ordering};
 
-use loraloom_hub::{Cache, Hub, HubError, Progress, Repository, is_model_file};
+use loraloom_hub::{Cache, Downloaded, Hub, HubError, Repository, is_model_file};
 use tempfile::TempDir;
 
 use crate::server::{COMMIT, FILES, Server, WEIGHTS};
@@ -28,7 +28,7 @@ impl Here {
         let hub = Hub::new(&self.server.endpoint, Some("secret".to_owned()));
         let repository = Repository::model(name).unwrap();
         let mut progress = Vec::new();
-        let report = &mut |at: Progress<'_>| {
+        let report = &mut |at: Downloaded<'_>| {
             progress.push(format!("{} {} {}", at.file, at.bytes, at.total));
         };
         hub.download(&self.cache(), &repository, &is_model_file, report)?;
