@@ -103,9 +103,11 @@ impl Hub {
             .siblings
             .iter()
             .map(|sibling| sibling.rfilename.as_str());
-        let names: Vec<&str> = names
+        let mut names: Vec<&str> = names
             .filter(|name| stays_inside(name) && is_wanted(name))
             .collect();
+        // Without these the cache takes a commit for incomplete, and it is gone on with.
+        names.sort_by_key(|name| ["config.json", "adapter_config.json"].contains(name));
         if names.is_empty() {
             return Err(HubError::NoFiles(repository.to_string()));
         }

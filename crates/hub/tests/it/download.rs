@@ -1,6 +1,6 @@
 use std::{fs, path::Path, sync::atomic::Ordering};
 
-use loraloom_hub::{Cache, Downloaded, Hub, HubError, Repository, is_model_file};
+use loraloom_hub::{Cache, Downloaded, Hub, HubError, NotCached, Repository, is_model_file};
 use tempfile::TempDir;
 
 use crate::server::{COMMIT, FILES, Server, WEIGHTS};
@@ -44,8 +44,8 @@ impl Here {
 fn a_model_comes_into_the_cache_as_huggingface_hub_lays_it_out() {
     let here = Here::new();
     let progress = here.get("org/name").unwrap();
-    assert_eq!(progress.first().unwrap(), "config.json 0 2");
-    assert_eq!(progress.last().unwrap(), "model.safetensors 300000 300000");
+    assert_eq!(progress.first().unwrap(), "tokenizer.json 0 8");
+    assert_eq!(progress.last().unwrap(), "config.json 2 2");
     let snapshot = here.path(&format!("snapshots/{COMMIT}"));
     let mut names: Vec<_> = fs::read_dir(&snapshot)
         .unwrap()
@@ -115,6 +115,11 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
     );
     // Nothing refers to a commit that is not whole.
     assert!(!here.path("refs/main").exists());
+    let commit = Repository::model(&format!("org/name@{COMMIT}")).unwrap();
+    assert!(matches!(
+        here.cache().model(&commit),
+        Err(NotCached::Files(_))
+    ));
     here.server.take();
     let progress = here.get("org/name").unwrap();
     assert_eq!(progress[0], "model.safetensors 100000 300000");
