@@ -497,6 +497,18 @@ mutation reused-name crates/server/src/client.rs 'task.key.is_some() && task.key
     'task.key == submission.key' what_is_submitted_is_trained
 mutation init-from-swept crates/config/src/sweep/expand.rs 'Some(axis) if begins => {' \
     'Some(axis) if begins && false => {' sweeps_that_cannot_be
+mutation validation-not-watched crates/server/src/spec.rs 'files.push(path.clone());' '' a_dataset_that_changes
+mutation validation-vocabulary $trainer/tasks/rows.rs 'let parts = [Some(&rows.train), rows.validation.as_ref()];' \
+    'let parts = [Some(&rows.train), None];' a_tokenizer_of_another_model
+mutation failed-not-checkpointed $trainer/run/follow_up.rs $'        self.saver.ask();\n' '' \
+    an_adapter_that_failed_does_not
+mutation larger-adapters-let-in $scheduler/task.rs \
+    $'            && load.squared_tokens <= self.squared_tokens\n            && load.adapter_bytes <= self.adapter_bytes' \
+    '            && load.squared_tokens <= self.squared_tokens' what_runs_lets_nothing
+mutation priority-not-submitted crates/server/src/queue/submit.rs 'hasher.update(&self.priority.to_le_bytes());' '' \
+    a_key_is_accepted_once
+mutation tenant-not-named crates/server/src/queue/submit.rs '("tenant", self.tenant != other.tenant),' '' \
+    a_key_is_accepted_once
 
 rm -f "$log"
 exit $((survived > 0))

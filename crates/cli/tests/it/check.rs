@@ -218,4 +218,20 @@ fn a_tokenizer_of_another_model_is_found() {
         "{}",
         run.stdout
     );
+
+    // Before training, though it would first be met at an evaluation.
+    let row = |text: &str| format!("{{\"text\": \"{text}\"}}\n");
+    here.write("rows.jsonl", row("a"));
+    here.write("held.jsonl", row("List: a"));
+    here.write(
+        "held.yaml",
+        "model: tiny-llama\noutput_dir: held\ndatasets: {d: {path: rows.jsonl, validation: held.jsonl}}\n\
+         adapters: [{name: a, dataset: d, train: {max_steps: 1, batch_size: 1}, eval: {steps: 100}}]",
+    );
+    for command in ["check", "train"] {
+        let run = here.run(&[command, "held.yaml"]);
+        assert_eq!(run.code, 3, "{}", run.all());
+        assert!(run.all().contains("9999"), "{}", run.all());
+    }
+    assert!(!here.path("held/events.jsonl").exists());
 }

@@ -360,6 +360,36 @@ fn other_rows_fail_their_adapter_alone_until_they_are_back() {
     assert_same(&here, "run");
 }
 
+/// A failure is saved as soon as it is there, whatever the others save.
+#[test]
+fn an_adapter_that_failed_does_not_fail_again() {
+    let here = workspace();
+    here.write(
+        "fails.yaml",
+        "model: tiny-llama\noutput_dir: run\ndevice: cpu\ndatasets: {n: {path: data/number.jsonl}}\n\
+         defaults: {train: {batch_size: 2, max_seq_len: 48, max_steps: 100000}, save: {steps: 100000}}\n\
+         adapters:\n  - {name: good, dataset: n, lora: {r: 2}}\n  \
+         - {name: bad, dataset: n, lora: {r: 2}, train: {learning_rate: 1.0e+38, max_grad_norm: 0}}\n",
+    );
+    let mut child = start(&here, &["fails.yaml"]);
+    let failed = r#""event":"adapter_failed","#;
+    wait_for(&here.path("run"), &mut child, |text| {
+        let after = text.split_once(failed).map_or("", |(_, after)| after);
+        after.contains(r#""event":"run_checkpoint""#)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut child = start(&here, &["--resume", "run"]);
+    wait_for(&here.path("run"), &mut child, |text| {
+        let after = text.split_once(r#""event":"resume""#);
+        after.is_some_and(|(_, after)| after.matches(r#""event":"step""#).count() > 5)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    assert_eq!(text.matches(failed).count(), 1, "{text}");
+}
+
 #[test]
 fn what_cannot_be_resumed_is_said() {
     let here = workspace();

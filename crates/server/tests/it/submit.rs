@@ -104,6 +104,28 @@ fn a_key_is_accepted_once() {
         error.to_string(),
         "the key `k` belongs to task 1 (`math`), and `code` differs from it in name, priority, spec"
     );
+    for other in [
+        Submission {
+            priority: 9,
+            ..keyed("math", "k")
+        },
+        Submission {
+            tenant: "another".to_owned(),
+            ..keyed("math", "k")
+        },
+    ] {
+        let error = queue.submit(&other).expect_err("another submission");
+        let field = if other.priority == 9 {
+            "priority"
+        } else {
+            "tenant"
+        };
+        let text = error.to_string();
+        assert!(
+            text.ends_with(&format!("differs from it in {field}")),
+            "{text}"
+        );
+    }
     assert_eq!(queue.tasks().unwrap().len(), 1);
 }
 

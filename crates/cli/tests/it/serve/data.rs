@@ -12,9 +12,16 @@ fn a_dataset_that_changes_fails_its_own_task_only() {
     let here = workspace();
     let _server = Server::start(&here, &["--config", "server.yaml"]);
     served(&here);
+    let number = fs::read_to_string(here.path("data/number.jsonl")).unwrap();
+    let rows: Vec<&str> = number.lines().collect();
+    here.write("data/held.jsonl", rows[..5].join("\n"));
     let submit = ["submit", "run", "tasks.yaml", "--set"];
-    let endless = "defaults.train.max_steps=100000";
-    ok(&here, &[&submit[..], &[endless]].concat());
+    let settings = [
+        "defaults.train.max_steps=100000",
+        "--set",
+        "datasets.number.validation=data/held.jsonl",
+    ];
+    ok(&here, &[&submit[..], &settings].concat());
     until("steps of both", || {
         step(&here, "shout-r2") > 0 && step(&here, "number-r4") > 0
     });
@@ -30,6 +37,12 @@ fn a_dataset_that_changes_fails_its_own_task_only() {
     assert_eq!(task(&here, "number-r4")["state"], "running");
     // It waited, and would have been trained on other rows than those submitted.
     assert_eq!(task(&here, "shout-r3")["state"], "failed");
+
+    // Rows that it is judged by are its own, too.
+    here.write("data/held.jsonl", rows[5..10].join("\n"));
+    wait_for_state(&here, "number-r4", "failed");
+    let reason = task(&here, "number-r4")["reason"].to_string();
+    assert!(reason.contains("data/held.jsonl was"), "{reason}");
 }
 
 #[test]

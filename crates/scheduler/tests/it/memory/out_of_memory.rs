@@ -1,4 +1,4 @@
-use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel};
+use loraloom_scheduler::{Budget, Coefficients, DeviceMemory, Load, MemoryModel};
 use proptest::prelude::*;
 
 use crate::memory::simulated::{GIB, Random, Truth, peak, seven_b, tiny_llama};
@@ -23,6 +23,26 @@ fn learned(seed: u64, points: usize) -> (Truth, Random, DeviceMemory) {
         memory.observe(load, peak(bytes));
     }
     (truth, random, memory)
+}
+
+/// Tasks that train stay, but one with a larger adapter is not let in for their sake.
+#[test]
+fn what_runs_lets_nothing_larger_in() {
+    let model = MemoryModel::new(Coefficients::new(0.0, 1.0, 0.0).unwrap(), 1);
+    let mut memory = DeviceMemory::new("device", 100, 0, 1.0, model).unwrap();
+    let load = |tokens, adapter_bytes| Load {
+        tokens,
+        squared_tokens: tokens,
+        adapter_bytes,
+        certain_bytes: 0,
+    };
+    let fits = |memory: &DeviceMemory, load| Budget::fits(memory, load, 2);
+    assert!(!fits(&memory, load(90, 90)));
+    memory.run(load(90, 90));
+    assert!(fits(&memory, load(90, 90)) && fits(&memory, load(80, 10)));
+    for larger in [load(90, 91), load(91, 90)] {
+        assert!(!fits(&memory, larger), "{larger:?}");
+    }
 }
 
 proptest! {
