@@ -280,17 +280,20 @@ fn a_server_saves_running_and_parked_tasks_when_it_is_asked_to() {
     // The first is from before the first task.
     let saves = || events(&here, "run_checkpoint").len() - 1;
     pause("first");
-    until("step", || step(&here, "second") > 3);
-    assert_eq!(saves(), 0, "nothing else saves here");
+    until("checkpoint of what is paused", || saves() == 1);
+    let running = step(&here, "second");
+    until("steps", || step(&here, "second") > running + 3);
+    assert_eq!(saves(), 1, "nothing else saves here");
     server.signal("-USR1");
-    until("checkpoint", || saves() == 1);
+    until("checkpoint", || saves() == 2);
     assert!(saved(&here, "first") && saved(&here, "second"));
 
     let running = step(&here, "second");
     until("step", || step(&here, "second") > running);
     pause("second");
+    until("checkpoint of what is paused", || saves() == 3);
     server.signal("-USR1");
-    until("checkpoint of an idle server", || saves() == 2);
+    until("checkpoint of an idle server", || saves() == 4);
     let checkpoints = events(&here, "checkpoint");
     let last = checkpoints.last().unwrap();
     assert_eq!(last["adapter"], "second");
