@@ -509,6 +509,8 @@ mutation priority-not-submitted crates/server/src/queue/submit.rs 'hasher.update
     a_key_is_accepted_once
 mutation tenant-not-named crates/server/src/queue/submit.rs '("tenant", self.tenant != other.tenant),' '' \
     a_key_is_accepted_once
+mutation begun-read-late $trainer/run/serving.rs 'Order::Train(task) if self.has_begun(&task) => {' \
+    'Order::Train(task) if self.has_begun(&task) && false => {' a_task_whose_rows_are_read_slowly
 
 rm -f "$log"
 exit $((survived > 0))

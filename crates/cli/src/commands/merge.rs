@@ -1,6 +1,7 @@
 //! `merge` and `export`: adapters for other programs.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,6 +19,7 @@ use super::source::say_another_base;
 use crate::{
     arguments::{ExportArguments, ExportFormat, MergeArguments},
     exit::Exit,
+    failure::Failure,
     printer::{Printer, style},
 };
 
@@ -27,7 +29,13 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Result<Exit> {
     let model = arguments.source.model()?;
     let mut parts = Vec::with_capacity(arguments.adapters.len());
+    let mut seen = BTreeSet::new();
     for named in &arguments.adapters {
+        if !seen.insert(&named.adapter) {
+            let message = format!("the adapter `{}` is named twice", named.adapter);
+            let hint = "one weight says the same, such as `NAME*2`";
+            return Err(Failure::usage(message).hint(hint).into());
+        }
         parts.push(part(
             arguments.source.adapter(&named.adapter)?,
             named.weight,

@@ -130,6 +130,7 @@ fn what_cannot_be_merged_or_exported_is_said() {
         (2, "merge --adapter a out"),
         (2, "merge --run run --adapter shout-r2*0 out"),
         (2, "merge --run run --adapter nobody out"),
+        (2, "merge --run run --adapter shout-r2,shout-r2*2 out"),
         (2, "merge --run run --adapter shout-r2 taken"),
         (
             3,

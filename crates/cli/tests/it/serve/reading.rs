@@ -1,7 +1,7 @@
 //! Datasets that are slow to read, submitted to a server that trains.
 
 use crate::{
-    server::{Server, ok, served, step, until, wait_for_state, workspace},
+    server::{Server, ok, served, step, task, until, wait_for_state, workspace},
     support::Workspace,
 };
 
@@ -35,6 +35,47 @@ fn submit(here: &Workspace, name: &str) {
 fn is_read(here: &Workspace, name: &str) -> bool {
     let explained = ok(here, &["explain", "run", name]).stdout;
     explained.contains("its dataset is being read")
+}
+
+/// A checkpoint is made only once what an earlier process has trained is in it again.
+#[test]
+fn a_task_whose_rows_are_read_slowly_goes_on_where_it_was() {
+    let here = workspace();
+    let server = Server::start(&here, &["--config", "server.yaml"]);
+    served(&here);
+    for name in ["quick", "slow"] {
+        write_rows(&here, name, 0);
+        let task = TASK
+            .replace("NAME", name)
+            .replace("max_steps: 5,", "max_steps: 100000,")
+            .replace("48}", "48}\n  save: {steps: 3}");
+        here.write("task.yaml", task);
+        ok(&here, &["submit", "run", "task.yaml"]);
+    }
+    let saved = || task(&here, "slow")["saved_step"].as_u64() > Some(9);
+    until("checkpoints", saved);
+    server.kill();
+
+    write_rows(&here, "slow", 100);
+    let text = || std::fs::read_to_string(here.path("run/events.jsonl")).unwrap();
+    let checkpoints = || text().matches(r#""event":"run_checkpoint""#).count();
+    let before = checkpoints();
+    let server = Server::start(&here, &[]);
+    until("checkpoints of the next process", || {
+        checkpoints() > before + 3
+    });
+    server.kill();
+    write_rows(&here, "slow", 0);
+    let steps = text().matches(r#""event":"step""#).count();
+    let _server = Server::start(&here, &[]);
+    until("steps", || {
+        text().matches(r#""event":"step""#).count() > steps + 10
+    });
+    let text = text();
+    let first = text.lines().filter(|line| {
+        line.contains(r#""event":"step""#) && line.contains(r#""adapter":"slow","step":1,"#)
+    });
+    assert_eq!(first.count(), 1, "it started over");
 }
 
 #[test]
