@@ -61,8 +61,14 @@ mod tests {
         }
     }
 
-    /// Tasks that train, with the parts of their steps, after decisions at these times.
-    fn training(config: &SchedulerConfig, tasks: &[Task], times: &[f64]) -> Vec<(u64, usize)> {
+    /// Tasks that train, with the parts of their steps, after decisions at these times. `seconds` are those of a
+    /// token, if they are known.
+    fn training(
+        config: &SchedulerConfig,
+        tasks: &[Task],
+        times: &[f64],
+        seconds: Option<f64>,
+    ) -> Vec<(u64, usize)> {
         let prior = Coefficients::new(0.0, 1.0, 0.0).unwrap();
         let model = MemoryModel::new(prior, 1);
         let device = DeviceMemory::new("d", 100, 0, 1.0, model).unwrap();
@@ -70,10 +76,12 @@ mod tests {
         for task in tasks {
             scheduler.submit(task.clone(), 0.0).unwrap();
         }
-        scheduler.room_mut().use_step_times(StepTimeModel {
-            token: 1.0,
-            ..StepTimeModel::default()
-        });
+        if let Some(token) = seconds {
+            scheduler.room_mut().use_step_times(StepTimeModel {
+                token,
+                ..StepTimeModel::default()
+            });
+        }
         let mut decision = None;
         for &time in times {
             decision = Some(scheduler.decide(time));
@@ -92,7 +100,7 @@ mod tests {
         };
         let large_before_small = [task(1, 0, 9, 60), task(2, 0, 9, 60), task(3, 0, 9, 20)];
         let who = |config: &SchedulerConfig, tasks: &[Task], times: &[f64]| -> Vec<u64> {
-            let training = training(config, tasks, times).into_iter();
+            let training = training(config, tasks, times, None).into_iter();
             training.map(|(task, _)| task).collect()
         };
         assert_eq!(who(&of(fifo), &large_before_small, &[0.0]), [1, 3]);
@@ -113,9 +121,9 @@ mod tests {
             ..default.clone()
         };
         let short_and_long = [task(1, 0, 100, 1), task(2, 0, 250, 1)];
-        let whole = training(&bounded(3.0), &short_and_long, &[0.0]);
+        let whole = training(&bounded(3.0), &short_and_long, &[0.0], Some(1.0));
         assert_eq!(whole, [(1, 1), (2, 1)]);
-        let spread = training(&bounded(1.2), &short_and_long, &[0.0]);
+        let spread = training(&bounded(1.2), &short_and_long, &[0.0], Some(1.0));
         assert!(spread[1].1 > 1, "{spread:?}");
     }
 }
