@@ -137,10 +137,6 @@ pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
 /// If it holds one.
 pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
     refuse_served(directory)?;
-    if let Err(error) = directory.join(EVENTS_FILE).try_exists() {
-        let message = format!("cannot look into `{}`: {error}", directory.display());
-        return Err(Failure::usage(message).hint("choose another `output_dir`"));
-    }
     if loraloom_trainer::holds_run(directory) {
         let message = format!("`{}` already holds a run", directory.display());
         let hint = "continue it with `--resume`, choose another `output_dir`, or move it away";
