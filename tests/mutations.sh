@@ -476,7 +476,8 @@ mutation system-is-counted crates/data/src/message.rs 'index + usize::from(!self
     what_stays_ambiguous
 mutation pause-unsaved $trainer/run/serving.rs \
     $'                    self.session.saver.ask();\n                }\n                Ok(())\n            }\n            Order::Resume' \
-    $'                }\n                Ok(())\n            }\n            Order::Resume' owners_pause
+    $'                }\n                Ok(())\n            }\n            Order::Resume' \
+    a_server_saves_running_and_parked
 mutation finished-tasks-undone crates/report/src/absorb.rs \
     'adapter.is_settled() && !begin.adapters.contains(&adapter.name)' 'false' what_a_server_has_finished
 mutation divergence-by-windows $trainer/run/window.rs 'checked || compared || watched ||' 'checked || compared ||' \
