@@ -73,7 +73,7 @@ impl LiveDashboard {
 impl Drop for LiveDashboard {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // What it could not draw is no error of the run.
+        // A dashboard that fails does not fail the run.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn with_downloads<T>(
     }
 }
 
-/// What an error says to be absent, and may be on the Hub.
+/// Files that an error names as absent and that may be on the Hub.
 fn absent(error: &anyhow::Error) -> Option<(&Absent, &OnHub)> {
     let config = error.chain().find_map(|cause| {
         let of_server = match cause.downcast_ref() {

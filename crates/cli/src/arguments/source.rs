@@ -32,7 +32,7 @@ pub(crate) struct AdapterArguments {
     pub(crate) compare_base: bool,
 }
 
-/// What a command computes on.
+/// The device and type that a command computes with.
 #[derive(Debug, Args)]
 pub(crate) struct ComputeArguments {
     /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX.

@@ -140,7 +140,7 @@ pub(super) fn write_beside(directory: &Path, printer: &Printer) {
     }
 }
 
-/// What the log of a run or a server tells.
+/// Reads the log of a run or a server.
 ///
 /// # Errors
 ///

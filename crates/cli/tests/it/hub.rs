@@ -141,7 +141,7 @@ fn what_the_cache_does_not_have_is_downloaded() {
     let again = ["check", "run.yaml", "--set", "output_dir=again"];
     let again = run(&here, &again);
     assert_eq!(again.code, 0, "{}", again.all());
-    // What the Hub does not have either is told with its answer.
+    // The answer of the Hub explains a file that it lacks, too.
     let set = ["plan", "run.yaml", "--set", "model=org/other"];
     let refused = run_with(&here, Some(&endpoint), &set);
     assert_eq!(refused.code, 3, "{}", refused.all());

@@ -52,7 +52,7 @@ fn what_is_submitted_is_trained_as_train_does() {
     );
     let done = task(&here, "shout-r2");
     assert_eq!(done["step"], 50);
-    // What a task has saved is not overwritten by another of its name.
+    // A task never overwrites the adapter of another of its name.
     let again = here.run(&["submit", "run", "tasks.yaml"]);
     assert_eq!(again.code, 2, "{}", again.all());
     assert!(
