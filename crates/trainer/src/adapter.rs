@@ -1,4 +1,4 @@
-//! Adapters on their way into the stages and out of them.
+//! Conversions of adapters: fresh, PEFT, host memory.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) fn fresh(
     })
 }
 
-/// An adapter from a PEFT directory: its shape is the directory's.
+/// An adapter from a PEFT directory, in the directory's shape.
 pub(crate) fn from_peft(
     adapter: &PeftAdapter,
     lora_dropout: f64,
@@ -69,13 +69,12 @@ pub(crate) fn from_peft(
     })
 }
 
-/// An adapter with its moments in the host's memory, bit for bit, and nowhere else.
+/// Moves an adapter with its moments to host memory, bit for bit.
 pub(crate) fn on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
     copied(adapter, false)
 }
 
-/// As [`on_host`], of an adapter that is whole and that nobody changes: what is in the host's memory is not
-/// copied.
+/// As [`on_host`], for a whole adapter that does not change: tensors already in host memory are not copied.
 pub(crate) fn kept_on_host(adapter: ModelAdapter) -> Result<ModelAdapter, ModelError> {
     copied(adapter, true)
 }
@@ -121,7 +120,7 @@ pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
     (adapter_parameters(adapter) * TRAINED_BYTES) as u64
 }
 
-/// As [`adapter_bytes`], for an adapter that has yet to be made.
+/// As [`adapter_bytes`], for an adapter that does not exist yet.
 pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
     let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
     (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
@@ -141,8 +140,8 @@ pub fn targets(lora: &LoraSettings) -> Vec<Projection> {
     lora.target_modules.iter().map(projection).collect()
 }
 
-/// An adapter's configuration as PEFT stores it. `like` is the directory it began from, whose shape it
-/// keeps.
+/// An adapter's configuration as PEFT stores it. It keeps the shape of `like`, the directory that the adapter began
+/// from.
 pub(crate) fn peft_config(
     run: &RunConfig,
     config: &AdapterConfig,
@@ -157,14 +156,14 @@ pub(crate) fn peft_config(
         use_rslora: lora.use_rslora,
         ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())
     });
-    // A relative path would mean another directory wherever the adapter is copied to.
+    // A relative path would change its meaning if the adapter is copied elsewhere.
     let model = loraloom_config::absolute(&run.model).unwrap_or_else(|_| run.model.clone());
     peft.lora_dropout = lora.lora_dropout;
     peft.base_model_name_or_path = Some(model.display().to_string());
     peft
 }
 
-/// An adapter as PEFT stores it, trained over the model of digest `base`.
+/// An adapter as PEFT stores it; `base` is the digest of its model.
 pub(crate) fn to_peft(
     config: PeftLoraConfig,
     base: String,

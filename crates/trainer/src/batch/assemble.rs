@@ -1,5 +1,5 @@
-//! Samples of several tasks to one batch: tasks in slot order, each a contiguous segment, its
-//! sequences one after another without padding. Samples of the base model have no segment.
+//! Joins samples of several tasks into one batch: tasks in slot order, each a contiguous segment, its sequences one
+//! after another without padding. Samples of the base model have no segment.
 
 use batchlora::{BatchLoraError, DropoutDraw, Segment, Segments};
 use loraloom_data::Sample;
@@ -9,9 +9,8 @@ use loraloom_pipeline::Microbatch;
 /// The targets of one task in one micro-batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TargetRange {
-    /// The task's slot.
     pub(crate) slot: usize,
-    /// Targets, which follow those of the range before.
+    /// Number of targets; they follow those of the previous range.
     pub(crate) count: usize,
 }
 
@@ -20,20 +19,19 @@ pub(crate) struct TargetRange {
 pub(crate) struct TaskRows<'a> {
     /// Adapter slot within the group; `None` is the base model.
     pub(crate) slot: Option<usize>,
-    /// The samples.
     pub(crate) samples: Vec<&'a Sample>,
-    /// Place of the first sample within the task's step.
+    /// Index of the first sample within the task's step.
     pub(crate) first_sample: usize,
     /// No sample of the task is longer.
     pub(crate) max_seq_len: usize,
-    /// Tokens of the longest row of the batch that the samples are of, which dynamic rope goes by: a
-    /// batch that is cut into micro-batches computes what it would whole.
+    /// Tokens of the longest row of the whole batch. Dynamic rope depends on it, so micro-batches compute the same as
+    /// the whole batch.
     pub(crate) longest: usize,
     /// Target tokens of the task's whole step: its loss is their mean.
     pub(crate) step_targets: usize,
 }
 
-/// A batch as the stages take it.
+/// A batch in the form that stages take.
 #[derive(Debug)]
 pub(crate) struct AssembledBatch {
     pub(crate) microbatch: Microbatch,
@@ -41,7 +39,7 @@ pub(crate) struct AssembledBatch {
     pub(crate) targets: Vec<TargetRange>,
 }
 
-/// Lays the tasks' samples out, without the tokens after their last prediction.
+/// Lays out the tasks' samples, without the tokens after their last prediction.
 pub(crate) fn assemble(
     tasks: &[TaskRows<'_>],
     draws: Option<Vec<DropoutDraw>>,
@@ -103,7 +101,8 @@ pub(crate) fn assemble(
 mod tests {
     use super::*;
 
-    /// As large as `float16` can take them through the layers, and together one over the targets.
+    /// Weights are as large as `float16` can take through the layers; scales restore a weight of one over the
+    /// targets.
     #[test]
     fn targets_weigh_between_one_and_two_and_loss_scales_make_up_for_it() {
         let sample = Sample {

@@ -4,14 +4,14 @@ use loraloom_pipeline::Pipeline;
 use super::assemble::{TaskRows, assemble};
 use crate::error::Result;
 
-/// What the target tokens of rows came to with one adapter, or with the base model.
+/// Sums over the target tokens of rows, with one adapter or with the base model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Score {
     /// Sum of their cross-entropies, in nats.
     pub loss_sum: f64,
     /// Number of them.
     pub targets: usize,
-    /// Those that were the likeliest token.
+    /// Targets that were the likeliest token.
     pub correct: usize,
 }
 
@@ -32,11 +32,10 @@ impl Score {
     }
 }
 
-/// Scores rows with each of several slots of a group, `None` being the base model, without dropout. A pass
-/// has `at_once` sequences at the most, of all slots together; `done` is called after it with their number.
+/// Scores rows with several slots of a group (`None` is the base model), without dropout. A pass has at most
+/// `at_once` sequences of all slots together; `done` receives their number after each pass.
 ///
-/// The score of a row does not depend on those beside it but for rounding: dynamic rope goes by the row's
-/// own length.
+/// Except for rounding, the score of a row does not depend on its neighbours: dynamic rope uses the row's own length.
 pub(crate) fn evaluate(
     pipeline: &Pipeline,
     rows: &[Sample],

@@ -1,10 +1,10 @@
-//! What of a configuration may change between two parts of a run.
+//! Differences between configurations that `--resume` accepts.
 
 use loraloom_config::{ConfigError, RunConfig};
 use serde_json::{Map, Value};
 
-/// Where and how it is computed, and where it is written; whether the model is the same, its digest
-/// says.
+/// Keys that may change: they decide where and how the run computes and where it writes. The digest identifies the
+/// model.
 const FREE: [&str; 6] = [
     "device",
     "gradient_checkpointing",
@@ -13,13 +13,13 @@ const FREE: [&str; 6] = [
     "pipeline",
     "scheduler",
 ];
-/// Of an adapter: whose turn it is, when it is saved, and where it began.
+/// Keys of an adapter that may change: they decide its order, its saves and its origin.
 const FREE_OF_ADAPTER: [&str; 4] = ["init_from", "priority", "save", "tenant"];
 
 /// Characters of a value that a message shows.
 const MOST_SHOWN: usize = 60;
 
-/// What two configurations do not have in common.
+/// The first difference between two configurations.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Difference {
     /// A key with different values.
@@ -31,28 +31,28 @@ pub(super) enum Difference {
         /// The value now.
         now: String,
     },
-    /// An adapter of the run that is no longer there.
+    /// An adapter of the run is missing.
     Gone {
         /// Its name.
         adapter: String,
-        /// Names that the run has not.
+        /// Names of adapters that the run does not have.
         new: Vec<String>,
     },
 }
 
-/// A configuration as it comes back from a checkpoint.
+/// A configuration as a checkpoint returns it.
 ///
 /// # Errors
 /// If a path is not valid Unicode, or the working directory cannot be told.
 pub(crate) fn config_value(config: &RunConfig) -> Result<Value, ConfigError> {
-    // By way of the text: reading it may change the last bit of a number.
+    // Through text, since reading JSON may change the last bit of a number.
     let text = serde_json::to_string(&config.absolute()?);
     let value = text.and_then(|text| serde_json::from_str(&text));
     value.map_err(|error| ConfigError::Write(error.to_string()))
 }
 
-/// The first key that decides what is trained and has another value than in the run. Adapters that
-/// are new are no difference; the data itself is compared elsewhere.
+/// The first key that affects training and differs from the run's. New adapters are no difference; the data itself is
+/// compared elsewhere.
 pub(super) fn difference(saved: &Value, now: &Value) -> Option<Difference> {
     let (saved, now) = (by_name(saved), by_name(now));
     let none = Map::new();
@@ -87,7 +87,7 @@ fn by_name(config: &Value) -> Value {
     config
 }
 
-/// The first adapter that is no longer there.
+/// The first adapter that is missing.
 fn gone(saved: &Value, now: &Value) -> Option<Difference> {
     let (saved, now) = (saved.as_object()?, now.as_object()?);
     let adapter = saved.keys().find(|name| !now.contains_key(*name))?;
@@ -103,7 +103,7 @@ fn of_entries(key: &str, saved: &Value, now: &Value, free: &[&str]) -> Option<Di
         let other = now.get(name)?;
         entry.as_object()?.iter().find_map(|(field, value)| {
             let other = other.get(field).unwrap_or(&Value::Null);
-            // A file may be elsewhere now; what is in it is compared.
+            // Files may have moved; their contents are compared.
             let files = field == "validation" && value.is_string() && other.is_string();
             if files || free.contains(&field.as_str()) {
                 return None;
@@ -132,7 +132,7 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
     let (saved, now) = (saved.to_string(), now.to_string());
     let common = saved.chars().zip(now.chars());
     let common = common.take_while(|(saved, now)| saved == now).count();
-    // A third of what is shown is before the first character that differs.
+    // A third of the text comes before the first character that differs.
     let from = match common {
         common if common < MOST_SHOWN => 0,
         common => common - MOST_SHOWN / 3,
@@ -144,7 +144,7 @@ fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
     })
 }
 
-/// A text from its character `from` on, in few enough characters for a message.
+/// Shortens a text for a message, from its character `from` on.
 fn shown(text: &str, from: usize) -> String {
     let before = if from > 0 { "…" } else { "" };
     let after = if text.chars().nth(from + MOST_SHOWN).is_some() {

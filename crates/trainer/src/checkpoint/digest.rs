@@ -1,9 +1,8 @@
-//! Whether data is still that which a run began with.
+//! Checks that data is still that of the run's start.
 
 use loraloom_data::Encoded;
 
-/// BLAKE3 over token ids and masks of all samples, in order: what the files, the template, the
-/// tokenizer and the split came to.
+/// BLAKE3 over token ids and masks of all samples, in order: it covers files, template, tokenizer and split.
 pub(crate) fn data_digest(data: &Encoded) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in [Some(&data.train), data.validation.as_ref()] {

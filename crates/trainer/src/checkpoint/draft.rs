@@ -17,25 +17,25 @@ use crate::{
     error::{Result, on},
 };
 
-/// A checkpoint on its way to the disk, task by task.
+/// A checkpoint that is being written, task by task.
 #[derive(Debug)]
 pub(crate) struct Draft {
     staged: Staged,
-    /// Of the tasks that were added, by name.
+    /// Modules of the tasks that were added, by name.
     modules: BTreeMap<String, Modules>,
 }
 
-/// What a task has learnt, in the host's memory.
+/// The trained state of a task, in host memory.
 #[derive(Debug)]
 pub(crate) enum Tensors {
-    /// Its adapter, and what that began from until training was seen to reach all of it.
+    /// The adapter, and its start values until a check has seen all of it change.
     Adapter(ModelAdapter, Option<ModelAdapter>),
-    /// The file of an earlier checkpoint.
+    /// A file of an earlier checkpoint.
     File(Vec<u8>),
 }
 
 impl Tensors {
-    /// Bytes that these take until they are written: themselves, and as a file.
+    /// Bytes that these take until they are written: the tensors, and the file made of them.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Adapter(adapter, initial) => {
@@ -59,7 +59,7 @@ impl Draft {
         })
     }
 
-    /// Writes what the task `name` has learnt.
+    /// Writes the trained state of the task `name`.
     ///
     /// # Errors
     /// If the disk fails.
@@ -76,10 +76,10 @@ impl Draft {
         Ok(self)
     }
 
-    /// Writes the rest and makes the checkpoint appear; where it is. The newest `keep` stay.
+    /// Writes the rest, makes the checkpoint visible and returns its path. The newest `keep` stay.
     ///
     /// # Errors
-    /// If the disk fails; there is no part of the checkpoint then.
+    /// If the disk fails; then nothing of the checkpoint remains.
     pub(crate) fn commit(
         mut self,
         mut record: RunRecord,

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// A number that comes back from JSON with the same bits: it is written as text, since `serde_json`
-/// reads floats to the last bit but one.
+/// A number that keeps its bits in JSON. It is written as text, since `serde_json` may change the last bit of a
+/// float.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Exact(pub(crate) f64);
 

@@ -1,4 +1,4 @@
-//! Checkpoints that are there, and whether they are whole.
+//! Lists checkpoints and verifies them.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MANIFEST, record::FORMAT};
 
-/// A checkpoint that was committed, perhaps long ago.
+/// A committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Generation {
     /// Iteration of the run.
@@ -18,25 +18,25 @@ pub(super) struct Generation {
     pub(super) path: PathBuf,
 }
 
-/// `manifest.json`: what a checkpoint consists of.
+/// `manifest.json`: the files of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: u32,
     pub(super) files: BTreeMap<String, Seal>,
 }
 
-/// What a file must be.
+/// Length and digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seal {
     pub(super) bytes: u64,
     pub(super) blake3: String,
 }
 
-/// The checkpoints in `parent`, the newest first. One that was about to be replaced by another of its
-/// number comes behind that. None if there is no `parent`.
+/// The checkpoints in `parent`, the newest first. One that was being replaced by another of the same number follows
+/// that one. Empty if `parent` does not exist.
 ///
 /// # Errors
-/// If `parent` is there and cannot be listed.
+/// If `parent` exists and cannot be listed.
 pub(super) fn generations(parent: &Path) -> io::Result<Vec<Generation>> {
     let entries = match fs::read_dir(parent) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
@@ -61,7 +61,7 @@ impl Manifest {
     /// Reads the manifest of the checkpoint in `path` and every file that it names.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A message with the problem.
     pub(super) fn verify(path: &Path) -> Result<Self, String> {
         let text = fs::read(path.join(MANIFEST)).map_err(|error| of(MANIFEST, error))?;
         let manifest: Self = serde_json::from_slice(&text).map_err(|error| of(MANIFEST, error))?;
@@ -78,10 +78,10 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The contents of a file, if they are what was written.
+    /// The contents of a file, if they are unchanged.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A message with the problem.
     pub(super) fn read(&self, path: &Path, name: &str) -> Result<Vec<u8>, String> {
         let seal = self.files.get(name);
         let seal = seal.ok_or_else(|| of(name, "the manifest does not name it"))?;
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(numbers(&parent), [10, 9]);
         drop(dropped);
         assert_eq!(fs::read_dir(&parent).expect("entries").count(), 2);
-        // A process that was killed drops nothing.
+        // A killed process drops nothing.
         fs::create_dir(parent.join(".11.tmp-1")).expect("a directory");
         assert_eq!(numbers(&parent), [10, 9]);
         remove_stale(&parent).expect("removed");
@@ -176,7 +176,7 @@ mod tests {
         let manifest = Manifest::verify(&parent.join("3")).expect("a whole checkpoint");
         let read = manifest.read(&parent.join("3"), "tasks/a.safetensors");
         assert_eq!(read.as_deref(), Ok(&b"second"[..]));
-        // Between the two renames there is the old one under another name.
+        // Between the two renames the old one has another name.
         fs::rename(parent.join("3"), parent.join("3.old")).expect("renamed");
         let left = generations(parent).expect("a list");
         assert_eq!(left[0].path, parent.join("3.old"));

@@ -1,12 +1,12 @@
-//! Everything that a run needs to go on: `checkpoints/<iteration>/` of a run directory.
+//! Everything that a run needs to resume: `checkpoints/<iteration>/` of a run directory.
 //!
-//! A checkpoint is a directory that appears at once, when all of it is on the disk, and is named for
-//! the iteration of the run after which it was made: tasks are at different steps of their own then.
+//! A checkpoint is a directory that appears atomically, when all of it is on the disk. It is named after the
+//! iteration of the run that precedes it, since tasks are at different steps of their own.
 //!
 //! ```text
 //! checkpoints/120/manifest.json             length and BLAKE3 of every other file
 //! checkpoints/120/run.json                  the run and its tasks, see RunRecord
-//! checkpoints/120/learnt.json              what was learnt of the devices, if anything was
+//! checkpoints/120/learnt.json               measurements of the devices, if there are any
 //! checkpoints/120/tasks/<name>.safetensors  adapter and moments of a task that has begun
 //! ```
 //!
@@ -34,12 +34,10 @@ pub(crate) use record::{
 pub use saved_run::{SavedRun, SavedTask, check_model, trained_over};
 
 const MANIFEST: &str = "manifest.json";
-/// The run and its tasks.
 const RECORD: &str = "run.json";
-/// What was learnt of the devices.
 const LEARNT: &str = "learnt.json";
 
-/// Where a task's tensors are in a checkpoint.
+/// Path of a task's tensors in a checkpoint.
 fn tensors_file(adapter: &str) -> String {
     format!("tasks/{adapter}.safetensors")
 }

@@ -8,7 +8,7 @@ use crate::{AdapterReport, AnswerSample, Best, Outcome};
 /// Version of the files of a checkpoint.
 pub(crate) const FORMAT: u32 = 1;
 
-/// `run.json`: how far a run is.
+/// `run.json`: progress of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunRecord {
     /// [`FORMAT`].
@@ -27,7 +27,7 @@ pub(crate) struct RunRecord {
     pub(crate) layers: usize,
     /// The resolved configuration.
     pub(crate) config: serde_json::Value,
-    /// What the tenants of each priority have been served, if shares are to be fair.
+    /// Tokens served to the tenants of each priority, under fair sharing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) fair_shares: Vec<LedgerRecord>,
     /// The tasks, in the order of the configuration.
@@ -43,7 +43,7 @@ impl RunRecord {
     }
 }
 
-/// What the tenants of a priority have been served.
+/// Tokens served to the tenants of a priority.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LedgerRecord {
     pub(crate) priority: i64,
@@ -51,13 +51,13 @@ pub(crate) struct LedgerRecord {
     pub(crate) counters: BTreeMap<String, f64>,
 }
 
-/// How far a task is.
+/// Progress of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TaskRecord {
     /// The adapter's name.
     pub(crate) name: String,
     pub(crate) standing: Standing,
-    /// Optimizer steps it has taken: where its data, its dropout and its schedule go on.
+    /// Optimizer steps it has taken: data, dropout and schedule continue from here.
     pub(crate) step: usize,
     pub(crate) total_steps: usize,
     /// Seconds it had waited for a place.
@@ -71,23 +71,22 @@ pub(crate) struct TaskRecord {
     pub(crate) evaluations_without_best: usize,
     /// The step after which `last` was written.
     pub(crate) saved_steps: Option<usize>,
-    /// What it answered before training, and after.
+    /// Its answers before and after training.
     pub(crate) samples: Vec<AnswerSample>,
-    /// Whether it was seen that training reaches all of it. If not, what it began from is among the
-    /// tensors.
+    /// Whether a check has seen all of it change. Otherwise the tensors include its start values.
     pub(crate) has_moved: bool,
-    /// How often its micro-batches were halved because memory ran out.
+    /// Number of times that its micro-batches were halved because memory ran out.
     #[serde(default)]
     pub(crate) halvings: u32,
-    /// `adapter_config.json` of the directory that it began from.
+    /// `adapter_config.json` of the directory that the adapter began from.
     pub(crate) peft_config: Option<String>,
-    /// Its number in the queue that it came from.
+    /// Its id in the queue that submitted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) number: Option<u64>,
-    /// What it was compared by with other trials of its sweep.
+    /// Its results as a trial of a sweep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) trial: Vec<TrialResult>,
-    /// Adapted modules by their path; none before it has begun and after it has ended.
+    /// Adapted modules by path; empty before it has begun and after it has ended.
     pub(crate) modules: Modules,
 }
 
@@ -116,23 +115,23 @@ impl TaskRecord {
     }
 }
 
-/// Adapted modules by their path.
+/// Adapted modules by path.
 pub(crate) type Modules = BTreeMap<String, ModuleRecord>;
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
     /// It has not begun.
     #[default]
     Queued,
-    /// It trains, or was parked.
+    /// It runs or is parked.
     Begun,
     /// It has ended.
     Ended(Outcome),
 }
 
-/// What a trial of a sweep was compared by at a step.
+/// The value that a sweep compared a trial by at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TrialResult {
     pub(crate) step: usize,
@@ -155,7 +154,7 @@ impl From<Best> for BestRecord {
     }
 }
 
-/// What is not in the tensors of an adapted module.
+/// Data of an adapted module that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ModuleRecord {
     pub(crate) lora_alpha: Exact,

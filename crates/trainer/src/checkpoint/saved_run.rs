@@ -23,7 +23,7 @@ use crate::{
     run_directory::{self, CHECKPOINTS, Claim},
 };
 
-/// The newest whole checkpoint of a run.
+/// The newest complete checkpoint of a run.
 #[derive(Debug)]
 pub struct SavedRun {
     directory: PathBuf,
@@ -32,7 +32,7 @@ pub struct SavedRun {
     manifest: Manifest,
     record: RunRecord,
     warnings: Vec<String>,
-    /// Held by whoever means to go on with the run.
+    /// Present if the run is to be resumed.
     claim: Option<Claim>,
 }
 
@@ -40,12 +40,11 @@ pub struct SavedRun {
 #[derive(Debug)]
 pub struct SavedTask {
     pub(crate) record: TaskRecord,
-    /// Adapter and moments of every decoder layer, in the host's memory; `None` if it has not begun,
-    /// or has ended.
+    /// Adapter and moments of every decoder layer, in host memory; `None` if it has not begun or has ended.
     pub adapter: Option<Vec<LayerAdapter>>,
-    /// The adapter that it began from, if training was not yet seen to reach all of it.
+    /// The adapter's start values, if no check has seen all of it change.
     pub initial: Option<Vec<LayerAdapter>>,
-    /// Shape of the PEFT directory that it began from.
+    /// Shape of the PEFT directory that the adapter began from.
     pub shape: Option<PeftLoraConfig>,
 }
 
@@ -55,15 +54,15 @@ impl SavedTask {
         self.record.step
     }
 
-    /// Optimizer steps it is to take.
+    /// Optimizer steps until its end.
     pub fn total_steps(&self) -> usize {
         self.record.total_steps
     }
 }
 
 impl SavedRun {
-    /// Reads the newest checkpoint of the run in `directory` that is whole: every file of it has the
-    /// length and the BLAKE3 that were written down. A task's tensors are read when it is asked for.
+    /// Reads the newest complete checkpoint of the run in `directory`: every file has the recorded length and BLAKE3.
+    /// A task's tensors are read on request.
     ///
     /// # Errors
     /// [`TrainerError::NoCheckpoint`] if there is none.
@@ -95,8 +94,8 @@ impl SavedRun {
         })
     }
 
-    /// The newest whole checkpoint, to go on from it: nobody else can before this is gone. Damaged
-    /// ones are given another name, and what a killed process left half written is removed.
+    /// Reads the newest complete checkpoint in order to resume it, and locks the run while the value lives. Renames
+    /// damaged checkpoints and removes what a killed process left half written.
     ///
     /// # Errors
     /// As [`newest`](Self::newest), and [`TrainerError::RunInUse`] while a process trains the run.
@@ -115,15 +114,15 @@ impl SavedRun {
             }
             let mut aside = generation.path.clone().into_os_string();
             aside.push(".damaged");
-            // Iterations are counted again after an older checkpoint was resumed.
+            // After a resume from an older checkpoint, iteration numbers are used again.
             on(&generation.path, remove(aside.as_ref()))?;
             on(&generation.path, fs::rename(&generation.path, &aside))?;
         }
         Ok(saved)
     }
 
-    /// Adapters that have come to their end and are not where the run wrote them, a sentence each. No
-    /// checkpoint has them any more.
+    /// Adapters that have ended and are missing from the run directory, a sentence each. No checkpoint has them any
+    /// more.
     pub fn lost_adapters(&self) -> Vec<String> {
         let lost = self.record.tasks.iter().filter_map(|task| {
             let report = self.report_of(task)?;
@@ -133,7 +132,7 @@ impl SavedRun {
         lost.collect()
     }
 
-    /// What is odd about the run's checkpoints and adapters, a sentence each.
+    /// Warnings about the run's checkpoints and adapters.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -148,7 +147,7 @@ impl SavedRun {
         self.record.tasks.iter().map(|task| task.name.as_str())
     }
 
-    /// What the run came to, if every adapter of a configuration has come to its end in it.
+    /// The run's report, if every adapter of a configuration has ended.
     pub fn report(&self, config: &RunConfig) -> Option<RunReport> {
         let report = |adapter: &AdapterConfig| {
             let mut tasks = self.record.tasks.iter();
@@ -164,8 +163,8 @@ impl SavedRun {
         })
     }
 
-    /// Checks that a configuration trains what this run trains. Where and how it computes may differ,
-    /// as may priorities, and there may be further adapters.
+    /// Checks that a configuration trains the same as this run. Devices, layout and priorities may differ, and
+    /// adapters may be added.
     ///
     /// # Errors
     /// [`TrainerError::AdapterGone`], or [`TrainerError::ConfigChanged`] with the first key that differs.
@@ -200,10 +199,10 @@ impl SavedRun {
         })
     }
 
-    /// The task of an adapter as it was saved; `None` if the run had no adapter of this name.
+    /// The saved task of an adapter; `None` if the run had no adapter of this name.
     ///
     /// # Errors
-    /// [`TrainerError::Checkpoint`] if its tensors cannot be read any more.
+    /// [`TrainerError::Checkpoint`] if its tensors cannot be read.
     pub fn task(&self, adapter: &str) -> Result<Option<SavedTask>> {
         let mut tasks = self.record.tasks.iter();
         let Some(record) = tasks.find(|task| task.name == adapter) else {
@@ -239,8 +238,8 @@ impl SavedRun {
         }
     }
 
-    /// What was learnt of the devices; `None` where nothing was, or in the words of another version:
-    /// it is measured again then.
+    /// Measurements of the devices; `None` if there are none or another version wrote them, in which case they are
+    /// made again.
     pub(crate) fn learnt(&self) -> Option<Learnt> {
         let text = self.manifest.read(&self.path, LEARNT).ok()?;
         serde_json::from_slice(&text).ok()
@@ -254,7 +253,7 @@ impl SavedRun {
         &self.directory
     }
 
-    /// The claim on the run directory, which whoever goes on with the run keeps.
+    /// Takes the claim on the run directory, for a run that resumes.
     pub(crate) fn take_claim(&mut self) -> Option<Claim> {
         self.claim.take()
     }
@@ -265,7 +264,7 @@ impl SavedRun {
         path.unwrap_or(&self.path).display().to_string()
     }
 
-    /// What a task came to, if it has.
+    /// The report of a task, if it has ended.
     pub(crate) fn report_of(&self, task: &TaskRecord) -> Option<AdapterReport> {
         match &task.standing {
             Standing::Ended(outcome) => Some(self.ended_as(task, outcome.clone())),
@@ -273,7 +272,7 @@ impl SavedRun {
         }
     }
 
-    /// The report of a task that ends where it was saved.
+    /// The report of a task that ends at its saved step.
     pub(crate) fn ended_as(&self, task: &TaskRecord, outcome: Outcome) -> AdapterReport {
         let directory = run_directory::adapter(&self.directory, &task.name, "last");
         let samples = match outcome {
@@ -303,8 +302,7 @@ fn listed(directory: &Path) -> Result<Vec<Generation>> {
     generations(&path).map_err(|source| TrainerError::Unlisted { path, source })
 }
 
-/// Digest of the model that the run in `directory` trains over, if it has written that down; tensors
-/// of checkpoints are not read.
+/// Digest of the model of the run in `directory`, if it is recorded. Tensors of checkpoints are not read.
 pub fn trained_over(directory: &Path) -> Option<String> {
     let generations = generations(&directory.join(CHECKPOINTS)).ok();
     generations.into_iter().flatten().find_map(|generation| {
@@ -314,10 +312,10 @@ pub fn trained_over(directory: &Path) -> Option<String> {
     })
 }
 
-/// Checks that `model` is what the run in `directory` trains over, if that is known.
+/// Checks that `model` is the model of the run in `directory`, if that is recorded.
 ///
 /// # Errors
-/// [`TrainerError::OtherModel`], or what is wrong with the model.
+/// [`TrainerError::OtherModel`], or the error of reading the model.
 pub fn check_model(model: &Path, directory: &Path) -> Result<()> {
     let Some(expected) = trained_over(directory) else {
         return Ok(());

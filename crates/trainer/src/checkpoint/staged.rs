@@ -1,4 +1,4 @@
-//! A checkpoint on its way to the disk: it appears whole or not at all.
+//! Writes a checkpoint directory atomically.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::error::{Result, on};
 
-/// A directory that is being written under another name. Dropped without a
-/// [`commit`](Self::commit), it is removed.
+/// A directory that is written under a temporary name, and removed if it is dropped without a
+/// [`commit`](Self::commit).
 #[derive(Debug)]
 pub(crate) struct Staged {
     path: PathBuf,
@@ -29,13 +29,13 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Begins checkpoint `number` in `parent`, which is there.
+    /// Begins checkpoint `number` in `parent`, which must exist.
     ///
     /// # Errors
     /// If the directory cannot be made.
     pub(crate) fn create(parent: &Path, number: u64) -> Result<Self> {
         let path = parent.join(format!(".{number}.tmp-{}", std::process::id()));
-        // Left by a process of the same number that ended in the middle.
+        // Left by a killed process with the same id.
         on(&path, remove(&path))?;
         on(&path, fs::create_dir(&path))?;
         Ok(Self {
@@ -64,11 +64,10 @@ impl Staged {
         on(&path, write_synced(&path, contents))
     }
 
-    /// Gives the checkpoint its name. An older one of the same number is kept beside it until this
-    /// one is in its place.
+    /// Renames the checkpoint to its final name. An older one of the same number stays beside it until then.
     ///
     /// # Errors
-    /// If the disk fails; what was there before still is then.
+    /// If the disk fails; earlier checkpoints are then unchanged.
     pub(crate) fn commit(mut self) -> Result<PathBuf> {
         let manifest = serde_json::to_vec_pretty(&Manifest {
             format: FORMAT,
@@ -106,14 +105,14 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.committed {
-            // Nothing can be done about a failure here; the next run clears it away.
+            // The next run removes it if this fails.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Removes all but the newest `keep` checkpoints in `parent`, of which `number` was committed last: those
-/// with a higher number are of steps that were taken back when memory ran out.
+/// Removes all but the newest `keep` checkpoints in `parent`, of which `number` was committed last. Higher numbers
+/// are of iterations that were undone when memory ran out.
 ///
 /// # Errors
 /// If one cannot be removed.
@@ -127,8 +126,7 @@ pub(crate) fn prune(parent: &Path, number: u64, keep: usize) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a process that ended in the middle of a save left in `parent`. Nobody else may be
-/// saving there.
+/// Removes the unfinished saves of killed processes from `parent`. No process may be saving there.
 ///
 /// # Errors
 /// If it cannot be removed.

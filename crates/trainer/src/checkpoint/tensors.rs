@@ -1,4 +1,4 @@
-//! An adapter with its optimizer's state as a safetensors file, bit for bit.
+//! An adapter with its optimizer state as a safetensors file, bit for bit.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::{
     error::Result,
 };
 
-/// Before a module's path: its weights, its moments under torch's names, and what it began from.
+/// Prefixes of a module's path: its weights, its moments under torch's names, and its start values.
 const WEIGHTS: &str = "";
 const FIRST_MOMENT: &str = "exp_avg.";
 const SECOND_MOMENT: &str = "exp_avg_sq.";
@@ -25,11 +25,11 @@ const INITIAL: &str = "initial.";
 
 type NamedMatrix = (String, MatrixView<'static>);
 
-/// The file of an adapter, and what is not in it. `initial` is the adapter that it began from, of
-/// which the weights are kept.
+/// The file of an adapter, and the data of its modules that are not tensors. Of `initial`, the adapter at its start,
+/// only weights are kept.
 ///
 /// # Errors
-/// If a device does not hand a tensor over.
+/// If a tensor cannot be read from its device.
 pub(crate) fn encode(
     adapter: ModelAdapter,
     initial: Option<ModelAdapter>,
@@ -60,11 +60,10 @@ pub(crate) fn encode(
     Ok((modules, file))
 }
 
-/// The adapter of a file, over `layers` decoder layers, and what it began from if that is there; in
-/// the host's memory.
+/// The adapter of a file, over `layers` decoder layers, and its start values if the file has them, in host memory.
 ///
 /// # Errors
-/// What does not fit, for people.
+/// A message with the mismatch.
 pub(super) fn decode(
     file: &[u8],
     modules: &Modules,
@@ -104,7 +103,7 @@ pub(super) fn decode(
     Ok((adapter, begun.then_some(initial)))
 }
 
-/// An adapter's parts with the paths of their modules.
+/// An adapter's parts with their modules' paths.
 fn parts(adapter: ModelAdapter) -> impl Iterator<Item = (String, AdapterState)> {
     adapter.into_iter().enumerate().flat_map(|(layer, states)| {
         let parts = Projection::ALL.into_iter().zip(states);
@@ -127,7 +126,7 @@ fn push(matrices: &mut Vec<NamedMatrix>, prefix: &str, module: &str, pair: LoraP
     Ok(())
 }
 
-/// The state of a module with these weights, of the rank of [`WEIGHTS`], before its first step.
+/// The state of a module before its first step, with the weights under `prefix`; [`WEIGHTS`] give its rank.
 fn state(
     tensors: &SafeTensors<'_>,
     prefix: &str,
@@ -191,7 +190,7 @@ mod tests {
         let weights = AdapterState::new(spec, pair(first)).expect("a state");
         AdapterState {
             first_moment: pair(first + 77),
-            // Subnormal numbers, too.
+            // Includes subnormal numbers.
             second_moment: pair(1),
             ..weights
         }

@@ -11,9 +11,8 @@ use crate::{
     run_directory::{ADAPTERS, CHECKPOINTS},
 };
 
-/// Removes what a process that was killed while it saved left in a run directory. An adapter that it
-/// had moved away to replace it, and not replaced, is put back; of one that was replaced, the files that
-/// others put there.
+/// Removes the leftovers of a killed process from a run directory. An adapter that was moved away and not replaced is
+/// put back; of a replaced one, files that others added are kept.
 ///
 /// # Errors
 /// If the directory cannot be written.

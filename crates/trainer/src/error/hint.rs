@@ -5,12 +5,12 @@ use loraloom_scheduler::SchedulerError;
 
 use super::{TrainerError, quoted};
 
-/// What to do about an adapter that does not fit in memory.
+/// Advice for an adapter that does not fit in memory.
 pub const TO_FIT: &str = "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, set \
                           `gradient_checkpointing: true`, or allow more (`scheduler.memory_limit`)";
 
 impl TrainerError {
-    /// What the user can do about it, for a `hint:` line.
+    /// Advice for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Config(error) => return error.hint(),

@@ -1,4 +1,4 @@
-//! What can end a run, and what to do about it.
+//! Errors that end a run, and their hints.
 
 mod hint;
 mod shell;
@@ -27,35 +27,34 @@ pub(crate) type Result<T, E = TrainerError> = std::result::Result<T, E>;
 /// An error of a [`TaskSource`](crate::TaskSource).
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// What can end a run. A single task's failure does not: it is an
-/// [`Outcome`](crate::Outcome) of that task.
+/// An error that ends a run. A failure of a single task is an [`Outcome`](crate::Outcome) of that task instead.
 #[derive(Debug, Error)]
 pub enum TrainerError {
-    /// The configuration cannot be written out.
+    /// The configuration cannot be serialized.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Rows, templates or the tokenizer.
+    /// Rows, templates or the tokenizer failed.
     #[error(transparent)]
     Data(#[from] DataError),
     /// The chat template refuses the prompt.
     #[error("the chat template failed: {0}")]
     Template(#[from] TemplateError),
-    /// Weights, adapters or the device.
+    /// Weights, adapters or the device failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Adapters and batch do not fit each other.
+    /// Adapters and batch do not match.
     #[error(transparent)]
     Adapter(#[from] BatchLoraError),
-    /// The scheduler and the trainer disagree.
+    /// Scheduler and trainer disagree.
     #[error(transparent)]
     Scheduler(#[from] SchedulerError),
-    /// A scheduler decided what cannot be done.
+    /// A scheduler's decision cannot be carried out.
     #[error("the scheduler's decision cannot be carried out: {problem}")]
     Decision {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// Stages cannot be made or do not work together.
+    /// Stages cannot be created or do not work together.
     #[error("{0}")]
     Pipeline(PipelineError),
     /// A pass took more memory than its stage may use.
@@ -68,19 +67,19 @@ pub enum TrainerError {
         /// Bytes it may use.
         limit: u64,
     },
-    /// Memory ran out, and nothing is left that could be put off or made smaller.
+    /// Memory ran out, and nothing can be parked or made smaller.
     #[error("the run does not fit in memory: {0}")]
     DoesNotFit(#[source] Box<TrainerError>),
     /// Layers cannot be spread over the stages.
     #[error("`pipeline`: {0}")]
     Partition(#[from] PartitionError),
-    /// A plan for a pipeline of impossible speeds.
+    /// A plan's pipeline has impossible speeds.
     #[error("cannot simulate the pipeline: {0}")]
     Simulation(#[from] TimelineError),
-    /// Where a run's tasks come from cannot be read or written.
+    /// The source of a run's tasks cannot be read or written.
     #[error("{0}")]
     Source(#[source] SourceError),
-    /// A dataset has other rows than when its task was submitted.
+    /// A dataset's rows have changed since its task was submitted.
     #[error(
         "the rows of dataset `{dataset}` were BLAKE3 {before} when the task was submitted and are {now}; \
          restore them, then resume the task"
@@ -93,10 +92,10 @@ pub enum TrainerError {
         /// Digest of the rows that were read.
         now: String,
     },
-    /// Nothing to train on.
+    /// The configuration has no stage.
     #[error("no device for any stage")]
     NoStage,
-    /// Stages on workers without a token.
+    /// Stages on workers need a token.
     #[error("stages are on workers, but there is no `pipeline.token_file`")]
     NoToken,
     /// The workers' token cannot be read.
@@ -104,7 +103,7 @@ pub enum TrainerError {
     Token {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// The run directory already holds a run.
@@ -113,20 +112,20 @@ pub enum TrainerError {
         /// The run directory.
         path: PathBuf,
     },
-    /// Checkpoints that may be there cannot be told.
+    /// Existing checkpoints cannot be listed.
     #[error("cannot list the checkpoints in `{}`: {source}", path.display())]
     Unlisted {
-        /// Where they are.
+        /// Their directory.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// The run directory cannot be written.
     #[error("cannot write `{}`: {source}", path.display())]
     Write {
-        /// What was to be written.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// Another process trains into the run directory.
@@ -135,7 +134,7 @@ pub enum TrainerError {
         /// The run directory.
         path: PathBuf,
     },
-    /// There is nothing to go on from.
+    /// There is no complete checkpoint to resume from.
     #[error(
         "`{}` {}{}", path.display(),
         if *is_run { "has no checkpoint to resume from" } else { "is not a run directory" },
@@ -144,40 +143,40 @@ pub enum TrainerError {
     NoCheckpoint {
         /// The run directory.
         path: PathBuf,
-        /// Whether it is one.
+        /// Whether it is a run directory.
         is_run: bool,
-        /// What is wrong with the checkpoints that it has.
+        /// Problems of the checkpoints that it has.
         problems: Vec<String>,
     },
-    /// A checkpoint cannot be read, or made.
+    /// A checkpoint cannot be read or written.
     #[error("checkpoint: {problem}")]
     Checkpoint {
-        /// Why not.
+        /// The problem.
         problem: String,
     },
-    /// A configuration that does not go on with the run.
+    /// A configuration cannot resume the run.
     #[error("`{key}` was {saved} in the run and is {now} now")]
     ConfigChanged {
         /// The key.
         key: String,
-        /// What the run has.
+        /// The run's value.
         saved: String,
-        /// What it is asked to go on with.
+        /// The value now.
         now: String,
         /// The run directory.
         run: PathBuf,
     },
-    /// A configuration without an adapter of the run that it is to go on with.
+    /// A configuration lacks an adapter of the run that it is to resume.
     #[error("adapter `{adapter}` of the run is gone{}", added(new))]
     AdapterGone {
         /// Its name.
         adapter: String,
-        /// Names that the run has not.
+        /// Names of adapters that the run does not have.
         new: Vec<String>,
         /// The run directory.
         run: PathBuf,
     },
-    /// A model that the adapters of a run were not made for.
+    /// The model differs from the one that the adapters of a run were trained over.
     #[error(
         "`{}` is not the model of `{}`: its weights or its `config.json` differ from those that the \
          run trains over",
@@ -189,29 +188,29 @@ pub enum TrainerError {
         /// The run directory.
         run: PathBuf,
     },
-    /// A sweep that cannot be stopped early as asked.
+    /// The early stopping of a sweep has invalid settings.
     #[error(transparent)]
     Sweep(#[from] SweepError),
-    /// The directory that a run writes to is not where it was.
+    /// The run directory was removed, moved or replaced.
     #[error(
         "the run directory `{}` was removed, moved or replaced while it was in use{}", path.display(),
         if lost.is_empty() { String::new() } else { format!("; not saved: {}", lost.join(", ")) }
     )]
     DirectoryGone {
-        /// Where it was.
+        /// Its path.
         path: PathBuf,
         /// The adapters that were training, with their steps.
         lost: Vec<String>,
     },
-    /// Nothing can be saved any more.
+    /// Saving failed repeatedly.
     #[error("saving has failed{}: {problem}", in_a_row(*times))]
     SavesFailed {
-        /// How many.
+        /// Number of failures in a row.
         times: usize,
-        /// What was wrong with the last.
+        /// The last error.
         problem: String,
     },
-    /// A token that the model has no embedding for.
+    /// The model has no embedding for a token.
     #[error(
         "dataset `{dataset}` has token {token}, but the model's vocabulary ends at {vocabulary}"
     )]
@@ -223,14 +222,14 @@ pub enum TrainerError {
         /// Rows of the embedding.
         vocabulary: usize,
     },
-    /// What an adapter is to begin from cannot be.
+    /// An adapter cannot begin from its `init_from`.
     #[error("adapter `{adapter}` cannot begin from `{}`: {source}", directory.display())]
     InitFrom {
         /// Name of the adapter.
         adapter: String,
         /// Its `init_from`.
         directory: PathBuf,
-        /// Why not.
+        /// The error.
         source: Box<TrainerError>,
     },
     /// An adapter would take no optimizer step.
@@ -238,16 +237,16 @@ pub enum TrainerError {
     NoSteps {
         /// Name of the adapter.
         adapter: String,
-        /// What the configuration says.
+        /// The configured number of epochs.
         epochs: f64,
     },
-    /// The device cannot compute in the type asked for.
+    /// The device cannot compute in the configured type.
     #[error("this device cannot compute in `{dtype}`")]
     UnsupportedDtype {
         /// The type.
         dtype: &'static str,
     },
-    /// Generation was asked for more than the model can hold.
+    /// A prompt is longer than the model's context.
     #[error("a prompt of {prompt} tokens leaves no room in a context of {context}")]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -255,10 +254,10 @@ pub enum TrainerError {
         /// The model's `max_position_embeddings`.
         context: usize,
     },
-    /// A prompt without tokens.
+    /// A prompt has no tokens.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// `chat` was asked for and the tokenizer has no template.
+    /// `chat` needs a chat template, and the tokenizer has none.
     #[error("the tokenizer in `{}` has no chat template", path.display())]
     NoChatTemplate {
         /// Model directory.
@@ -266,7 +265,7 @@ pub enum TrainerError {
     },
 }
 
-/// The result of writing `path`.
+/// Adds `path` to the error of writing it.
 pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| TrainerError::Write {
         path: path.to_owned(),
@@ -298,7 +297,7 @@ impl TrainerError {
         }
     }
 
-    /// Whether it is the disk that fails, and not what is to be written.
+    /// Whether the disk failed, rather than the data to be written.
     pub(crate) fn is_of_storage(&self) -> bool {
         matches!(
             self,
@@ -306,7 +305,7 @@ impl TrainerError {
         )
     }
 
-    /// Whether a file cannot be read that may be back later.
+    /// Whether a file cannot be read that may come back later.
     pub(crate) fn is_of_an_absent_file(&self) -> bool {
         match self {
             Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. }) => true,
@@ -316,7 +315,7 @@ impl TrainerError {
     }
 }
 
-/// "8.10 GiB of 8.00 GiB".
+/// Formats "8.10 GiB of 8.00 GiB".
 fn of(used: u64, limit: u64) -> String {
     sizes(used, limit).join(" of ")
 }

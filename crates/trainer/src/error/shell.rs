@@ -1,6 +1,6 @@
 use std::path::Path;
 
-/// The path, or another text, as one word of a shell: for commands that messages print.
+/// Quotes a path or another text as one word of a shell, for commands in messages.
 pub fn quoted(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);

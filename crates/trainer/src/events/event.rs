@@ -6,10 +6,9 @@ use serde::Serialize;
 /// Version of the lines in `events.jsonl`.
 pub const EVENT_VERSION: u32 = 1;
 
-/// What happened in a run: one line of `events.jsonl`, and what a display is told.
+/// An event of a run: one line of `events.jsonl`, also sent to displays.
 ///
-/// Numbers that do not exist are `null`: a loss that is not finite, bytes that a device does not
-/// report.
+/// Numbers that do not exist are `null`: a loss that is not finite, or bytes that a device does not report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -23,23 +22,23 @@ pub enum Event {
         stages: Vec<String>,
         /// First decoder layer that each stage holds and the one after its last.
         layers: Vec<[usize; 2]>,
-        /// Where they are staggered: how many of them each stage runs, by partition. Groups begin with
-        /// the partition at their number modulo how many there are.
+        /// If they are staggered, the number of them that each stage runs, by partition. Group `g` takes partition
+        /// `g` modulo their number.
         #[serde(skip_serializing_if = "Option::is_none")]
         partitions: Option<Vec<Vec<usize>>>,
         /// Bytes of the weights that each stage has in memory.
         weight_bytes: Vec<u64>,
-        /// What multiplies the matrices of each stage: cuBLAS, or Burn's kernels and why.
+        /// Library that multiplies the matrices of each stage: cuBLAS, or Burn's kernels and the reason.
         products: Vec<String>,
-        /// Versions of what computes.
+        /// Versions of the programs that compute.
         versions: Versions,
     },
-    /// The run goes on after it was interrupted or killed. What events before this one say of
-    /// iterations after `iteration` is done again.
+    /// The run resumes after it was interrupted or killed. Iterations after `iteration` in earlier events are
+    /// repeated.
     Resume {
         /// When, in RFC 3339.
         time: String,
-        /// Iterations of the run that are kept.
+        /// Iterations of the run that remain.
         iteration: u64,
         /// The checkpoint, relative to the run directory.
         path: String,
@@ -49,16 +48,16 @@ pub enum Event {
         stages: Vec<String>,
         /// First decoder layer that each stage holds and the one after its last.
         layers: Vec<[usize; 2]>,
-        /// Where they are staggered: how many of them each stage runs, by partition. Groups begin with
-        /// the partition at their number modulo how many there are.
+        /// If they are staggered, the number of them that each stage runs, by partition. Group `g` takes partition
+        /// `g` modulo their number.
         #[serde(skip_serializing_if = "Option::is_none")]
         partitions: Option<Vec<Vec<usize>>>,
-        /// What multiplies the matrices of each stage: cuBLAS, or Burn's kernels and why.
+        /// Library that multiplies the matrices of each stage: cuBLAS, or Burn's kernels and the reason.
         products: Vec<String>,
-        /// Versions of what computes.
+        /// Versions of the programs that compute.
         versions: Versions,
     },
-    /// An adapter begins to train, or goes on after it was parked.
+    /// An adapter begins to train, or continues after it was parked.
     Admit {
         /// Its name.
         adapter: String,
@@ -66,31 +65,30 @@ pub enum Event {
         step: usize,
         /// Steps it will take.
         total_steps: usize,
-        /// Why now.
+        /// The reason.
         reason: String,
     },
-    /// An adapter gives its place away; nothing of it is lost.
+    /// An adapter gives up its place; it keeps its state.
     Park {
         /// Its name.
         adapter: String,
         /// Steps it has taken.
         step: usize,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Name of the adapter that takes its place, if it is one.
+        /// Name of the adapter that takes its place, if one does.
         by: Option<String>,
     },
-    /// A device ran out of memory. What events before this one say of iterations after `iteration` is
-    /// done again, with less.
+    /// A device ran out of memory. Iterations after `iteration` in earlier events are repeated, with less memory.
     OutOfMemory {
-        /// Iterations of the run that are kept.
+        /// Iterations of the run that remain.
         iteration: u64,
-        /// What ran out.
+        /// The memory that ran out.
         reason: String,
-        /// Name of the adapter that gives its place away, if one does.
+        /// Name of the adapter that gives up its place, if one does.
         parked: Option<String>,
-        /// Rows of the micro-batches of the only adapter, if these were halved: its sums are taken
-        /// in another order from now on.
+        /// Rows of a micro-batch, if those of the only adapter were halved: its sums are taken in another order from
+        /// now on.
         microbatch_rows: Option<usize>,
     },
     /// An adapter took an optimizer step.
@@ -103,7 +101,7 @@ pub enum Event {
         step: usize,
         /// Steps it will take.
         total_steps: usize,
-        /// Sum of token cross-entropies over the number of target tokens.
+        /// Sum of token cross-entropies divided by the number of target tokens.
         loss: f64,
         /// Target tokens of the step.
         target_tokens: usize,
@@ -117,54 +115,52 @@ pub enum Event {
         group: usize,
     },
     /// All running adapters took a step, or a part of one. Results are read while the next iteration is computed, so
-    /// this and the step events before it come up to one iteration late; whatever follows from a
-    /// step comes after its event.
+    /// this and the step events before it come up to one iteration late; consequences of a step come after its event.
     Iteration {
         /// Iteration of the run, counted from 1.
         iteration: u64,
-        /// Wall time until its results were there: since those of the iteration before, or since
-        /// it was submitted if that was later. Evaluation and saving are left out.
+        /// Wall time until its results arrived: since those of the iteration before, or since it was submitted if
+        /// that was later. Excludes evaluation and saving.
         seconds: f64,
-        /// Tokens of all adapters, also of one that turns out to have failed.
+        /// Tokens of all adapters, including failed ones.
         tokens: usize,
-        /// Tokens over seconds.
+        /// Tokens divided by seconds.
         tokens_per_second: f64,
-        /// Mean share of the time that stages waited: 0 for one stage. Of stages on devices that
-        /// work on their own nothing is known.
+        /// Mean share of the time that stages waited: 0 for one stage, `null` for stages on devices that work
+        /// asynchronously.
         bubble_ratio: Option<f64>,
-        /// Sum over all hops between stages in different processes, from the end of the pass whose
-        /// result is sent until the other stage has it. `null` without such stages, or where one
-        /// is on a device that works on its own.
+        /// Sum over all transfers between stages in different processes, from the end of the pass whose result is
+        /// sent until the other stage has it. `null` without such stages, or if one is on a device that works
+        /// asynchronously.
         transfer_seconds: Option<f64>,
-        /// Share of `transfer_seconds` in which the stage that needed the tensor worked on something
-        /// else: 1 is a network that costs no time.
+        /// Share of `transfer_seconds` in which the receiving stage had other work; 1 means that the network costs no
+        /// time.
         transfer_overlap: Option<f64>,
-        /// Bytes that the stages' devices have reserved, if all of them report them; of workers as
-        /// of about a second before. Of stages on the CPU, the most that the process had allocated
-        /// in this iteration.
+        /// Bytes that the stages' devices have reserved, if all of them report them; those of workers are about a
+        /// second old. For stages on the CPU, the peak of the process's allocations in this iteration.
         bytes_reserved: Option<u64>,
-        /// Bytes that the running adapters were expected to take at the most, with the longest rows
-        /// of all of them at once; `None` where nothing is known of the devices' memory.
+        /// Upper bound on the bytes of the running adapters, with the longest rows of all of them at once; `null` if
+        /// the devices' memory is unknown.
         bytes_predicted: Option<u64>,
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,
-        /// Adapters whose step is spread over several iterations, so that their neighbours need not
-        /// wait for all of it: which part of it this was, counted from 1, and of how many.
+        /// Adapters whose step is spread over several iterations, so that their neighbours need not wait for it: the
+        /// part of this iteration, counted from 1, and the number of parts.
         parts: BTreeMap<String, [usize; 2]>,
     },
-    /// When the stages worked on an iteration: of a few that follow each other, some time after the groups
-    /// have changed. Only of several stages that all know when their passes end.
+    /// Times of the passes of an iteration: for a few consecutive iterations after each change of groups. Only with
+    /// several stages that all measure their passes.
     Passes {
         /// Iteration of the run.
         iteration: u64,
-        /// The passes, in seconds of a clock of the run.
+        /// The passes, in seconds of the run's clock.
         passes: Vec<StagePass>,
     },
-    /// Adapters train in other groups than before.
+    /// The groups of adapters changed.
     Regroup {
         /// Names of the adapters of each group.
         groups: Vec<Vec<String>>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An adapter was evaluated on its validation rows.
@@ -175,10 +171,10 @@ pub enum Event {
         step: usize,
         /// Token-normalised cross-entropy over all validation rows.
         loss: Option<f64>,
-        /// Whether this is its lowest so far.
+        /// Whether this is its lowest loss so far.
         best: bool,
     },
-    /// Adapters at their end answer prompts of their datasets, for the report.
+    /// Adapters answer prompts of their datasets at their end, for the report.
     Answers {
         /// Their names.
         adapters: Vec<String>,
@@ -189,74 +185,74 @@ pub enum Event {
         adapter: String,
         /// After this step.
         step: usize,
-        /// Where, relative to the run directory.
+        /// Its path, relative to the run directory.
         path: String,
     },
-    /// Everything that `--resume` needs was written.
+    /// A checkpoint for `--resume` was written.
     RunCheckpoint {
         /// Iteration of the run after which it was taken.
         iteration: u64,
-        /// Where, relative to the run directory.
+        /// Its path, relative to the run directory.
         path: String,
-        /// Steps of the adapters that train or are parked, as it has them.
+        /// Steps of the running and parked adapters in it.
         steps: BTreeMap<String, usize>,
     },
-    /// An adapter came to its end.
+    /// An adapter finished.
     AdapterDone {
         /// The adapter.
         adapter: String,
         /// Steps it took.
         step: usize,
-        /// Why it ended.
+        /// The reason.
         reason: String,
     },
-    /// An adapter cannot go on; the others do.
+    /// An adapter failed; the others continue.
     AdapterFailed {
         /// The adapter.
         adapter: String,
         /// The step that failed.
         step: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// An adapter was ended by its owner; what it saved stays.
+    /// An adapter was cancelled by its owner; saved files stay.
     AdapterCancelled {
         /// The adapter.
         adapter: String,
         /// Steps it took.
         step: usize,
     },
-    /// Something worth knowing.
+    /// A warning.
     Warning {
-        /// What.
+        /// The warning.
         message: String,
     },
     /// The run ends.
     RunEnd {
         /// When, in RFC 3339.
         time: String,
-        /// Wall time, of all parts of a run that was resumed.
+        /// Wall time of all parts of a resumed run.
         seconds: f64,
         /// Tokens trained on.
         tokens: u64,
-        /// Adapters that came to their end.
+        /// Adapters that finished.
         done: usize,
         /// Adapters that failed.
         failed: usize,
-        /// Whether the run was stopped from outside.
+        /// Whether the run was stopped by a signal.
         interrupted: bool,
-        /// Mean of how far predictions of an iteration's memory were off, in percent of what it took,
-        /// each made before the iteration; `None` if none was made or nothing was measured.
+        /// Mean error of the predictions of an iteration's memory, in percent of the measured bytes; `null` without
+        /// predictions or measurements.
         memory_error_percent: Option<f64>,
-        /// How many predictions that is.
+        /// Number of these predictions.
         memory_predictions: u64,
-        /// The same before there was a fit, of what the model's shape suggests and what had run; null
-        /// where nothing was measured.
+        /// The same before there was a fit, for predictions from the model's shape and earlier loads; `null` without
+        /// measurements.
         memory_unfitted_error_percent: Option<f64>,
     },
 }
 
-/// Versions of what computes.
+/// Versions of the programs that compute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Versions {
     /// loraloom.

@@ -3,11 +3,11 @@ use serde::Serialize;
 use super::{EVENT_VERSION, Event, TaskSource};
 use crate::run_directory::RunDirectory;
 
-/// Writes events to `events.jsonl` and tells them to the observer.
+/// Writes events to `events.jsonl` and passes them to the observer.
 pub(crate) struct EventLog<'a> {
     pub(crate) directory: RunDirectory,
     pub(crate) source: &'a mut dyn TaskSource,
-    /// Events that are missing in the file because it could not be written.
+    /// Number of events that could not be written to the file.
     unwritten: usize,
 }
 
@@ -27,8 +27,8 @@ impl<'a> EventLog<'a> {
         }
     }
 
-    /// Writes an event and tells it. A run does not end because its events cannot be written: once they
-    /// can be again, the number of missing ones is written.
+    /// Writes an event and passes it on. Write errors do not end a run; the number of missing events is written once
+    /// writing works again.
     pub(crate) fn emit(&mut self, event: Event) {
         self.source.event(&event);
         if matches!(self.directory.replace_events(), Ok(true)) {

@@ -1,4 +1,4 @@
-//! Tasks that come to a run while it trains.
+//! Tasks that join a run while it trains.
 
 use loraloom_config::{AdapterConfig, DatasetConfig, EarlyStopping};
 use loraloom_scheduler::TaskId;
@@ -15,11 +15,11 @@ pub struct NewTask {
     pub adapter: AdapterConfig,
     /// Its dataset.
     pub dataset: DatasetConfig,
-    /// Chooses the dataset's validation rows.
+    /// Seed of the choice of validation rows.
     pub seed: u64,
     /// Digest of its rows at submission; the task fails if they differ now.
     pub digest: String,
-    /// Its sweep, if that stops trials early.
+    /// Its sweep, if that uses early stopping.
     pub sweep: Option<(String, EarlyStopping)>,
     /// Whether its owner paused it.
     pub paused: bool,
@@ -42,8 +42,8 @@ pub enum Order {
     Keep(TaskId, String),
 }
 
-/// The other side of a run: it listens to events, and tasks of [`Run::serve`](crate::Run::serve) come
-/// from it. A closure only listens.
+/// Receives the events of a run, and provides the tasks of [`Run::serve`](crate::Run::serve). A closure only receives
+/// events.
 pub trait TaskSource {
     /// Receives an event of the run.
     fn event(&mut self, event: &Event);
@@ -51,19 +51,19 @@ pub trait TaskSource {
     /// Receives the memory of the run's devices, once.
     ///
     /// # Errors
-    /// Any error ends the run, with everything saved.
+    /// Any error ends the run after everything is saved.
     fn rooms(&mut self, _rooms: &[DeviceRoom]) -> Result<(), SourceError> {
         Ok(())
     }
 
-    /// Instructions to carry out before the next iteration; `None` ends the run. If no task trains, `idle`
-    /// is set, and this may wait a moment for something to do.
+    /// Instructions to carry out before the next iteration; `None` ends the run. `idle` is true if no task trains:
+    /// then this may wait briefly for orders.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
     fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
 
-    /// Receives, after a decision, why each live task trains or waits.
+    /// Receives, after a decision, the reason why each live task trains or waits.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).

@@ -1,4 +1,4 @@
-//! What adapters answer to prompts of their own datasets, before and after training.
+//! Answers of adapters to prompts of their own datasets, before and after training.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,17 +14,17 @@ use crate::{
     tasks::{Place, Placement, Task},
 };
 
-/// An answer is decoded to the reference's length and at most this many tokens more.
+/// An answer may have this many tokens more than the reference.
 const SLACK: usize = 8;
-/// Longer references are not shown: decoding them would take longer than training steps.
+/// Longer references are not shown, since decoding them would take longer than training steps.
 const LONGEST_REFERENCE: usize = 64;
-/// Tokens of prompts that are decoded side by side at the most, unless a single one has more.
+/// Most prompt tokens that are decoded together, unless a single prompt has more.
 const SIDE_BY_SIDE: usize = 2048;
 
-/// A prompt, and the tokens of its answer at the most.
+/// A prompt, and the most tokens of its answer.
 type Key = (Vec<u32>, usize);
 
-/// Asks adapters, and keeps what the base model answers.
+/// Asks adapters, and caches the base model's answers.
 #[derive(Debug)]
 pub(crate) struct Answers<'a> {
     asked: Asked,
@@ -32,23 +32,23 @@ pub(crate) struct Answers<'a> {
     base: HashMap<Key, String>,
 }
 
-/// How many prompts are answered by how many adapters.
+/// Number of prompts per adapter, and of adapters that answer them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Rows of each adapter.
     pub(crate) rows: usize,
-    /// The first so many adapters.
+    /// Number of adapters, from the first on.
     pub(crate) adapters: usize,
 }
 
-/// A prompt, and what its row answers.
+/// A prompt and its reference answer.
 #[derive(Debug, Clone, Copy)]
 struct Question<'a> {
     prompt: &'a [u32],
     reference: &'a [u32],
 }
 
-/// A prompt to be answered by an adapter, or by the base model where there is none.
+/// A prompt for an adapter, or for the base model if `slot` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
     group: usize,
@@ -66,8 +66,8 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// Keeps what running tasks that begin with an adapter answer before their first step. What the
-    /// others begin with answers like the base model, which can be asked at any time.
+    /// Stores the answers that running tasks with `init_from` give before their first step. Fresh adapters answer
+    /// like the base model, which can be asked at any time.
     pub(crate) fn ask_before(&self, placed: &mut Placement, ids: &[TaskId]) -> Result<()> {
         let mut asks = Vec::new();
         let mut samples = Vec::new();
@@ -89,8 +89,8 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    /// Completes the samples of running tasks that are at their end. All are answered side by side, and
-    /// the base model answers a prompt once, whoever has it.
+    /// Completes the samples of running tasks at their end. All are answered together, and the base model answers
+    /// each prompt once.
     pub(crate) fn ask_after(
         &mut self,
         placed: &mut Placement,
@@ -113,7 +113,7 @@ impl<'a> Answers<'a> {
                 } else {
                     match task.samples.get(number) {
                         Some(before) => sample.before.clone_from(&before.before),
-                        // It began when fewer were asked for.
+                        // The task began when fewer prompts were asked for.
                         None => break,
                     }
                     None
@@ -134,7 +134,7 @@ impl<'a> Answers<'a> {
         log.emit(Event::Answers {
             adapters: names.collect(),
         });
-        // The base model is asked beside an adapter with the same prompt.
+        // The base model answers beside an adapter with the same prompt.
         let beside = of_base.iter().filter_map(|(prompt, length)| {
             let same = |ask: &&Ask| ask.prompt == *prompt && ask.length == *length;
             let ask = asks.iter().find(same)?.clone();
@@ -156,7 +156,7 @@ impl<'a> Answers<'a> {
         Ok(())
     }
 
-    /// Those of the tasks that run and are to be asked.
+    /// The running tasks of `ids` that answer prompts.
     fn asked<'t>(
         &self,
         placed: &'t Placement,
@@ -173,7 +173,7 @@ impl<'a> Answers<'a> {
         short.take(self.asked.rows)
     }
 
-    /// The answers, in the order of what was asked.
+    /// The answers, in the order of `asks`.
     fn answer(&self, pipeline: &Pipeline, asks: &[Ask]) -> Result<Vec<String>> {
         let mut together: BTreeMap<(usize, &[u32], usize), Vec<usize>> = BTreeMap::new();
         for (index, ask) in asks.iter().enumerate() {
@@ -215,7 +215,7 @@ fn ask(question: Question<'_>, pipeline: &Pipeline, place: Place) -> Ask {
 }
 
 impl<'a> Question<'a> {
-    /// A sample up to its first target, and its targets from there on.
+    /// Splits a sample at its first target.
     fn of(sample: &'a Sample) -> Self {
         let mut later = sample.is_target.iter().skip(1);
         let start = later.position(|&target| target);
@@ -239,7 +239,7 @@ fn sample(tokenizer: &Tokenizer, question: Question<'_>) -> Result<AnswerSample>
     })
 }
 
-/// The text of tokens. Special ones are left out; what they separate stands on lines of its own.
+/// Decodes tokens without special ones; the parts that these separate are on lines of their own.
 fn readable(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, DataError> {
     let is_special = |id: u32| {
         let text = |skip| tokenizer.decode(&[id], skip);
@@ -256,7 +256,7 @@ fn readable(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, DataError> {
     let mut texts = Vec::new();
     for part in parts.iter().filter(|part| !part.is_empty()) {
         let text = tokenizer.decode(part, true)?;
-        // Templates have line ends beside special tokens, too.
+        // Templates also have line ends beside special tokens.
         let text = text.trim_matches('\n');
         if !text.is_empty() {
             texts.push(text.to_owned());

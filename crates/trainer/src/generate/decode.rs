@@ -7,9 +7,8 @@ use loraloom_pipeline::{Microbatch, Pipeline};
 use super::sampling::Sampler;
 use crate::{TrainerError, error::Result};
 
-/// Continues every prompt with the entry of `slots` of a group that belongs to it (`None` is the base
-/// model), until `eos` or `max_new_tokens`. Returns the new tokens, without EOS. All prompts have the
-/// same number of tokens.
+/// Continues every prompt with the adapter in its slot of a group (`None` is the base model), until `eos` or
+/// `max_new_tokens`. Returns the new tokens, without EOS. All prompts have the same number of tokens.
 pub(crate) fn decode(
     pipeline: &Pipeline,
     prompts: &[&[u32]],
@@ -41,7 +40,7 @@ pub(crate) fn decode(
             if !ended[index] {
                 answers[index].push(token);
             }
-            // Sequences that have ended go along until all have.
+            // Ended sequences stay in the batch until all have ended.
             next[index] = vec![token];
         }
         if ended.iter().all(|&ended| ended) {
@@ -51,8 +50,8 @@ pub(crate) fn decode(
     Ok(answers)
 }
 
-/// Tokens of several sequences, each with the adapter in its slot or with none, after so many tokens in
-/// the cache.
+/// Tokens of several sequences as a micro-batch, each with the adapter in its slot or with none; `past` of them are
+/// in the cache.
 pub(super) fn side_by_side(
     next: &[Vec<u32>],
     slots: &[Option<usize>],

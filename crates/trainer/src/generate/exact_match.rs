@@ -7,16 +7,17 @@ use regex::Regex;
 /// Extracts answers from texts, to compare them.
 #[derive(Debug, Clone)]
 pub struct ExactMatch {
-    /// The first match is the answer: its first group that matched, or all of it without groups.
+    /// The first match is the answer: its first capture group that matched, or the whole match if the expression has
+    /// no groups.
     pub answer: Regex,
-    /// Matches in an answer that do not count, such as commas in numbers.
+    /// Matches that are removed from an answer, such as commas in numbers.
     pub ignored: Vec<Regex>,
 }
 
 impl ExactMatch {
-    /// The answer in a text, without what is ignored and without white space around it; `None` without a
-    /// match, or if nothing is left of it but of an empty text: an expression that matches anything would find an
-    /// empty answer everywhere.
+    /// The answer in a text, without ignored matches and surrounding white space. `None` without a match, or if
+    /// nothing is left of a text that is not empty: otherwise an expression that matches anything would find an empty
+    /// answer everywhere.
     pub fn extract(&self, text: &str) -> Option<String> {
         let captures = self.answer.captures(text)?;
         let groups = captures.iter().skip(1).flatten();

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Score, TrainerError, adapter, batch::evaluate, error::Result, stages::resolve_dtype};
 
-/// A base model with adapters beside it, for asking it things.
+/// A base model with adapters, for inference.
 #[derive(Debug)]
 pub struct Generator {
     /// One stage; the adapters are its group 0.
@@ -46,12 +46,12 @@ impl Generator {
         Ok(generator)
     }
 
-    /// The adapters given to [`load`](Self::load), by their index, that note another base than the model.
+    /// Indices of the adapters given to [`load`](Self::load) whose recorded base differs from the model.
     pub fn over_another_base(&self) -> &[usize] {
         &self.over_another_base
     }
 
-    /// As [`load`](Self::load), with adapters that were read.
+    /// As [`load`](Self::load), with adapters that are already read.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -100,10 +100,10 @@ impl Generator {
         self.ids(text, false)
     }
 
-    /// Tokens that the model's context leaves for a continuation of the prompt.
+    /// Number of tokens that the context leaves after the prompt.
     ///
     /// # Errors
-    /// As [`generate`](Self::generate), but for the prompt's length.
+    /// As [`generate`](Self::generate), except for the prompt's length.
     pub fn remaining_tokens(&self, prompt: &str, options: &GenerateOptions) -> Result<usize> {
         let context = self.pipeline.config().max_position_embeddings;
         Ok(context.saturating_sub(self.ids(prompt, options.chat)?.len()))
@@ -113,7 +113,7 @@ impl Generator {
     /// [`load`](Self::load) or `None` for the base model, all in one batch.
     ///
     /// # Errors
-    /// If the prompt is empty or too long, or there is no chat template to put it in.
+    /// If the prompt is empty or too long, or `chat` is set and there is no chat template.
     pub fn generate(
         &self,
         prompt: &str,
@@ -169,7 +169,7 @@ impl Generator {
         let mut asks: Vec<(usize, usize)> = (0..rows.len())
             .flat_map(|row| (0..who.len()).map(move |index| (row, index)))
             .collect();
-        // The cache takes prompts of one length.
+        // All prompts in a cache have the same length.
         asks.sort_by_key(|&(row, _)| prompt(row).len());
         let mut texts = vec![vec![String::new(); who.len()]; rows.len()];
         let same_length =

@@ -1,17 +1,17 @@
-/// How tokens are chosen.
+/// Options of sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
     /// At most this many tokens.
     pub max_new_tokens: usize,
     /// Divides the logits; 0 takes the likeliest token.
     pub temperature: f64,
-    /// Choose among this many likeliest tokens; 0 is all.
+    /// Samples from this many likeliest tokens; 0 is all.
     pub top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability; 1 is all.
+    /// Samples from the likeliest tokens that together have this probability; 1 is all.
     pub top_p: f64,
-    /// Seed of the choices.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// The prompt is a user's message for the chat template, not raw text.
+    /// Whether the prompt is a user's message for the chat template rather than raw text.
     pub chat: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Every sequence draws the same numbers, so that adapters differ by their weights alone.
+    /// Every sequence draws the same numbers, so that adapters differ only by their weights.
     pub(crate) fn new(options: &GenerateOptions) -> Self {
         Self {
             options: options.clone(),
@@ -45,7 +45,7 @@ impl Sampler {
         }
     }
 
-    /// Always the likeliest token.
+    /// Picks the likeliest token.
     pub(crate) fn greedy() -> Self {
         Self::new(&GenerateOptions::default())
     }

@@ -1,4 +1,4 @@
-//! The next step of every running task for the stages, and what it came to.
+//! The next step of every running task as work for the stages, and its results.
 
 mod plan;
 mod submitted;

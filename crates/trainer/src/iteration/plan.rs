@@ -1,4 +1,4 @@
-//! The next step of every running task, or a part of it, laid out for the stages.
+//! Plans an iteration: the next step, or part of a step, of every running task.
 
 use batchlora::{DropoutDraw, SlotUpdate};
 use loraloom_pipeline::{
@@ -14,8 +14,8 @@ use crate::{
     tasks::{StepRows, Task, Tasks},
 };
 
-/// The next iteration of all running tasks, group by group, and what is to be known of it when its
-/// results come. Batches are cut into `split` micro-batches.
+/// The next iteration of all running tasks, by group, and the data to interpret its results. Batches are cut into
+/// `split` micro-batches.
 pub(crate) fn plan_iteration(
     tasks: &Tasks,
     split: usize,
@@ -39,7 +39,7 @@ pub(crate) fn plan_iteration(
     Ok((plan, submitted))
 }
 
-/// What the group's iteration has to do.
+/// The work of a group's iteration, for the step-time model.
 fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
     let counts = rows.iter().map(|rows| rows.microbatches.len());
     let mut work = Work {
@@ -54,7 +54,7 @@ fn work(members: &[&Task], rows: &[StepRows<'_>]) -> Work {
     work
 }
 
-/// What the largest micro-batch asks of memory, adapters apart.
+/// Memory load of the largest micro-batch, without adapters.
 fn load(rows: &[StepRows<'_>]) -> Load {
     let count = rows.iter().map(|rows| rows.microbatches.len()).max();
     let at = |index: usize| {
@@ -74,8 +74,8 @@ fn load(rows: &[StepRows<'_>]) -> Load {
     largest
 }
 
-/// The micro-batches of a group's iteration: the first of every task together, then the second of those
-/// that have one, and so on; and whose targets each of them has.
+/// The micro-batches of a group's iteration: the first of every task together, then the second of those that have
+/// one, and so on; with the target ranges of each.
 fn microbatches(
     members: &[&Task],
     rows: &[StepRows<'_>],
@@ -112,7 +112,7 @@ fn microbatches(
     Ok((batches, all_ranges))
 }
 
-/// The optimizer's numbers for a task's next step, if these rows are the last of it.
+/// The optimizer settings of a task's next step, if these rows complete it.
 fn update((task, rows): (&&Task, &StepRows<'_>)) -> Option<SlotUpdate> {
     let train = &task.config.train;
     rows.step.part.ends_step().then_some(SlotUpdate {

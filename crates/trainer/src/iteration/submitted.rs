@@ -1,4 +1,4 @@
-//! Iterations that the stages were given and whose results nobody has seen yet.
+//! Iterations that were submitted and whose results have not been read.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use loraloom_scheduler::{Load, Work};
 
 use crate::{batch::TargetRange, tasks::SubmittedStep};
 
-/// What one task's step came to, up to the end of this part of it.
+/// Results of one task's step, up to the end of this part of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct StepResult {
     /// Sum of the token cross-entropies.
@@ -21,10 +21,10 @@ pub(crate) struct StepResult {
 pub(crate) struct SubmittedGroup {
     /// The steps, by slot.
     pub(crate) steps: Vec<SubmittedStep>,
-    /// Whose targets a micro-batch has, by micro-batch.
+    /// The targets of each micro-batch, by slot.
     pub(crate) ranges: Vec<Vec<TargetRange>>,
     pub(crate) work: Work,
-    /// What the group's largest micro-batch asks of memory, without adapters.
+    /// Memory load of the group's largest micro-batch, without adapters.
     pub(crate) load: Load,
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct SubmittedGroup {
 pub(crate) struct SubmittedIteration {
     /// Iteration of the run, counted from 1.
     pub(crate) number: u64,
-    /// When its first work was prepared.
+    /// When its preparation began.
     pub(crate) begun: Instant,
     pub(crate) groups: Vec<SubmittedGroup>,
 }
 
 impl SubmittedGroup {
-    /// What every step came to, by slot, on top of the sums of its parts before this one: adding goes
-    /// on where it was, so that parts change no bit.
+    /// The result of every step, by slot. Sums continue those of earlier parts of the step in `before`, so that parts
+    /// change no bit.
     pub(crate) fn results(&self, outcome: &GroupOutcome, before: Vec<f64>) -> Vec<StepResult> {
         let mut sums = before;
         for (ranges, losses) in self.ranges.iter().zip(&outcome.losses) {

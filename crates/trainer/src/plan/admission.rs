@@ -1,4 +1,4 @@
-//! Who trains first and in which group, by the scheduler that a run has.
+//! Predicts which tasks train first and in which groups, by the scheduler of a run.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl<'a> Groups<'a> {
         let mut refused: Vec<(&TaskPlan, SchedulerError)> = Vec::new();
         for task in &gathered.tasks {
             match scheduler.submit(task.described.clone(), 0.0) {
-                // The rest of the plan says by how much.
+                // The rest of the plan shows by how much.
                 Err(error @ SchedulerError::NeverFits { .. }) => refused.push((task, error)),
                 submitted => submitted?,
             }
@@ -45,7 +45,7 @@ impl<'a> Groups<'a> {
         }
         tasks.retain(|group| !group.is_empty());
         if tasks.is_empty() && !refused.is_empty() {
-            // A run is refused for the first of them.
+            // A run stops at the first of them.
             return Err(refused.swap_remove(0).1);
         }
         let tight = tasks.iter().flatten().filter_map(|task| {
@@ -80,8 +80,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The memory of this machine's devices, where the limit is known: a limit in bytes always is, a fraction
-/// only on the CPU, because no device is opened.
+/// The memory of this machine's devices, if the limit is known: a limit in bytes always is, a fraction only on the
+/// CPU, because no device is opened.
 fn budgets(
     config: &RunConfig,
     gathered: &Gathered,

@@ -1,4 +1,4 @@
-//! From what is known of model and tasks to the plan: no files, no devices.
+//! Composes the plan from model and tasks: no files, no devices.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::error::Result;
 
 /// Columns of the chart.
 const CHART_COLUMNS: f64 = 72.0;
-/// The largest `extra_warmup` that is tried, and what part of the time one must save to be named.
+/// The largest `extra_warmup` that is tried, and the largest fraction of the time for which one is recommended.
 const MOST_TRIED: usize = 4;
 const WORTH: f64 = 0.98;
 
@@ -111,7 +111,7 @@ fn reasons(tasks: &[(&TaskPlan, String)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What is to be simulated.
+/// The pipeline to simulate.
 fn pipeline_of(
     config: &RunConfig,
     groups: &Groups<'_>,
@@ -129,8 +129,7 @@ fn pipeline_of(
     }
 }
 
-/// A note if links and stages of these speeds want another `extra_warmup`, with the groups that come
-/// with it.
+/// A note if another `extra_warmup` is better for links and stages of these speeds, with its groups.
 fn better_warmup(
     config: &RunConfig,
     gathered: &Gathered,

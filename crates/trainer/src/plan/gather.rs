@@ -1,4 +1,4 @@
-//! What a plan is made of, from the run's files: configuration and headers of the model, and data.
+//! Reads the input of a plan from the run's files: configuration and headers of the model, and data.
 
 use burn::tensor::Device;
 use loraloom_config::RunConfig;
@@ -15,7 +15,7 @@ use crate::{
     tasks::{RunShape, TaskFactory},
 };
 
-/// What is known of one adapter's training.
+/// One adapter's training, as far as it is known before the run.
 #[derive(Debug, Clone)]
 pub(super) struct TaskPlan {
     pub(super) name: String,
@@ -23,33 +23,31 @@ pub(super) struct TaskPlan {
     pub(super) ranks: AdapterRanks,
     /// Micro-batches of a step.
     pub(super) microbatches: usize,
-    /// What the scheduler is told.
+    /// The scheduler's view of it.
     pub(super) described: Task,
 }
 
-/// What is known of the model and of the tasks.
+/// The model and the tasks, as far as they are known before the run.
 #[derive(Debug, Clone)]
 pub(super) struct Gathered {
     pub(super) model: LlamaConfig,
-    /// Type of frozen weights and activations, and a sentence where it is a guess.
+    /// Type of frozen weights and activations, and a note if it is a guess.
     pub(super) dtype: TensorDtype,
     pub(super) dtype_note: Option<String>,
-    /// Bytes that this process has allocated for what it has read, without adapters, if they are counted: a run
-    /// has it in memory, too.
+    /// Bytes that this process has allocated for data without adapters, if allocations are counted: a run has them in
+    /// memory as well.
     pub(super) read_bytes: u64,
     /// In the order of the configuration.
     pub(super) tasks: Vec<TaskPlan>,
-    /// What is odd about them.
+    /// Warnings about model and tasks.
     pub(super) warnings: Vec<String>,
 }
 
 impl Plan {
-    /// Plans a run, from its data and the headers of its weights. `speeds` turn operations and bytes
-    /// into time.
+    /// Plans a run from its data and the headers of its weights. `speeds` turn operations and bytes into time.
     ///
     /// # Errors
-    /// If files are missing, damaged or do not fit each other, or the layers cannot be spread over
-    /// the stages.
+    /// If files are missing, damaged or inconsistent, or the layers cannot be spread over the stages.
     pub fn prepare(config: &RunConfig, speeds: Speeds) -> Result<Self> {
         compose(config, &gather(config)?, speeds)
     }

@@ -18,16 +18,16 @@ pub(super) struct Groups<'a> {
     pub(super) model: &'a LlamaConfig,
     pub(super) config: &'a RunConfig,
     pub(super) tasks: Vec<Vec<&'a TaskPlan>>,
-    /// Tasks that wait, and why.
+    /// Tasks that wait, with the reasons.
     pub(super) waiting: Vec<(&'a TaskPlan, String)>,
-    /// Tasks that are tried though they may not fit even alone, and why.
+    /// Tasks that are tried although they may not fit even alone, with the reasons.
     pub(super) tight: Vec<(&'a TaskPlan, String)>,
-    /// Those that wait and that no device has room for even alone.
+    /// Waiting tasks that do not fit even alone on any device.
     pub(super) refused: Vec<&'a TaskPlan>,
 }
 
-/// The layers of each stage and group, by the run's own rule where it measures nothing: for sequences
-/// as long as any adapter allows and a target in every row.
+/// The layers of each stage and group, as a run spreads them without measurements: for sequences as long as any
+/// adapter allows and a target in every row.
 ///
 /// # Errors
 /// If there are more stages than layers, or the configuration's balance does not fit.
@@ -124,7 +124,7 @@ impl<'a> Groups<'a> {
         self.tasks.iter().map(|group| value(group)).collect()
     }
 
-    /// Of each group with the layers that it has on a stage.
+    /// Calls a function for each group with its layers on a stage.
     fn of_each_on<T>(
         &self,
         layers: &StageLayers,

@@ -1,9 +1,8 @@
-//! A run before it starts: what each stage holds, which tasks share a batch, and how full the
-//! pipeline is. No weight is read and no device is opened.
+//! Predicts a run before it starts: the contents of each stage, the tasks that share a batch, and the idle share of
+//! the pipeline. Reads no weight and opens no device.
 //!
-//! Weights, adapters and moments are counted exactly. Activations, costs and with them the balance
-//! and the bubble are estimates, of the data's average step; what each leaves out is in
-//! [`Plan::notes`].
+//! Weights, adapters and moments are counted exactly. Activations, costs and with them the balance and the bubble are
+//! estimates, for the data's average step; [`Plan::notes`] lists their omissions.
 
 mod admission;
 mod compose;

@@ -3,7 +3,7 @@ use loraloom_pipeline::Partitions;
 
 use super::Speeds;
 
-/// Sentences on the assumptions of a plan and on the parts it leaves out.
+/// Sentences on the assumptions and omissions of a plan.
 pub(super) fn notes(
     speeds: Speeds,
     stages: usize,

@@ -1,4 +1,4 @@
-//! The pipeline on a clock.
+//! Simulates the pipeline.
 
 use loraloom_config::Schedule;
 use loraloom_model::cost::Operations;
@@ -12,17 +12,16 @@ use loraloom_pipeline::{
 
 use super::report::PlannedBubble;
 
-/// Iterations that are simulated for the steady state, and those that are drawn.
+/// Number of iterations that are simulated for the steady state, and of those that are drawn.
 const ITERATIONS: usize = 12;
 const DRAWN: usize = 3;
 
-/// How fast things are taken to be.
+/// Assumed speeds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Speeds {
-    /// 10¹² operations a second of a stage. Without it times have no unit, and the chart is drawn for
-    /// one.
+    /// 10¹² operations a second of a stage. Without it times have no unit, and the chart is drawn for a speed of one.
     pub tflops: Option<f64>,
-    /// Bytes a second between stages, each way. Without it transfers take no time.
+    /// Bytes a second between stages, in each direction. Without it transfers take no time.
     pub link_bytes_per_second: Option<f64>,
 }
 
@@ -32,38 +31,37 @@ impl Speeds {
     }
 }
 
-/// What is to be simulated.
+/// The pipeline to simulate.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     pub(super) schedule: Schedule,
-    /// Micro-batches of a group's step: of all groups, the most. Each group's work is spread evenly
-    /// over so many.
+    /// Micro-batches of a step: the most of any group. Each group's work is spread evenly over this many.
     pub(super) microbatches: usize,
     /// See [`PipelineShape::extra_warmup`].
     pub(super) extra_warmup: usize,
     /// Operations of a group's step, `[stage][group]`.
     pub(super) operations: Vec<Vec<Operations>>,
-    /// Bytes of a group's step on their way up, and again down, `[group]`.
+    /// Bytes of a group's step in each direction, `[group]`.
     pub(super) step_bytes: Vec<f64>,
 }
 
-/// What came of it.
+/// Results of the simulation.
 #[derive(Debug)]
 pub(super) struct Prediction {
-    /// Many iterations.
+    /// Timeline of many iterations.
     pub(super) long: Timeline,
-    /// The first ones.
+    /// Timeline of the first iterations.
     pub(super) drawn: Timeline,
     pub(super) bubble: PlannedBubble,
-    /// From one iteration to the next.
+    /// Seconds from one iteration to the next.
     pub(super) seconds_per_iteration: f64,
 }
 
 impl Pipeline {
-    /// Simulates it.
+    /// Simulates the pipeline.
     ///
     /// # Errors
-    /// If the speeds are none.
+    /// If a speed is zero, negative or not finite.
     pub(super) fn predict(&self, speeds: Speeds) -> Result<Prediction, TimelineError> {
         let run = |iterations| self.simulate(speeds, iterations);
         let (long, drawn, one) = (run(ITERATIONS)?, run(DRAWN)?, run(1)?);
@@ -117,12 +115,12 @@ impl Pipeline {
 
 /// The idle part of a stage's time, once the pipeline is full.
 pub(super) fn steady_bubble(stage: &StageReport) -> f64 {
-    // Rounding may leave a little less than nothing.
+    // Rounding may make it slightly negative.
     stage.steady.unwrap_or(stage.whole).bubble().max(0.0)
 }
 
-/// The largest sum, at any time, of what the micro-batches between their forward and their backward
-/// pass take, by group.
+/// The largest sum, at any time, over the micro-batches between their forward and their backward pass; `by_group` has
+/// the size of each.
 pub(super) fn most_held(stage: &StageReport, by_group: &[usize]) -> usize {
     let (mut held, mut most) = (0, 0);
     for interval in &stage.intervals {

@@ -4,80 +4,77 @@ use loraloom_config::Schedule;
 use loraloom_pipeline::simulate::{Timeline, gantt_svg};
 use serde::Serialize;
 
-/// What a run will hold and how it will go. Fields that begin with `estimated` and everything that
-/// is simulated are estimates.
+/// The forecast of a run. Fields that begin with `estimated`, and all simulated ones, are estimates.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// Type of frozen weights and activations that sizes are for.
     pub dtype: String,
-    /// In which order stages work for the groups.
+    /// Order of a stage's work.
     pub schedule: Schedule,
     /// By stage.
     pub stages: Vec<PlannedStage>,
-    /// Where groups have their layers on different stages: how many each stage runs, by partition.
-    /// Groups take the partitions in turn.
+    /// If groups have their layers on different stages, the number that each stage runs, by partition. Groups take
+    /// the partitions in turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partitions: Option<Vec<Vec<usize>>>,
     /// Tasks that train together, by group.
     pub groups: Vec<PlannedGroup>,
     /// Adapters that wait for a place.
     pub waiting: Vec<String>,
-    /// Why each of them waits, by name.
+    /// The reasons, by name.
     pub waiting_reasons: BTreeMap<String, String>,
-    /// Those of them that do not fit even alone: a run would be refused for them.
+    /// Waiting adapters that do not fit even alone: a run stops with an error.
     pub refused: Vec<String>,
-    /// Of those that train at first, the ones that may not fit even alone, and why, by name.
+    /// Adapters that train at first although they may not fit even alone, with the reasons, by name.
     pub may_not_fit: BTreeMap<String, String>,
     /// By pair of neighbouring stages.
     pub links: Vec<PlannedLink>,
-    /// How much of the stages' time is idle.
+    /// Idle share of the stages' time.
     pub bubble: PlannedBubble,
-    /// Seconds from one iteration to the next, once the pipeline is full; `None` if nothing is known
-    /// of the stages' speed.
+    /// Seconds from one iteration to the next, once the pipeline is full; `None` if the stages' speed is unknown.
     pub estimated_seconds_per_iteration: Option<f64>,
     /// The first iterations as text, a line a stage; see
     /// [`gantt_text`](loraloom_pipeline::simulate::gantt_text).
     pub gantt: String,
-    /// What was assumed and what is left out, a sentence each.
+    /// Assumptions and omissions, a sentence each.
     pub notes: Vec<String>,
-    /// What the run would warn of, a sentence each.
+    /// Warnings that the run would give.
     pub warnings: Vec<String>,
     #[serde(skip)]
     pub(super) chart: Timeline,
 }
 
-/// One stage: its layers and what they take.
+/// A stage's layers and memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedStage {
     /// The device or worker, as the configuration names it.
     pub on: String,
     /// Its first decoder layer.
     pub first_layer: usize,
-    /// How many decoder layers it holds, for whatever group.
+    /// Number of decoder layers that it holds, for any group.
     pub layers: usize,
     /// It embeds tokens.
     pub embedding: bool,
     /// It has the output projection and computes the losses.
     pub head: bool,
-    /// Bytes of frozen weights.
+    /// Bytes of the frozen weights.
     pub weight_bytes: usize,
-    /// Bytes of all adapters that train at first, and of their moments.
+    /// Bytes of all adapters that train at first, with their moments.
     pub adapter_bytes: usize,
-    /// Bytes of these adapters' gradients, once all groups are on their way.
+    /// Bytes of these adapters' gradients, once all groups have passes under way.
     pub gradient_bytes: usize,
-    /// Bytes that a micro-batch keeps from its forward to its backward pass: the largest of any
-    /// group, were its tasks' longest samples to meet.
+    /// Bytes that a micro-batch keeps from its forward to its backward pass: the largest of any group, if its tasks'
+    /// longest samples meet.
     pub estimated_activation_bytes_per_microbatch: usize,
     /// Micro-batches between their forward and their backward pass, at most.
     pub microbatches_in_flight: usize,
-    /// Bytes of all activations at their largest, with the layer that gradient checkpointing computes
-    /// again.
+    /// Peak bytes of all activations, with the layer that gradient checkpointing recomputes.
     pub estimated_activation_bytes: usize,
-    /// All of these together.
+    /// Sum of these bytes.
     pub estimated_bytes: usize,
-    /// Its part of all operations.
+    /// Its share of all operations.
     pub estimated_share: f64,
-    /// Idle part of its time, once the pipeline is full.
+    /// Idle share of its time, once the pipeline is full.
     pub simulated_bubble: f64,
 }
 
@@ -94,7 +91,7 @@ pub struct PlannedGroup {
     pub most_tokens_per_microbatch: usize,
 }
 
-/// The way between two neighbouring stages.
+/// The link between two neighbouring stages.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedLink {
     /// The stage below.
@@ -107,14 +104,14 @@ pub struct PlannedLink {
     pub estimated_bytes_per_iteration: f64,
 }
 
-/// The idle part of the stages' time.
+/// Idle share of the stages' time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PlannedBubble {
-    /// By the schedule's formula, where all stages and groups take the same time and hops none.
+    /// By the schedule's formula, if all stages and groups take the same time and transfers none.
     pub closed_form: f64,
     /// With the estimated costs, once the pipeline is full.
     pub simulated: f64,
-    /// The same where every iteration waits for the one before to end.
+    /// The same, if every iteration waits for the one before to end.
     pub simulated_if_drained: f64,
 }
 

@@ -3,16 +3,16 @@ use loraloom_model::cost::attention_pairs;
 
 use crate::tasks::Task;
 
-/// What a task computes in a step, averaged over its data.
+/// The work of a task's step, averaged over its data.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Workload {
-    /// Tokens that each sample puts through the model, in descending order.
+    /// Tokens of each sample in the model, in descending order.
     lengths: Vec<usize>,
     /// Targets of all samples.
     targets: usize,
-    /// Optimizer steps that take every sample once.
+    /// Optimizer steps of an epoch.
     steps_per_epoch: usize,
-    /// Rows of a micro-batch, at the most.
+    /// Most rows of a micro-batch.
     microbatch_rows: usize,
 }
 
@@ -44,14 +44,14 @@ impl Workload {
         self.per_step(self.targets)
     }
 
-    /// Pairs of a query and a key it sees, of a step, in a layer whose tokens see `window` tokens,
-    /// themselves included; `None` is all before them.
+    /// Pairs of a query and a visible key of a step, in a layer whose attention window has `window` tokens including
+    /// the query; `None` is all before it.
     pub(super) fn attention_pairs(&self, window: Option<usize>) -> f64 {
         let pairs = |&length: &usize| attention_pairs(length, window);
         self.per_step(self.lengths.iter().map(pairs).sum())
     }
 
-    /// The most tokens of a micro-batch: the longest samples, should they meet.
+    /// The most tokens of a micro-batch, if the longest samples meet.
     pub(super) fn most_tokens(&self) -> usize {
         self.lengths.iter().take(self.microbatch_rows).sum()
     }
@@ -67,7 +67,7 @@ mod tests {
 
     use super::Workload;
 
-    /// A prompt, two targets, and a token behind them that nothing predicts.
+    /// A prompt, two targets, and a token after them that is no target.
     fn sample(prompt: usize) -> Sample {
         let is_target = [vec![false; prompt], vec![true, true, false]].concat();
         Sample {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     #[expect(clippy::float_cmp, reason = "sums of small whole numbers are exact")]
     fn a_step_is_the_average_of_an_epoch() {
-        // Put through the model: 2, 4, 6, 8 and 10 tokens.
+        // In the model: 2, 4, 6, 8 and 10 tokens.
         let samples = [1, 3, 5, 7, 9].map(sample);
         let load = Workload::new(&samples, 2, 3);
         assert_eq!(load.tokens(), 30.0 / 3.0);

@@ -1,9 +1,9 @@
 use std::time::Instant;
 
-/// What is this many seconds old counts half.
+/// Seconds after which a measurement counts half.
 const HALF_LIFE: f64 = 30.0;
 
-/// How fast steps are taken, evaluations and all else between them included.
+/// Time of a step, including evaluations and other work between steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pace {
     seconds: f64,
@@ -12,8 +12,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Steps were taken just now, in an iteration of so many seconds. Time since the steps before
-    /// counts, too, if there were any.
+    /// Adds steps that were taken just now, in an iteration of `iteration` seconds. The time since the steps before
+    /// also counts, if there were any.
     pub fn add(&mut self, steps: usize, iteration: f64, now: Instant) {
         let before = self.at.replace(now);
         let seconds = before.map_or(iteration, |at| now.duration_since(at).as_secs_f64());
@@ -22,7 +22,7 @@ impl Pace {
         self.steps = self.steps * kept + steps as f64;
     }
 
-    /// The time until the next steps is not spent on them.
+    /// Excludes the time until the next steps.
     pub fn pause(&mut self) {
         self.at = None;
     }

@@ -4,14 +4,14 @@ use loraloom_config::RunConfig;
 use loraloom_report::{SweepEntry, SweepReport};
 use serde::{Deserialize, Serialize};
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
     /// The adapters in the order of the configuration.
     pub adapters: Vec<AdapterReport>,
-    /// Whether the run was stopped from outside.
+    /// Whether the run was stopped by a signal.
     pub interrupted: bool,
-    /// Wall time, of all parts of a run that was resumed.
+    /// Wall time of all parts of a resumed run.
     pub seconds: f64,
     /// Tokens trained on.
     pub tokens: u64,
@@ -20,7 +20,7 @@ pub struct RunReport {
 }
 
 impl RunReport {
-    /// The sweeps of a configuration, as its run left them.
+    /// The sweeps of a configuration, with the results of its run.
     pub(crate) fn rank(config: &RunConfig, adapters: &[AdapterReport]) -> Vec<SweepReport> {
         let sweeps = config.sweep.iter().map(|sweep| {
             let entries = sweep.adapters.iter().filter_map(|name| {
@@ -41,7 +41,7 @@ impl RunReport {
     }
 }
 
-/// What one adapter came to.
+/// Results of an adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdapterReport {
     /// Its name.
@@ -50,7 +50,7 @@ pub struct AdapterReport {
     pub outcome: Outcome,
     /// Steps it took.
     pub steps: usize,
-    /// Steps it was to take.
+    /// Steps of its whole training.
     pub total_steps: usize,
     /// Loss of its first step.
     pub first_loss: Option<f64>,
@@ -58,14 +58,14 @@ pub struct AdapterReport {
     pub last_loss: Option<f64>,
     /// Its best evaluation, if it has validation rows.
     pub best: Option<Best>,
-    /// Where it was last saved; `None` if it never was.
+    /// Directory of its last save; `None` if it was never saved.
     pub directory: Option<PathBuf>,
-    /// What it answers before and after.
+    /// Its answers before and after training.
     pub samples: Vec<AnswerSample>,
 }
 
 impl AdapterReport {
-    /// How it ended, in a word.
+    /// Its outcome as a word.
     pub fn state(&self) -> &'static str {
         match self.outcome {
             Outcome::Stopped { .. } => "stopped",
@@ -85,25 +85,25 @@ pub enum Outcome {
     Done,
     /// It ended early: its patience ran out, or its sweep stopped it.
     Stopped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It could not go on.
+    /// It failed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// True if it is that it does not fit in memory.
+        /// Whether it failed because it does not fit in memory.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         does_not_fit: bool,
     },
-    /// Its owner ended it.
+    /// Its owner cancelled it.
     Cancelled,
-    /// The run was stopped before it had taken all its steps.
+    /// The run was stopped before its last step.
     Interrupted,
 }
 
 impl Outcome {
-    /// It could not go on, for this reason.
+    /// A failure for this reason.
     pub(crate) fn failed(reason: impl Into<String>) -> Self {
         Self::Failed {
             reason: reason.into(),
@@ -111,7 +111,7 @@ impl Outcome {
         }
     }
 
-    /// It does not fit in memory, for this reason.
+    /// A failure for lack of memory.
     pub(crate) fn does_not_fit(reason: impl Into<String>) -> Self {
         Self::Failed {
             reason: reason.into(),
@@ -123,21 +123,21 @@ impl Outcome {
 /// The best evaluation of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Best {
-    /// After this step.
+    /// Step of the evaluation.
     pub step: usize,
     /// Its validation loss.
     pub loss: f64,
 }
 
-/// One prompt of an adapter's dataset and its continuations.
+/// One prompt of an adapter's dataset and its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerSample {
-    /// What was asked.
+    /// The prompt.
     pub prompt: String,
-    /// What the dataset answers.
+    /// The dataset's answer.
     pub reference: String,
-    /// What was answered before training.
+    /// The answer before training.
     pub before: String,
-    /// What is answered after it.
+    /// The answer after training.
     pub after: String,
 }

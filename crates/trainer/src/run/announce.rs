@@ -6,7 +6,7 @@ use crate::{
     Event, Outcome, SavedRun, Versions, events::EventLog, plan::NOT_STAGGERED, tasks::Placement,
 };
 
-/// Announces that the run begins, or goes on, and what is odd about that.
+/// Emits the start or resume event and its warnings.
 pub(super) fn announce(
     log: &mut EventLog<'_>,
     config: &RunConfig,
@@ -74,7 +74,7 @@ pub(super) fn announce(
     for message in warnings {
         log.warn(message);
     }
-    // They have failed just now, when their rows were looked at.
+    // These tasks have failed just now, when their rows were compared.
     let tasks = &placed.tasks;
     for report in tasks.held.iter().filter_map(|id| tasks.ended.get(id)) {
         if let Outcome::Failed { reason, .. } = &report.outcome {

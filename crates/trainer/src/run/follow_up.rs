@@ -14,8 +14,7 @@ use crate::{
 };
 
 impl Session<'_> {
-    /// Checks and evaluates a task, if it took a step: then it is in `stepped`, with the reason if it
-    /// ends early.
+    /// Checks and evaluates a task that took a step, and adds it to `stepped`, with the reason if it ends early.
     pub(super) fn look_at_step(
         &mut self,
         id: TaskId,
@@ -31,7 +30,7 @@ impl Session<'_> {
         }
         let (task, _) = self.placed.running(id)?;
         let (step, loss) = (task.steps, task.last_loss);
-        // Else a sweep would compare adapters at the first evaluation after, which may be at their end.
+        // Otherwise a sweep would compare adapters only at the next evaluation, which may be at their end.
         let compared = self.trials.compares_after(id, step);
         let early = if task.evaluates_after(step) || compared == Some(StoppingMetric::EvalLoss) {
             self.evaluate(id)?
@@ -43,8 +42,8 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// Once two steps with a learning rate above zero were taken, every A and B must have moved, or have a
-    /// gradient.
+    /// Checks that every A and B has changed or has a gradient, once two steps had a learning rate above zero.
+    /// Returns the reason if not.
     fn unmoved(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
         let is_due = |_: &_| task.is_checked_after(task.steps);
@@ -64,14 +63,14 @@ impl Session<'_> {
         })
     }
 
-    /// Evaluates a task that has validation rows; why it ends early, if it does.
+    /// Evaluates a task that has validation rows. Returns the reason if it ends early.
     fn evaluate(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
         let Some(rows) = task.validation_rows() else {
             return Ok(None);
         };
         let (pipeline, slots) = (&self.placed.pipeline, &[Some(place.slot)]);
-        // What fits in training fits here.
+        // Evaluation needs no more memory than training.
         let at_once = task.microbatch_rows(self.config.pipeline.microbatches);
         let scores = evaluate(pipeline, rows, (place.group, slots), at_once, &mut |_| {})?;
         let loss = scores[0].loss();
@@ -92,8 +91,7 @@ impl Session<'_> {
         Ok(task.and_then(|task| task.evaluated(best)))
     }
 
-    /// Saves a task that took a step, if it is time for that: it is if the task ends, and then this returns
-    /// whether it could be saved.
+    /// Saves a task that took a step if a save is due, as at its end. In that case returns whether it was saved.
     pub(super) fn save(&mut self, id: TaskId, early: bool) -> Result<Option<bool>> {
         let (task, _) = self.placed.running(id)?;
         let (ends, saves) = (task.ends_after(task.steps), task.saves_after(task.steps));
@@ -106,7 +104,7 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// Ends a task whose steps since the last checkpoint are taken again when the run is resumed.
+    /// Ends a task whose steps since the last checkpoint are repeated when the run is resumed.
     pub(super) fn fail_unsaved(&mut self, id: TaskId) -> Result<Ended> {
         let (task, _) = self.placed.running(id)?;
         let step = task.steps;
@@ -115,7 +113,7 @@ impl Session<'_> {
         self.fail(id, step, unsaved)
     }
 
-    /// Ends a task that was saved, after its last step or early for a reason.
+    /// Ends a saved task, after its last step or early for a reason.
     pub(super) fn finish(&mut self, id: TaskId, early: Option<String>) -> Result<Ended> {
         let (task, _) = self.placed.running(id)?;
         let last = task.ends_after(task.steps);
@@ -138,8 +136,8 @@ impl Session<'_> {
         Ok((id, TaskOutcome::Done))
     }
 
-    /// Ends a task that cannot go on after, or with, a step. What it saved before stays as it is. One that
-    /// does not fit is tried again when the run is resumed, where there may be more memory.
+    /// Ends a task that fails at a step; its earlier saves stay. One that does not fit is tried again when the run is
+    /// resumed, since there may be more memory then.
     pub(super) fn fail(&mut self, id: TaskId, step: usize, outcome: Outcome) -> Result<Ended> {
         let does_not_fit = matches!(
             outcome,
@@ -163,7 +161,7 @@ impl Session<'_> {
         Ok((id, TaskOutcome::Failed))
     }
 
-    /// Ends a task for its owner, with or without a place. Returns whether there was such a task.
+    /// Cancels a task, whether it runs or waits. Returns whether it existed.
     pub(super) fn cancel(&mut self, id: TaskId) -> Result<bool> {
         let Some((adapter, step)) = self.end_task(id, Outcome::Cancelled)? else {
             return Ok(false);
@@ -172,7 +170,7 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Takes a task out and keeps its report. Returns its name and steps.
+    /// Removes a task and keeps its report. Returns its name and steps.
     pub(super) fn end_task(
         &mut self,
         id: TaskId,
@@ -186,9 +184,9 @@ impl Session<'_> {
         Ok(Some(ended))
     }
 
-    /// Keeps the report of a task that was taken out.
+    /// Keeps the report of a task that was removed.
     pub(super) fn conclude(&mut self, mut task: Task, outcome: Outcome) {
-        // The writer may be writing this task.
+        // The writer may still be writing this task.
         self.saver.wait_for(&mut task, &mut self.log);
         self.saver.ask();
         let (id, name) = (task.id, &task.config.name);

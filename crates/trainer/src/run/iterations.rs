@@ -16,50 +16,50 @@ use crate::{
     tasks::{SubmittedStep, Tasks, not_finite},
 };
 
-/// The iterations of a run: those under way, and what came of the others.
+/// The iterations of a run: those under way, and the results of the others.
 #[derive(Debug)]
 pub(super) struct Iterations {
-    /// The devices of this process that stages are on.
+    /// Devices of this process that have stages.
     devices: Vec<Watched>,
-    /// Memory of the stages' devices, each once.
+    /// Memory of the stages' devices, each device once.
     memory: Vec<MemoryGauge>,
     /// Iterations submitted.
     pub(super) submitted: u64,
     /// Tokens trained on.
     pub(super) tokens: u64,
-    /// Iterations under way, the first of them first.
+    /// Iterations under way, the oldest first.
     pub(super) pending: VecDeque<SubmittedIteration>,
-    /// Tasks that cannot go on, and why.
+    /// Tasks that failed, with the reasons.
     pub(super) failures: Vec<(TaskId, String)>,
-    /// When the results of the last booked iteration were there.
+    /// When the results of the last booked iteration arrived.
     arrived: Option<Instant>,
-    /// Iterations that the scheduler has not heard of.
+    /// Iterations that are not yet reported to the scheduler.
     pub(super) measured: Vec<MeasuredIteration>,
-    /// Bytes that the scheduler expects the running tasks to take at the most.
+    /// Upper bound on the bytes of the running tasks, by the scheduler.
     pub(super) bytes_predicted: Option<u64>,
-    /// Bytes of the host's memory that are not the running tasks'.
+    /// Bytes of host memory that do not belong to running tasks.
     pub(super) aside_bytes: u64,
-    /// Which iterations' passes are written.
+    /// Selects the iterations whose passes become events.
     timed: TimedIterations,
 }
 
-/// Which iterations' passes are events: three in a row of the same groups, and no others for long.
+/// Selects the iterations whose passes become events: three in a row of the same groups, then none for a while.
 #[derive(Debug, Default)]
 struct TimedIterations {
     groups: Vec<Vec<String>>,
     /// Iterations of these groups so far.
     count: usize,
-    /// Of groups that are older, there are none before this iteration.
+    /// Earliest iteration of the next selection.
     not_before: u64,
 }
 
 impl TimedIterations {
-    /// The iterations of a set of groups, without the first, which may also compile kernels.
+    /// Iterations of a set of groups that are selected; the first may also compile kernels.
     const SHOWN: Range<usize> = 1..4;
-    /// Iterations between the last of one set and the first of another.
+    /// Iterations between two selections.
     const APART: u64 = 200;
 
-    /// Whether those of an iteration of these groups are.
+    /// Whether the passes of an iteration with these groups become an event.
     fn include(&mut self, iteration: u64, groups: &[Vec<String>]) -> bool {
         if self.groups != groups {
             self.groups = groups.to_vec();
@@ -82,12 +82,12 @@ impl TimedIterations {
 struct Watched {
     device: Device,
     room: DeviceRoom,
-    /// Whether it was said that its pools hold more than there is room for.
+    /// Whether the warning about its pools was given.
     told: bool,
 }
 
 impl Watched {
-    /// That its pools hold more than the run may use, the first time that they do.
+    /// A warning that its pools hold more than the run may use, once.
     fn above_limit(&mut self, measured: Measurement) -> Option<String> {
         let limit = self.room.limit_bytes;
         let reserved = measured.reserved_bytes.filter(|&bytes| bytes > limit)?;
@@ -104,7 +104,7 @@ impl Watched {
 }
 
 impl Iterations {
-    /// After so many iterations with so many tokens; `rooms` are those of the pipeline's
+    /// Begins after `submitted` iterations with `tokens` tokens; `rooms` are those of the pipeline's
     /// [devices](crate::scheduling::devices).
     pub(super) fn after(
         submitted: u64,
@@ -133,7 +133,7 @@ impl Iterations {
         }
     }
 
-    /// What the pools of limited devices hold, to end a sentence with.
+    /// Bytes that the pools of limited devices hold, as the end of a sentence.
     pub(super) fn held_by_pools(&self) -> String {
         let held = self.devices.iter().filter_map(|watched| {
             let room = &watched.room;
@@ -146,7 +146,7 @@ impl Iterations {
         held.collect()
     }
 
-    /// Forgets what is under way and what the scheduler has not heard of.
+    /// Drops the iterations under way and those that are not yet reported to the scheduler.
     pub(super) fn abandon(&mut self) {
         self.pending.clear();
         self.failures.clear();
@@ -154,7 +154,7 @@ impl Iterations {
         self.arrived = None;
     }
 
-    /// Writes the results of the first iteration under way down.
+    /// Records the results of the oldest iteration under way.
     pub(super) fn book(
         &mut self,
         outcome: &IterationOutcome,
@@ -235,8 +235,7 @@ impl Iterations {
         }
     }
 
-    /// Books a task's step, or a part of it. A task that failed a step earlier is as good as gone: this
-    /// step of it never counts.
+    /// Records a task's step, or a part of it. Steps after a failed one do not count.
     fn record(
         &mut self,
         iteration: u64,
@@ -251,7 +250,7 @@ impl Iterations {
             return None;
         }
         let task = tasks.get_mut(id)?;
-        // The norm of a part of a gradient says nothing of the whole.
+        // The norm of a part of a gradient says nothing about the whole.
         if !part.ends_step() && loss_sum.is_finite() {
             task.loss_sum = loss_sum;
             return None;
@@ -281,8 +280,8 @@ impl Iterations {
     }
 }
 
-/// Mean share of an iteration that stages did not work, from the seconds that each spent on it. One
-/// stage never waits for another; of a device that works on its own nothing is known.
+/// Mean share of an iteration in which stages did not work, from the seconds that each spent on it. One stage never
+/// waits for another; `None` for devices that work asynchronously.
 fn bubble_ratio(busy: &[Option<f64>], seconds: f64) -> Option<f64> {
     if busy.len() == 1 {
         return Some(0.0);
@@ -342,7 +341,7 @@ mod tests {
             let groups = match iteration {
                 1..10 => &one,
                 10..400 => &other,
-                // Groups that change all the time have no two iterations in a row.
+                // Groups that change every time have no two iterations in a row.
                 _ if iteration % 2 == 0 => &one,
                 _ => &other,
             };
@@ -359,7 +358,7 @@ mod tests {
         assert!(found.is_some_and(|ratio| (ratio - 0.5).abs() < 1e-12));
         assert_eq!(bubble_ratio(&[None], 1.0), Some(0.0));
         assert_eq!(bubble_ratio(&[Some(1.0), None], 1.0), None);
-        // Iterations overlap: work of one may have been done in the time of another.
+        // Iterations overlap: a stage may work on one in the time of another.
         assert_eq!(bubble_ratio(&[Some(3.0), Some(3.0)], 2.0), Some(0.0));
     }
 }

@@ -1,4 +1,4 @@
-//! The loop of a run: the scheduler decides, tasks train, and what follows from their steps is done.
+//! The loop of a run: decide, train, follow up.
 
 mod announce;
 mod follow_up;

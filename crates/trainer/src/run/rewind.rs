@@ -1,4 +1,4 @@
-//! Going on after memory ran out.
+//! Recovery from running out of memory.
 
 use loraloom_scheduler::{OutOfMemory, Room, Scheduler, TaskId, TaskState};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Session<'_> {
-    /// Keeps a copy of the running tasks, unless a recent one is there.
+    /// Copies the running tasks, unless there is a recent copy.
     pub(super) fn keep_snapshot(&mut self) -> Result<()> {
         let (iteration, tokens) = (self.iterations.submitted, self.iterations.tokens);
         let kept = self.rewind.snapshot.as_ref();
@@ -24,12 +24,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Goes on after memory ran out: the steps since the last snapshot are taken again, without the
-    /// task that the scheduler sends away, or with smaller micro-batches if there is only one.
+    /// Recovers after memory ran out: repeats the steps since the last snapshot, without the task that the scheduler
+    /// parks, or with smaller micro-batches if only one task runs.
     ///
     /// # Errors
-    /// [`TrainerError::DoesNotFit`] if nothing can be done about it: a stage on another machine ran out, or
-    /// memory runs out again on the way back.
+    /// [`TrainerError::DoesNotFit`] if that is impossible: a stage on another machine ran out, or memory runs out
+    /// again during the recovery.
     pub(super) fn go_on_with_less<R: Room>(
         &mut self,
         error: TrainerError,
@@ -84,7 +84,7 @@ impl Session<'_> {
         }
     }
 
-    /// Goes back to the last snapshot, which is kept: the next one may not come about, either.
+    /// Returns to the last snapshot and keeps it, since the next one may fail.
     fn go_back(&mut self, state: impl Fn(TaskId) -> Option<TaskState>) -> Result<()> {
         self.iterations.abandon();
         if let Some(snapshot) = &self.rewind.snapshot {
@@ -97,7 +97,7 @@ impl Session<'_> {
         self.placed.restore(&self.rewind, state)
     }
 
-    /// Ends tasks that do not fit though nothing else runs.
+    /// Fails tasks that do not fit although nothing else runs.
     pub(super) fn give_up_waiting<R: Room>(&mut self, scheduler: &mut Scheduler<R>) -> Result<()> {
         let waits = |task: &&Task| scheduler.state(task.id).is_some_and(TaskState::is_waiting);
         let waiting = self.placed.tasks.waiting().filter(waits);
@@ -111,7 +111,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Halves the micro-batches of the only task that runs.
+    /// Halves the micro-batches of the only running task.
     fn halve<R: Room>(
         &mut self,
         id: TaskId,
@@ -131,7 +131,7 @@ impl Session<'_> {
         }
         task.halvings += 1;
         let (rows, halvings) = (task.microbatch_rows(split), task.halvings);
-        // Also where it may be taken from again.
+        // Also in its copies, so that a later recovery keeps the new size.
         let snapshot = self.rewind.snapshot.iter_mut();
         let kept = snapshot.flat_map(Snapshot::tasks_mut);
         for kept in kept.chain(self.rewind.arrivals.values_mut()) {
@@ -148,7 +148,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends a task that cannot take its next step.
+    /// Fails a task at its next step.
     pub(super) fn fail_next(&mut self, id: TaskId, outcome: Outcome) -> Result<Ended> {
         let step = self.placed.tasks.get(id).map_or(0, |task| task.steps) + 1;
         self.fail(id, step, outcome)

@@ -22,7 +22,7 @@ use crate::{
     tasks::{Prepared, Reader, RowCache, RunShape, TaskFactory},
 };
 
-/// A run that is ready to begin, or to go on: everything is read and checked, nothing is trained yet.
+/// A prepared run: everything is read and checked, and no step is taken yet.
 #[derive(Debug)]
 pub struct Run {
     context: RunContext,
@@ -32,28 +32,26 @@ pub struct Run {
 }
 
 impl Run {
-    /// The first so many adapters answer prompts if nobody says how many are to.
+    /// Default number of adapters that answer prompts, from the first on.
     pub const ANSWERING: usize = 4;
 
-    /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes
-    /// nothing here; workers read their layers. `stages` are the locations of the stages, instead of
-    /// those in the configuration.
+    /// Reads data, tokenizer, adapters and weights, and checks that they fit together. Writes nothing here; workers
+    /// read their layers. `stages` replace the configuration's.
     ///
     /// # Errors
-    /// If anything is missing, damaged or does not fit.
+    /// If anything is missing, damaged or inconsistent.
     pub fn prepare<P: Into<OpenedStage> + Clone>(config: RunConfig, stages: &[P]) -> Result<Self> {
         let stages = stages.iter().cloned().map(Into::into).collect();
         Self::prepare_on(config, stages, None)
     }
 
-    /// As [`prepare`](Self::prepare), to go on with a run in the directory that it was saved in:
-    /// adapters, optimizers, schedules and the order of the data go on where they were. On the CPU
-    /// every adapter ends with the bits of a run that was never interrupted. A task whose rows have
-    /// changed since fails, and the others go on.
+    /// As [`prepare`](Self::prepare), to resume a run in its directory with adapters, optimizers, schedules and data
+    /// order where they were. On the CPU every adapter ends with the bits of an uninterrupted run. A task whose rows
+    /// have changed fails, and the others continue.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare), and [`TrainerError::ConfigChanged`] if the configuration, or
-    /// the model, is not that of the run.
+    /// As [`prepare`](Self::prepare), and [`TrainerError::ConfigChanged`] if the configuration or the model is not
+    /// that of the run.
     pub fn resume<P: Into<OpenedStage> + Clone>(
         config: RunConfig,
         stages: &[P],
@@ -125,30 +123,30 @@ impl Run {
         })
     }
 
-    /// What was read for each adapter, in the order of the configuration.
+    /// The rows of each adapter, in the order of the configuration.
     pub fn datasets(&self) -> &[DatasetSummary] {
         &self.prepared.datasets
     }
 
-    /// Has every adapter answer prompts of so many rows of its dataset, for the report: before and
-    /// after training. Left out, the [first few](Self::ANSWERING) answer two.
+    /// Lets every adapter answer prompts of `rows` rows of its dataset before and after training, for the report. By
+    /// default, the [first few](Self::ANSWERING) answer two.
     pub fn answer(&mut self, rows: usize) {
         let adapters = usize::MAX;
         self.asked = Asked { rows, adapters };
     }
 
-    /// The steps that each adapter which is still to be trained has taken, and those it will.
+    /// Steps taken and steps in all of each adapter that is not finished.
     pub fn steps(&self) -> Vec<(usize, usize)> {
         let tasks = self.prepared.tasks.iter();
         tasks.map(|task| (task.steps, task.total_steps)).collect()
     }
 
-    /// Trains until every adapter has come to its end or a signal to stop is set (a flag alone is
-    /// one), which saves all adapters after the iteration under way. Every event goes to `events.jsonl` and to `observer`.
+    /// Trains until every adapter has ended or a stop signal is set (a flag alone is one), which saves all adapters
+    /// after the current iteration. Every event goes to `events.jsonl` and to `observer`.
     ///
     /// # Errors
-    /// If the run directory cannot be written or holds a run already, or the device fails. An
-    /// adapter that cannot go on is no error but an [`Outcome`](crate::Outcome) in the report.
+    /// If the run directory cannot be written or already holds a run, or the device fails. A failed adapter is an
+    /// [`Outcome`](crate::Outcome) in the report instead.
     pub fn train<'s>(
         self,
         signals: impl Into<Signals<'s>>,
@@ -158,13 +156,12 @@ impl Run {
         self.train_with(scheduler, signals, observer)
     }
 
-    /// As [`train`](Self::train), with a scheduler of the caller's, which is given all tasks that have
-    /// not ended here, in the order of the configuration. The run ends when it names no group: tasks
-    /// that it still keeps waiting then are reported as interrupted.
+    /// As [`train`](Self::train), with the caller's scheduler, which is given all unfinished tasks in the order of
+    /// the configuration. The run ends when it names no group; tasks that still wait then are reported as
+    /// interrupted.
     ///
     /// # Errors
-    /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried
-    /// out.
+    /// As [`train`](Self::train), and [`TrainerError::Decision`] for decisions that cannot be carried out.
     pub fn train_with<'s, R: Room>(
         mut self,
         mut scheduler: Scheduler<R>,
@@ -188,8 +185,8 @@ impl Run {
         session.end(&scheduler.forecasts())
     }
 
-    /// Trains the tasks of `source` until it ends the run or a signal to stop is set, which saves all
-    /// adapters after the current iteration. The configuration's adapters are not trained.
+    /// Trains the tasks of `source` until it ends the run or a stop signal is set, which saves all adapters after the
+    /// current iteration. The configuration's adapters are not trained.
     ///
     /// # Errors
     /// As [`train`](Self::train), and [`TrainerError::Source`].
@@ -229,7 +226,7 @@ impl Run {
         session.end(&scheduler.forecasts())
     }
 
-    /// Takes the claim on a run directory, and finds the limit on this process's memory.
+    /// Takes the claim on a run directory, and determines the limit on this process's memory.
     fn options(&mut self, signals: Signals<'_>) -> SessionOptions {
         let claim: Option<Claim> = self.context.saved.as_mut().and_then(SavedRun::take_claim);
         let rooms = self.rooms();
@@ -242,7 +239,7 @@ impl Run {
         }
     }
 
-    /// What the pipeline's devices have room for.
+    /// Memory of the pipeline's devices.
     fn rooms(&self) -> Vec<DeviceRoom> {
         let config = &self.context.config;
         let limit = config.scheduler.memory_limit;
@@ -255,7 +252,7 @@ impl Run {
         )
     }
 
-    /// What stages in this process's memory may have of it, if there is a limit.
+    /// Bytes that stages in this process's memory may use, if there is a limit.
     fn host_limit(&self, rooms: &[DeviceRoom]) -> Option<u64> {
         let devices = devices(&self.pipeline);
         let mut limited = devices

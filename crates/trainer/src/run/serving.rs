@@ -1,4 +1,4 @@
-//! A run whose tasks come and go.
+//! A run whose tasks come from a queue.
 
 use std::{
     collections::BTreeMap,
@@ -22,50 +22,49 @@ use crate::{
     tasks::{Prepared, ReadTask, Reader, RowCache, RunShape, Task, TaskData, TaskFactory, short},
 };
 
-/// Files that cannot be read are looked for this often.
+/// Interval at which files that could not be read are checked.
 const LOOK_FOR_FILES: Duration = Duration::from_secs(1);
 
-/// A session and where its tasks come from.
+/// A session and its source of tasks.
 pub(super) struct Serving<'s, 'a> {
     pub(super) session: &'s mut Session<'a>,
     pub(super) scheduler: &'s mut Scheduler<GroupedRoom<DeviceMemory>>,
     pub(super) factory: TaskFactory<'s>,
-    /// Where tasks from before a restart go on from.
+    /// Checkpoint from before a restart.
     pub(super) saved: Option<&'s SavedRun>,
     pub(super) run: RunShape<'s>,
     pub(super) reader: Reader,
-    /// Tasks whose rows are not there yet.
+    /// Tasks whose rows are not read yet.
     pub(super) unread: BTreeMap<TaskId, Unread>,
     /// When files were last looked for.
     pub(super) looked: Instant,
 }
 
-/// A task whose rows are not there yet.
+/// A task whose rows are not read yet.
 #[derive(Debug)]
 pub(super) struct Unread {
     adapter: String,
-    /// Whether its owner holds it.
+    /// Whether its owner paused it.
     held: bool,
-    /// If it waits for a file to be back; otherwise its rows are being read.
+    /// Present if it waits for a file; otherwise its rows are being read.
     absent: Option<Absent>,
 }
 
-/// A task that waits for a file to be back.
+/// A task that waits for a file.
 #[derive(Debug)]
 struct Absent {
     task: Box<NewTask>,
-    /// Which file cannot be read, and why.
+    /// The file that cannot be read, and the error.
     reason: String,
-    /// Its files when they were last looked at.
+    /// Its files at the last check.
     seen: Vec<Option<Seen>>,
 }
 
-/// Length of a file with something in it, and when it was last written.
+/// Length of a file that is not empty, and its modification time.
 type Seen = (u64, SystemTime);
 
 impl Absent {
-    /// Looks at its files; whether all of them are there and nobody has written to them since the last
-    /// look.
+    /// Checks its files. Returns whether all exist and are unchanged since the last check.
     fn is_back(&mut self) -> bool {
         let look = |path: &PathBuf| {
             let found = fs::metadata(path).ok()?;
@@ -95,7 +94,7 @@ impl Serving<'_, '_> {
                     return Err(TrainerError::Source(error));
                 }
             };
-            // Tasks that come together share what is read.
+            // Tasks that arrive together share the rows that are read.
             let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
             let news = !orders.is_empty();
             for order in orders {
@@ -136,7 +135,7 @@ impl Serving<'_, '_> {
         self.session.interrupt()
     }
 
-    /// Has the rows of tasks read whose files are back.
+    /// Requests the rows of tasks whose files are back.
     fn look_for_files(&mut self) {
         if self.looked.elapsed() < LOOK_FOR_FILES {
             return;
@@ -149,7 +148,7 @@ impl Serving<'_, '_> {
         }
     }
 
-    /// Tells the source why each task trains or waits.
+    /// Tells the source the reason why each task trains or waits.
     fn explain(&mut self) -> Result<()> {
         let tasks = &self.session.placed.tasks;
         let why = |task: &Task| Some((task.id, self.scheduler.why(task.id)?));
@@ -175,12 +174,12 @@ impl Serving<'_, '_> {
 
     fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<()> {
         if let Order::Train(task) = &order {
-            // A checkpoint has one task of a name.
+            // A checkpoint has one task of each name.
             let carried = &mut self.session.placed.tasks.carried;
             carried.retain(|&id, name| id == task.id || *name != task.adapter.name);
         }
         match order {
-            // A checkpoint without what a task had done would lose that: it is there before the next.
+            // A checkpoint without the task would lose its progress, so it is added before the next one.
             Order::Train(task) if self.has_begun(&task) => {
                 let rows = cache.read(&task.adapter, &task.dataset, task.seed);
                 self.begin(task.clone(), task.paused, rows)
@@ -197,7 +196,7 @@ impl Serving<'_, '_> {
             }
             Order::Pause(id) => {
                 let state = self.scheduler.state(id);
-                // An order is repeated if the queue could not be told that it was carried out.
+                // An order is repeated if its success could not be reported to the queue.
                 let runs_or_waits = state.is_some_and(|state| state.can_become(TaskState::Paused));
                 if !self.hold(id, true) && runs_or_waits {
                     self.session.park(Parking {
@@ -206,7 +205,7 @@ impl Serving<'_, '_> {
                         reason: "its owner holds it".into(),
                     })?;
                     self.scheduler.pause(id, self.session.now())?;
-                    // Its owner may leave it so for days, and this process may not live as long.
+                    // The task may stay paused for days, and this process may end before.
                     self.session.saver.ask();
                 }
                 Ok(())
@@ -237,7 +236,7 @@ impl Serving<'_, '_> {
         }
     }
 
-    /// Sets whether a task is held whose rows are not read yet; false if there is no such task.
+    /// Pauses or resumes a task whose rows are not read yet. Returns `false` if there is no such task.
     fn hold(&mut self, id: TaskId, held: bool) -> bool {
         let Some(unread) = self.unread.get_mut(&id) else {
             return false;
@@ -257,8 +256,7 @@ impl Serving<'_, '_> {
         Ok(self.scheduler.finish(id, outcome, self.session.now())?)
     }
 
-    /// Takes a task up. Whatever is wrong with it is that task's end, and nobody else's; a file that
-    /// cannot be read is waited for.
+    /// Adds a task. Its errors end only this task; one whose file cannot be read waits for the file.
     fn begin(&mut self, new: Box<NewTask>, held: bool, rows: Result<Arc<TaskData>>) -> Result<()> {
         let id = new.id;
         let name = new.adapter.name.clone();
@@ -328,19 +326,19 @@ impl Serving<'_, '_> {
         Ok(())
     }
 
-    /// Whether a task is in the checkpoint that the run goes on from, with steps of it.
+    /// Whether a task has steps in the checkpoint that the run resumes from.
     fn has_begun(&self, new: &NewTask) -> bool {
         let saved = self.saved.iter().flat_map(|saved| &saved.record().tasks);
         let mut same = saved.filter(|record| is_of(record, new));
         same.any(|record| record.standing == Standing::Begun)
     }
 
-    /// The task at its beginning or where it was saved.
+    /// The task at its beginning or as it was saved.
     fn make(&mut self, new: &NewTask, rows: Arc<TaskData>, prepared: &mut Prepared) -> Result<()> {
         let digest = rows.digest.clone();
         let newest;
         let run = if self.session.placed.tasks.carried.contains_key(&new.id) {
-            // What this process has saved of it is newer.
+            // A save of this process is newer.
             self.session.moment().wait_for_writer();
             newest = SavedRun::newest(self.session.log.directory.path()).ok();
             newest.as_ref()
@@ -364,7 +362,7 @@ impl Serving<'_, '_> {
         Ok(())
     }
 
-    /// Ends a task that was never taken up, and that has taken so many steps before.
+    /// Fails a task that was never added and has taken `steps` steps before.
     fn refuse(&mut self, id: TaskId, adapter: String, steps: usize, reason: String) {
         let tasks = &mut self.session.placed.tasks;
         tasks.carried.insert(id, adapter.clone());
@@ -378,7 +376,7 @@ impl Serving<'_, '_> {
     }
 }
 
-/// The end of a task that was not taken up.
+/// The report of a task that was not added.
 fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
     AdapterReport {
         name,
@@ -393,7 +391,7 @@ fn untrained(name: String, steps: usize, reason: String) -> AdapterReport {
     }
 }
 
-/// What a task's rows are from.
+/// The files that a task's rows are read from.
 fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
     let validation = match &task.dataset.validation {
         Validation::File(path) => Some(path),
@@ -402,7 +400,7 @@ fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
     task.dataset.path.iter().chain(validation)
 }
 
-/// Whether a record is of this task, and not of one that had its name before.
+/// Whether a record is of this task, and not of an earlier one of the same name.
 fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
     record.name == new.adapter.name && record.number == Some(new.id.0)
 }

@@ -24,42 +24,42 @@ use crate::{
     tasks::{Placement, Prepared, Rewind, Trials},
 };
 
-/// What a run has read and checked, but for its stages and tasks.
+/// Everything a run needs apart from its stages and tasks, already validated.
 #[derive(Debug)]
 pub(super) struct RunContext {
     pub(super) config: RunConfig,
     pub(super) tokenizer: Tokenizer,
-    /// Where adapters begin.
+    /// Device on which adapters are created.
     pub(super) device: Device,
     /// Digest of the model's files.
     pub(super) model: String,
     /// Bytes of an element of weights and activations.
     pub(super) element_bytes: usize,
-    /// What the run goes on from.
+    /// The checkpoint that the run resumes from.
     pub(super) saved: Option<SavedRun>,
 }
 
-/// How a run is to be trained.
+/// Options of a session.
 #[derive(Debug, Default)]
 pub(super) struct SessionOptions {
-    /// The claim on the run directory, if it was taken before.
+    /// The claim on the run directory, if it was already taken.
     pub(super) claim: Option<Claim>,
-    /// Prompts that adapters answer.
+    /// The prompts that adapters answer.
     pub(super) asked: Asked,
-    /// What the devices of the pipeline have room for.
+    /// Memory of the pipeline's devices.
     pub(super) rooms: Vec<DeviceRoom>,
-    /// Bytes that this process may have, if a stage is in its memory and there is a limit.
+    /// Bytes that this process may use, if it has a stage in its memory and there is a limit.
     pub(super) limit: Option<u64>,
-    /// Saves the run if it is to stop inside a step.
+    /// Saves the run if a stop comes inside a step.
     pub(super) standby: Option<Arc<Standby>>,
-    /// Whether tasks come from a queue, which numbers them.
+    /// Whether tasks come from a queue, which assigns their ids.
     pub(super) numbered: bool,
 }
 
-/// A task that has come to its end, for the scheduler.
+/// A task that has ended, for the scheduler.
 pub(super) type Ended = (TaskId, TaskOutcome);
 
-/// A run in progress: the stages, the tasks over them and everything they share.
+/// A run in progress: the stages, their tasks and the state that they share.
 pub(super) struct Session<'a> {
     pub(super) config: &'a RunConfig,
     pub(super) placed: Placement,
@@ -69,17 +69,16 @@ pub(super) struct Session<'a> {
     pub(super) trials: Trials,
     pub(super) answers: Answers<'a>,
     pub(super) rewind: Rewind,
-    /// What the scheduler remembers, as of its last decision.
+    /// The scheduler's history as of its last decision.
     pub(super) history: History,
-    /// When the scheduler's clock began.
+    /// Zero of the scheduler's clock.
     begun: Instant,
-    /// Whether tasks come from a queue, which numbers them.
+    /// Whether tasks come from a queue, which assigns their ids.
     pub(super) numbered: bool,
 }
 
 impl<'a> Session<'a> {
-    /// Opens the run directory, announces that the run begins or goes on, and writes a checkpoint to go on
-    /// from before the first step.
+    /// Opens the run directory, emits the start or resume event, and writes an initial checkpoint.
     pub(super) fn open(
         context: &'a RunContext,
         options: SessionOptions,
@@ -123,7 +122,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Takes tasks up, without a place. Returns warnings.
+    /// Adds prepared tasks, without a place. Returns warnings.
     pub(super) fn take(&mut self, prepared: Prepared) -> Vec<String> {
         let tasks = &mut self.placed.tasks;
         for task in prepared.tasks {
@@ -134,7 +133,7 @@ impl<'a> Session<'a> {
         prepared.warnings
     }
 
-    /// Has the sweeps of the configuration compare their adapters.
+    /// Adds the adapters of the configuration's sweeps to their comparison.
     fn enter_trials(&mut self, prepared: &Prepared) -> Result<()> {
         for sweep in &self.config.sweep {
             let Some(stopping) = &sweep.early_stopping else {
@@ -157,7 +156,7 @@ impl<'a> Session<'a> {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// The run as it is now, to be saved.
+    /// The current state of the run, to be saved.
     pub(super) fn moment(&mut self) -> Moment<'_, 'a> {
         Moment {
             saver: &mut self.saver,
@@ -172,7 +171,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Trains until every task has come to its end or a stop is asked for.
+    /// Trains until every task has ended or a stop is requested.
     pub(super) fn train_all<R: Room>(
         &mut self,
         scheduler: &mut Scheduler<R>,
@@ -190,8 +189,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Saves if that is asked for, has the scheduler decide, and takes steps until something follows
-    /// from one. Returns whether any task has a place.
+    /// Saves if that is requested, decides, and trains until a step has consequences. Returns whether any task has a
+    /// place.
     pub(super) fn train_some<R: Room>(
         &mut self,
         scheduler: &mut Scheduler<R>,
@@ -235,11 +234,11 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// Parks, lets in and groups tasks as decided. No iteration may be under way.
+    /// Parks, admits and groups tasks by a decision. No iteration may be under way.
     ///
     /// # Errors
-    /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs, of which
-    /// nothing is done.
+    /// [`TrainerError::Decision`] for a decision that contradicts itself or the running tasks; then nothing is
+    /// changed.
     fn carry_out(&mut self, decision: Decision) -> Result<()> {
         let groups = self.placed.groups_of(&decision)?;
         self.iterations.bytes_predicted = decision.expected_bytes;
@@ -279,7 +278,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Takes a task out of the stages, with everything that it is.
+    /// Takes a task out of the stages, with its adapter and moments.
     pub(super) fn park(&mut self, parking: Parking) -> Result<()> {
         let by = parking.by.and_then(|by| self.placed.tasks.name_of(by));
         if let Some(task) = self.placed.park(parking.task)? {
@@ -293,7 +292,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Saves every adapter that has begun, and everything that is needed to go on, and ends the tasks.
+    /// Saves every adapter that has begun and a checkpoint, and ends the tasks.
     pub(super) fn interrupt(&mut self) -> Result<()> {
         self.moment().save_all()?;
         for task in self.placed.tasks.take_running() {
@@ -302,20 +301,20 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What ended the training, with what is left saved if that was an error.
+    /// Saves the remaining state if training ended with an error, and returns the error's cause.
     pub(super) fn saved_if_it_failed(&mut self, trained: Result<()>) -> Result<()> {
         trained.map_err(|error| {
-            // A read that failed does not know why.
+            // A failed read does not name its cause.
             let failure = self.placed.pipeline.failure();
             self.moment().rescue();
             failure.map_or(error, TrainerError::from)
         })
     }
 
-    /// Announces how the run ended, and how good predictions of memory were.
+    /// Emits the end of the run and its memory prediction errors.
     ///
     /// # Errors
-    /// [`TrainerError::DirectoryGone`] if what it says was saved is not there.
+    /// [`TrainerError::DirectoryGone`] if saved files are missing.
     pub(super) fn end(&mut self, forecasts: &Forecasts) -> Result<RunReport> {
         self.moment().check_directory()?;
         let interrupted = self.placed.tasks.any_interrupted();
@@ -349,7 +348,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The run's directory, made or gone on with.
+/// Creates the run's directory, or opens it for a resume.
 fn directory(
     config: &RunConfig,
     saved: Option<&SavedRun>,
@@ -362,7 +361,7 @@ fn directory(
         return RunDirectory::resume(saved.directory(), &text, claim);
     }
     let path: &Path = &config.output_dir;
-    // A server that was killed before its first checkpoint begins anew: its queue has the tasks.
+    // A server that was killed before its first checkpoint starts again: its queue has the tasks.
     if numbered && is_run(path) {
         return RunDirectory::resume(path, &text, Claim::take(path)?);
     }

@@ -20,27 +20,26 @@ use crate::{
     tasks::{Snapshot, Task, Tasks},
 };
 
-/// Iterations that are run without a pause at most.
+/// Most iterations without a pause.
 const LONGEST_WINDOW: usize = 256;
 
-/// Iterations of a run between two moments at which something follows from a step: they are planned
-/// ahead and booked as they end.
+/// Iterations between two moments at which a step has consequences: they are planned ahead and booked as they end.
 struct Window<'s, 'a> {
     tasks: &'s mut Tasks,
     iterations: &'s mut Iterations,
     log: &'s mut EventLog<'a>,
     saver: &'s mut Saver<'a>,
     signals: Signals<'s>,
-    /// Micro-batches that a batch is cut into.
+    /// Number of micro-batches of a batch.
     split: usize,
-    /// When the copy of the running tasks is to be made again.
+    /// When the snapshot of the running tasks is renewed.
     renew: Option<Instant>,
 }
 
 impl IterationPlanner for Window<'_, '_> {
     type Error = TrainerError;
 
-    /// The first iteration is always run: otherwise a run would not get on beside a busy source.
+    /// The first iteration always runs, so that a busy source cannot stop progress.
     fn plan(&mut self, iteration: usize) -> Result<Option<IterationPlan>> {
         let begun = Instant::now();
         let renews = self.renew.is_some_and(|renew| begun >= renew);
@@ -68,8 +67,8 @@ impl IterationPlanner for Window<'_, '_> {
 }
 
 impl Session<'_> {
-    /// Trains all running tasks until something follows from a step of one of them, `most` iterations are
-    /// run, a signal is set or a task fails; then does what follows. Returns the tasks that ended.
+    /// Trains all running tasks until a step of one has consequences, `most` iterations are run, a signal is set or a
+    /// task fails; then handles the consequences. Returns the tasks that ended.
     pub(super) fn train(
         &mut self,
         signals: Signals<'_>,
@@ -93,7 +92,7 @@ impl Session<'_> {
             )
             .with_extra_warmup(pipeline.extra_warmup),
         };
-        // Memory is asked for by passes: what else took some until now, or waits beside them, is not theirs.
+        // Passes allocate memory; earlier allocations, and those of waiting tasks, do not count for them.
         let aside = self.placed.tasks.waiting_bytes();
         self.placed.pipeline.limit_memory(self.saver.limit, aside);
         self.iterations.aside_bytes = aside;
@@ -107,7 +106,7 @@ impl Session<'_> {
             renew: self.rewind.snapshot.as_ref().map(Snapshot::oldest),
         };
         self.placed.pipeline.run(&passes, &mut window)?;
-        // What is no number may be the fault of a worker's device, and not the task's.
+        // A value that is not finite may be the fault of a worker's device instead of the task.
         if !self.iterations.failures.is_empty()
             && let Some(failure) = self.placed.pipeline.failure()
         {
@@ -140,7 +139,7 @@ impl Session<'_> {
             }
         }
         let ids: Vec<TaskId> = ending.iter().map(|(id, _)| *id).collect();
-        // They are saved: a device that fails while they answer must not undo their end.
+        // These tasks are already saved: a device that fails while they answer must not undo that.
         let (placed, log) = (&mut self.placed, &mut self.log);
         let asked = self.answers.ask_after(placed, log, &ids);
         for (id, early) in ending {
@@ -150,7 +149,7 @@ impl Session<'_> {
         Ok(ended)
     }
 
-    /// Iterations to the next that ends, evaluates, saves or checks a task, up to `most`.
+    /// Number of iterations until a task ends or is evaluated, saved or checked, at most `most`.
     fn steps_until_something_follows(&self, most: usize) -> usize {
         let follows = |task: &Task, step| {
             let checked = task.initial.is_some() && task.is_checked_after(step);

@@ -11,18 +11,17 @@ use crate::{
 
 const LOCK: &str = ".lock";
 
-/// The right to write to a run directory: a lock that the system takes back when the process ends,
-/// however it ends.
+/// The right to write to a run directory: a file lock, which the system releases when the process ends.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _lock: File,
 }
 
 impl Claim {
-    /// Takes it.
+    /// Locks the directory.
     ///
     /// # Errors
-    /// [`TrainerError::RunInUse`] if another process has it.
+    /// [`TrainerError::RunInUse`] if another process has the lock.
     pub(crate) fn take(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK);
         let lock = on(&path, File::create(&path))?;
@@ -30,16 +29,16 @@ impl Claim {
             Err(TryLockError::WouldBlock) => Err(TrainerError::RunInUse {
                 path: directory.to_owned(),
             }),
-            // Some network file systems have no locks: there it is up to the user.
+            // Some network file systems have no locks; there the user must prevent concurrent runs.
             Ok(()) | Err(TryLockError::Error(_)) => Ok(Self { _lock: lock }),
         }
     }
 }
 
-/// Refuses the directory of a run that another process trains.
+/// Checks that no process trains into the directory.
 ///
 /// # Errors
-/// [`TrainerError::RunInUse`] if it is one.
+/// [`TrainerError::RunInUse`] if one does.
 pub fn refuse_in_use(directory: &Path) -> Result<()> {
     if is_run(directory) {
         Claim::take(directory)?;

@@ -13,27 +13,26 @@ use crate::{
     error::{Result, on},
 };
 
-/// The directory of one run, which nobody else writes to meanwhile.
+/// The directory of one run, locked against other processes.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
     path: PathBuf,
     events: File,
-    /// Bytes of the events that were written whole.
+    /// Bytes of complete events.
     length: u64,
-    /// The list of events.
+    /// Identity of the event file.
     list: Identity,
     identity: Identity,
     _claim: Claim,
 }
 
-/// Whether there is, or was to be, a run in a directory.
+/// Whether a run was begun in a directory.
 pub(crate) fn is_run(directory: &Path) -> bool {
     let holds = |name: &&str| directory.join(name).exists();
     [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS].iter().any(holds)
 }
 
-/// Whether a run has left anything in a directory: steps, adapters or checkpoints. What cannot be read
-/// counts.
+/// Whether a run has left steps, adapters or checkpoints in a directory. Unreadable files count.
 pub fn holds_run(directory: &Path) -> bool {
     let is_there =
         |error: io::Error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
@@ -46,15 +45,15 @@ pub fn holds_run(directory: &Path) -> bool {
     stepped || holds(ADAPTERS) || holds(CHECKPOINTS)
 }
 
-/// Where an adapter is kept: `which` is `last` or `best`.
+/// Directory of an adapter; `which` is `last` or `best`.
 pub(crate) fn adapter(directory: &Path, name: &str, which: &str) -> PathBuf {
     directory.join(ADAPTERS).join(name).join(which)
 }
 
 impl RunDirectory {
-    /// Creates the directory, with the resolved configuration and an empty list of events. A
-    /// directory that already holds a run is never touched, unless that ended before its first
-    /// checkpoint: then there is nothing of it to lose, and nothing to go on from.
+    /// Creates the directory, with the resolved configuration and an empty event file. A directory that already holds
+    /// a run is never changed, unless that ended before its first checkpoint: then there is nothing to lose or to
+    /// resume.
     pub(crate) fn create(path: &Path, config: &str) -> Result<Self> {
         on(path, create_directories(path))?;
         let exists = || TrainerError::RunExists {
@@ -68,14 +67,14 @@ impl RunDirectory {
         }
         let claim = Claim::take(path)?;
         if some {
-            // Whoever had the claim until now may have begun.
+            // The previous owner of the claim may have begun a run.
             if holds_run(path) {
                 return Err(exists());
             }
             on(&events_path, File::create(&events_path))?;
             return Self::resume(path, config, claim);
         }
-        // Creating the list of events is what claims the directory: of two runs one fails here.
+        // Creating the event file decides between two runs that start at once: one fails here.
         let events = OpenOptions::new()
             .append(true)
             .create_new(true)
@@ -91,8 +90,7 @@ impl RunDirectory {
         Self::of(path, events, claim)
     }
 
-    /// Goes on with the run in a directory. Events are appended; half a line that a killed process
-    /// left is cut off.
+    /// Opens the directory of a run to resume it. Events are appended; a partial line of a killed process is cut off.
     pub(crate) fn resume(path: &Path, config: &str, claim: Claim) -> Result<Self> {
         let events_path = path.join(EVENTS_FILE);
         let text = match fs::read(&events_path) {
@@ -118,7 +116,7 @@ impl RunDirectory {
         Self::of(path, events, claim)
     }
 
-    /// A directory with everything in it.
+    /// The directory in its initial state, with open files.
     fn of(path: &Path, events: File, claim: Claim) -> Result<Self> {
         let list = path.join(EVENTS_FILE);
         Ok(Self {
@@ -131,27 +129,25 @@ impl RunDirectory {
         })
     }
 
-    /// The directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is still where it was.
+    /// Whether the directory is still at its path.
     pub(crate) fn is_there(&self) -> bool {
         self.identity.is_at(&self.path)
     }
 
-    /// Where checkpoints are.
+    /// Directory of the checkpoints.
     pub(crate) fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS)
     }
 
-    /// Where an adapter is kept: `which` is `last` or `best`.
     pub(crate) fn adapter(&self, name: &str, which: &str) -> PathBuf {
         adapter(&self.path, name, which)
     }
 
-    /// A path as events name it.
+    /// The form of a path in events.
     pub(crate) fn relative(&self, path: &Path) -> String {
         path.strip_prefix(&self.path)
             .unwrap_or(path)
@@ -159,7 +155,7 @@ impl RunDirectory {
             .to_string()
     }
 
-    /// Creates `events.jsonl` anew if it was removed or replaced. Returns whether it was.
+    /// Creates `events.jsonl` again if it was removed or replaced. Returns whether it was.
     pub(crate) fn replace_events(&mut self) -> io::Result<bool> {
         let path = self.path.join(EVENTS_FILE);
         if self.list.is_at(&path) || !self.is_there() {
@@ -171,7 +167,7 @@ impl RunDirectory {
         Ok(true)
     }
 
-    /// Appends a line to `events.jsonl`, or nothing of it.
+    /// Appends a complete line to `events.jsonl`, or nothing.
     pub(crate) fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_string(line)?;
         line.push('\n');
@@ -184,7 +180,7 @@ impl RunDirectory {
     }
 }
 
-/// Has the directory hold a configuration, on the disk when this returns: a run is resumed by it.
+/// Writes the configuration and waits until it is on the disk, since a resume reads it.
 fn keep_config(directory: &Path, config: &str) -> Result<()> {
     let path = directory.join(CONFIG_FILE);
     let next = directory.join(format!("{CONFIG_FILE}.tmp"));

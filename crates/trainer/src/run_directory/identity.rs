@@ -1,15 +1,14 @@
 use std::{io, path::Path};
 
-/// What a path led to, to tell if it still does. Where the system gives files no numbers, only whether
-/// there is something is known.
+/// Identity of the file at a path, to detect a replacement. On systems without file numbers, it detects only removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity(Option<(u64, u64)>);
 
 impl Identity {
-    /// That of a file or directory. It is not opened: SQLite would lose its locks on it when it is closed.
+    /// The identity of a file or directory. The file is not opened: closing it would release SQLite's locks on it.
     ///
     /// # Errors
-    /// If there is none.
+    /// If nothing exists at the path.
     pub fn of(path: &Path) -> io::Result<Self> {
         let metadata = path.metadata()?;
         #[cfg(unix)]
@@ -25,7 +24,7 @@ impl Identity {
         Ok(Self(numbers))
     }
 
-    /// Whether the path still leads there.
+    /// Whether the same file is at the path.
     pub fn is_at(self, path: &Path) -> bool {
         Self::of(path).is_ok_and(|now| now == self)
     }

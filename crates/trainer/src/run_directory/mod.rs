@@ -1,4 +1,4 @@
-//! The directory of a run: its configuration, its events, and who may write there.
+//! The directory of a run: its configuration, its events, and the lock of its writer.
 
 mod claim;
 mod directory;

@@ -1,5 +1,5 @@
-//! What a run writes: adapters for PEFT, and checkpoints to go on from. The training stands still only
-//! while adapters are copied to the host's memory.
+//! Saves a run: adapters for PEFT, and checkpoints for `--resume`. Training stops only while adapters are copied to
+//! host memory.
 
 mod moment;
 mod saver;

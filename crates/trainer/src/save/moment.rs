@@ -15,40 +15,40 @@ use crate::{
     tasks::{Placement, Snapshot, State, Task, Trials},
 };
 
-/// A run between two iterations, when it can be saved.
+/// A run between two iterations, in a state that can be saved.
 pub(crate) struct Moment<'s, 'a> {
     pub(crate) saver: &'s mut Saver<'a>,
     pub(crate) placed: &'s mut Placement,
     pub(crate) log: &'s mut EventLog<'a>,
     pub(crate) trials: &'s Trials,
-    /// What the scheduler remembers, as of its last decision.
+    /// The scheduler's history as of its last decision.
     pub(crate) history: &'s History,
     /// Iterations of the run so far.
     pub(crate) iteration: u64,
     /// Tokens trained on so far.
     pub(crate) tokens: u64,
-    /// Bytes that the scheduler expects the running tasks to take at the most.
+    /// Upper bound on the bytes of the running tasks, by the scheduler.
     pub(crate) bytes_predicted: Option<u64>,
-    /// Whether tasks come from a queue, which numbers them.
+    /// Whether tasks come from a queue, which assigns their ids.
     pub(crate) numbered: bool,
 }
 
-/// Where running tasks' adapters are.
+/// Location of running tasks' adapters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Running<'a> {
     /// In the stages.
     There,
-    /// Here, as they were; nothing is written before all is sent.
+    /// In a snapshot; nothing is written before all is sent.
     Kept(&'a Snapshot),
-    /// Nowhere: a stage is lost.
+    /// Lost with a stage.
     Lost,
 }
 
 impl Moment<'_, '_> {
-    /// Nothing is written into a directory that has taken the place of the run's.
+    /// Prevents writes into a directory that has replaced the run's.
     ///
     /// # Errors
-    /// [`TrainerError::DirectoryGone`] if the run directory is not where it was.
+    /// [`TrainerError::DirectoryGone`] if the run directory is no longer at its path.
     pub(crate) fn check_directory(&self) -> Result<()> {
         let directory = &self.log.directory;
         if directory.is_there() {
@@ -73,7 +73,7 @@ impl Moment<'_, '_> {
         let before = reads.then(newest).flatten();
         let before = before.as_ref();
         let mut records: BTreeMap<TaskId, TaskRecord> = BTreeMap::new();
-        // Of tasks that came from a queue it knows itself which have ended.
+        // A queue records by itself which of its tasks have ended.
         let reports = tasks.ended.iter().filter(|_| !self.numbered);
         for (id, report) in reports {
             let record = if tasks.held.contains(id) {
@@ -97,7 +97,7 @@ impl Moment<'_, '_> {
                 let kept = snapshot.tasks().map(|(_, task)| task);
                 kept.chain(tasks.waiting()).collect()
             }
-            // A task that was on its way between groups when a stage was lost is in none.
+            // When a stage is lost, a task that was moving between groups is in none.
             Running::There | Running::Lost => tasks.live().collect(),
         };
         for task in begun {
@@ -145,7 +145,7 @@ impl Moment<'_, '_> {
         self.history.ledgers.iter().map(record).collect()
     }
 
-    /// Sends what a task has learnt, unless that was sent with its `last`.
+    /// Sends a task's state, unless it was sent with its `last`.
     fn send_tensors(&self, writer: &mut Parts, task: &Task) -> Result<()> {
         if writer.has_drafted(task.id, task.steps) {
             return Ok(());
@@ -161,7 +161,7 @@ impl Moment<'_, '_> {
     }
 }
 
-/// A task's tensors for the checkpoint; `states` is in the host's memory.
+/// A task's tensors for the checkpoint; `states` is in host memory.
 pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors> {
     let initial = task.initial.clone();
     Ok(Tensors::Adapter(
@@ -170,7 +170,7 @@ pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors> {
     ))
 }
 
-/// A task as the checkpoint before has it, with its tensors, or else without a step.
+/// A task as in the previous checkpoint, with its tensors, or without a step if it is not in that.
 fn as_before(
     writer: &mut Parts,
     before: Option<&SavedRun>,

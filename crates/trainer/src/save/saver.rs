@@ -19,7 +19,7 @@ use crate::{
     tasks::{Snapshot, State, Task, Tasks},
 };
 
-/// A run ends when saves have failed at so many moments in a row.
+/// A run ends after this many consecutive moments at which saves failed.
 const MOST_FAILURES: usize = 3;
 
 /// Saves a run.
@@ -30,36 +30,36 @@ pub(crate) struct Saver<'a> {
     pub(super) model: &'a str,
     /// The configuration as checkpoints have it.
     pub(super) config: Value,
-    /// Wall time of the parts of the run before this one.
+    /// Wall time of earlier parts of the run.
     seconds_before: f64,
     /// When this part began.
     started: Instant,
-    /// Checkpoints that are kept.
+    /// Number of checkpoints to keep.
     pub(crate) keep: usize,
-    /// Something has changed that a checkpoint should have.
+    /// Whether something changed that a checkpoint should contain.
     due: bool,
-    /// Writes what was saved at this moment or the one before.
+    /// Writes the saves of this moment or the one before.
     writer: Option<Writer>,
-    /// Bytes that this process may have, if a stage is in its memory and there is a limit.
+    /// Bytes that this process may use, if it has a stage in its memory and there is a limit.
     pub(crate) limit: Option<u64>,
-    /// Saves the run if it is to stop inside a step.
+    /// Saves the run if a stop comes inside a step.
     pub(crate) standby: Option<Arc<Standby>>,
-    /// The iteration after which the last checkpoint was begun here.
+    /// Iteration of the last checkpoint that was begun here.
     written_at: Option<u64>,
-    /// Tasks of which `last` or `best` could not be written, and what is there.
+    /// Tasks whose `last` or `best` could not be written, with the version on the disk.
     unsaved: Vec<(TaskId, Before)>,
-    /// Something was saved since the last moment.
+    /// Whether anything was saved since the last moment.
     saved: bool,
-    /// What could not be saved since then, and why.
+    /// Save errors since then.
     problems: Vec<String>,
-    /// What cannot be saved on any disk.
+    /// An error that is not the disk's.
     fatal: Option<TrainerError>,
-    /// Moments in a row at which something could not be saved.
+    /// Number of consecutive moments with a save error.
     failures: usize,
 }
 
 impl<'a> Saver<'a> {
-    /// Saves a run over the model of this digest, which took `seconds_before` in earlier parts.
+    /// A saver for the model of this digest; earlier parts of the run took `seconds_before`.
     pub(crate) fn new(run: &'a RunConfig, model: &'a str, seconds_before: f64) -> Result<Self> {
         let keep = run.adapters.iter().map(|adapter| adapter.save.keep);
         Ok(Self {
@@ -87,19 +87,19 @@ impl<'a> Saver<'a> {
         self.seconds_before + self.started.elapsed().as_secs_f64()
     }
 
-    /// Asks for a checkpoint at the end of this moment.
+    /// Requests a checkpoint at the end of this moment.
     pub(crate) fn ask(&mut self) {
         self.due = true;
     }
 
-    /// Tells what was written, if the writer has come to its end.
+    /// Reports written files, if the writer has finished.
     pub(crate) fn poll(&mut self, log: &mut EventLog<'_>) {
         if self.writer.as_ref().is_some_and(Writer::is_finished) {
             self.wait(log);
         }
     }
 
-    /// Tells what was written, once the writer has come to its end.
+    /// Waits for the writer, and reports written files.
     pub(crate) fn wait(&mut self, log: &mut EventLog<'_>) {
         let Some(writer) = self.writer.take() else {
             return;
@@ -128,8 +128,8 @@ impl<'a> Saver<'a> {
         }
     }
 
-    /// As [`wait`](Self::wait), for a task that may have ended since: it knows again what its `last` and
-    /// `best` are, if they could not be replaced.
+    /// As [`wait`](Self::wait), for a task that may have ended since: restores its record of `last` and `best` if
+    /// they could not be replaced.
     pub(crate) fn wait_for(&mut self, task: &mut Task, log: &mut EventLog<'_>) {
         self.wait(log);
         self.take_back(task);
@@ -151,7 +151,7 @@ impl<'a> Saver<'a> {
         self.unsaved.clear();
     }
 
-    /// What was saved, if it was. The run goes on without it if it is the disk's fault.
+    /// Returns the result of a save, if it succeeded. Disk errors do not end the run.
     fn attempt<T>(&mut self, saved: Result<T>) -> Option<T> {
         match saved {
             Ok(saved) => {
@@ -164,7 +164,7 @@ impl<'a> Saver<'a> {
         None
     }
 
-    /// An adapter as it is to be written.
+    /// The description of an adapter to be written.
     fn files(&self, log: &EventLog<'_>, task: &Task, states: ModelAdapter, before: Before) -> Part {
         let which = match before {
             Before::Last(_) => "last",
@@ -186,7 +186,7 @@ impl<'a> Saver<'a> {
         self.fatal.take().map_or(Ok(()), Err)
     }
 
-    /// Tells what could not be saved. Returns the last of it.
+    /// Reports save errors. Returns the last one.
     fn report_problems(&mut self, log: &mut EventLog<'_>) -> Option<String> {
         let mut problems = std::mem::take(&mut self.problems);
         for problem in &problems {
@@ -197,7 +197,7 @@ impl<'a> Saver<'a> {
 }
 
 impl Moment<'_, '_> {
-    /// Has a running adapter written as `last`, and its checkpoint with the same copy of it.
+    /// Writes a running adapter as `last`, and its checkpoint from the same copy.
     pub(crate) fn save_last(&mut self, id: TaskId) -> Result<()> {
         let states = self.copy_and_write_last(id)?;
         let (task, _) = self.placed.running(id)?;
@@ -207,16 +207,16 @@ impl Moment<'_, '_> {
         Ok(())
     }
 
-    /// Has a running adapter written as `best`, now that an evaluation is.
+    /// Writes a running adapter as `best`, after an evaluation.
     pub(crate) fn save_best(&mut self, id: TaskId, best: Best) -> Result<()> {
-        // Knows first what became of the one before.
+        // The result of the previous write must be known first.
         self.writer();
         let task = self.placed.tasks.get_mut(id);
         let before = task.and_then(|task| task.best.replace(best));
         self.copy_and_write(id, Before::Best(before)).map(drop)
     }
 
-    /// Writes a running adapter as `last` at once. Returns whether the disk took it.
+    /// Writes a running adapter as `last` immediately. Returns whether that succeeded.
     pub(crate) fn save_now(&mut self, id: TaskId) -> Result<bool> {
         self.copy_and_write_last(id)?;
         self.wait_for_writer();
@@ -233,7 +233,7 @@ impl Moment<'_, '_> {
         self.copy_and_write(id, Before::Last(before))
     }
 
-    /// Copies a running adapter to the host's memory and has it written as `last` or `best`.
+    /// Copies a running adapter to host memory and starts writing it as `last` or `best`.
     fn copy_and_write(&mut self, id: TaskId, before: Before) -> Result<ModelAdapter> {
         self.check_directory()?;
         let states = self.placed.copy(id)?;
@@ -243,7 +243,7 @@ impl Moment<'_, '_> {
         Ok(states)
     }
 
-    /// Has every adapter written that has moved on since it was last written.
+    /// Writes every adapter that took steps since it was last written.
     pub(crate) fn save_begun(&mut self) -> Result<()> {
         self.writer();
         let is_unsaved = |task: &Task| task.saved_steps != Some(task.steps);
@@ -270,10 +270,10 @@ impl Moment<'_, '_> {
         Ok(())
     }
 
-    /// Tells what could not be saved, and begins to write what is to be written at this moment.
+    /// Reports save errors, and starts writing the saves of this moment.
     ///
     /// # Errors
-    /// [`TrainerError::SavesFailed`] if that has happened too often.
+    /// [`TrainerError::SavesFailed`] after too many consecutive failures.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.check_directory()?;
         self.saver.poll(self.log);
@@ -292,7 +292,7 @@ impl Moment<'_, '_> {
         self.start_writing(Running::There)
     }
 
-    /// As [`settle`](Self::settle), when everything is written.
+    /// As [`settle`](Self::settle), and waits until everything is written.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
@@ -302,8 +302,8 @@ impl Moment<'_, '_> {
         self.settle()
     }
 
-    /// Saves all that has begun, and a checkpoint, at the end of a run. Earlier failures are only
-    /// reported: everything is saved again.
+    /// Saves all tasks that have begun and a checkpoint, at the end of a run. Earlier failures are only reported,
+    /// since everything is saved again.
     ///
     /// # Errors
     /// [`TrainerError::SavesFailed`] if anything could not be saved.
@@ -322,7 +322,7 @@ impl Moment<'_, '_> {
         }
     }
 
-    /// What writes at this moment. What was saved before is written first, and what became of it known.
+    /// The writer of this moment, after the saves of the previous one are written and their results known.
     fn writer(&mut self) -> &mut Parts {
         if self.saver.writer.as_ref().is_some_and(Writer::is_closed) {
             self.saver.wait(self.log);
@@ -335,8 +335,7 @@ impl Moment<'_, '_> {
         parts
     }
 
-    /// Has a checkpoint written, if one was asked for; all that is to be written at this moment is sent
-    /// then.
+    /// Starts writing a checkpoint, if one was requested, and sends the rest of this moment's saves.
     fn start_writing(&mut self, running: Running<'_>) -> Result<()> {
         self.check_directory()?;
         if std::mem::take(&mut self.saver.due) {
@@ -358,7 +357,7 @@ impl Moment<'_, '_> {
         Ok(())
     }
 
-    /// Has a stop inside a step write this snapshot, unless the newest checkpoint is as new.
+    /// Registers this snapshot for a stop inside a step, unless the newest checkpoint is as new.
     pub(crate) fn stand_by(&self, snapshot: &Snapshot) -> Result<()> {
         let is_written = self.saver.written_at == Some(snapshot.iteration);
         let Some(standby) = self.saver.standby.as_ref().filter(|_| !is_written) else {
@@ -375,14 +374,14 @@ impl Moment<'_, '_> {
         Ok(())
     }
 
-    /// Waits for what is being written.
+    /// Waits for the current writes.
     pub(crate) fn wait_for_writer(&mut self) {
         self.saver.wait(self.log);
         self.saver.take_all_back(&mut self.placed.tasks);
     }
 
-    /// Writes a checkpoint with what is left of a run that lost a stage: running tasks as the last
-    /// checkpoint has them, parked ones as they are. Nothing is written if nothing is parked.
+    /// Writes a checkpoint after a stage was lost: running tasks as in the last checkpoint, parked ones as they are.
+    /// Writes nothing if nothing is parked.
     pub(crate) fn rescue(&mut self) {
         self.wait_for_writer();
         if self.placed.tasks.waiting().any(|task| task.steps > 0) {
@@ -397,13 +396,13 @@ impl Moment<'_, '_> {
 }
 
 impl Drop for Saver<'_> {
-    /// A process that ends would cut off what is being written.
+    /// The end of the process would cut off the current writes.
     fn drop(&mut self) {
         self.writer.take().map(Writer::join);
     }
 }
 
-/// Bytes below `limit` that the running tasks are not expected to need.
+/// Bytes below `limit` that the running tasks are not expected to use.
 fn available_bytes(limit: Option<u64>, expected: Option<u64>) -> Option<u64> {
     limit.map(|limit| limit.saturating_sub(expected.unwrap_or(0)))
 }

@@ -1,4 +1,4 @@
-//! Stopping inside a step that takes long.
+//! Saves a run that is stopped inside a long step.
 
 use std::{
     mem,
@@ -9,21 +9,21 @@ use std::{
 use super::writer::{Pending, write_pending};
 use crate::error::Result;
 
-/// Lets another thread save a run that is asked to stop and is inside a long step.
+/// Lets another thread save a run that is stopped inside a long step.
 ///
-/// Stages compute a step to its end, which can take minutes. Meanwhile the run's newest copy of its
-/// tasks (at most a minute or one step old) is here: [`take_over`](Self::take_over) writes it as a
-/// checkpoint. Its caller ends the process then; the steps after the copy are taken again on resume.
+/// Stages compute a step to its end, which can take minutes. This holds the run's newest snapshot (at most a minute
+/// or one step old), and [`take_over`](Self::take_over) writes it as a checkpoint. Its caller then ends the process;
+/// the steps after the snapshot are repeated on resume.
 #[derive(Debug, Default)]
 pub struct Standby(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the run computes. Otherwise it saves, or is about to see that it is to stop.
+    /// Whether the run computes. Otherwise it saves, or is about to check for a stop.
     computes: bool,
-    /// What is newer than the last checkpoint that was begun.
+    /// The snapshot, if it is newer than the last checkpoint that was begun.
     kept: Option<Kept>,
-    /// Ends when that is written.
+    /// Closed when that is written.
     writing: Option<Receiver<()>>,
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct Kept {
     /// The directory of all checkpoints.
     pub(crate) parent: PathBuf,
     pub(crate) iteration: u64,
-    /// Checkpoints that stay.
+    /// Number of checkpoints to keep.
     pub(crate) keep: usize,
     pub(crate) parts: Pending,
 }
 
 impl Standby {
-    /// Writes the copy, unless the newest checkpoint is as new, and stops the thread that trains
-    /// where it is. `None` if the run does not compute: it looks for a stop by itself.
+    /// Writes the snapshot, unless the newest checkpoint is as new, and stops the training thread. `None` if the run
+    /// does not compute: it then checks for a stop by itself.
     ///
     /// # Errors
     /// If the checkpoint cannot be written.
@@ -50,11 +50,11 @@ impl Standby {
             return None;
         }
         if let Some(writing) = state.writing.take() {
-            // Nothing is sent: this ends when the other end is dropped.
+            // Nothing is sent: this returns when the sender is dropped.
             let _ = writing.recv();
         }
         let saved = state.kept.take().map_or(Ok(()), Kept::write);
-        // Never unlocked: the thread that trains waits in `wait` for the end of the process.
+        // Never unlocked: the training thread waits in `wait` until the process ends.
         mem::forget(state);
         Some(saved)
     }
@@ -69,12 +69,12 @@ impl Standby {
         self.state().computes = false;
     }
 
-    /// Has this written on a take-over.
+    /// Registers a snapshot for a take-over.
     pub(crate) fn keep(&self, kept: Kept) {
         self.state().kept = Some(kept);
     }
 
-    /// Nothing kept is newer than the checkpoint that is being written until `writing` ends.
+    /// A checkpoint is being written until `writing` ends, and no snapshot is newer.
     pub(crate) fn has_begun(&self, writing: Option<Receiver<()>>) {
         let mut state = self.state();
         (state.kept, state.writing) = (None, writing);

@@ -1,4 +1,4 @@
-//! Writes what a run saves, beside the training.
+//! Writes saves in a thread beside the training.
 
 use std::{
     collections::BTreeMap,
@@ -18,18 +18,18 @@ use crate::{
     error::Result,
 };
 
-/// A part of what is saved; nothing in it is on a device or changes any more.
+/// A part of a save; it is in host memory and does not change.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// An adapter for PEFT: its configuration there, and its state in the host's memory.
+    /// An adapter for PEFT: its configuration and its state.
     Adapter(AdapterFiles, Box<PeftLoraConfig>, ModelAdapter),
-    /// What the task of this name has learnt, for the checkpoint.
+    /// The state of the task of this name, for the checkpoint.
     Tensors(String, Tensors),
     /// The rest of the checkpoint.
     Checkpoint(Box<RunRecord>, Option<Learnt>),
 }
 
-/// Which adapter is to be written as PEFT stores it, and where.
+/// Description of an adapter to be written as PEFT stores it.
 #[derive(Debug)]
 pub(crate) struct AdapterFiles {
     pub(crate) task: TaskId,
@@ -37,15 +37,15 @@ pub(crate) struct AdapterFiles {
     pub(crate) name: String,
     /// Its optimizer steps.
     pub(crate) step: usize,
-    /// The directory to be written.
+    /// Its directory.
     pub(crate) path: PathBuf,
     /// Digest of the model that it is trained over.
     pub(crate) base: String,
-    /// The version that this one replaces.
+    /// The version that it replaces.
     pub(crate) before: Before,
 }
 
-/// Which version of an adapter is on the disk before a save.
+/// The version of an adapter on the disk before a save.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Before {
     /// `last`, after this step.
@@ -54,46 +54,46 @@ pub(crate) enum Before {
     Best(Option<Best>),
 }
 
-/// What was tried to be written.
+/// Results of the writes.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) adapters: Vec<(AdapterFiles, Result<()>)>,
     pub(crate) checkpoint: Option<WrittenCheckpoint>,
 }
 
-/// A checkpoint that was tried to be written.
+/// Result of writing a checkpoint.
 #[derive(Debug)]
 pub(crate) struct WrittenCheckpoint {
     pub(crate) iteration: u64,
-    /// Names of the tasks in it that train, with their steps.
+    /// Running tasks in it, by name, with their steps.
     pub(crate) steps: Vec<(String, usize)>,
-    /// Where it is.
+    /// Its path.
     pub(crate) path: Result<PathBuf>,
 }
 
-/// Parts that were sent, with their bytes, and where to say of how many bytes are done with.
+/// Sent parts with their bytes, and the channel for bytes that are finished.
 #[derive(Debug)]
 pub(crate) struct Pending {
     parts: Receiver<(Part, u64)>,
     done: Sender<u64>,
 }
 
-/// Where parts go that are to be written.
+/// Accepts the parts to be written.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// `None` once all parts were sent.
     sender: Option<Sender<(Part, u64)>>,
-    /// Bytes of the parts that are done with.
+    /// Bytes of finished parts.
     done: Receiver<u64>,
-    /// Bytes of the parts that may not be.
+    /// Bytes of parts that may not be finished.
     held: u64,
-    /// Bytes that such parts may have, if there is a limit.
+    /// Limit on these bytes, if there is one.
     pub(crate) room: Option<u64>,
-    /// Tasks whose tensors were sent for the checkpoint, at these steps.
+    /// Tasks whose tensors were sent for the checkpoint, with their steps.
     drafted: BTreeMap<TaskId, usize>,
 }
 
-/// A thread that writes the parts it is sent.
+/// A thread that writes the parts that it receives.
 #[derive(Debug)]
 pub(crate) struct Writer {
     parts: Parts,
@@ -116,17 +116,16 @@ impl Writer {
         }
     }
 
-    /// What ends when all is written; given out once.
+    /// A receiver that is closed when all is written; given out once.
     pub(crate) fn writing(&mut self) -> Option<Receiver<()>> {
         self.writing.take()
     }
 
-    /// Where its parts go.
     pub(crate) fn parts(&mut self) -> &mut Parts {
         &mut self.parts
     }
 
-    /// Says that there are no more parts.
+    /// Ends the parts.
     pub(crate) fn close(&mut self) {
         self.parts.sender = None;
     }
@@ -149,7 +148,7 @@ impl Writer {
 }
 
 impl Parts {
-    /// A way for parts, and its end.
+    /// A channel for parts.
     pub(crate) fn new() -> (Self, Pending) {
         let (parts, to_write) = mpsc::channel();
         let (written, done) = mpsc::channel();
@@ -167,8 +166,8 @@ impl Parts {
         (sender, pending)
     }
 
-    /// Has a part written. Waits until the parts that are held leave it room, or it is the only one; a
-    /// part without bytes does not wait.
+    /// Sends a part. Waits until the unfinished parts leave room for it, or it is the only one; a part without bytes
+    /// does not wait.
     pub(crate) fn send(&mut self, part: Part) {
         let bytes = part.bytes();
         let fits = |held| held == 0 || self.room.is_none_or(|room| held + bytes <= room);
@@ -180,13 +179,12 @@ impl Parts {
         }
         self.held += bytes;
         if let Some(sender) = &self.sender {
-            // A writer that panicked says so when it is joined.
+            // A panic of the writer is reported when it is joined.
             let _ = sender.send((part, bytes));
         }
     }
 
-    /// Has a task's tensors written for the checkpoint, as they are after `step` of its steps; as
-    /// [`send`](Self::send).
+    /// Sends a task's tensors for the checkpoint, as they are after `step` steps; as [`send`](Self::send).
     pub(crate) fn draft(&mut self, (task, step): (TaskId, usize), name: String, tensors: Tensors) {
         self.drafted.insert(task, step);
         self.send(Part::Tensors(name, tensors));
@@ -199,10 +197,10 @@ impl Parts {
 }
 
 impl Part {
-    /// Bytes that it takes until it is written.
+    /// Bytes of memory until it is written.
     fn bytes(&self) -> u64 {
         match self {
-            // Itself, and twice its weights, a third of it: as PEFT stores them, and as a file.
+            // The state itself, and its weights (a third of it) twice: as PEFT stores them, and as a file.
             Self::Adapter(_, _, states) => bytes_of(states) / 3 * 5,
             Self::Tensors(_, tensors) => tensors.bytes(),
             Self::Checkpoint(..) => 0,
@@ -210,8 +208,8 @@ impl Part {
     }
 }
 
-/// Writes parts as they come, of what is saved after `iteration`; the newest `keep` checkpoints in
-/// `parent` stay. The checkpoint, which comes last, names as saved only what was.
+/// Writes parts as they arrive, of the save after `iteration`; the newest `keep` checkpoints in `parent` stay. The
+/// checkpoint comes last and lists only successful saves.
 pub(crate) fn write_pending(
     parent: &Path,
     iteration: u64,
@@ -254,7 +252,7 @@ pub(crate) fn write_pending(
                 });
             }
         }
-        // Nobody may be waiting any more.
+        // The sender may no longer wait.
         let _ = pending.done.send(bytes);
     }
     written
@@ -284,7 +282,7 @@ mod tests {
         assert_eq!(held(Some(3)), [8, 8, 8]);
     }
 
-    /// The thread that trains does not wait for the disk before the record.
+    /// The training thread does not wait for the disk before the record.
     #[test]
     fn a_part_without_bytes_never_waits() {
         let (mut parts, pending) = Parts::new();

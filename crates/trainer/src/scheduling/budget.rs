@@ -11,14 +11,14 @@ use loraloom_scheduler::{DeviceMemory, Measurement, SchedulerError, sizes};
 
 use super::DeviceRoom;
 
-/// Pages in which a GPU's pools grow, at the most usual.
+/// Largest common page of a GPU's pools.
 pub(crate) const POOL_PAGE_BYTES: u64 = 64 << 20;
-/// What an allocator rounds up to is nothing beside a tensor.
+/// Small beside a tensor, like an allocator's rounding.
 pub(crate) const HOST_PAGE_BYTES: u64 = 1 << 20;
 
-/// The share of every adapter on a device whose stages have these layers, and the bytes of activations that
-/// a token is estimated to take there. Where groups have different layers, every one is taken to have the
-/// most. The host has the copies beside, to which a run goes back if memory runs out.
+/// The share of every adapter on a device whose stages have these layers, and its estimated activation bytes per
+/// token. If groups have different layers, the largest counts for all. The host also has the snapshot for running out
+/// of memory.
 pub(crate) fn shares(
     model: &LlamaConfig,
     stages: &[StageLayers],
@@ -47,8 +47,8 @@ pub(crate) fn shares(
     (share + copies, bytes as f64)
 }
 
-/// The devices of this process that stages are on, each once, with the layers of its stages. Nothing is
-/// known here of those on other machines.
+/// The devices of this process that have stages, each once, with the layers of its stages. Those on other machines
+/// are unknown here.
 pub(crate) fn devices(pipeline: &Pipeline) -> Vec<(Device, Vec<StageLayers>)> {
     let mut found: Vec<(Device, Vec<StageLayers>)> = Vec::new();
     for (device, layers) in pipeline.local_devices() {
@@ -60,8 +60,7 @@ pub(crate) fn devices(pipeline: &Pipeline) -> Vec<(Device, Vec<StageLayers>)> {
     found
 }
 
-/// Bytes that a limit allows on a device with this much memory; `None` if it is a fraction of memory whose
-/// size is unknown.
+/// Bytes that a limit allows on a device with this much memory; `None` if it is a fraction and the size is unknown.
 pub(crate) fn allowed(limit: MemoryLimit, has: Option<u64>) -> Option<u64> {
     match (limit, has) {
         (limit, Some(has)) => Some(limit.bytes(has)),
@@ -70,8 +69,8 @@ pub(crate) fn allowed(limit: MemoryLimit, has: Option<u64>) -> Option<u64> {
     }
 }
 
-/// What each of the [`devices`] has room for, in their order. Bytes in use now, before any task has its
-/// place, are taken to stay, but for those of the host that tasks wait with.
+/// Memory of each of the [`devices`], in their order. Bytes in use before any task is admitted count as fixed, except
+/// those of waiting tasks on the host.
 pub(crate) fn rooms(
     pipeline: &Pipeline,
     limit: MemoryLimit,
@@ -103,7 +102,7 @@ pub(crate) fn rooms(
         .collect()
 }
 
-/// The memory of each of the [`devices`], with nothing learnt.
+/// The memory of each of the [`devices`], before anything is learnt.
 pub(crate) fn memories(
     pipeline: &Pipeline,
     rooms: &[DeviceRoom],
@@ -119,8 +118,7 @@ pub(crate) fn memories(
     devices.iter().zip(rooms).map(memory).collect()
 }
 
-/// What a device can tell after an iteration; `host_peak_bytes` is the most that this process had
-/// allocated during it.
+/// A device's measurement after an iteration; `host_peak_bytes` is the peak of this process's allocations during it.
 pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measurement {
     if *device == Device::flex() {
         return Measurement {
@@ -135,7 +133,7 @@ pub(crate) fn measured(device: &Device, host_peak_bytes: Option<u64>) -> Measure
     }
 }
 
-/// Says of this machine's devices that a limit does not bind, or only as far as the device goes.
+/// Warns about this machine's devices if a limit does not bind, or only up to the device's memory.
 pub(crate) fn limit_warnings(pipeline: &Pipeline, limit: MemoryLimit) -> Vec<String> {
     let warning = |(device, _): (Device, _)| {
         limit_warning(&device_name(&device), device_memory(&device), limit)
@@ -161,7 +159,7 @@ fn limit_warning(device: &str, has: Option<u64>, limit: MemoryLimit) -> Option<S
     }
 }
 
-/// Bytes that the device has, if it says so, that are in use, and the pages it gives them out in.
+/// Total bytes of a device if it reports them, bytes in use, and the page size of its allocator.
 fn known(device: &Device) -> (Option<u64>, u64, u64) {
     let (in_use, page_bytes) = if *device == Device::flex() {
         let in_use = HostMemory::counted().map_or(0, |memory| (memory.in_use)());

@@ -1,11 +1,11 @@
 use loraloom_scheduler::{Coefficients, DeviceMemory, Load, MemoryModel, SchedulerError, Shortage};
 use serde::{Deserialize, Serialize};
 
-/// What a device has room for, as it is known before anything was trained on it: enough for another
-/// process to tell whether a task can ever fit.
+/// Memory of a device before anything was trained on it: enough for another process to decide whether a task can ever
+/// fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRoom {
-    /// The device, for people.
+    /// Name of the device.
     pub device: String,
     /// Bytes that may be used; [`u64::MAX`] is no limit.
     pub limit_bytes: u64,
@@ -13,21 +13,20 @@ pub struct DeviceRoom {
     pub fixed_bytes: u64,
     /// The part of every adapter that it holds, 0 to 1.
     pub adapter_share: f64,
-    /// Bytes of activations that a token is estimated to take.
+    /// Estimated bytes of activations per token.
     pub bytes_per_token: f64,
-    /// Pages in which memory is given out.
+    /// Page size of the allocator.
     pub page_bytes: u64,
-    /// Bytes of a number of the backbone and its activations.
+    /// Bytes of an element of the backbone and its activations.
     pub element_bytes: usize,
 }
 
 impl DeviceRoom {
-    /// Whether there is a limit.
     pub(crate) fn is_limited(&self) -> bool {
         self.limit_bytes < u64::MAX
     }
 
-    /// The memory of the device, with nothing learnt.
+    /// The memory of the device, before anything is learnt.
     pub(crate) fn memory(&self) -> Result<DeviceMemory, SchedulerError> {
         let prior = Coefficients::new(0.0, self.bytes_per_token, 0.0)?;
         let model = MemoryModel::new(prior, self.page_bytes);
@@ -35,10 +34,10 @@ impl DeviceRoom {
         DeviceMemory::new(&self.device, limit, fixed, self.adapter_share, model)
     }
 
-    /// Why a load can never fit here, with the numbers; `None` if it may.
+    /// The reason why a load can never fit here, with the numbers; `None` if it may.
     ///
     /// # Errors
-    /// If these are not the numbers of a device.
+    /// If the fields are out of range.
     pub fn refuses(&self, load: Load) -> Result<Option<String>, SchedulerError> {
         let fits = self.memory()?.fits(load);
         let shortage = fits.err().filter(Shortage::is_certain);

@@ -5,7 +5,7 @@ use loraloom_scheduler::{
     DeviceMemory, GroupedRoom, GroupingOptions, Policy, Scheduler, SchedulerError, SchedulerOptions,
 };
 
-/// The scheduler of a run, and of its plan: over so many groups that share these devices.
+/// The scheduler of a run and of its plan, over `groups` groups that share these devices.
 pub(crate) fn scheduler(
     config: &SchedulerConfig,
     groups: usize,
@@ -40,7 +40,7 @@ mod tests {
 
     use super::scheduler;
 
-    /// With this priority, tokens of a step, and bytes.
+    /// A task of this priority, tokens of a step, and bytes.
     fn task(id: u64, priority: i64, tokens: usize, bytes: u64) -> Task {
         Task {
             id: TaskId(id),

@@ -1,4 +1,4 @@
-//! Which decoder layers each stage holds, and runs for whom.
+//! Assigns decoder layers to stages.
 
 use burn::tensor::{Device, FloatDType};
 use loraloom_config::{BalanceChoice, RunConfig};
@@ -15,18 +15,17 @@ use loraloom_pipeline::{
 
 use crate::error::Result;
 
-/// About what a micro-batch of a run is.
+/// Size of a typical micro-batch of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TypicalMicrobatch {
-    /// Its tokens, and those of a sequence.
+    /// Tokens of it, and of a sequence.
     pub(crate) sizes: [usize; 2],
-    /// Share of its tokens that predict another.
+    /// Share of its tokens that predict a target.
     pub(crate) predicting: f64,
 }
 
-/// Spreads the layers over `stages`. `auto` and `staggered` go by the time that a layer and the head take
-/// on a device with micro-batches such as `typical`, or by an estimate of their work where there is no
-/// device to measure on, or nothing to choose.
+/// Spreads the layers over `stages`. `auto` and `staggered` measure the time of a layer and of the head on a device
+/// with micro-batches such as `typical`, or estimate their work if there is no device to measure on, or no choice.
 pub(crate) fn spread(
     config: &RunConfig,
     model: &LlamaConfig,
@@ -48,7 +47,7 @@ pub(crate) fn spread(
     Ok(balanced(config, &costs, stages).map_err(PipelineError::from)?)
 }
 
-/// Spreads layers of these costs as the configuration wants it.
+/// Spreads layers of these costs as configured.
 pub(crate) fn balanced(
     config: &RunConfig,
     costs: &PartCosts,
@@ -63,7 +62,7 @@ pub(crate) fn balanced(
     Partitions::of_counts(counts, stages, costs.layers.len())
 }
 
-/// Operations of one sequence that is as long as any adapter allows, in which every token is a target.
+/// Operations of one sequence of the largest length of any adapter, in which every token is a target.
 pub(crate) fn estimated(config: &RunConfig, model: &LlamaConfig) -> PartCosts {
     let lengths = config
         .adapters

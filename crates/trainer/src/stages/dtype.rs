@@ -4,12 +4,12 @@ use loraloom_model::TensorDtype;
 
 use crate::{TrainerError, error::Result};
 
-/// The type of frozen weights and activations on a device, for weights that are stored as `stored`.
-/// `auto` is `float32` on the CPU, whose matrix products are fastest in it, and the stored type where
-/// the device has it.
+/// The type of frozen weights and activations on a device, for weights that are stored as `stored`. `auto` is
+/// `float32` on the CPU, whose matrix products are fastest in it, and otherwise the stored type if the device
+/// supports it.
 ///
 /// # Errors
-/// If the device lacks the type that was chosen.
+/// If the device does not support the configured type.
 pub fn resolve_dtype(
     choice: DtypeChoice,
     device: &Device,
@@ -19,7 +19,7 @@ pub fn resolve_dtype(
     resolve_for(choice, cpu, |dtype| device.supports_dtype(dtype), stored)
 }
 
-/// [`resolve_dtype`] for a device that is described by `cpu` and `supports`.
+/// [`resolve_dtype`] for a device given by `cpu` and `supports`.
 pub(crate) fn resolve_for(
     choice: DtypeChoice,
     cpu: bool,
@@ -46,8 +46,7 @@ pub(crate) fn resolve_for(
     Ok(dtype)
 }
 
-/// The type of frozen weights and activations, and a sentence where it is a guess. No device is asked
-/// what it can compute in.
+/// The type of frozen weights and activations, and a note if it is a guess. Opens no device.
 pub(crate) fn planned_dtype(
     choice: DtypeChoice,
     pipeline: &PipelineConfig,

@@ -17,7 +17,7 @@ use crate::error::Result;
 /// The location of a stage, with its device opened.
 pub type OpenedStage = StageLocation<Device>;
 
-/// A stage's device, or its worker once it has accepted this run. No layers are loaded yet.
+/// A stage's device, or its worker once that has accepted this run. No layers are loaded yet.
 #[derive(Debug)]
 pub(crate) enum ReachedStage {
     Device(Device),
@@ -77,7 +77,7 @@ impl StageLoader<'_> {
         Ok(Controller::new(&token, deadline)?)
     }
 
-    /// The type for all stages; with `auto`, `float32` where they differ.
+    /// The type for all stages; with `auto`, `float32` if they differ.
     pub(crate) fn dtype(&self, reached: &[ReachedStage]) -> Result<FloatDType> {
         let chosen = reached.iter().map(|stage| self.dtype_at(stage));
         let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;

@@ -1,20 +1,18 @@
-//! Steps that are spread over several iterations, so that neighbours need not wait for the whole of
-//! them: nano-batches.
+//! Steps that are spread over several iterations, so that neighbours need not wait for a whole step: nano-batches.
 //!
-//! A part takes some of the micro-batches that the step has anyway, in their order, and the stages
-//! keep the sum of their gradients until the last part brings the optimizer's update. Nothing is
-//! computed or added in another order than in a step that is taken at once.
+//! A part takes some of the step's micro-batches, in order, and the stages keep the sum of their gradients until the
+//! last part brings the optimizer's update. Order and sums are those of a step that is taken at once.
 
 use std::ops::Range;
 
-/// What one iteration takes of a task's step.
+/// One iteration's part of a task's step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Which of the step's micro-batches.
+    /// Range of the step's micro-batches.
     pub(crate) microbatches: Range<usize>,
-    /// Which part, counted from 1.
+    /// Number of the part, counted from 1.
     pub(crate) number: usize,
-    /// Of how many.
+    /// Number of parts.
     pub(crate) of: usize,
 }
 
@@ -25,24 +23,24 @@ impl Part {
     }
 }
 
-/// How much of a task was handed to the stages.
+/// Submitted progress of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cursor {
     steps: usize,
-    /// The step after those, if a part of it was handed over, too.
+    /// The step after those, if a part of it was submitted.
     under_way: Option<UnderWay>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct UnderWay {
-    /// Micro-batches of a part: the same throughout the step.
+    /// Micro-batches of a part, constant throughout the step.
     share: usize,
-    /// Micro-batches handed over.
+    /// Submitted micro-batches.
     taken: usize,
 }
 
 impl Cursor {
-    /// Nothing but this many steps.
+    /// A cursor after `steps` steps.
     pub(crate) fn after(steps: usize) -> Self {
         Self {
             steps,
@@ -55,8 +53,8 @@ impl Cursor {
         self.steps
     }
 
-    /// What comes next, of a step of `count` micro-batches. A step that is begun is spread over as many
-    /// iterations as `parts` says then, or a few less where fewer do with parts that are no larger.
+    /// The next part, of a step of `count` micro-batches. A step keeps the number of parts that it began with:
+    /// `parts`, or fewer if fewer parts are no larger.
     pub(crate) fn next(&self, count: usize, parts: usize) -> Part {
         let UnderWay { share, taken } = self.under_way.unwrap_or(UnderWay {
             share: share(count, parts),
@@ -69,7 +67,7 @@ impl Cursor {
         }
     }
 
-    /// Goes on by what [`next`](Self::next) says, and returns it.
+    /// Advances by [`next`](Self::next), and returns it.
     pub(crate) fn advance(&mut self, count: usize, parts: usize) -> Part {
         let part = self.next(count, parts);
         if part.ends_step() {
@@ -82,12 +80,12 @@ impl Cursor {
         part
     }
 
-    /// Takes the parts of the step under way back.
+    /// Drops the submitted parts of the step under way.
     pub(crate) fn restart_step(&mut self) {
         self.under_way = None;
     }
 
-    /// Micro-batches of the largest part from now on, of steps of at most `count`.
+    /// Most micro-batches of a part from now on, of steps of at most `count`.
     pub(crate) fn largest_share(&self, count: usize, parts: usize) -> usize {
         let now = self.under_way.map_or(0, |under_way| under_way.share);
         now.max(share(count, parts))
@@ -137,7 +135,7 @@ mod tests {
         assert_eq!(numbers, [(1, 3), (2, 3), (3, 3)]);
     }
 
-    /// The parts that a step was begun with are those that it ends with.
+    /// A step keeps the number of parts that it began with.
     #[test]
     fn other_parts_begin_with_the_next_step() {
         let mut cursor = Cursor::default();

@@ -1,4 +1,4 @@
-//! A task as a scheduler sees it.
+//! The scheduler's view of a task.
 
 use loraloom_config::RunConfig;
 use loraloom_data::Sample;
@@ -11,18 +11,18 @@ use loraloom_scheduler::{Load, Past, Room, Scheduler, SchedulerError, TaskState}
 use super::{State, Task};
 use crate::adapter::{ModelAdapter, adapter_bytes, fresh_bytes};
 
-/// What a task asks of devices depends on, beside itself: the same for all tasks of a run.
+/// Properties of a run that the memory of each of its tasks depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunShape<'a> {
     model: &'a LlamaConfig,
-    /// Micro-batches that batches are cut into.
+    /// Number of micro-batches of a batch.
     split: usize,
-    /// Bytes of activations that a token needs for certain, at all layers.
+    /// Least bytes of activations per token, at all layers.
     token_bytes: usize,
 }
 
 impl<'a> RunShape<'a> {
-    /// Of a run with activations of so many bytes an element, at the least.
+    /// For a run whose activations have at least `element_bytes` bytes an element.
     pub(crate) fn new(model: &'a LlamaConfig, config: &RunConfig, element_bytes: usize) -> Self {
         let checkpointing = config.gradient_checkpointing;
         Self {
@@ -81,7 +81,7 @@ impl Task {
         scheduler.restore(self.described(run), past, now)
     }
 
-    /// Its adapter, if that was made.
+    /// Its adapter, if it exists already.
     fn made(&self) -> Option<&ModelAdapter> {
         match &self.state {
             State::Parked(adapter) => Some(adapter),
@@ -89,7 +89,7 @@ impl Task {
         }
     }
 
-    /// Bytes that its adapter takes while it trains.
+    /// Bytes of its adapter during training.
     fn adapter_bytes(&self, model: &LlamaConfig) -> u64 {
         match self.made() {
             Some(adapter) => adapter_bytes(adapter),
@@ -105,12 +105,12 @@ impl Task {
             return 0;
         }
         let activations = (self.longest_met() * run.token_bytes) as u64;
-        // The last gradients are made when most activations are gone.
+        // The last gradients are computed when most activations are freed.
         let gradients = adapter_bytes * GRADIENT_BYTES as u64 / TRAINED_BYTES as u64;
         activations.saturating_sub(gradients)
     }
 
-    /// Tokens of the longest row that its steps take, whatever their order.
+    /// Tokens of the longest row of its steps, for any order of rows.
     fn longest_met(&self) -> usize {
         let lengths = self.train_rows().iter().map(Sample::predicting_len);
         let mut lengths: Vec<usize> = lengths.collect();
@@ -142,7 +142,6 @@ mod tests {
         tasks::TaskData,
     };
 
-    /// Tokens of the rows.
     const LENGTHS: [usize; 4] = [5, 9, 3, 3];
 
     fn config(train: &str) -> RunConfig {
@@ -187,7 +186,7 @@ mod tests {
         let model = LlamaConfig::from_directory(&directory).unwrap();
         for (train, longest_met) in [
             ("num_epochs: 1", 8),
-            // One of the two shortest rows, if not both, may be all that it meets.
+            // At least one of the two shortest rows may be the only row that it takes.
             ("max_steps: 1", 2),
             ("max_steps: 2", 8),
         ] {
@@ -207,13 +206,13 @@ mod tests {
             assert!(activations > 0 && load.certain_bytes == activations.saturating_sub(gradients));
             assert!(load.certain_bytes > 0 || longest_met < 8, "{train}");
 
-            // One that begins from an adapter of upper layers only.
+            // A task that begins from an adapter of upper layers only.
             task.initial = Some(vec![LayerAdapter::default(); model.num_hidden_layers]);
             assert_eq!(task.described(run).load.certain_bytes, 0, "{train}");
         }
     }
 
-    /// Patience goes on after a restart where it was.
+    /// Patience continues after a restart.
     #[test]
     fn a_task_is_restored_as_it_was_recorded() {
         let config = config("max_steps: 4");
@@ -230,7 +229,7 @@ mod tests {
         assert_eq!(restored.halvings, 1);
     }
 
-    /// Beside those that train on the CPU, what can be made again need not wait in memory.
+    /// On the CPU, where waiting adapters compete with training for memory, a reproducible one is dropped.
     #[test]
     fn an_adapter_that_has_learnt_nothing_waits_without_memory() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");

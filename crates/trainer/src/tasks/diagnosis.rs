@@ -1,4 +1,4 @@
-//! Why an adapter cannot go on: what its weights, losses and settings say of it.
+//! Explains why an adapter fails, from its weights, losses and settings.
 
 use burn::tensor::Tensor;
 use loraloom_config::AdapterConfig;
@@ -7,37 +7,36 @@ use loraloom_model::{LayerAdapter, Projection, to_host};
 use super::Task;
 use crate::error::Result;
 
-/// Beyond this `lora_alpha / r` may be what makes losses and first steps too large.
+/// Above this, `lora_alpha / r` may be the cause of large losses and first steps.
 const LARGE_SCALE: f64 = 64.0;
-/// Fewer inputs than this share leave whole batches without any.
+/// Below this share of kept inputs, whole batches have none.
 const LEAST_KEPT: f64 = 1e-2;
 /// Gradients of an adapter that trains are not far below this.
 const LARGE_EPSILON: f64 = 1e-3;
 
-/// A factor of an adapted module that is still what it was at the beginning.
+/// A factor of an adapted module that has not changed since the start.
 struct Unmoved {
     name: String,
-    /// Largest of its values.
+    /// Its largest absolute value.
     largest: f32,
     /// Whether it had a gradient.
     reached: bool,
-    /// Whether the module's other factor has moved.
+    /// Whether the module's other factor has changed.
     other_moved: bool,
 }
 
-/// Whether training moves an adapter.
+/// Whether training changes an adapter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
     /// All of it.
     Moves,
-    /// All of it has a gradient, and the steps of its warm-up were too small to change every part of it.
+    /// All of it has a gradient, but the steps of its warm-up were too small to change every part of it.
     Unknown,
     /// Not all of it, for this reason.
     Dead(String),
 }
 
-/// Whether the weights of a task are no longer what they were in `before`, after two steps or more whose
-/// learning rate was above zero.
+/// Compares the weights of a task with `before`, after at least two steps whose learning rate was above zero.
 pub(crate) fn liveness(
     task: &Task,
     before: &[LayerAdapter],
@@ -51,7 +50,7 @@ pub(crate) fn liveness(
     })
 }
 
-/// `None` if they may move yet.
+/// `None` if they may still change.
 fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
     let train = &task.config.train;
     let rate = train.learning_rate;
@@ -102,7 +101,7 @@ fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
     ))
 }
 
-/// Why the loss, or the norm of the gradient, of a task's next step is not a number.
+/// The reason why the loss, or the norm of the gradient, of a task's next step is not finite.
 pub(crate) fn not_finite(task: &Task, loss: f64, grad_norm: f64, learning_rate: f64) -> String {
     let found = format!("loss {loss:.4}, gradient norm {grad_norm:.4}");
     let Some(last) = task.last_loss else {
@@ -169,7 +168,7 @@ fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmove
     Ok(factors)
 }
 
-/// The first few by their names, if there are any.
+/// The names of the first few, if there are any.
 fn named<'a>(factors: impl Iterator<Item = &'a Unmoved>) -> Option<String> {
     let names: Vec<&str> = factors.map(|factor| factor.name.as_str()).collect();
     let shown = names.get(..3).unwrap_or(&names).join(", ");

@@ -7,20 +7,20 @@ use loraloom_scheduler::Load;
 use super::{RunShape, TaskFactory};
 use crate::{error::Result, stages::planned_dtype};
 
-/// An adapter's training, before anything is trained.
+/// An adapter's training before its first step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inspected {
-    /// Optimizer steps it will take.
+    /// Optimizer steps of its whole training.
     pub total_steps: usize,
     /// Digest of its encoded rows.
     pub digest: String,
-    /// What it asks of a device's memory.
+    /// Its load on a device's memory.
     pub load: Load,
 }
 
-/// Reads the rows of a configuration's adapters, and the adapters that they begin from, as
-/// [`Run::prepare`] does, without weights and devices. Returns each adapter, in their order, and warnings.
-/// A number of the backbone has `element_bytes`; `None` plans it.
+/// Reads the rows of a configuration's adapters, and their `init_from` adapters, as [`Run::prepare`] does, without
+/// weights and devices. Returns each adapter in order, and warnings. `element_bytes` is the size of an element of the
+/// backbone; `None` estimates it.
 ///
 /// # Errors
 /// As [`Run::prepare`].

@@ -1,4 +1,4 @@
-//! Adapters in training: their rows, their state, and where they are.
+//! Adapters in training: their rows, state and location.
 
 mod cursor;
 mod described;

@@ -1,4 +1,4 @@
-//! Settings that are legal and probably not meant.
+//! Warnings about settings that are legal and probably not intended.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,7 +9,7 @@ use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 use super::task::total_steps;
 use crate::adapter::targets;
 
-/// What is odd about a fresh adapter: a rank that its layers cannot have.
+/// Warns of a rank larger than the adapted layers allow.
 pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     let lora = &config.lora;
     let targets = targets(lora);
@@ -29,8 +29,7 @@ pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     })
 }
 
-/// What is odd about the PEFT directory that an adapter begins from: a shape other than the
-/// configuration's, or another base model than that in `model`.
+/// Warns of an `init_from` directory with a shape other than the configuration's, or another base model than `model`.
 pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path) -> Vec<String> {
     let name = &config.name;
     let shape = other_shape(config, peft);
@@ -48,7 +47,7 @@ pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path
     shape.into_iter().chain(base).collect()
 }
 
-/// What is odd about an adapter's settings beside its rows and the model.
+/// Warns of other settings, given rows and model.
 pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded) -> Vec<Warning> {
     let train = &adapter.train;
     let warning = |message, hint| Warning {
@@ -86,7 +85,7 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
     odd
 }
 
-/// A warm-up that takes all steps.
+/// Warns of a warm-up that takes all steps.
 fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     let train = &adapter.train;
     let warmup = train.warmup(total_steps);
@@ -103,7 +102,7 @@ fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     })
 }
 
-/// Patience that ends before the training only if the first evaluation is not the best.
+/// Warns of a patience that can end training early only if the first evaluation is the best.
 fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     let (every, patience) = (adapter.eval.steps, adapter.eval.patience?);
     // The end of the training is evaluated as well, but nothing is left to stop then.
@@ -126,8 +125,8 @@ fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> 
     })
 }
 
-/// Early stopping of sweeps that compares nothing. `total_steps` has the steps of adapters by name; a sweep
-/// of others is left out.
+/// Warns of early stopping that compares nothing. `total_steps` has the steps of adapters by name; a sweep of other
+/// adapters is skipped.
 pub fn odd_sweeps(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Vec<Warning> {
     let odd = |sweep: &SweepConfig| {
         let stopping = sweep.early_stopping.as_ref()?;
@@ -205,8 +204,8 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// Whether a model's directory may be what an adapter names as its base: a directory, a name on a hub,
-/// or a directory of another machine. Snapshots of a hub have the name further up.
+/// Whether a model's directory may be the base that an adapter names: a directory, a name on the Hub, or a directory
+/// of another machine. Snapshots of the Hub have the name further up in the path.
 fn is_called(model: &Path, base: &str) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let model = real(model);

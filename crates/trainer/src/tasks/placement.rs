@@ -1,4 +1,4 @@
-//! Tasks in the stages: let in, parked and grouped as a scheduler decides.
+//! Tasks in the stages: admitted, parked and grouped by the scheduler's decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::{
     error::Result,
 };
 
-/// The tasks of a run, and the stages that hold the adapters of those that run.
+/// The tasks of a run, and the stages that hold the adapters of running ones.
 pub(crate) struct Placement {
     pub(crate) pipeline: Pipeline,
     pub(crate) tasks: Tasks,
-    /// Where adapters begin: a stage takes its part from there.
+    /// Device on which adapters are created; each stage takes its part from there.
     device: Device,
 }
 
@@ -30,7 +30,7 @@ impl Placement {
         }
     }
 
-    /// A running task, and where it is.
+    /// A running task and its place.
     ///
     /// # Errors
     /// [`TrainerError::Decision`] if it does not run.
@@ -41,13 +41,13 @@ impl Placement {
         })
     }
 
-    /// A copy of a running task's adapter in the host's memory, which the optimizer does not change.
+    /// A copy of a running task's adapter in host memory, which the optimizer does not change.
     pub(crate) fn copy(&self, id: TaskId) -> Result<ModelAdapter> {
         let (_, place) = self.running(id)?;
         Ok(on_host(self.pipeline.extract(place.group, place.slot)?)?)
     }
 
-    /// Takes out a task that ends, with or without a place. `None` if there is no such task.
+    /// Removes a task that ends, whether it runs or waits. `None` if there is no such task.
     pub(crate) fn remove(&mut self, id: TaskId) -> Result<Option<Task>> {
         if let Some(place) = self.tasks.place(id) {
             self.pipeline.remove(place.group, place.slot)?;
@@ -70,7 +70,7 @@ impl Placement {
         Ok(Some(task))
     }
 
-    /// The adapter that a task without a place begins or goes on with.
+    /// The adapter that a waiting task begins or continues with.
     pub(crate) fn adapter(&mut self, id: TaskId) -> Result<Option<ModelAdapter>> {
         let Some(task) = self.tasks.get_mut(id) else {
             return Ok(None);
@@ -84,10 +84,10 @@ impl Placement {
         Ok(task.initial.clone())
     }
 
-    /// The groups that a decision names, without empty ones.
+    /// The groups of a decision, without empty ones.
     ///
     /// # Errors
-    /// [`TrainerError::Decision`] for a decision that contradicts itself or what runs.
+    /// [`TrainerError::Decision`] for a decision that contradicts itself or the running tasks.
     pub(crate) fn groups_of(&self, decision: &Decision) -> Result<Vec<Vec<TaskId>>> {
         let refuse = |problem: String| Err(TrainerError::Decision { problem });
         let mut running: BTreeSet<TaskId> = self.tasks.running_ids().into_iter().collect();
@@ -125,8 +125,8 @@ impl Placement {
         }
     }
 
-    /// Makes the groups those that are wanted, slot by slot, of the running tasks and those of `coming`,
-    /// with their adapters. A task that keeps its group and its order there is not moved.
+    /// Forms the wanted groups, slot by slot, from the running tasks and those of `coming`, with their adapters. A
+    /// task that keeps its group and its order there is not moved.
     pub(crate) fn form(
         &mut self,
         wanted: &[Vec<TaskId>],
@@ -139,7 +139,7 @@ impl Placement {
             let target = wanted.get(group).map_or(&[][..], Vec::as_slice);
             let members = self.tasks.ids(group).to_vec();
             let stays = staying(&members, target);
-            // From the last one on, so that removing one does not move those still to come.
+            // From the last one on, so that a removal does not move those still to be removed.
             for (slot, &id) in members.iter().enumerate().rev() {
                 if !stays[slot] {
                     coming.insert(id, self.pipeline.remove(group, slot)?);
@@ -158,7 +158,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Exchanges whole groups where that leaves fewer tasks to be moved.
+    /// Swaps whole groups if that leaves fewer tasks to move.
     fn renumber(&mut self, wanted: &[Vec<TaskId>], groups: usize) -> Result<()> {
         for (group, target) in wanted.iter().enumerate() {
             let count = |from: usize| {
@@ -175,8 +175,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Begins steps again of which the stages have dropped what they kept: an adapter of the group came or
-    /// went since, or the task itself did.
+    /// Restarts steps whose gradients the stages have dropped, because an adapter joined or left the group.
     pub(crate) fn restart_lost_steps(&mut self) {
         for id in self.tasks.running_ids() {
             let place = self.tasks.place(id);
@@ -205,8 +204,8 @@ impl Placement {
         Ok(Snapshot::new(iteration, tokens, groups, tasks))
     }
 
-    /// Puts tasks and adapters back as they were: in the last snapshot, and those that were let in since
-    /// as they came. Each goes where the scheduler has it now.
+    /// Restores tasks and adapters: from the last snapshot, and those admitted since as they were then. The scheduler
+    /// decides where each goes.
     pub(crate) fn restore(
         &mut self,
         Rewind { snapshot, arrivals }: &Rewind,
@@ -224,7 +223,7 @@ impl Placement {
             .values()
             .filter(|task| !kept_ids.contains(&task.id));
         let back: Vec<(usize, &Task)> = kept.chain(arrived.map(|task| (0, task))).collect();
-        // All of them before the first goes back to the stages, which may fail.
+        // All are restored before the first goes back to the stages, which may fail.
         for (_, task) in &back {
             let runs = state(task.id) == Some(TaskState::Running);
             let waits = state(task.id).is_some_and(|state| !state.is_final());
@@ -249,8 +248,8 @@ impl Placement {
     }
 }
 
-/// Which of the current tasks can stay when the target is to be the group: those that are, without
-/// the others, its beginning. Whoever comes later gets a slot behind them.
+/// The tasks of `current` that can stay in the target group: those that, without the others, are a prefix of it.
+/// Later tasks get slots behind them.
 fn staying(current: &[TaskId], target: &[TaskId]) -> Vec<bool> {
     let mut next = target.iter().peekable();
     let stays = current.iter().map(|task| next.next_if_eq(&task).is_some());

@@ -1,4 +1,4 @@
-//! What is read of the adapters before anything is trained.
+//! Reads the adapters' data before training.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,10 +25,10 @@ use crate::{
     stages::TypicalMicrobatch,
 };
 
-/// Layers are measured with this many tokens at most.
+/// Most tokens with which layers are measured.
 const MOST_ROWS: usize = 2048;
 
-/// What was read for one adapter.
+/// The rows of one adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DatasetSummary {
     /// Name of the adapter.
@@ -44,16 +44,16 @@ pub struct DatasetSummary {
 /// Tasks that were read and checked, before they join a run.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    /// Those to be trained.
+    /// Tasks to be trained.
     pub(crate) tasks: Vec<Task>,
-    /// Those that have ended before.
+    /// Tasks that ended in an earlier part of the run.
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
-    /// Those that have ended, and of which checkpoints keep what the last one had: once what is in
-    /// the way is gone, they can go on.
+    /// Ended tasks that checkpoints keep as in the last one: they can continue once the cause of their failure is
+    /// removed.
     pub(crate) held: BTreeSet<TaskId>,
     pub(crate) datasets: Vec<DatasetSummary>,
     pub(crate) warnings: Vec<String>,
-    /// What trials of sweeps were compared by before.
+    /// Earlier results of sweeps' trials.
     trials: BTreeMap<TaskId, Vec<TrialResult>>,
 }
 
@@ -61,16 +61,15 @@ pub(crate) struct Prepared {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TaskFactory<'a> {
     pub(crate) model: &'a LlamaConfig,
-    /// The model's directory.
+    /// Directory of the model.
     pub(crate) directory: &'a Path,
     pub(crate) tokenizer: &'a Tokenizer,
-    /// Where adapters begin: a stage takes its part from there.
+    /// Device on which adapters are created; each stage takes its part from there.
     pub(crate) device: &'a Device,
 }
 
 impl TaskFactory<'_> {
-    /// Reads the data of all adapters of a configuration that are not at their end, and makes the
-    /// adapters or takes them from where they were saved.
+    /// Reads the data of all unfinished adapters of a configuration, and creates or restores the adapters.
     pub(crate) fn tasks(&self, config: &RunConfig, saved: Option<&SavedRun>) -> Result<Prepared> {
         let mut prepared = Prepared::default();
         let mut cache = RowCache::new(self.tokenizer, self.model.vocab_size);
@@ -101,7 +100,7 @@ impl TaskFactory<'_> {
         Ok(prepared)
     }
 
-    /// Takes a task up with its rows, at its beginning or where it was saved.
+    /// Adds a task with its rows, at its beginning or as it was saved.
     pub(crate) fn add(
         &self,
         prepared: &mut Prepared,
@@ -141,7 +140,7 @@ impl TaskFactory<'_> {
         Ok(())
     }
 
-    /// Reads the adapter that a task begins from, if it names one. Returns warnings.
+    /// Reads a task's `init_from` adapter, if it has one. Returns warnings.
     fn begin(&self, task: &mut Task) -> Result<Vec<String>> {
         let adapter = &task.config;
         let Some(directory) = &adapter.init_from else {
@@ -163,7 +162,7 @@ impl TaskFactory<'_> {
 }
 
 impl Prepared {
-    /// About what a micro-batch of one group's tasks is.
+    /// The typical micro-batch of one group's tasks.
     pub(crate) fn typical_microbatch(&self, config: &RunConfig) -> TypicalMicrobatch {
         let of_tasks = |count: fn(&EncodeReport) -> usize| -> usize {
             let reports = self.tasks.iter().map(Task::train_report);
@@ -183,7 +182,7 @@ impl Prepared {
         }
     }
 
-    /// Bytes that adapters take of the host's memory until their tasks begin.
+    /// Bytes of host memory that adapters take until their tasks begin.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.tasks.iter().map(Task::waiting_bytes).sum()
     }
@@ -204,7 +203,7 @@ impl Prepared {
         })
     }
 
-    /// Keeps what was read for an adapter.
+    /// Adds the summary of an adapter's rows.
     fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
         let rows = &data.rows;
         let odd = odd_settings(adapter, factory.model, rows);
@@ -224,12 +223,12 @@ impl Prepared {
     }
 }
 
-/// As much of a digest as tells two apart.
+/// A prefix of a digest that tells two apart.
 pub(crate) fn short(digest: &str) -> String {
     digest.chars().take(16).collect()
 }
 
-/// The end of a task whose rows are no longer those that it began with.
+/// The report of a task whose rows have changed since it began.
 fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome {
     let reason = format!(
         "the rows of dataset `{dataset}` were BLAKE3 {} when its first {} steps were taken and are {}; \

@@ -10,7 +10,7 @@ use std::{
 use super::{RowCache, TaskData};
 use crate::{NewTask, error::Result};
 
-/// Reads the rows of tasks, one task after another, while others train.
+/// Reads the rows of tasks in another thread, one task after another.
 #[derive(Debug)]
 pub(crate) struct Reader {
     asked: Sender<Box<NewTask>>,
@@ -25,8 +25,7 @@ pub(crate) struct ReadTask {
 }
 
 impl Reader {
-    /// Reads in a thread of its own, which sets `news` when rows are there. It ends with the reader,
-    /// or after what it reads then.
+    /// Starts the thread, which sets `news` when rows are there. It ends with the reader, or after its current task.
     pub(crate) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         mut rows: RowCache<'scope>,
@@ -36,7 +35,7 @@ impl Reader {
         let (done, read) = channel();
         scope.spawn(move || {
             while let Ok(task) = tasks.try_recv().or_else(|_| {
-                // Tasks that come together share what is read; later ones read it anew.
+                // Tasks that arrive together share the rows that are read; later ones read again.
                 rows.clear();
                 tasks.recv()
             }) {
@@ -50,13 +49,13 @@ impl Reader {
         Self { asked, read }
     }
 
-    /// Asks for the rows of a task.
+    /// Requests the rows of a task.
     pub(crate) fn ask(&self, task: Box<NewTask>) {
-        // Its thread ends before this does only by a panic, which the scope passes on.
+        // The thread ends early only by a panic, which the scope passes on.
         let _ = self.asked.send(task);
     }
 
-    /// Tasks whose rows are there, in the order in which they were asked for.
+    /// Tasks whose rows are read, in the order of the requests.
     pub(crate) fn read(&self) -> impl Iterator<Item = ReadTask> {
         self.read.try_iter()
     }

@@ -9,7 +9,7 @@ use loraloom_data::{Dataset, Sample, Tokenizer};
 use super::TaskData;
 use crate::{TrainerError, checkpoint::data_digest, error::Result};
 
-/// Datasets that were read, each once, and their rows, once for each way to encode them.
+/// Datasets that were read, each once, and their rows, once for each encoding.
 #[derive(Debug)]
 pub(crate) struct RowCache<'a> {
     tokenizer: &'a Tokenizer,
@@ -19,7 +19,7 @@ pub(crate) struct RowCache<'a> {
 }
 
 impl<'a> RowCache<'a> {
-    /// Nothing read yet; of a model with so many tokens.
+    /// An empty cache for a model with this vocabulary.
     pub(crate) fn new(tokenizer: &'a Tokenizer, vocabulary: usize) -> Self {
         Self {
             tokenizer,
@@ -29,7 +29,7 @@ impl<'a> RowCache<'a> {
         }
     }
 
-    /// The rows that an adapter is trained with; `seed` chooses those for validation.
+    /// The rows of an adapter; `seed` chooses those for validation.
     ///
     /// # Errors
     /// If the dataset cannot be read, or does not fit the model.
@@ -41,7 +41,7 @@ impl<'a> RowCache<'a> {
     ) -> Result<Arc<TaskData>> {
         let name = adapter.dataset.as_str();
         let train = &adapter.train;
-        // Tasks of different origin may mean different rows by one name.
+        // Tasks of different origin may use one name for different rows.
         let identity = format!("{name} {seed} {dataset:?}");
         let key = (identity.clone(), train.max_seq_len, train.train_on_prompt);
         if let Some(data) = self.encoded.get(&key) {
@@ -67,14 +67,13 @@ impl<'a> RowCache<'a> {
         Ok(data)
     }
 
-    /// Forgets what was read.
     pub(crate) fn clear(&mut self) {
         self.raw.clear();
         self.encoded.clear();
     }
 }
 
-/// Checks that a model with so many tokens has all those of a dataset.
+/// Checks that a dataset's tokens are below the model's `vocabulary`.
 ///
 /// # Errors
 /// [`TrainerError::TokenBeyondVocabulary`].

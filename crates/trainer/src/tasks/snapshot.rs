@@ -7,21 +7,21 @@ use loraloom_scheduler::TaskId;
 
 use super::Task;
 
-/// Iterations since the copy, at most, before a window begins; those of the window come on top.
+/// Most iterations between a snapshot and the start of a window; those of the window come on top.
 const LONGEST_LOOK_BACK: u64 = 32;
 
-/// Time after which a copy is made again at the next step.
+/// Age at which a snapshot is renewed at the next step.
 const OLDEST: Duration = Duration::from_mins(1);
 
-/// What to go back to if memory runs out.
+/// The state to return to if memory runs out.
 #[derive(Debug, Default)]
 pub(crate) struct Rewind {
     pub(crate) snapshot: Option<Snapshot>,
-    /// Tasks that were let in since, as they came.
+    /// Tasks that were admitted since, as they were then.
     pub(crate) arrivals: BTreeMap<TaskId, Task>,
 }
 
-/// The running tasks with their adapters, as they were at an iteration's end.
+/// The running tasks with their adapters, after an iteration.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     made: Instant,
@@ -60,13 +60,13 @@ impl Snapshot {
         self.tasks.iter_mut()
     }
 
-    /// Whether it has the same tasks in the same places, and was made not long before `iteration`.
+    /// Whether it has the same tasks in the same places, and was made shortly before `iteration`.
     pub(crate) fn serves(&self, groups: &[Vec<TaskId>], iteration: u64) -> bool {
         let recent = iteration < self.iteration + LONGEST_LOOK_BACK;
         recent && Instant::now() < self.oldest() && self.groups == groups
     }
 
-    /// When the next one is made at the latest.
+    /// When it must be renewed.
     pub(crate) fn oldest(&self) -> Instant {
         self.made + OLDEST
     }

@@ -5,7 +5,7 @@ use loraloom_scheduler::TaskId;
 use super::{State, Task};
 use crate::{AdapterReport, Outcome};
 
-/// Where the adapter of a running task is.
+/// Location of a running task's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) group: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Place {
     pub(crate) slot: usize,
 }
 
-/// All tasks of a run, and the groups of those that run.
+/// All tasks of a run, and the groups of running ones.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     /// Tasks that have not ended.
@@ -21,10 +21,9 @@ pub(crate) struct Tasks {
     /// Running tasks of each group, by slot; groups with tasks come first.
     groups: Vec<Vec<TaskId>>,
     pub(crate) ended: BTreeMap<TaskId, AdapterReport>,
-    /// Tasks that have ended here and can go on in another part of the run, from the last checkpoint that
-    /// has them.
+    /// Ended tasks that can continue in a later part of the run, from the last checkpoint that has them.
     pub(crate) held: BTreeSet<TaskId>,
-    /// Tasks of a queue that have failed, or whose files are away: checkpoints keep what they have of them.
+    /// Tasks of a queue that failed or whose files are missing: checkpoints keep their saved state.
     pub(crate) carried: BTreeMap<TaskId, String>,
 }
 
@@ -72,12 +71,12 @@ impl Tasks {
         self.live.values().filter(|task| !task.is_running())
     }
 
-    /// Bytes that adapters of tasks without a place take of the host's memory.
+    /// Bytes of host memory that adapters of tasks without a place take.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.waiting().map(Task::waiting_bytes).sum()
     }
 
-    /// Where a task is, if it runs.
+    /// The place of a task, if it runs.
     pub(crate) fn place(&self, id: TaskId) -> Option<Place> {
         self.groups.iter().enumerate().find_map(|(group, members)| {
             let slot = members.iter().position(|member| *member == id)?;
@@ -110,7 +109,7 @@ impl Tasks {
         Some(self.live.get(&id)?.config.name.clone())
     }
 
-    /// Puts a task behind those of a group.
+    /// Appends a task to a group.
     pub(crate) fn join(&mut self, id: TaskId, group: usize) {
         if let Some(task) = self.live.get_mut(&id) {
             task.state = State::Running;
@@ -119,8 +118,8 @@ impl Tasks {
         }
     }
 
-    /// Takes a task out of its group; its adapter is with the caller. Its state stays `Running`: it joins
-    /// another group, or the caller sets its state.
+    /// Removes a task from its group; the caller has its adapter. Its state stays `Running`: it joins another group,
+    /// or the caller sets its state.
     pub(crate) fn leave(&mut self, id: TaskId) {
         if let Some(place) = self.place(id) {
             self.groups[place.group].remove(place.slot);
@@ -134,7 +133,7 @@ impl Tasks {
         self.trim();
     }
 
-    /// Forgets all running tasks.
+    /// Drops all running tasks.
     pub(crate) fn drop_running(&mut self) {
         self.groups.clear();
         self.live.retain(|_, task| !task.is_running());
@@ -168,7 +167,7 @@ impl Tasks {
         self.live.remove(&id)
     }
 
-    /// Whether a part of the run was interrupted before tasks came to their end.
+    /// Whether an earlier part of the run was interrupted.
     pub(crate) fn any_interrupted(&self) -> bool {
         let interrupted = |report: &AdapterReport| report.outcome == Outcome::Interrupted;
         self.ended.values().any(interrupted) || self.waiting().next().is_some()

@@ -13,7 +13,7 @@ use crate::{
     error::Result,
 };
 
-/// An optimizer step of a task, or a part of it, in an iteration: what is known when it is submitted.
+/// A submitted optimizer step of a task, or a part of it.
 #[derive(Debug, Clone)]
 pub(crate) struct SubmittedStep {
     pub(crate) task: TaskId,
@@ -21,7 +21,7 @@ pub(crate) struct SubmittedStep {
     pub(crate) name: String,
     /// Step of the task, counted from 1.
     pub(crate) step: usize,
-    /// Which part of it.
+    /// The part of the step.
     pub(crate) part: Part,
     pub(crate) learning_rate: f64,
     /// Tokens of the part.
@@ -40,67 +40,66 @@ pub(crate) struct StepRows<'a> {
     pub(crate) microbatches: Vec<Vec<&'a Sample>>,
     /// Tokens of the longest row of the batch that each micro-batch is cut from.
     pub(crate) longest: Vec<usize>,
-    /// Samples of the step before those of the part.
+    /// Number of samples of the step before those of the part.
     pub(crate) first_sample: usize,
 }
 
-/// Where the adapter of a task is that has not ended.
+/// Location of an unfinished task's adapter.
 #[derive(Debug, Clone)]
 pub(crate) enum State {
     /// Nowhere: it has not begun.
     Waiting,
-    /// In the host's memory, with its moments.
+    /// In host memory, with its moments.
     Parked(ModelAdapter),
     /// In the stages.
     Running,
 }
 
-/// An adapter in training: its configuration, its data and how far it is.
+/// An adapter in training: configuration, data and progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) id: TaskId,
     pub(crate) config: AdapterConfig,
     pub(crate) total_steps: usize,
     pub(crate) state: State,
-    /// What was handed to the device.
+    /// Submitted work.
     pub(crate) submitted: Cursor,
-    /// Optimizer steps taken and known to be good: those submitted, or a few less.
+    /// Optimizer steps whose results were read and are finite: those submitted, or a few less.
     pub(crate) steps: usize,
-    /// Optimizer steps of which all that follows has been done: `steps`, or the one before.
+    /// Optimizer steps whose consequences are handled: `steps`, or one less.
     pub(crate) settled: usize,
-    /// Iterations that a step is to be spread over, from the next one on.
+    /// Number of iterations of a step, from the next step on.
     pub(crate) parts: usize,
-    /// Sum of the token losses of those parts of the step under way that are known.
+    /// Sum of the token losses of the booked parts of the step under way.
     pub(crate) loss_sum: f64,
-    /// The [revision](loraloom_pipeline::Pipeline::revision) of its group with which the step under
-    /// way was begun.
+    /// The [revision](loraloom_pipeline::Pipeline::revision) of its group when the step under way began.
     pub(crate) revision: u64,
     pub(crate) first_loss: Option<f64>,
     pub(crate) last_loss: Option<f64>,
     pub(crate) best: Option<Best>,
-    /// Evaluations since the best one.
+    /// Number of evaluations since the best one.
     pub(crate) evaluations_without_best: usize,
     pub(crate) saved_steps: Option<usize>,
     pub(crate) samples: Vec<AnswerSample>,
-    /// How often its micro-batches were halved, because the whole ones did not fit.
+    /// Number of times that its micro-batches were halved because memory ran out.
     pub(crate) halvings: u32,
-    /// Its adapter before the first step, until a check sees that every part of it has moved. Without
-    /// `init_from` it is made when the task gets a place: thousands may wait.
+    /// Its adapter before the first step, until a check has seen all of it change. Without `init_from` it is created
+    /// when the task is admitted, since thousands may wait.
     pub(crate) initial: Option<ModelAdapter>,
-    /// Shape of the PEFT directory that it began from.
+    /// Shape of its `init_from` directory.
     pub(crate) shape: Option<PeftLoraConfig>,
-    /// Seconds that it had waited for a place before this part of the run.
+    /// Seconds that it waited for a place in earlier parts of the run.
     pub(crate) waited: f64,
     pub(crate) data: Arc<TaskData>,
     pub(super) order: RowOrder,
 }
 
-/// The rows of a task, and the digest that tells them from others.
+/// The rows of a task, and their digest.
 #[derive(Debug)]
 pub(crate) struct TaskData {
     pub(crate) rows: Encoded,
     pub(crate) digest: String,
-    /// What is odd about them.
+    /// Warnings about them.
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -135,7 +134,7 @@ impl Task {
         })
     }
 
-    /// Goes on where it was saved.
+    /// Restores its progress from a checkpoint.
     pub(crate) fn restore(&mut self, record: &TaskRecord) {
         self.submitted = Cursor::after(record.step);
         self.steps = record.step;
@@ -152,7 +151,7 @@ impl Task {
         self.halvings = record.halvings;
     }
 
-    /// How far it is, as a checkpoint has it.
+    /// Its progress, for a checkpoint.
     pub(crate) fn record(&self) -> Result<TaskRecord> {
         if matches!(self.state, State::Waiting) {
             return Ok(self.record_without_steps());
@@ -182,8 +181,7 @@ impl Task {
         }
     }
 
-    /// What it came to. Answers of a task that was not asked at its end cannot be compared: they are
-    /// left out.
+    /// Its report. Answers of a task that was not asked at its end have nothing to compare with and are left out.
     pub(crate) fn report(self, outcome: Outcome, directory: Option<PathBuf>) -> AdapterReport {
         let samples = match outcome {
             Outcome::Done | Outcome::Stopped { .. } => self.samples,
@@ -202,13 +200,13 @@ impl Task {
         }
     }
 
-    /// Whether its adapter can be made again from its seed: it has learnt nothing.
+    /// Whether its adapter can be created again from its seed, because it has taken no step.
     pub(crate) fn is_as_made(&self) -> bool {
         self.steps == 0 && self.config.init_from.is_none()
     }
 
-    /// Takes a copy of its adapter as it has no place, unless it can be made again: on the CPU a copy takes
-    /// memory of those that train.
+    /// Keeps a copy of its adapter while it waits, unless that can be created again: on the CPU a copy takes memory
+    /// from running tasks.
     pub(crate) fn wait_with(
         &mut self,
         adapter: impl FnOnce() -> Result<ModelAdapter>,
@@ -222,7 +220,7 @@ impl Task {
         Ok(())
     }
 
-    /// Bytes of its adapters in the host's memory while it has no place.
+    /// Bytes of host memory that its adapters take while it waits.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         let parked = match &self.state {
             State::Parked(adapter) => Some(adapter),
@@ -236,9 +234,8 @@ impl Task {
         matches!(self.state, State::Running)
     }
 
-    /// What the task takes next, every batch of it in so many micro-batches: its next step, or the next
-    /// part of it. The step is a function of the task and its own step number, and so are its
-    /// micro-batches, however many of them a part has.
+    /// The rows of its next step, or of the next part of it, with every batch in `split` micro-batches. Step and
+    /// micro-batches are functions of the task and its step number, for any number of parts.
     pub(crate) fn next_rows(&self, split: usize) -> StepRows<'_> {
         let rows = self.order.rows(self.submitted.steps()).into_iter();
         let samples: Vec<&Sample> = rows.map(|row| &self.train_rows()[row]).collect();
@@ -273,24 +270,24 @@ impl Task {
         }
     }
 
-    /// Counts what [`next_rows`](Self::next_rows) gives as handed to the device.
+    /// Marks the rows of [`next_rows`](Self::next_rows) as submitted.
     pub(crate) fn submit(&mut self, split: usize) {
         let count = self.microbatches_of(self.submitted.steps(), split);
         self.submitted.advance(count, self.parts);
     }
 
-    /// Whether it took a step since this was last asked.
+    /// Whether it took a step since the last call.
     pub(crate) fn settle(&mut self) -> bool {
         std::mem::replace(&mut self.settled, self.steps) != self.steps
     }
 
-    /// Notes an evaluation. Returns why the task ends early, if it does.
+    /// Records an evaluation. Returns the reason if the task ends early.
     pub(crate) fn evaluated(&mut self, best: bool) -> Option<String> {
         if best {
             self.evaluations_without_best = 0;
             return None;
         }
-        // One that a sweep asked for does not tax patience.
+        // An evaluation for a sweep does not count for patience.
         if !self.evaluates_after(self.steps) {
             return None;
         }
@@ -300,36 +297,35 @@ impl Task {
         impatient.then(|| format!("{without} evaluations without a new best"))
     }
 
-    /// Begins the step under way again: what the device kept of it is lost.
+    /// Restarts the step under way, whose gradients on the device are lost.
     pub(crate) fn restart_step(&mut self) {
         self.submitted.restart_step();
         self.loss_sum = 0.0;
     }
 
-    /// What became of the training rows.
     pub(crate) fn train_report(&self) -> &EncodeReport {
         &self.data.rows.train.report
     }
 
-    /// Rows of a batch at the most, before it is cut: no step has more rows than there are.
+    /// Most rows of a batch before it is cut: no step has more rows than there are.
     pub(crate) fn batch_rows(&self) -> usize {
         let asked = self.config.train.batch_size;
         asked.min(self.order.rows_per_step())
     }
 
-    /// Rows of a micro-batch at the most, if batches are cut into `split`.
+    /// Most rows of a micro-batch, if batches are cut into `split`.
     pub(crate) fn microbatch_rows(&self, split: usize) -> usize {
         self.batch_rows().div_ceil(split << self.halvings)
     }
 
-    /// Steps that take every row once.
+    /// Steps of an epoch.
     pub(crate) fn steps_per_epoch(&self) -> usize {
         self.order.steps_per_epoch()
     }
 
-    /// Micro-batches of a whole step, at the most.
+    /// Most micro-batches of a step.
     pub(crate) fn microbatches_per_step(&self, split: usize) -> usize {
-        // No step is longer than the first.
+        // The first step is the longest.
         self.microbatches_of(0, split)
     }
 
@@ -340,7 +336,7 @@ impl Task {
         rows / batch * of(batch) + of(rows % batch)
     }
 
-    /// Micro-batches that an iteration takes from now on, at the most.
+    /// Most micro-batches of an iteration from now on.
     pub(crate) fn microbatches_per_iteration(&self, split: usize) -> usize {
         self.submitted
             .largest_share(self.microbatches_per_step(split), self.parts)
@@ -355,7 +351,7 @@ impl Task {
         &self.data.rows.train.samples
     }
 
-    /// Rows to show answers for: held-out ones if there are any.
+    /// Rows to show answers for: validation rows if there are any.
     pub(crate) fn sample_rows(&self) -> &[Sample] {
         self.validation_rows().unwrap_or(self.train_rows())
     }
@@ -391,8 +387,8 @@ impl Task {
         self.ends_after(step) || step.is_multiple_of(self.config.save.steps)
     }
 
-    /// Whether it is checked after so many steps that both factors of its adapter move: when two of them had a
-    /// learning rate above zero, and ever more rarely while these were too small to tell.
+    /// Whether its adapter is checked after this many steps to have changed in both factors: after two with a
+    /// learning rate above zero, then at growing intervals while these were too small to tell.
     pub(crate) fn is_checked_after(&self, steps: usize) -> bool {
         let train = &self.config.train;
         let moves = |&step: &usize| train.learning_rate_at(step, self.total_steps) > 0.0;
@@ -408,10 +404,10 @@ fn row_order(config: &AdapterConfig, rows: usize) -> Result<RowOrder> {
     Ok(order)
 }
 
-/// Optimizer steps of an adapter over so many rows.
+/// Optimizer steps of an adapter over `rows` rows.
 ///
 /// # Errors
-/// If there are no rows, or so little of an epoch that it takes no step.
+/// If there are no rows, or the configured epochs are too short for a step.
 pub fn total_steps(config: &AdapterConfig, rows: usize) -> Result<usize> {
     steps_of(config, &row_order(config, rows)?)
 }

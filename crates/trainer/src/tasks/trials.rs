@@ -1,4 +1,4 @@
-//! Sweeps whose worst trials are stopped early.
+//! Early stopping of sweeps.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use loraloom_scheduler::{Asha, Divergence, Rungs, Stop, SweepError, TaskId};
 
 use crate::checkpoint::{Exact, TrialResult};
 
-/// The trials of all sweeps that ask for early stopping. A task outside of them is never stopped.
+/// The trials of all sweeps with early stopping. A task outside of them is never stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
     sweeps: Vec<Watched>,
-    /// What trials were compared by, in order: what is needed to go on after a restart.
+    /// Results of trials in order, for a restart.
     results: BTreeMap<TaskId, Vec<TrialResult>>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Trial {
     pub(crate) total_steps: usize,
     /// The training loss of its first step, if it has taken one.
     pub(crate) first_loss: Option<f64>,
-    /// What it was compared by before a restart.
+    /// Its results before a restart.
     pub(crate) results: Vec<TrialResult>,
 }
 
 impl Trials {
-    /// Takes a task into the comparison of a sweep; the first of a sweep settles how that stops.
+    /// Adds a task to the comparison of a sweep; the sweep's first task sets the rules.
     pub(crate) fn enter(
         &mut self,
         sweep: &str,
@@ -56,7 +56,7 @@ impl Trials {
         Ok(())
     }
 
-    /// What a task was compared by.
+    /// The results of a task.
     pub(crate) fn results(&self, trial: TaskId) -> Vec<TrialResult> {
         self.results.get(&trial).cloned().unwrap_or_default()
     }
@@ -66,7 +66,7 @@ impl Trials {
         all.find(|watched| watched.members.contains(&trial))
     }
 
-    /// What a trial is compared with others by after `step`, if it is then.
+    /// The metric by which a trial is compared after `step`, if it is then.
     pub(crate) fn compares_after(&self, trial: TaskId, step: usize) -> Option<StoppingMetric> {
         let mut sweeps = self.sweeps.iter();
         let watched = sweeps.find(|watched| watched.members.contains(&trial))?;
@@ -74,13 +74,13 @@ impl Trials {
         (watched.rungs.step(rung) == Some(step)).then_some(watched.metric)
     }
 
-    /// Whether every loss of a trial counts, and not only those that it is compared by.
+    /// Whether every loss of a trial counts, and not only those at rungs.
     pub(crate) fn watches_losses(&self, trial: TaskId) -> bool {
         let mut sweeps = self.sweeps.iter();
         sweeps.any(|watched| watched.divergence.is_some() && watched.members.contains(&trial))
     }
 
-    /// Takes the training loss of a trial's step; why it is stopped at once, if it diverges.
+    /// Adds the training loss of a trial's step. Returns the reason if it diverges and stops at once.
     pub(crate) fn trained(&mut self, trial: TaskId, step: usize, loss: f64) -> Option<String> {
         let watched = self.watched(trial)?;
         let diverged = watched.divergence.as_mut();
@@ -97,12 +97,12 @@ impl Trials {
         None
     }
 
-    /// Takes the validation loss of a trial.
+    /// Adds the validation loss of a trial.
     pub(crate) fn evaluated(&mut self, trial: TaskId, step: usize, loss: f64) {
         self.report(trial, StoppingMetric::EvalLoss, step, loss);
     }
 
-    /// Compares what came since the last time: the trials that are stopped, and why.
+    /// Compares new results. Returns the trials to stop, with the reasons.
     pub(crate) fn judge(&mut self) -> Vec<(TaskId, String)> {
         self.sweeps.iter_mut().flat_map(Watched::judge).collect()
     }

@@ -68,7 +68,7 @@ fn described(path: &Path, adapter: &PeftAdapter) -> String {
     format!("{path}: {modules} modules, {ranks}, {parameters} parameters")
 }
 
-/// Whether every module has a product that is not zero.
+/// Checks that no module's product is zero.
 fn effect(adapter: &PeftAdapter, proofs: &mut Proofs) {
     let mut without = BTreeMap::new();
     for (module, weights) in &adapter.modules {
@@ -87,7 +87,7 @@ fn effect(adapter: &PeftAdapter, proofs: &mut Proofs) {
     }
 }
 
-/// What makes a module's product zero, if it is.
+/// The factor that makes a module's product zero, if one does.
 fn zero(weights: &LoraWeights) -> Option<&'static str> {
     let is_zero = |values: &[f32]| values.iter().all(|value| value.abs() <= 0.0);
     if is_zero(&weights.b) {
@@ -99,7 +99,7 @@ fn zero(weights: &LoraWeights) -> Option<&'static str> {
     }
 }
 
-/// Whether factors and scales are those that were saved.
+/// Compares factors and scales with the saved notes.
 fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
     const NAME: &str = "as saved";
     let saved = match PeftNotes::read(path) {
@@ -113,7 +113,7 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
     };
     let found = PeftNotes::of(adapter).modules;
     let mut problems = Vec::new();
-    // Modules by the scales that they have and should have.
+    // Modules by actual and expected scale.
     let mut scales: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (module, expected) in &saved {
         let Some(note) = found.get(module) else {
@@ -124,7 +124,7 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
             let change = format!("scale {}, saved with {}", note.scale, expected.scale);
             scales.entry(change).or_default().push(module.clone());
         }
-        // What is zero has been reported.
+        // Zero factors were already reported.
         if note.factors == expected.factors || zero(&adapter.modules[module]).is_some() {
             continue;
         }
@@ -150,7 +150,7 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
     }
 }
 
-/// Whether the base is the one that the adapter was trained over.
+/// Compares the base with the one that the adapter was trained over.
 fn identity(
     adapter: &PeftAdapter,
     base: &Base,
@@ -177,7 +177,7 @@ fn identity(
     if !known.is_empty() {
         return proofs.holds(NAME, format!("`{path}` is the model it was trained over"));
     }
-    // Made elsewhere, it has the path of its model at most.
+    // Other tools record at most the path of the model.
     let named = named.filter(|named| named.is_dir());
     match named.map(|named| (named.display(), Base::open(named))) {
         Some((named, Ok(other))) if other.digest != base.digest => {

@@ -5,7 +5,7 @@ use loraloom_model::{Checkpoint, LlamaConfig};
 use super::Proofs;
 use crate::error::Result;
 
-/// The base model that something is compared with.
+/// The base model for comparisons.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) path: PathBuf,
@@ -15,7 +15,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// Opens `given`, which the user named, or else `recorded`, which files name and which may be gone.
+    /// Opens `given`, which the user named, or else `recorded`, which files name and which may be missing.
     ///
     /// # Errors
     /// If `given` cannot be read.

@@ -13,9 +13,9 @@ const PROMPTS: [&str; 3] = [
     "Question: How many apples are 12 and 30 together?\nAnswer:",
     "def add(first, second):\n    return",
 ];
-/// Tokens of a prompt that are looked at.
+/// Most tokens of a prompt.
 const LONGEST: usize = 48;
-/// Logits that differ by less than this part of the largest are equal in float32.
+/// Logits that differ by less than this fraction of the largest are equal in float32.
 pub(super) const ROUNDING: f32 = 1e-6;
 
 /// Logits of the prompts, one after another.
@@ -26,7 +26,7 @@ pub(super) struct Logits(Vec<f32>);
 #[derive(Debug)]
 pub(super) struct Probe(Vec<Vec<u32>>);
 
-/// How far logits are from those of another model.
+/// Difference between the logits of two models.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Distance {
     /// Largest difference.
@@ -72,7 +72,7 @@ impl Logits {
     }
 
     pub(super) fn distance(&self, other: &Self) -> Distance {
-        // `f32::max` passes over what is no number.
+        // `f32::max` ignores NaN.
         let larger = |most: f32, value: f32| {
             if value > most || value.is_nan() {
                 value
@@ -90,7 +90,7 @@ impl Logits {
 }
 
 impl Distance {
-    /// Whether it is at most this part of the largest logit.
+    /// Whether it is at most this fraction of the largest logit.
     pub(super) fn is_within(self, part: f32) -> bool {
         self.difference <= part * self.largest
     }
@@ -111,7 +111,7 @@ impl std::fmt::Display for Distance {
     }
 }
 
-/// Reports why logits could not be computed: a model may come without a tokenizer.
+/// Reports why logits could not be computed: a model may lack a tokenizer.
 pub(super) fn not_computed(error: &TrainerError, proofs: &mut Proofs) {
     if matches!(error, TrainerError::Data(_)) {
         proofs.unchecked("logits", error.to_string());
@@ -120,7 +120,7 @@ pub(super) fn not_computed(error: &TrainerError, proofs: &mut Proofs) {
     }
 }
 
-/// Reports whether logits are numbers and others than the base's.
+/// Reports whether logits are finite and differ from the base's.
 pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
     let distance = logits.distance(base);
     let prompts = PROMPTS.len();

@@ -67,7 +67,7 @@ pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> R
     Ok(())
 }
 
-/// Whether every weight is a number.
+/// Checks that every weight is finite.
 fn files(merged: &Base, proofs: &mut Proofs) -> Result<bool> {
     let parameters = parameter_shapes(&merged.config);
     let mut bad = Vec::new();
@@ -90,7 +90,7 @@ fn files(merged: &Base, proofs: &mut Proofs) -> Result<bool> {
     Ok(bad.is_empty())
 }
 
-/// Whether the base is the one that was merged, as far as that is known, and of the same shape.
+/// Checks that the base is the merged one, as far as that is recorded, and of the same shape.
 fn is_same(
     merged: &Base,
     base: &Base,
@@ -128,7 +128,7 @@ fn is_same(
     true
 }
 
-/// The adapters that were merged, if they are all where they were and as they were.
+/// The merged adapters, if all are unchanged at their paths.
 fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
     const NAME: &str = "weights";
     let mut parts = Vec::new();
@@ -155,14 +155,14 @@ fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
     Some(parts)
 }
 
-/// Whether any weight is another than the base's, stored in the same type.
+/// Checks that some weight differs from the base's, stored in the same type.
 fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
     let alone = Merger::new(&base.checkpoint, &base.config, &[])?;
     let parameters = parameter_shapes(&merged.config);
     let mut changed = 0;
     for (name, _) in &parameters {
         let tensor = merged.checkpoint.tensor(name)?;
-        // A value of the base may not be finite in this type; the merged one is.
+        // A value of the base may not be finite in this type, while the merged one is.
         let is_same = match alone.tensor(name, tensor.dtype) {
             Ok(bytes) => *bytes == *tensor.bytes,
             Err(_) => false,
@@ -179,7 +179,7 @@ fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
     Ok(())
 }
 
-/// Whether every tensor is base and adapters added up, to the bit.
+/// Checks that every tensor is the sum of base and adapters, to the bit.
 fn weights(merged: &Base, merger: &Merger<'_>, proofs: &mut Proofs) -> Result<()> {
     let mut problems = Vec::new();
     let mut adapted = 0;
@@ -209,7 +209,7 @@ fn difference(tensor: &HostTensor<'_>, bytes: &[u8]) -> f32 {
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Whether logits are others than the base's, and those of the base with its adapters.
+/// Checks that logits differ from the base's and match those of the base with its adapters.
 fn logits(merged: &Base, base: &Base, adapters: &[PeftAdapter], proofs: &mut Proofs) -> Result<()> {
     let (probe, expected) = Probe::base(&base.path, adapters)?;
     let found = probe.model(&merged.path)?;
@@ -229,8 +229,8 @@ fn logits(merged: &Base, base: &Base, adapters: &[PeftAdapter], proofs: &mut Pro
     Ok(())
 }
 
-/// Part of the largest logit by which a merged model may differ from base and adapters, computed in float32:
-/// its weights are rounded to the type that they are stored in.
+/// Fraction of the largest logit by which a merged model may differ from base and adapters in float32, since its
+/// weights are rounded to their stored type.
 fn tolerance(dtype: Option<TensorDtype>) -> f32 {
     match dtype {
         Some(TensorDtype::Float32) | None => 1e-4,

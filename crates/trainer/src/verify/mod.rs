@@ -1,9 +1,9 @@
-//! Whether an adapter or a merged model is what it claims to be.
+//! Verifies adapters and merged models.
 //!
-//! Both are read again from the disk. What a save noted beside the weights
-//! ([`PeftNotes`](loraloom_model::PeftNotes), [`MergeRecord`](loraloom_model::MergeRecord)) is compared with what
-//! is there now, and a forward pass over fixed prompts shows that the base with it is another model than the
-//! base. What cannot be checked, for want of notes or of a base, is said and is no failure.
+//! Both are read from the disk again and compared with the notes that a save wrote beside the weights
+//! ([`PeftNotes`](loraloom_model::PeftNotes), [`MergeRecord`](loraloom_model::MergeRecord)). A forward pass over
+//! fixed prompts shows that they change the base model. A check without its notes or its base is reported and is no
+//! failure.
 
 mod adapter;
 mod base;
@@ -17,39 +17,39 @@ use loraloom_config::RunConfig;
 
 use crate::TrainerError;
 
-/// Names that a message lists.
+/// Most names in a message.
 const LISTED: usize = 4;
 
-/// What came of one check.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// What was checked.
+    /// Name of the check.
     pub name: &'static str,
-    /// What came of it.
+    /// Verdict of the check.
     pub verdict: Verdict,
-    /// With the numbers and names found.
+    /// The numbers and names found.
     pub message: String,
-    /// What the user can do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
-/// What came of a check.
+/// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is as it should be.
+    /// The check passed.
     Holds,
-    /// Something that is needed for the check is not there.
+    /// The check needs something that is missing.
     Unchecked,
-    /// It is not what it claims to be.
+    /// The check failed.
     Fails,
 }
 
-/// The configurations that the adapters of a run were trained with, given its directory; an error says why they
-/// are not known.
+/// Reads the configurations that the adapters of a run were trained with, given its directory; an error is the reason
+/// why they are unknown.
 pub type Configurations<'a> = dyn Fn(&Path) -> Result<Vec<RunConfig>, String> + 'a;
 
-/// Checks the adapter or the merged model in `path`. The base is `model`, or else the one that the run of the
-/// adapter, or the adapter or merged model itself, names.
+/// Checks the adapter or the merged model in `path`. The base is `model`, or else the one that the adapter's run, the
+/// adapter or the merged model names.
 ///
 /// # Errors
 /// If `model` cannot be read.
@@ -107,7 +107,7 @@ impl Proofs {
     }
 }
 
-/// Modules that have something in common, of how many.
+/// Lists modules with a common property, and how many of `all` these are.
 fn in_modules(modules: &[String], all: usize) -> String {
     match modules.len() {
         some if some == all => format!("in all {all} modules"),
@@ -115,7 +115,7 @@ fn in_modules(modules: &[String], all: usize) -> String {
     }
 }
 
-/// The first few of several, and how many more there are.
+/// Lists the first few items, and the number of the others.
 fn listed(items: &[String]) -> String {
     let shown = items[..items.len().min(LISTED)].join(", ");
     match items.len().saturating_sub(LISTED) {

@@ -1,4 +1,4 @@
-//! The run that an adapter is in, and the ranks and scales that its configuration gives it.
+//! The run of an adapter, and the ranks and scales of its configuration.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub(super) struct OwnRun {
 }
 
 impl OwnRun {
-    /// That of `path`, which is then `RUN/adapters/NAME/last` or `…/best`.
+    /// The run of `path`, if that is `RUN/adapters/NAME/last` or `…/best`.
     pub(super) fn of(path: &Path, configurations: &Configurations<'_>) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
         let named = path.parent()?;
@@ -47,7 +47,7 @@ impl OwnRun {
         })
     }
 
-    /// The model that it trains over.
+    /// The model of the run.
     pub(super) fn model(&self) -> Option<&Path> {
         let configs = self.configs.as_ref().ok()?;
         configs.first().map(|config| &*config.model)
@@ -60,7 +60,7 @@ impl OwnRun {
             Err(problem) => return proofs.unchecked(NAME, problem),
         };
         let mut problems = Vec::new();
-        // Modules by what they have and should have.
+        // Modules by actual and expected shape.
         let mut changes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (module, &(r, scale)) in &expected {
             match adapter.modules.get(module) {
@@ -91,7 +91,7 @@ impl OwnRun {
         }
     }
 
-    /// Rank and scale by module, and where they are from; an error says why they are not known.
+    /// Rank and scale by module, and their source; an error is the reason why they are unknown.
     fn expected(
         &self,
         adapter: &PeftAdapter,
@@ -108,7 +108,7 @@ impl OwnRun {
             ));
         };
         if let Some(beginning) = &named.init_from {
-            // Its shape is that of the adapter it began from.
+            // Its shape is that of its `init_from` adapter.
             let like = PeftAdapter::load(beginning).map_err(|error| error.to_string())?;
             let modules = like.modules.into_iter();
             let modules = modules.map(|(module, like)| (module, (like.r, like.scale)));
@@ -117,7 +117,7 @@ impl OwnRun {
         }
         let config = peft_config(run, named, None);
         let shape = (config.r, config.scale(config.r, config.lora_alpha));
-        // Without the base, the layers are those that the adapter has.
+        // Without the base, the layers are those of the adapter.
         let layer = |module: &String| {
             let (layer, _) = module.strip_prefix("model.layers.")?.split_once('.')?;
             layer.parse::<usize>().ok()

@@ -21,14 +21,14 @@ use tempfile::TempDir;
 use super::Run;
 use crate::{Event, Outcome, SavedRun, TrainerError};
 
-/// Errors of the next adapter that enters a stage, and of the next pass.
+/// Errors for the next adapter that enters a stage, and for the next pass.
 #[derive(Debug, Default)]
 struct Faults {
     push: Option<PipelineError>,
     forward: Option<PipelineError>,
 }
 
-/// A stage with faults.
+/// A stage that returns these errors.
 #[derive(Debug)]
 struct Faulty {
     stage: Stage,
@@ -189,7 +189,7 @@ fn load(adapters: &[Value], directory: &Path) -> RunConfig {
     loaded.expect("a valid configuration").config
 }
 
-/// A run on a stage with faults.
+/// A run on such a stage.
 fn prepare(adapters: &[Value]) -> (TempDir, Run, Arc<Mutex<Faults>>) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (config, device) = (load(adapters, directory.path()), Device::flex());
