@@ -1,4 +1,4 @@
-//! The allocator of this process, which counts what CPU stages hold: their backend does not report its memory.
+//! The process's allocator. It counts the memory of CPU stages, whose backend does not report it.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -9,15 +9,15 @@ use std::{
 use loraloom_pipeline::HostMemory;
 use mimalloc::MiMalloc;
 
-/// Bytes from which on an allocation is large.
+/// Bytes from which an allocation is large.
 const LARGE: usize = 1 << 10;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Small allocations are mimalloc's, and are not counted: a launch on a GPU makes dozens that another thread
-/// frees, and with the system's allocator, or at a counter, the two threads would wait for each other. Large
-/// ones, as tensors are, are the system's, which grows them in place.
+/// Small allocations use mimalloc and are not counted: a launch on a GPU makes dozens that another thread frees, and
+/// with the system's allocator, or at a counter, the two threads would wait for each other. Large ones, such as
+/// tensors, use the system's allocator, which grows them in place.
 struct BySize;
 
 #[global_allocator]
@@ -32,8 +32,8 @@ fn freed(bytes: usize) {
     IN_USE.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: a block's size says whose it is, here and when it is freed; each call is that allocator's, with the
-// caller's arguments.
+// SAFETY: the size of a block determines its allocator, both when it is allocated and when it is freed; each call
+// passes the caller's arguments to that allocator.
 #[expect(unsafe_code, reason = "an allocator has no safe interface")]
 unsafe impl GlobalAlloc for BySize {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -80,7 +80,7 @@ unsafe impl GlobalAlloc for BySize {
     }
 }
 
-/// Tells stages how allocations are counted.
+/// Registers the counters with the stages.
 pub(crate) fn count() {
     let memory = HostMemory {
         in_use: || IN_USE.load(Ordering::Relaxed) as u64,

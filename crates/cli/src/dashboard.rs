@@ -1,7 +1,7 @@
 //! The dashboard of a run on the terminal: `watch`, and `--tui` of `train` and `serve`.
 //!
-//! It reads `events.jsonl` as any other reader does, so that it looks the same in the process that trains and
-//! in another one, and training waits for nothing that is drawn.
+//! It reads `events.jsonl` as any other reader does, so it looks the same in the training process and in another one,
+//! and training never waits for it.
 
 use std::{
     fs::File,
@@ -28,16 +28,16 @@ use crate::{
     printer::{Printer, is_screen},
 };
 
-/// Time between two looks at the log and the keyboard.
+/// Interval at which the log and the keyboard are read.
 const EVERY: Duration = Duration::from_millis(100);
-/// The screen of its own, and a hidden cursor; and back.
+/// Switches to the alternate screen and hides the cursor; and back.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
 const LEAVE: &[u8] = b"\x1b[?25h\x1b[?1049l";
 
-/// How the terminal was before, while a dashboard is on it.
+/// The terminal's previous modes, while a dashboard uses it.
 static BEFORE: Mutex<Option<(File, Termios)>> = Mutex::new(None);
 
-/// A dashboard beside a run of this process, until it is dropped.
+/// A dashboard for a run of this process, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LiveDashboard {
     over: Arc<AtomicBool>,
@@ -45,8 +45,8 @@ pub(crate) struct LiveDashboard {
 }
 
 impl LiveDashboard {
-    /// Shows the run in `directory` until it is closed with a key: then `printer` prints
-    /// notes again. `None` if stdout is no terminal.
+    /// Shows the run in `directory` until a key closes it; then `printer` prints notes again. `None` if stdout is not
+    /// a terminal.
     pub(crate) fn start(directory: &Path, printer: &Printer) -> Option<Self> {
         if !is_screen() {
             printer.warning("--tui needs stdout to be a terminal; plain lines follow");
@@ -73,12 +73,12 @@ impl LiveDashboard {
 impl Drop for LiveDashboard {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // A dashboard that fails does not fail the run.
+        // A dashboard's failure does not fail the run.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Shows the run in `directory`, of whatever process, until a key closes it.
+/// Shows the run in `directory`, of any process, until a key closes it.
 ///
 /// # Errors
 ///
@@ -90,17 +90,17 @@ pub(crate) fn watch(directory: &Path) -> anyhow::Result<()> {
     shown
 }
 
-/// Puts the terminal back as it was, if a dashboard is on it: also for a process that ends at once.
+/// Restores the terminal if a dashboard uses it, also before the process exits early.
 pub(crate) fn restore() {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((terminal, modes)) = before.take() {
-        // There is nothing else to be done about a terminal that is gone.
+        // Nothing helps if the terminal is gone.
         let _ = tcsetattr(&terminal, OptionalActions::Now, &modes);
         let _ = stdout().write_all(LEAVE).and_then(|()| stdout().flush());
     }
 }
 
-/// Takes the terminal: keys come one by one and are not echoed. Signals of Ctrl-C stay.
+/// Puts the terminal into raw input without echo; Ctrl-C still sends its signal.
 fn take() -> anyhow::Result<(Terminal<TermionBackend<Stdout>>, File)> {
     let keys = File::open("/dev/tty")?;
     let before = tcgetattr(&keys)?;
@@ -112,7 +112,7 @@ fn take() -> anyhow::Result<(Terminal<TermionBackend<Stdout>>, File)> {
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some((keys.try_clone()?, before));
     stdout().write_all(ENTER)?;
     let backend = TermionBackend::new(stdout());
-    // A terminal that does not know its size says 0.
+    // A terminal of unknown size reports 0.
     let Size { width, height } = backend.size()?;
     let viewport = if width == 0 || height == 0 {
         Viewport::Fixed(Rect::new(0, 0, 80, 24))
@@ -146,7 +146,7 @@ fn show(directory: &Path, hint: &str, over: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Follows what was typed. Returns whether the dashboard is to be closed.
+/// Handles typed keys. Returns whether to close the dashboard.
 fn closes(mut keys: &[u8], dashboard: &mut Dashboard, adapters: usize) -> bool {
     while let Some((first, rest)) = keys.split_first() {
         let (forward, after) = match (first, rest) {

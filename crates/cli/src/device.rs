@@ -45,8 +45,8 @@ pub(crate) fn unused_gpu() -> Option<(&'static str, &'static str)> {
     unused_gpu_in(Path::new("/"), BACKENDS)
 }
 
-/// [`unused_gpu`] for a build with `backends` and the files below `root`. It looks at files,
-/// because the build has no backend to ask the driver.
+/// [`unused_gpu`] for a build with `backends` and the files below `root`. It checks files, because the build has no
+/// backend to query the driver.
 fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'static str)> {
     let lacks = |backend| !backends.contains(&backend);
     let has = |file| root.join(file).exists();
@@ -64,24 +64,23 @@ fn unused_gpu_in(root: &Path, backends: &[&str]) -> Option<(&'static str, &'stat
 
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
 
-/// Keeps libraries below wgpu from writing errors to stderr where there is no desktop. Mesa's layer
-/// that orders Vulkan devices looks for a Wayland display whenever they are listed, and libwayland
-/// complains there if it is not told of a directory with sockets in it. It finds none in this, and
-/// is quiet.
+/// Keeps libraries below wgpu from writing errors to stderr on machines without a desktop. Mesa's layer that orders
+/// Vulkan devices looks for a Wayland display whenever devices are listed, and libwayland prints an error unless it
+/// is given a directory with sockets. It gets one without a display and stays quiet.
 ///
-/// For the beginning of the process: no other thread may run.
+/// Call this at the start of the process: no other thread may run.
 pub(crate) fn hush() {
     let needed = cfg!(all(feature = "wgpu", target_os = "linux"));
     if needed && is_complained_of(std::env::var_os(RUNTIME_DIRECTORY).as_deref()) {
         #[expect(unsafe_code, reason = "a variable is set while there is one thread")]
-        // SAFETY: no other thread reads or writes the environment, as the caller sees to.
+        // SAFETY: the caller guarantees that no other thread reads or writes the environment.
         unsafe {
             std::env::set_var(RUNTIME_DIRECTORY, "/dev/null");
         }
     }
 }
 
-/// Tells if libwayland prints an error for this runtime directory.
+/// Whether libwayland prints an error for this runtime directory.
 fn is_complained_of(directory: Option<&OsStr>) -> bool {
     directory.is_none_or(|directory| !Path::new(directory).is_absolute())
 }
@@ -130,7 +129,7 @@ pub(crate) fn cuda() -> Vec<Listed> {
     devices
 }
 
-/// wgpu adapters; none in a build without the backend or where no driver can be asked.
+/// wgpu adapters; empty in a build without the backend or without a driver.
 pub(crate) fn wgpu() -> Vec<Listed> {
     #[cfg(feature = "wgpu")]
     let devices = {
@@ -148,7 +147,7 @@ pub(crate) fn wgpu() -> Vec<Listed> {
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn enumerate(backend: &str, kind: DeviceType) -> Vec<Listed> {
-    // Drivers that are half installed panic; there is no device then.
+    // Incompletely installed drivers panic; there is no device then.
     let devices =
         panics::catch_of_device(|| Device::enumerate(kind).into_iter().collect::<Vec<_>>());
     let listed = |(index, device): (usize, Device)| Listed {
@@ -211,7 +210,7 @@ pub(crate) fn open_stages(config: &RunConfig) -> Result<Vec<StageLocation<Opened
     config.pipeline.stages.iter().map(open_stage).collect()
 }
 
-/// Takes `auto` for the CPU where this build has nothing else, for commands that open no device.
+/// Replaces `auto` by the CPU if this build has no other backend, for commands that open no device.
 pub(crate) fn take_auto_for_the_cpu(config: &mut RunConfig) {
     if BACKENDS == ["cpu"] {
         for stage in &mut config.pipeline.stages {
@@ -240,7 +239,7 @@ pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<()
     Ok(())
 }
 
-/// The device of `listed` with that index; without one the first that is hardware, then the first.
+/// The device of `listed` with that index; without an index the first hardware device, or else the first.
 fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<Listed, Failure> {
     let missing =
         |message: String, hint: String| Err(Failure::new(Exit::Device, message).hint(hint));
@@ -267,10 +266,10 @@ fn pick(backend: &str, listed: Vec<Listed>, index: Option<usize>) -> Result<List
     }
 }
 
-/// Why the next process does not find the kernels of this one, until that was said.
+/// Why kernels are not kept for later processes, until the warning is printed.
 static UNKEPT: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps tuned kernels for later processes, and with `compiled` compiled ones, too. For the beginning of the
+/// Keeps tuned kernels for later processes, and with `compiled` compiled ones as well. Call this at the start of the
 /// process: no device may be open.
 #[cfg(feature = "cuda")]
 pub(crate) fn keep_kernels(compiled: bool) {
@@ -286,8 +285,8 @@ fn unkept(listed: &Listed) -> Option<String> {
     unkept.take_if(|_| listed.name != "cpu")
 }
 
-/// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels that an
-/// earlier process kept run without.
+/// Looks for `libdevice.10.bc` where CubeCL does, which links new kernels with it. Kernels from an earlier process do
+/// not need it.
 fn has_libdevice() -> bool {
     let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"];
     let named = std::env::var_os("CUDA_PATH").map(|root| vec![root.into()]);
@@ -296,16 +295,17 @@ fn has_libdevice() -> bool {
     roots.iter().any(|root| library(root).is_file())
 }
 
-/// Runs a kernel: a driver may load that compiles none.
+/// Runs a kernel: some drivers load but cannot compile one.
 fn computes(device: &Device) -> Result<(), String> {
     let values = Tensor::<1>::zeros([4], device).exp().try_into_data();
     let read = values.map(drop);
     read.map_err(|error| loraloom_model::causes(&format!("{error:?}")))
 }
 
-/// Opens a device, which loads its driver, and has it compute something.
+/// Opens a device, which loads its driver, and runs a kernel on it.
 ///
 /// # Errors
+/// If that fails or panics, as failing drivers do.
 ///
 /// If that fails or panics, which is how drivers fail.
 pub(crate) fn open_listed(listed: &Listed) -> Result<Opened, Failure> {

@@ -1,7 +1,7 @@
 //! `--events-to COMMAND`: new lines of `events.jsonl` on the standard input of a command.
 //!
-//! The file is followed rather than the run, so that a slow command never delays training and gets the same
-//! bytes as the file.
+//! It follows the file rather than the run, so that a slow command never delays training and gets the same bytes as
+//! the file.
 
 use std::{
     fs::File,
@@ -20,9 +20,9 @@ use loraloom_trainer::EVENTS_FILE;
 
 use crate::{exit::Exit, failure::Failure, printer::Printer};
 
-/// Interval at which new events are looked for.
+/// Interval at which new events are read.
 const EVERY: Duration = Duration::from_millis(200);
-/// Time after which the user is told what is waited for.
+/// Time after which a message names the command that is waited for.
 const SOON: Duration = Duration::from_secs(1);
 /// Time that the command has to end once it has all events.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl EventPipe {
         };
         let mut child = shell(command)
             .stdin(Stdio::piped())
-            // What the run prints on stdout is data.
+            // stdout of the run is reserved for data.
             .stdout(io::stderr())
             .spawn()
             .map_err(failed)?;
@@ -100,7 +100,7 @@ impl EventPipe {
                 "`{command}` did not end within {} s of the last event, and was killed",
                 PATIENCE.as_secs()
             ));
-            // It may have ended meanwhile.
+            // It may have ended in the meantime.
             let _ = self.child.kill();
             let _ = self.child.wait();
             return;
@@ -123,7 +123,7 @@ fn shell(command: &str) -> Command {
     use std::os::unix::process::CommandExt;
 
     let mut shell = Command::new("sh");
-    // Ctrl-C is for the run, whose last events come after it.
+    // Ctrl-C is for the run; its last events follow.
     shell.args(["-c", command]).process_group(0);
     shell
 }
@@ -139,19 +139,19 @@ fn shell(command: &str) -> Command {
 #[derive(Debug)]
 struct Follower {
     path: PathBuf,
-    /// Bytes that were read: whole lines.
+    /// Bytes of complete lines that were read.
     read: u64,
 }
 
 impl Follower {
-    /// From the last whole line on that is there.
+    /// Starts after the last complete line.
     fn at_end_of(path: PathBuf) -> io::Result<Self> {
         let mut follower = Self { path, read: 0 };
         follower.new_lines()?;
         Ok(follower)
     }
 
-    /// The lines that were added and end.
+    /// The complete lines that were added.
     fn new_lines(&mut self) -> io::Result<Vec<u8>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -39,7 +39,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -66,7 +66,7 @@ pub(crate) fn written<T>(path: &Path, result: io::Result<T>) -> Result<T, Failur
     })
 }
 
-/// Prints an error and says how to exit. A reader that closed its end of a pipe is no error.
+/// Prints an error and returns the exit code. A closed pipe of the reader is no error.
 pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     if is_broken_pipe(error) {
         return Exit::Success;
@@ -79,7 +79,7 @@ pub(crate) fn report(printer: &Printer, error: &anyhow::Error) -> Exit {
     exit(error)
 }
 
-/// How a run ends that came to its end.
+/// The exit code of a completed run.
 pub(crate) fn exit_of_run(report: &RunReport) -> Exit {
     let ends: Vec<_> = report.adapters.iter().map(does_not_fit).collect();
     if report.interrupted {
@@ -93,7 +93,7 @@ pub(crate) fn exit_of_run(report: &RunReport) -> Exit {
     }
 }
 
-/// Of an adapter that failed, whether it is that it does not fit in memory.
+/// Whether an adapter failed for lack of memory; `None` if it did not fail.
 fn does_not_fit(adapter: &AdapterReport) -> Option<bool> {
     match &adapter.outcome {
         Outcome::Failed { does_not_fit, .. } => Some(*does_not_fit),
@@ -101,7 +101,7 @@ fn does_not_fit(adapter: &AdapterReport) -> Option<bool> {
     }
 }
 
-/// Prints why adapters are not trained to their end, but of those that were told of before.
+/// Prints the reasons why adapters did not finish, except those in `told`.
 pub(crate) fn report_adapters(printer: &Printer, report: &RunReport, told: &BTreeSet<String>) {
     for AdapterReport { name, outcome, .. } in &report.adapters {
         if let Outcome::Failed { reason, .. } = outcome
@@ -119,7 +119,7 @@ pub(crate) fn report_adapters(printer: &Printer, report: &RunReport, told: &BTre
     }
 }
 
-/// The error and its causes in one line. Causes that the line already ends with are left out.
+/// The error and its causes in one line, without causes that the line already ends with.
 pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
@@ -165,7 +165,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Unlisted { .. } => Exit::Data,
         TrainerError::NoCheckpoint { problems, .. } if !problems.is_empty() => Exit::Data,
         TrainerError::Pipeline(error) => pipeline_exit(error),
-        // Once there is room again, what was saved before is gone on from.
+        // Once there is space, `--resume` continues from the last save.
         TrainerError::SavesFailed { .. } | TrainerError::DirectoryGone { .. } => Exit::Lost,
         TrainerError::Write { source, .. } if is_full(source) => Exit::Lost,
         TrainerError::OutOfMemory { .. }
@@ -374,7 +374,7 @@ mod tests {
             let reason = reason.to_owned();
             exit(&TrainerError::Model(ModelError::Device { reason }).into())
         };
-        // As CUDA and as CubeCL say it.
+        // In the words of CUDA and of CubeCL.
         for reason in [
             "CUDA_ERROR_OUT_OF_MEMORY: Out of memory",
             "out of device memory allocating 8388608 bytes",
@@ -435,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Whatever a full disk keeps a server from writing first.
+    /// Any file that a server cannot write first because the disk is full.
     #[test]
     fn a_full_disk_is_not_wrong_usage() {
         let path = "run/queue.sqlite".into();

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use console::Term;
 
-/// Columns at which a line has room for all measures.
+/// Columns at which a line has room for all cells.
 const WIDE: usize = 100;
 /// Smallest useful width of a bar.
 const NARROWEST_BAR: usize = 5;
-/// Lines that bars may take even if that is more than half of the terminal.
+/// Minimum number of lines for bars, even if it is more than half of the terminal.
 const FEWEST_LINES: usize = 4;
 
 /// Size of a terminal.
@@ -37,9 +37,9 @@ pub(crate) struct Row {
     pub(crate) total_steps: usize,
     /// True if it trains at the moment.
     pub(crate) trains: bool,
-    /// Cells that every line has room for.
+    /// Cells that fit every line.
     pub(crate) cells: Vec<String>,
-    /// Further ones, for wide terminals.
+    /// Further cells for wide terminals.
     pub(crate) more: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ fn aligned(rows: &[&Row], columns: usize) -> Vec<String> {
 
 /// A time, such as `12s`, `3m05s` or `2h07m`.
 pub(crate) fn time(time: Duration) -> String {
-    // Rounded up: nothing is over before it is.
+    // Rounded up, so that a rest never shows as 0.
     let seconds = time.as_secs_f64().ceil() as u64;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
@@ -132,7 +132,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// The first characters of a text, the last of them `…` if there are more.
+/// The first characters of a text; the last is `…` if it was cut.
 fn cut(text: &str, columns: usize) -> String {
     if length(text) <= columns {
         return text.to_owned();
@@ -141,7 +141,7 @@ fn cut(text: &str, columns: usize) -> String {
     kept.chain((columns > 0).then_some('…')).collect()
 }
 
-/// Columns of a text: names of adapters are ASCII, and everything else is written here.
+/// Columns of a text: names of adapters are ASCII, and all other text is written here.
 fn length(text: &str) -> usize {
     text.chars().count()
 }

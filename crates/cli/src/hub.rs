@@ -1,4 +1,4 @@
-//! Loads configurations, and downloads the models and datasets that they name.
+//! Loads configurations, and downloads their models and datasets.
 
 use loraloom_config::{Absent, ConfigError, LoadOptions, OnHub};
 use loraloom_hub::{Cache, Downloaded, Hub};
@@ -8,10 +8,11 @@ use crate::{exit::Exit, failure::Failure, printer::Printer};
 
 const MEGABYTE: f64 = 1e6;
 
-/// Loads a configuration, and again after each download of what it names and the Hugging Face cache
-/// does not have.
+/// Loads a configuration, and again after each download of a model or dataset that the Hugging Face cache lacks.
 ///
 /// # Errors
+/// Those of `load`; the missing files if `HF_HUB_OFFLINE` is set or the download did not bring them; errors of a
+/// download.
 ///
 /// Those of `load`; what is absent if `HF_HUB_OFFLINE` is set or it is absent after the download, too; a
 /// download that failed.
@@ -43,7 +44,7 @@ pub(crate) fn with_downloads<T>(
     }
 }
 
-/// Files that an error names as absent and that may be on the Hub.
+/// Missing files of an error that may be on the Hub.
 fn absent(error: &anyhow::Error) -> Option<(&Absent, &OnHub)> {
     let config = error.chain().find_map(|cause| {
         let of_server = match cause.downcast_ref() {

@@ -18,7 +18,7 @@ use crate::{exit::Exit, failure, printer::Printer};
 /// Time that a stop waits for the current step. Slurm and Kubernetes kill after 30 seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Flags that a run polls to stop, and the means to stop it where it does not poll.
+/// Flags that a run polls to stop, and the standby that stops it inside a step.
 #[derive(Clone, Default)]
 pub(crate) struct Stop {
     /// Set by Ctrl-C, SIGTERM and SIGHUP.
@@ -58,7 +58,7 @@ pub(crate) fn stop(printer: &Printer) -> anyhow::Result<Stop> {
     Ok(stop)
 }
 
-/// Says that a run ends inside a step.
+/// Reports that a run ends inside a step.
 fn cut_short(printer: &Printer, saved: Result<(), TrainerError>) -> Exit {
     if let Err(error) = saved {
         return failure::report(printer, &error.into());

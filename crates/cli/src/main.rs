@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage::explain(&error).into(),
     };
-    // Doctor is to see kernels compiled.
+    // `doctor` tests the compilation of kernels.
     #[cfg(feature = "cuda")]
     device::keep_kernels(
         !matches!(&arguments.command, Command::Doctor(doctor) if doctor.thorough.is_none()),

@@ -12,7 +12,7 @@ use std::{
 /// Collected panics, oldest first.
 static KEPT: Mutex<Vec<(ThreadId, Caught)>> = Mutex::new(Vec::new());
 
-/// A panic's message, and its place in the source.
+/// A panic's message and source location.
 struct Caught {
     message: String,
     place: Option<String>,
@@ -31,14 +31,14 @@ pub(crate) fn install() {
 /// Runs `action` and catches its panic.
 ///
 /// # Errors
+/// The message of the panic, with its source location.
 ///
 /// The message of the panic, with its place in the source.
 pub(crate) fn catch<T>(action: impl FnOnce() -> T) -> Result<T, String> {
     caught(action, Caught::with_place)
 }
 
-/// As [`catch`], for an action that panics where a device does not work: its message is in words and without
-/// a place.
+/// As [`catch`], for an action that panics if a device does not work: the message is plain text without a location.
 pub(crate) fn catch_of_device<T>(action: impl FnOnce() -> T) -> Result<T, String> {
     caught(action, |caught| loraloom_model::causes(&caught.message))
 }
@@ -53,7 +53,7 @@ fn caught<T>(action: impl FnOnce() -> T, told: fn(Caught) -> String) -> Result<T
     })
 }
 
-/// Messages of the panics of other threads.
+/// Messages of the panics in other threads.
 pub(crate) fn elsewhere() -> Vec<String> {
     let this = thread::current().id();
     let others = take(|thread| thread != this);
@@ -98,7 +98,7 @@ mod tests {
         install();
         let message = catch(|| panic!("no {}", "driver")).unwrap_err();
         assert!(message.starts_with("no driver ("), "{message}");
-        // As CubeCL does where there is no driver.
+        // As CubeCL does without a driver.
         let found = std::fs::metadata("no such driver").map_err(|error| error.kind());
         let driver = || found.unwrap();
         assert_eq!(catch_of_device(driver).unwrap_err(), "NotFound");

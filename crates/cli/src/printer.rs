@@ -16,7 +16,7 @@ use crate::{arguments::OutputArguments, screen};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Status {
-    /// Nothing to report.
+    /// No problem.
     Pass,
     /// Works, but probably not as intended.
     Warn,
@@ -31,7 +31,7 @@ pub(crate) struct Printer {
     bars: Option<MultiProgress>,
     color_stderr: bool,
     color_stdout: bool,
-    /// Warnings and errors that wait until a dashboard is off the terminal.
+    /// Warnings and errors that wait until the dashboard releases the terminal.
     held: Arc<Mutex<Option<Vec<String>>>>,
     /// Command that continues the run if it ends early.
     way_back: Arc<OnceLock<String>>,
@@ -54,18 +54,18 @@ impl Printer {
         }
     }
 
-    /// The live bars, where stderr is a terminal that may be drawn on.
+    /// The live bars, if stderr is a terminal that can be redrawn.
     pub(crate) fn bars(&self) -> Option<&MultiProgress> {
         self.bars.as_ref()
     }
 
-    /// Keeps warnings and errors, and drops notes, until they are [released](Self::release): something else is
-    /// on the terminal.
+    /// Keeps warnings and errors, and drops notes, until [`release`](Self::release), while something else uses the
+    /// terminal.
     pub(crate) fn hold(&self) {
         self.held().get_or_insert_default();
     }
 
-    /// Prints what was kept, and everything else from now on.
+    /// Prints what was kept, and stops keeping.
     pub(crate) fn release(&self) {
         let held = self.held().take();
         for line in held.iter().flatten() {
@@ -77,7 +77,7 @@ impl Printer {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same without bars, if there is a dashboard.
+    /// A copy that draws no bars if there is a dashboard.
     pub(crate) fn beside_dashboard(&self, dashboard: bool) -> Self {
         Self {
             bars: self.bars.clone().filter(|_| !dashboard),
@@ -85,7 +85,7 @@ impl Printer {
         }
     }
 
-    /// Wipes a frame of bars off a terminal that had another width when it was drawn.
+    /// Clears a frame of bars that was drawn at another width of the terminal.
     pub(crate) fn wipe(&self, lines: usize, columns: usize) {
         if let Some(bars) = &self.bars {
             screen::wipe(lines, columns);
@@ -93,7 +93,7 @@ impl Printer {
         }
     }
 
-    /// Turns below everything else, until it is finished; nothing where nothing may be drawn.
+    /// A spinner below everything else, until it is finished; `None` if bars cannot be drawn.
     pub(crate) fn spinner(&self, what: &'static str) -> Option<ProgressBar> {
         let spinner = self.bars.as_ref()?.add(ProgressBar::new_spinner());
         spinner.set_style(style("{spinner} {msg} {elapsed}"));
@@ -102,7 +102,7 @@ impl Printer {
         Some(spinner)
     }
 
-    /// A bar of a known number of things, until it is finished; nothing where nothing may be drawn.
+    /// A bar with a known total, until it is finished; `None` if bars cannot be drawn.
     pub(crate) fn bar(&self, what: &'static str, total: usize) -> Option<ProgressBar> {
         let bar = self.bars.as_ref()?.add(ProgressBar::new(total as u64));
         bar.set_style(style("{bar:30} {pos}/{len} {msg} {elapsed}"));
@@ -110,12 +110,12 @@ impl Printer {
         Some(bar)
     }
 
-    /// Text to stdout that is trained on: coloured where there is colour.
+    /// Trained text for stdout, in colour if that is enabled.
     pub(crate) fn trained(&self, text: &str) -> String {
         styled(self.color_stdout, AnsiColor::Green, text)
     }
 
-    /// Does something that takes long and cannot say how far it is.
+    /// Runs `work` under a spinner.
     pub(crate) fn while_busy<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let spinner = self.spinner(what);
         let done = work();
@@ -227,7 +227,7 @@ impl Printer {
     }
 
     fn stderr(&self, line: &str) {
-        // There is nowhere left to complain to if this fails.
+        // A failure here cannot be reported.
         let _ = self.suspended(|| writeln!(io::stderr().lock(), "{line}"));
     }
 

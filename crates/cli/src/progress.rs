@@ -56,8 +56,8 @@ struct Drawn {
 }
 
 impl<'a> Progress<'a> {
-    /// Nothing is shown until the first event. `adapters` has the steps that each adapter has taken,
-    /// and will; it is empty where they come and go.
+    /// Shows nothing until the first event. `adapters` has the steps that each adapter has taken, and its total; it
+    /// is empty if tasks come and go.
     pub(crate) fn new(printer: &'a Printer, adapters: &[(usize, usize)]) -> Self {
         let taken = adapters.iter().map(|(taken, _)| taken).sum();
         let total = adapters.iter().map(|(_, total)| total).sum();
@@ -79,7 +79,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Shows what an event changes.
+    /// Shows the effect of an event.
     pub(crate) fn show(&mut self, event: &Event) {
         if self.bar.is_some()
             && let Some(spinner) = self.spinner.take()
@@ -190,7 +190,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Takes the bars off the screen. Returns the names of adapters whose failure was told.
+    /// Removes the bars. Returns the names of adapters whose failure was printed.
     pub(crate) fn finish(self) -> BTreeSet<String> {
         let bars = self.bar.iter().chain(&self.spinner);
         bars.for_each(ProgressBar::finish_and_clear);
@@ -226,7 +226,7 @@ impl<'a> Progress<'a> {
         self.adapters.insert(adapter.to_owned(), line);
     }
 
-    /// The adapters took the steps that were told of before.
+    /// The duration of the iteration for the adapters that took a step in it.
     fn iteration(&mut self, seconds: f64, now: Instant) {
         let many = self.is_many();
         let drawn = self.printer.bars().is_some();
@@ -267,7 +267,7 @@ impl<'a> Progress<'a> {
         self.known > MANY
     }
 
-    /// A line on something that every adapter comes to.
+    /// A line about something that every adapter reaches.
     fn note_on_one(&self, line: &str) {
         if !self.is_many() {
             self.printer.note(line);
@@ -285,7 +285,7 @@ impl<'a> Progress<'a> {
             total_steps += line.row.total_steps;
             longest = longest.max(line.time_left().unwrap_or_default());
         }
-        // Fewer adapters do not train faster at the end: there is at least what the longest takes.
+        // Fewer adapters do not train faster at the end, so the longest adapter is a lower bound.
         let left = left(&self.pace, step, total_steps);
         Row {
             name: TOTAL_NAME.to_owned(),
@@ -332,8 +332,8 @@ impl<'a> Progress<'a> {
             spinner.finish_and_clear();
         }
         let bar = self.bar.get_or_insert_with(|| {
-            // It is drawn once it has something to show: whatever a bar shows before it is among the
-            // others stays on the screen.
+            // Drawn only once it has content: anything that a bar shows before it is among the others stays on the
+            // screen.
             let bar = bars.insert(0, ProgressBar::new_spinner());
             bar.set_style(printer::style("{msg}"));
             bar

@@ -1,4 +1,4 @@
-//! The parts of a run directory that commands look up: its configuration and its adapters.
+//! The configuration and adapters of a run directory, for commands.
 
 use std::{
     ffi::OsStr,
@@ -24,10 +24,11 @@ const LONGEST_NAME: usize = 255;
 /// Longest path of a run directory, in bytes: Linux allows 4096, and a run creates paths below its own.
 const LONGEST_PATH: usize = 3800;
 
-/// Refuses a directory that no run can be written to: a run, a server or something else has it, its name is
-/// too long, or it or what is above it is a file or not writable.
+/// Refuses a directory that no run can be written to: it belongs to a run, a server or another program, its name is
+/// too long, or it or one of its parents is a file or not writable.
 ///
 /// # Errors
+/// If the directory is unusable.
 ///
 /// If it is one.
 pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
@@ -61,8 +62,8 @@ pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     Err(failure.hint("choose another `output_dir`"))
 }
 
-/// True of a directory with files that no run has left. Hidden ones and `lost+found` do not count, which are
-/// in the root of a fresh volume.
+/// Whether a directory has files that no run has left. Hidden files and `lost+found`, which are in the root of a
+/// fresh volume, do not count.
 fn is_something_else(directory: &Path) -> bool {
     let of_runs = [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS, ADAPTERS];
     if of_runs.iter().any(|name| directory.join(name).exists()) {
@@ -75,9 +76,10 @@ fn is_something_else(directory: &Path) -> bool {
     names.any(|name| !name.as_encoded_bytes().starts_with(b".") && name != "lost+found")
 }
 
-/// Refuses to write `path` in the place of one of the files that the run in `directory` needs.
+/// Refuses to overwrite a file that the run in `directory` needs.
 ///
 /// # Errors
+/// If `path` is such a file.
 ///
 /// If it is one of them.
 pub(crate) fn refuse_own_file(path: &Path, directory: &Path) -> Result<(), Failure> {
@@ -117,12 +119,12 @@ pub(crate) fn writable(directory: &Path) -> std::io::Result<()> {
         .find_map(|path| match path.symlink_metadata() {
             Ok(_) => Some(Ok(path)),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            // Names that are too long, or what must not be looked at.
+            // A name is too long, or a directory is not accessible.
             Err(error) => Some(Err(error)),
         })
         .unwrap_or(Ok(here))?;
     let probe = existing.join(format!(".loraloom-{}", std::process::id()));
-    // A process with the same id, that was killed or is on another machine, may have left it or take it away.
+    // A process with the same id, killed or on another machine, may have left the file or may remove it.
     fs::File::create(&probe)?;
     match fs::remove_file(probe) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -148,6 +150,7 @@ pub(crate) fn refuse_used(directory: &Path) -> Result<(), Failure> {
 /// Refuses the run directory of a server, whose tasks are in a queue.
 ///
 /// # Errors
+/// If it is a server's.
 ///
 /// If it is one.
 pub(crate) fn refuse_served(directory: &Path) -> Result<(), Failure> {
@@ -169,7 +172,7 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
     if !path.exists() {
         return Err(without_config(directory).into());
     }
-    // A server's names no adapters: they come and go.
+    // A server's configuration names no adapters, since tasks come and go.
     let options = LoadOptions {
         without_adapters: true,
         ..LoadOptions::default()
@@ -177,8 +180,8 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
     Ok(RunConfig::load_with(&path, &options)?.config)
 }
 
-/// The configurations that the adapters of the run in `directory` are trained with: the run's, or those of a
-/// server's tasks after that of the server.
+/// The configurations that the adapters of the run in `directory` are trained with: the run's, or the server's
+/// followed by those of its tasks.
 ///
 /// # Errors
 ///
@@ -186,7 +189,7 @@ pub(crate) fn config(directory: &Path) -> anyhow::Result<RunConfig> {
 pub(crate) fn configs(directory: &Path) -> anyhow::Result<Vec<RunConfig>> {
     let mut configs = vec![config(directory)?];
     if directory.join(queue::FILE_NAME).exists() {
-        // Of tasks of one name the latest has the adapter.
+        // If tasks share a name, the latest one has the adapter.
         let tasks = Client::open(directory)?.configurations()?.into_iter();
         configs.extend(tasks.rev().map(|(_, config)| config));
     }
@@ -272,7 +275,7 @@ mod tests {
         fs::write(directory.join("adapter_config.json"), "{}").unwrap();
     }
 
-    /// What a killed run leaves before its first checkpoint is taken over.
+    /// The remains of a run that was killed before its first checkpoint are taken over.
     #[test]
     fn a_directory_with_other_files_is_refused() {
         for (names, is_usable) in [

@@ -8,9 +8,8 @@ use indicatif::{ProgressDrawTarget, TermLike};
 /// Most redraws per second, indicatif's default.
 const HERTZ: u8 = 20;
 
-/// stderr, with the cursor at the beginning of the last line between two frames. At its end, the
-/// `^C` that a terminal echoes would start another line, and the first line of the bars would
-/// remain.
+/// stderr, with the cursor at the beginning of the last line between two frames. At its end, the `^C` that a terminal
+/// echoes would start another line, and the first line of the bars would remain.
 #[derive(Debug)]
 struct Screen(Term);
 
@@ -19,13 +18,13 @@ pub(crate) fn target() -> ProgressDrawTarget {
     ProgressDrawTarget::term_like_with_hz(Box::new(Screen(Term::buffered_stderr())), HERTZ)
 }
 
-/// Clears a frame of `lines` lines that filled `columns` columns each, after the terminal became
-/// narrower: it has wrapped the lines again, and a bar only knows how many it has written.
+/// Clears a frame of `lines` lines that filled `columns` columns each, after the terminal became narrower: it has
+/// wrapped the lines again, and a bar only knows how many it has written.
 pub(crate) fn wipe(lines: usize, columns: usize) {
     let terminal = Term::stderr();
     let now = usize::from(terminal.size().1).max(1);
     let above = lines.saturating_sub(1) * columns / now;
-    // A terminal that cannot be written to shows nothing to clear.
+    // A terminal that cannot be written to has nothing to clear.
     let _ = terminal.move_cursor_up(above);
     let _ = terminal.write_str("\r");
     let _ = terminal.clear_to_end_of_screen();

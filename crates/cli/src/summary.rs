@@ -23,7 +23,7 @@ const HEADING: [&str; 7] = [
 /// Datasets with a line of their own.
 const DATASETS: usize = 8;
 
-/// A line on each dataset that adapters train on; one on the rest where there are many.
+/// A line for each dataset of the adapters; one line for the rest if there are many.
 pub(crate) fn datasets(summaries: &[DatasetSummary]) -> Vec<String> {
     // Adapters may cut the rows of one dataset to different lengths.
     let mut distinct: Vec<(&DatasetSummary, usize)> = Vec::new();
@@ -145,8 +145,8 @@ fn row(adapter: &AdapterReport) -> [String; 7] {
     ]
 }
 
-/// Prompts with what the model said before and after, under the names of the adapters. If only some
-/// were asked because there are many, says so.
+/// Prompts with the model's answers before and after, under the names of the adapters. `some` adds that only some
+/// adapters were asked.
 pub(crate) fn samples(report: &RunReport, some: bool) -> String {
     let mut text = String::new();
     for adapter in &report.adapters {
@@ -179,7 +179,7 @@ pub(crate) fn samples(report: &RunReport, some: bool) -> String {
     text
 }
 
-/// The text with its line ends and control characters shown, cut where it is long.
+/// The text with visible line ends and control characters, shortened if it is long.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 100;
     let escaped = printable(text.trim()).replace('\n', "\\n");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A table of rows under these headings, of which those that begin with `<` are aligned to the left, as in a
+/// A table of rows under these headings. Columns whose heading begins with `<` are aligned to the left, as in a
 /// format string; every row ends with a line feed.
 pub(crate) fn aligned<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let names = headings.map(|heading| heading.trim_start_matches('<').to_owned());

@@ -1,4 +1,4 @@
-//! Help, and what is said of a wrong command line.
+//! Help, and errors of the command line.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -7,7 +7,7 @@ use crate::{arguments::OutputArguments, exit::Exit, printer::Printer};
 /// Prints a usage error or the requested help, and returns the exit code.
 pub(crate) fn explain(error: &clap::Error) -> Exit {
     let hint = run_to_resume(error);
-    // Help may go into a closed pipe; clap prints it to the stream it belongs on.
+    // Help may go into a closed pipe; clap chooses the stream.
     let _ = error.print();
     if let Some(hint) = hint {
         Printer::new(&OutputArguments::default()).hint(hint);
@@ -19,7 +19,7 @@ pub(crate) fn explain(error: &clap::Error) -> Exit {
     }
 }
 
-/// `resume` is of tasks; who names none may mean a run.
+/// `resume` takes a task; without one the user may mean a run.
 fn run_to_resume(error: &clap::Error) -> Option<&'static str> {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
         return None;

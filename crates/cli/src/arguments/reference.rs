@@ -1,4 +1,4 @@
-//! `docs/cli.md` is generated from the command tree.
+//! Generates `docs/cli.md` from the command tree.
 
 use std::{env, fmt::Write, fs, path::Path};
 
@@ -71,7 +71,7 @@ fn section(command: &Command, parent: &str, level: usize, page: &mut String) {
     }
 }
 
-/// A table of the arguments; nothing without any.
+/// A table of the arguments; empty without any.
 fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
     let mut rows = String::new();
     for argument in arguments {
@@ -84,7 +84,7 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
         let values = argument.get_default_values().iter();
         let values = values.map(|value| format!("`{}`", value.to_string_lossy()));
         let default = values.collect::<Vec<_>>().join(", ");
-        // A default that depends on something is part of the text.
+        // A conditional default is part of the text.
         let (mut meaning, default) = match help.split_once(" [default: ") {
             Some((meaning, rest)) => {
                 let (default, rest) = rest.split_once(']').unwrap_or((rest, ""));
@@ -111,7 +111,7 @@ fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
     format!("| Argument | Default | Meaning |\n|---|---|---|\n{rows}")
 }
 
-/// Help with its full stop, which clap takes away.
+/// Help with its full stop, which clap removes.
 fn sentence(text: &StyledStr) -> String {
     let text = paragraphs(text);
     let stop = if text.ends_with(['.', ':']) { "" } else { "." };

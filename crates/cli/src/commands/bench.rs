@@ -19,7 +19,7 @@ use crate::{
 /// Numbers of adapters that share a layer's rows.
 const KERNEL_ADAPTERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Sizes of options that are left out.
+/// Defaults of omitted options.
 struct Defaults {
     rows: usize,
     width: usize,

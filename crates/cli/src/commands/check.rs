@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
         }
     }
     if findings.passes() {
-        // A run has each thing in memory once.
+        // A run has one copy of each in memory.
         drop(tokenizer);
         let tight = findings.checked("plan", describe_plan(&config))?;
         for (name, reason) in tight.into_iter().flatten() {
@@ -185,8 +185,7 @@ fn data<'c>(
     Ok(steps)
 }
 
-/// The datasets that adapters use, and for each the `max_seq_len` and `train_on_prompt` that they use it
-/// with.
+/// The datasets that adapters use, each with the `max_seq_len` and `train_on_prompt` of the adapters.
 pub(super) fn uses(config: &RunConfig) -> BTreeMap<&str, BTreeSet<(usize, bool)>> {
     let mut uses: BTreeMap<&str, BTreeSet<(usize, bool)>> = BTreeMap::new();
     for adapter in &config.adapters {
@@ -255,7 +254,7 @@ fn describe_adapter(
     Ok((found, odd))
 }
 
-/// The ranks and modules that an adapter has weights of.
+/// The ranks and modules of an adapter's weights.
 fn shape_of(adapter: &PeftAdapter) -> String {
     let ranks: BTreeSet<usize> = adapter.modules.values().map(|weights| weights.r).collect();
     let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
@@ -274,7 +273,7 @@ fn parameters_of(adapter: &PeftAdapter) -> usize {
         .sum()
 }
 
-/// Plans the run, from files alone. Returns how many train at first, and those of them that may not fit.
+/// Plans the run from files alone. Returns how many adapters train at first, and those of them that may not fit.
 fn describe_plan(config: &RunConfig) -> anyhow::Result<(String, BTreeMap<String, String>)> {
     let mut config = config.clone();
     device::take_auto_for_the_cpu(&mut config);

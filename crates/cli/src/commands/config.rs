@@ -36,7 +36,7 @@ pub(super) fn run(command: &ConfigCommand, printer: &Printer) -> anyhow::Result<
     Ok(Exit::Success)
 }
 
-/// A configuration that need not be complete, after its warnings.
+/// A configuration that may be incomplete, after printing its warnings.
 fn shown(loaded: Loaded, printer: &Printer) -> RunConfig {
     printer.warnings(&loaded.warnings);
     for absent in &loaded.absent {
@@ -55,7 +55,7 @@ pub(super) fn options(arguments: &ConfigArguments) -> LoadOptions {
     }
 }
 
-/// Loads a configuration whose models are there, and prints its warnings.
+/// Loads a configuration whose models exist, and prints its warnings.
 pub(super) fn load(
     options: &LoadOptions,
     arguments: &ConfigArguments,
@@ -66,7 +66,7 @@ pub(super) fn load(
     Ok(loaded.config)
 }
 
-/// Loads a configuration, and downloads the models and datasets that are not there.
+/// Loads a configuration, and downloads missing models and datasets.
 pub(super) fn complete(
     path: &Path,
     options: &LoadOptions,
@@ -77,7 +77,7 @@ pub(super) fn complete(
     })
 }
 
-/// Refuses overrides of keys that a command does not use, for a reason.
+/// Refuses overrides of keys that a command does not use, with a reason.
 pub(super) fn refuse_unused(
     overrides: &[String],
     keys: &[&str],

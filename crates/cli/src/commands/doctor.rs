@@ -154,7 +154,7 @@ fn compare(
         widths.sort_unstable();
         widths.dedup();
         for ([d_in, d_out], rows) in widths.into_iter().flat_map(|widths| {
-            // Many rows, and one, which other kernels take.
+            // Many rows, and a single one, which uses other kernels.
             [(widths, model.d_model), (widths, 1)]
         }) {
             let told = format!("products of {rows} rows with [{d_in}, {d_out}] in {called}");
@@ -168,7 +168,7 @@ fn compare(
     Ok(())
 }
 
-/// Reports whether a device computes what the CPU does.
+/// Reports whether a device's results match the CPU's.
 fn judge(
     name: &str,
     compared: Result<String, String>,

@@ -1,4 +1,4 @@
-//! PASS, WARN and FAIL: what `check`, `doctor` and `verify` find.
+//! PASS, WARN and FAIL: findings of `check`, `doctor` and `verify`.
 
 use loraloom_data::Warning;
 use serde::Serialize;
@@ -77,7 +77,7 @@ impl<'a> Findings<'a> {
         self.add(Status::Fail, name, message, failure::hint(error))
     }
 
-    /// Reports the finding of a check, or its failure; returns what it found.
+    /// Reports the finding of a check, or its failure. Returns the check's value.
     pub(super) fn checked<T>(
         &mut self,
         name: &str,

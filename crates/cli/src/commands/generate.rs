@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     for &index in generator.over_another_base() {
         say_another_base(&directories[index], &model, printer);
     }
-    // Without an adapter to ask, the model itself is asked.
+    // Without adapters, the base model answers.
     let base = (chosen.compare_base || adapters.is_empty()).then_some(None);
     let mut who = Vec::from_iter(base);
     who.extend((0..adapters.len()).map(Some));
@@ -94,8 +94,8 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     Ok(Exit::Success)
 }
 
-/// Completions as text: under their names if there are several, separated by one empty line whatever
-/// line ends they have. One alone that is not for a terminal is left as it is.
+/// Completions as text: under their names if there are several, separated by one empty line regardless of their own
+/// line ends. A single one that is not for a terminal is unchanged.
 fn side_by_side(names: &[&str], texts: &[String], is_terminal: bool) -> String {
     let text = |text: &str| match trimmed(text) {
         text if is_terminal || texts.len() > 1 => printable(text),
@@ -138,7 +138,7 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
         let message = format!("cannot read the prompt from stdin: {error}");
         Failure::new(Exit::Data, message)
     })?;
-    // The line's end is the shell's, not the prompt's.
+    // The final line end comes from the shell, not from the prompt.
     text.truncate(trimmed(&text).len());
     Ok(text)
 }

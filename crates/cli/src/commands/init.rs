@@ -43,7 +43,7 @@ const DATA_FILES: [Bundled<'_>; 3] = bundled!("examples/":
 );
 
 pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    // Paths read better without a leading `./`.
+    // Paths are shown without a leading `./`.
     let is_here = |part| part == Component::CurDir;
     let directory = if arguments.directory.components().all(is_here) {
         Path::new("")

@@ -23,7 +23,7 @@ use crate::{
     printer::{Printer, style},
 };
 
-/// How often a merge says how far it is where nothing can be drawn.
+/// Interval of progress lines without a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Result<Exit> {
@@ -92,7 +92,7 @@ fn part(directory: PathBuf, weight: f64) -> anyhow::Result<MergePart> {
     })
 }
 
-/// Merges, and says what was written.
+/// Merges, and prints the written files.
 fn fold(
     model: &Path,
     parts: &[MergePart],
@@ -144,7 +144,7 @@ fn warn_of_another_base(
     Ok(())
 }
 
-/// How far a merge is: a bar, or a line now and then.
+/// Progress of a merge: a bar, or a line at intervals.
 struct MergeProgress<'a> {
     printer: &'a Printer,
     bar: Option<ProgressBar>,

@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &PlanArguments, printer: &Printer) -> anyhow::Resul
     }
 }
 
-/// The failure of a run of which adapters are refused: it names the first of them.
+/// The failure of a run that refuses adapters: it names the first of them.
 pub(super) fn refusal(plan: &Plan) -> Option<Failure> {
     let first = plan.refused.first()?;
     let reason = plan.waiting_reasons.get(first).map_or("", String::as_str);

@@ -108,8 +108,8 @@ fn write(
     Ok(())
 }
 
-/// Replaces a file only by all of a text, so that an older page outlives a full disk. What is no file is written
-/// to.
+/// Replaces a file with a complete text, so that a full disk keeps the older page. Special files are written
+/// directly.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     if path.exists() && !path.is_file() {
         return fs::write(path, text);
@@ -119,13 +119,13 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_file_name(name);
     let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // Of two errors the first says more.
+        // The first error is the more informative one.
         let _ = fs::remove_file(&new);
     }
     written
 }
 
-/// Writes the page of a run that has just ended into its directory. A run does not fail for it.
+/// Writes the page of a run that has just ended into its directory. An error does not fail the run.
 pub(super) fn write_beside(directory: &Path, printer: &Printer) {
     let path = directory.join(PAGE);
     let written = RunHistory::read(directory).map_err(anyhow::Error::from);

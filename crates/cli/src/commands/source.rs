@@ -1,4 +1,4 @@
-//! Models and adapters as `--run`, `--model` and `--adapter` name them.
+//! Resolves the models and adapters of `--run`, `--model` and `--adapter`.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use crate::{
 /// The name of the model without an adapter, in text.
 pub(super) const BASE: &str = "base";
 
-/// Warns of an adapter that was trained over another model: it works over any of its shape.
+/// Warns of an adapter that was trained over another model: adapters work over any model of the same shape.
 pub(super) fn say_another_base(adapter: &Path, model: &Path, printer: &Printer) {
     let (adapter, model) = (adapter.display(), model.display());
     printer.warning(&format!(
@@ -29,6 +29,7 @@ impl SourceArguments {
     /// Directory of the model.
     ///
     /// # Errors
+    /// If there is no run, or `--model` is not the run's model.
     ///
     /// If there is no run, or `--model` is not what the run trains over.
     pub(super) fn model(&self) -> anyhow::Result<PathBuf> {
@@ -46,6 +47,7 @@ impl SourceArguments {
     /// Directory of an adapter: a name in the run, or the directory itself.
     ///
     /// # Errors
+    /// If the run has no such adapter and it is not an adapter's directory.
     ///
     /// If the run has no such adapter and it is no directory of one.
     pub(super) fn adapter(&self, spec: &str) -> Result<PathBuf, Failure> {
@@ -61,7 +63,7 @@ impl SourceArguments {
 }
 
 impl AdapterArguments {
-    /// Names and directories of adapters, each once: those that are asked for, or all of the run.
+    /// Names and directories of adapters, each once: the named ones, or all of the run.
     ///
     /// # Errors
     ///

@@ -81,7 +81,7 @@ fn text(status: &Status) -> String {
 
 fn row(task: &TaskStatus, served: bool) -> [String; 10] {
     let total = task.total_steps.map(|total| total.to_string());
-    // It has its place, and goes on with the next server.
+    // It keeps its place and continues with the next server.
     let interrupted = task.state == TaskState::Running && !served;
     let state = match &task.requested {
         Some(request) => format!("{}, to {request}", task.state),

@@ -11,7 +11,7 @@ use crate::{
     printer::Printer,
 };
 
-/// Keys that tasks have from the server.
+/// Keys that the server's configuration decides.
 const OF_THE_SERVER: [&str; 6] = [
     "device",
     "dtype",

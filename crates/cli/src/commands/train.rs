@@ -60,7 +60,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
         }
         Some(saved)
     } else {
-        // Said before weights are read; the run directory itself settles who is first.
+        // Checked before weights are read; the lock of the run directory decides between two runs.
         run_directory::refuse_unusable(&config.output_dir)?;
         None
     };
@@ -125,7 +125,7 @@ pub(super) fn run(arguments: TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(failure::exit_of_run(&trained))
 }
 
-/// Commands that look at what was trained, with one of the datasets.
+/// Suggests commands for the trained adapters, with one of the datasets.
 fn say_what_next(trained: &RunReport, directory: &str, dataset: Option<&str>, printer: &Printer) {
     if trained
         .adapters
@@ -167,7 +167,7 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
             ..LoadOptions::default()
         };
         if let Err(error) = RunConfig::load_with(&named.config, &options) {
-            // There may be no run either, and this says so.
+            // If there is no run either, this is the error.
             SavedRun::newest(&directory)?;
             return Err(edited(&directory, &error).into());
         }
@@ -184,7 +184,7 @@ fn configuration(arguments: &TrainArguments, printer: &Printer) -> anyhow::Resul
     Ok(config)
 }
 
-/// The error about a run's own configuration that was edited.
+/// The error about an edited configuration of a run.
 fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     let what = if directory.join(CONFIG_FILE).exists() {
         "has changed since the run wrote it"
@@ -198,8 +198,8 @@ fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     ))
 }
 
-/// Leaves so many answers of each adapter in a report, if that many were asked for: those of an earlier part
-/// of the run are there, too.
+/// Keeps the requested number of answers per adapter in a report, which may have more from an earlier part of the
+/// run.
 fn show_only(report: &mut RunReport, samples: Option<usize>) {
     for adapter in &mut report.adapters {
         adapter.samples.truncate(samples.unwrap_or(usize::MAX));

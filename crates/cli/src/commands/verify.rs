@@ -1,4 +1,4 @@
-//! `verify PATH`: whether an adapter or a merged model is what it claims to be.
+//! `verify PATH`: checks an adapter or a merged model.
 
 use std::path::Path;
 

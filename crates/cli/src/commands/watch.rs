@@ -1,4 +1,4 @@
-//! `watch RUN`: the dashboard of a run or a server, while it trains or afterwards.
+//! `watch RUN`: the dashboard of a run or a server.
 
 use crate::{
     arguments::WatchArguments, exit::Exit, failure::Failure, printer::is_screen, run_directory,

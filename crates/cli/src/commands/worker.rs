@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
         "worker  {model} on {opened}, waiting for a controller"
     ));
     printer.data(&worker.address().to_string())?;
-    // An error is that the handler has gone, which it does not.
+    // Fails only if the handler is gone, and it never ends.
     let _ = stopped.recv();
     printer.note("stopped");
     drop(worker);

@@ -30,7 +30,7 @@ pub(super) struct Line {
 pub(super) struct Printed(pub(super) Option<(usize, Instant)>);
 
 impl Line {
-    /// Takes the measures of a step.
+    /// Updates the row from a step.
     pub(super) fn take_step(&mut self, event: &Event) {
         if let Event::Step {
             step,
@@ -98,7 +98,7 @@ pub(super) fn plain(row: &Row) -> String {
     let (step, total) = (row.step, row.total_steps);
     let percent = step * 100 / total.max(1);
     let mut text = format!("{} {step}/{total} ({percent}%)", row.name);
-    // The time left comes last, and not at all when it is over.
+    // The time left comes last, and is omitted at the end.
     let (left, cells) = row.cells.split_last().unzip();
     let left = left.filter(|left| !left.is_empty() && step < total);
     for cell in cells.into_iter().flatten().chain(&row.more).chain(left) {

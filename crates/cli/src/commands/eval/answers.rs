@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::rows::Rows;
 use crate::{arguments::EvalArguments, failure::Failure, printer::Printer};
 
-/// Most tokens of an answer where none are named.
+/// Default limit on the tokens of an answer.
 const MAX_NEW_TOKENS: usize = 256;
 
-/// Rows to be answered, with what is expected.
+/// Rows to answer, with the expected answers.
 pub(super) struct Questions {
     samples: Vec<Sample>,
     rows: Vec<Question>,
@@ -44,7 +44,7 @@ pub(super) struct Answer {
 }
 
 impl Questions {
-    /// The questions of rows, if answers are asked for.
+    /// The questions of rows, if answers are requested.
     pub(super) fn of(
         rows: &Rows,
         arguments: &EvalArguments,
@@ -139,7 +139,7 @@ impl Questions {
         Ok(true)
     }
 
-    /// Asks each of `who`, called `names`; their answers by row.
+    /// Asks each of `who`, whose names are `names`. Returns the answers by row.
     pub(super) fn ask(
         &self,
         generator: &Generator,

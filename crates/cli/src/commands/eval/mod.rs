@@ -33,7 +33,7 @@ struct Written<'a> {
     results: &'a [WrittenResult],
 }
 
-/// The rows that were evaluated, and what became of the others.
+/// The evaluated rows, and counts of the others.
 #[derive(Debug, Serialize)]
 struct WrittenRows<'a> {
     name: &'a str,
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         printer.warnings(&left_out(&encoded.report, rows.max_seq_len));
     }
     let questions = Questions::of(&rows, arguments, &tokenizer, &config, printer)?;
-    // A file that cannot be written is an error before anything is computed.
+    // Opened first, so that a file that cannot be written fails before anything is computed.
     let answers = arguments.answers.as_deref();
     if let Some(path) = answers {
         refuse_input(path, arguments)?;
@@ -170,7 +170,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     Ok(Exit::Success)
 }
 
-/// Refuses to write answers in the place of the rows, or of a file of the run.
+/// Refuses to write answers over the rows, or over a file of the run.
 fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure> {
     let full = [answers, Path::new(&arguments.dataset)].map(fs::canonicalize);
     if let [Ok(answers), Ok(dataset)] = &full
@@ -184,7 +184,7 @@ fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure
     }
 }
 
-/// Why there is nothing to evaluate, with the option of this command.
+/// The error about rows that cannot be evaluated, with this command's option.
 fn refused(error: DataError) -> anyhow::Error {
     let DataError::NoTargets {
         rows,
@@ -203,7 +203,7 @@ fn refused(error: DataError) -> anyhow::Error {
         .into()
 }
 
-/// Warnings about rows that do not count, or not whole.
+/// Warnings about rows that are dropped or cut.
 fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
     let (rows, dropped) = (report.rows, report.dropped_without_target);
     let (cut, tokens) = (report.truncated, report.tokens_cut);
@@ -222,7 +222,7 @@ fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
     dropped.into_iter().chain(cut).collect()
 }
 
-/// A table with the best first, below what was evaluated.
+/// A table with the best first, below a description of the rows.
 fn text(rows: &Rows, report: &EncodeReport, mut results: Vec<WrittenResult>) -> String {
     let mut text = format!("{}: {}", rows.description(), report.format);
     for line in left_out(report, rows.max_seq_len) {
@@ -259,7 +259,7 @@ fn text(rows: &Rows, report: &EncodeReport, mut results: Vec<WrittenResult>) -> 
     format!("{text}\n\n{}", table::aligned(heading, &all))
 }
 
-/// Correct answers count first, then the loss. What is no number is last.
+/// Orders by correct answers, then by loss. NaN is last.
 fn best_first(left: &WrittenResult, right: &WrittenResult) -> Ordering {
     let matched = |result: &WrittenResult| result.exact_match.unwrap_or(0.0);
     let more = matched(right).total_cmp(&matched(left));

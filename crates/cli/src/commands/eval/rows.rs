@@ -21,8 +21,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Reads the dataset that is asked for. Where the options do not say how its rows are encoded, they
-    /// are as for the training of the named adapters of the run.
+    /// Reads the dataset. Unless options say otherwise, its rows are encoded as for the training of the named
+    /// adapters of the run.
     pub(super) fn open(
         arguments: &EvalArguments,
         runs: &[RunConfig],
@@ -109,7 +109,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The samples as they are scored.
+    /// The samples to score.
     pub(super) fn encode(&self, tokenizer: &Tokenizer) -> Result<EncodedDataset, DataError> {
         let (split, limit, max_seq_len) = (self.split(), self.limit, self.max_seq_len);
         let dataset = &self.dataset;
@@ -118,8 +118,8 @@ impl Rows {
         Ok(encoded)
     }
 
-    /// The rows as they are answered, and where they come from: whole, since a reference that is cut is another
-    /// answer, and never with targets in the prompt, from whose beginning nobody wants it to be answered.
+    /// The rows to answer, with their locations. They are whole, since a cut reference is another answer, and have no
+    /// targets in the prompt.
     pub(super) fn questions(
         &self,
         tokenizer: &Tokenizer,
@@ -136,7 +136,7 @@ impl Rows {
         matches!(self.dataset.format().columns, None | Some(Text { .. }))
     }
 
-    /// The part of a dataset of the run that is evaluated.
+    /// The evaluated part of a dataset of the run.
     pub(super) fn split_of_run(&self) -> Option<Split> {
         self.of_run.then(|| self.split())
     }
@@ -157,7 +157,7 @@ impl Rows {
     }
 }
 
-/// The named adapters, each with its run's configuration: those trained with a dataset, if there are any.
+/// The named adapters, each with its run's configuration: only those trained with a dataset, if there are any.
 fn trained<'a>(
     runs: &'a [RunConfig],
     dataset: &str,
@@ -181,10 +181,11 @@ fn trained<'a>(
     if with_it.is_empty() { named } else { with_it }
 }
 
-/// A dataset of the run, with the seed that chooses its validation rows: as the named adapters have it, or else
-/// any. `None` if no configuration has it.
+/// A dataset of the run, with the seed of its validation split: as the named adapters use it, or else any. `None` if
+/// no configuration has it.
 ///
 /// # Errors
+/// If tasks of a server use the name for different rows.
 ///
 /// If tasks of a server mean different rows by the name.
 fn of_runs(
@@ -206,7 +207,7 @@ fn of_runs(
     Ok(first)
 }
 
-/// Notes that rows of a file are read otherwise than those that adapters were trained with.
+/// Notes that rows of a file are read differently from those that adapters were trained with.
 fn note_other_rendering(
     file: &DatasetConfig,
     trained: &[(&RunConfig, &AdapterConfig)],

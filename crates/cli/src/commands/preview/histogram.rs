@@ -4,12 +4,12 @@ use serde::Serialize;
 
 use crate::table;
 
-/// Bars of a histogram, about, without that of the rows that are cut.
+/// Approximate number of bars of a histogram, without that of the cut rows.
 const BARS: usize = 10;
 /// Characters of the longest bar.
 const LONGEST_BAR: usize = 40;
 
-/// How many rows have `from` to `to` tokens.
+/// Number of rows with `from` to `to` tokens.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Bin {
     from: usize,
@@ -17,7 +17,7 @@ pub(super) struct Bin {
     rows: usize,
 }
 
-/// Rows by their tokens: bins of one width up to `max_seq_len`, and one of those beyond.
+/// Rows by their tokens: bins of one width up to `max_seq_len`, and one for longer rows.
 pub(super) fn bins(lengths: &[usize], max_seq_len: usize) -> Vec<Bin> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let top = longest.clamp(1, max_seq_len.max(1));
@@ -50,7 +50,7 @@ pub(super) fn bins(lengths: &[usize], max_seq_len: usize) -> Vec<Bin> {
     bins
 }
 
-/// The first of 1, 2, 5, 10, 20, 50, ... with which so many lengths fill at most [`BARS`] bins.
+/// The first of 1, 2, 5, 10, 20, 50, ... with which this many lengths fill at most [`BARS`] bins.
 fn round_width(lengths: usize) -> usize {
     let mut tens = 1;
     loop {
@@ -66,7 +66,7 @@ fn round_width(lengths: usize) -> usize {
 pub(super) fn bars(bins: &[Bin], max_seq_len: usize) -> String {
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(0).max(1);
     let rows = bins.iter().map(|bin| {
-        // A row that is there shows.
+        // A bar with any rows has at least one character.
         let length = (bin.rows * LONGEST_BAR).div_ceil(most);
         let cut = if bin.from > max_seq_len { ", cut" } else { "" };
         let range = if bin.from == bin.to {
@@ -79,7 +79,7 @@ pub(super) fn bars(bins: &[Bin], max_seq_len: usize) -> String {
     });
     let rows: Vec<_> = rows.collect();
     let lines = table::aligned(["", "<"], &rows);
-    // Without the line of headings.
+    // Skips the headings.
     lines.lines().skip(1).fold(String::new(), |mut all, line| {
         let _ = writeln!(all, "{line}");
         all

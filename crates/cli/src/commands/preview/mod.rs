@@ -1,4 +1,4 @@
-//! `data preview CONFIG`: rows as they are trained on, and what becomes of all of them.
+//! `data preview CONFIG`: rows as they are trained on, and counts of all rows.
 
 mod histogram;
 mod text;
@@ -46,7 +46,7 @@ struct WrittenSplit {
     rows: Vec<WrittenRow>,
     total_rows: usize,
     dropped: usize,
-    /// Those of the dropped rows that never had a target.
+    /// Dropped rows without a target, even uncut.
     fully_masked: usize,
     truncated: usize,
     tokens_cut: usize,
@@ -170,7 +170,7 @@ fn adapters(
     adapters.map(|adapter| adapter.name.clone()).collect()
 }
 
-/// What training warns of.
+/// The warnings that training gives.
 fn warnings(dataset: &Dataset, survey: &Survey) -> Vec<String> {
     let validation = survey.validation.iter().flat_map(|split| &split.warnings);
     let of_rows = survey.train.warnings.iter().chain(validation);
@@ -178,7 +178,7 @@ fn warnings(dataset: &Dataset, survey: &Survey) -> Vec<String> {
     all.map(ToString::to_string).collect()
 }
 
-/// Why training refuses a dataset.
+/// The error with which training refuses a dataset.
 fn refused(survey: Survey) -> Option<DataError> {
     let validation = survey.validation.and_then(|split| split.refusal);
     survey.train.refusal.or(validation)
@@ -197,7 +197,7 @@ impl Use<'_> {
         printer.while_busy("counting rows", survey)
     }
 
-    /// Adds what is written as JSON. Returns why training refuses the dataset, if it does.
+    /// Adds the JSON output. Returns the error with which training refuses the dataset, if it does.
     fn write(
         &self,
         survey: Survey,

@@ -4,12 +4,12 @@ use loraloom_data::{Preview, Split};
 
 use crate::printer::{Printer, printable};
 
-/// Characters of a row that are shown, unless it is shown in full; two thirds of them from its beginning.
+/// Characters of a row that is not shown in full; two thirds of them from its beginning.
 const LONGEST_TEXT: usize = 1200;
-/// Token ids of a row that are shown, unless it is shown in full.
+/// Token ids of a row that is not shown in full.
 const MOST_IDS: usize = 16;
 
-/// A row below its place and what is special about it.
+/// A row below its location and flags.
 pub(super) fn row(
     row: &Preview,
     split: Split,
@@ -34,7 +34,7 @@ pub(super) fn row(
     for (run, is_target) in shortened(&row.runs, most) {
         let run = printable(&run);
         if is_target {
-            // A colour ends with its line: pagers and the indentation below begin anew.
+            // A colour ends with its line, since pagers and the indentation below start each line anew.
             let lines = run.split('\n').map(|line| printer.trained(line));
             let lines = lines.collect::<Vec<_>>().join("\n");
             shown.extend(["⟦", &lines, "⟧"]);
@@ -49,7 +49,7 @@ pub(super) fn row(
     text
 }
 
-/// What is special about a row.
+/// The flags of a row.
 fn flags(row: &Preview, max_seq_len: usize) -> String {
     let mut flags = String::new();
     if row.truncated {
