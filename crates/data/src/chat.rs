@@ -1,4 +1,4 @@
-//! Chat templates, rendered as transformers renders them, and which of their text is trained on.
+//! Chat templates, rendered as transformers renders them, and the parts of their text that are trained on.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -19,7 +19,7 @@ const MARKED: &str = "chat_template with generation marks";
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    /// `bos_token`, `eos_token`, … as the template sees them.
+    /// `bos_token`, `eos_token`, … for the template.
     special_tokens: BTreeMap<String, String>,
     has_generation: bool,
 }
@@ -56,7 +56,7 @@ impl ChatTemplate {
         self
     }
 
-    /// The text of a chat; `add_generation_prompt` ends it where the assistant would speak next.
+    /// The text of a chat; `add_generation_prompt` ends it with the start of an assistant turn.
     ///
     /// # Errors
     ///
@@ -71,11 +71,12 @@ impl ChatTemplate {
 
     /// Byte ranges of `whole`, the conversation's rendering, that are trained on.
     ///
-    /// These are the template's generation blocks if it has any and no message says itself whether
-    /// it is trained on; otherwise what each trained message adds. Messages that begin at or after
-    /// byte `limit` are not looked at.
+    /// These are the template's generation blocks if it has any and no message sets its own flag; otherwise the text
+    /// that each trained message adds. Messages that begin at or after byte `limit` are skipped.
     ///
     /// # Errors
+    /// [`TemplateError::Ambiguous`] if the text that a message adds cannot be determined;
+    /// [`TemplateError::Generation`]; errors of a rendering.
     ///
     /// [`TemplateError::Ambiguous`] if it cannot be told what a message adds;
     /// [`TemplateError::Generation`] and what a rendering can fail with.

@@ -47,7 +47,7 @@ pub struct Encoded {
 }
 
 impl Dataset {
-    /// Reads the files of `config` as one table, settles its format and checks every row against it.
+    /// Reads the files of `config` as one table, determines its format and checks every row against it.
     ///
     /// With neither `columns` nor `template` the format is detected per file and must be the same.
     /// `seed` and `name` choose the rows that a validation fraction holds out.
@@ -233,9 +233,10 @@ impl Dataset {
         rows.take(shown.most()).map(preview).collect()
     }
 
-    /// What becomes of the rows of every split, counted as [`encode`](Self::encode) counts them.
+    /// Counts of the rows of every split, as [`encode`](Self::encode) counts them.
     ///
     /// # Errors
+    /// As [`encode`](Self::encode), but a split without any target is still surveyed.
     ///
     /// Same as [`encode`](Self::encode), but a split without any target is surveyed all the same.
     pub fn survey(
@@ -295,7 +296,7 @@ impl Dataset {
 
 /// Warnings about the settings of a dataset.
 fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec<Warning> {
-    // Of two names for one file neither need be the real one.
+    // If a file has two names, neither need be the real path.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<PathBuf> = config.path.iter().map(real).collect();
     let mut odd = Vec::new();
@@ -321,8 +322,8 @@ fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec
     odd
 }
 
-/// A warning if more than half of the validation rows are training rows too. A few are common: rows that a file
-/// has twice.
+/// A warning if more than half of the validation rows are training rows as well. A few are common, because files
+/// contain duplicate rows.
 fn mostly_shared(
     dataset: &str,
     train: &EncodedDataset,
@@ -369,15 +370,14 @@ fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataErro
     Ok(expected)
 }
 
-/// Renders every row once, so that a bad one is found before anything is trained. Returns the oddities
-/// of the rows.
+/// Renders every row once, so that an invalid one is found before training. Returns warnings about the rows.
 fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<Oddities, DataError> {
     let mut oddities = Oddities::default();
     for row in rows {
         let text = renderer.render(row).map_err(|problem| row.error(problem))?;
         oddities.count(&text);
     }
-    // A configured column that no row has is a typo, however optional.
+    // A configured column that no row has is a typo, even if it is optional.
     if let (Some(column), Some(first), false) = (renderer.optional_column(), rows.first(), detected)
         && rows.iter().all(|row| row.get(column).is_none())
     {

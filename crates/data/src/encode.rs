@@ -1,4 +1,4 @@
-//! Text to samples: BOS, prompt, completion, EOS, and which of them are targets.
+//! Text to samples: BOS, prompt, completion, EOS, and the targets among them.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -12,7 +12,7 @@ use crate::{
     tokenizer::{Beginning, Tokenizer},
 };
 
-/// Everything that decides a row's tokens and mask.
+/// The settings that determine a row's tokens and mask.
 #[derive(Debug)]
 pub(crate) struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
@@ -24,8 +24,8 @@ pub(crate) struct Encoder<'a> {
     train_on_prompt: bool,
 }
 
-/// A row's sample, perhaps without targets, and its length before it was cut, which is an estimate for
-/// rows so long that not all was tokenised.
+/// A row's sample, possibly without targets, and its length before it was cut, which is an estimate for rows so long
+/// that only a part was tokenised.
 #[derive(Debug)]
 pub(crate) struct EncodedRow {
     pub(crate) sample: Sample,
@@ -96,7 +96,7 @@ impl<'a> Encoder<'a> {
             RowText::Text(text) => tokens.extend(self.text(&text)?, true),
             RowText::Chat(conversation) => return self.chat(&conversation),
         }
-        // Ends the row with EOS, unless its text did.
+        // Ends the row with EOS, unless its text already does.
         if tokens.ids.last() != Some(&self.eos) {
             tokens.ids.push(self.eos);
             tokens.is_target.push(true);
@@ -143,7 +143,7 @@ impl<'a> Encoder<'a> {
             .map_err(without_row)
     }
 
-    /// Puts BOS first exactly once, cuts, and clears the target that nothing predicts.
+    /// Puts one BOS first, cuts, and clears the target that nothing predicts.
     fn finish(&self, tokens: Tokens) -> EncodedRow {
         let Tokens {
             mut ids,
@@ -170,7 +170,7 @@ impl<'a> Encoder<'a> {
 struct Tokens {
     ids: Vec<u32>,
     is_target: Vec<bool>,
-    /// Tokens that were left out, all of them beyond `max_seq_len`.
+    /// Number of tokens that were left out, all of them beyond `max_seq_len`.
     beyond: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The rows of a split as samples, and what became of those that are none.
+//! The rows of a split as samples, and the reasons of those without one.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
     warning::Warning,
 };
 
-/// What encoding the rows of a split came to, before anything is refused.
+/// Results of encoding the rows of a split, before checks.
 pub(crate) struct EncodedRows<'a> {
     pub(crate) samples: Vec<Sample>,
     pub(crate) report: EncodeReport,
@@ -77,7 +77,7 @@ impl<'a> EncodedRows<'a> {
         Ok(encoded)
     }
 
-    /// Rows that have nothing to train on, however long they may be.
+    /// Rows without anything to train on, even uncut.
     pub(crate) fn masked(&self) -> impl Iterator<Item = (&'a Row, &NoTarget)> {
         let rows = self.without_target.iter();
         rows.filter_map(|(row, reason)| Some((*row, reason.as_ref()?)))
@@ -102,7 +102,7 @@ impl<'a> EncodedRows<'a> {
         }
     }
 
-    /// Why nothing can be trained on these rows.
+    /// The error if nothing can be trained on these rows.
     pub(crate) fn refusal(&self, dataset: &str, split: Split) -> Option<DataError> {
         if !self.samples.is_empty() {
             return None;
@@ -126,7 +126,7 @@ impl<'a> EncodedRows<'a> {
         })
     }
 
-    /// What is odd about the rows.
+    /// Warnings about the rows.
     pub(crate) fn warnings(&self, dataset: &str, split: Split) -> Vec<Warning> {
         let max_seq_len = self.max_seq_len;
         let mut about = format!("dataset {dataset} at max_seq_len {max_seq_len}");
@@ -155,7 +155,7 @@ impl<'a> EncodedRows<'a> {
     }
 }
 
-/// Why a row without a target has none, if that is not for its having been cut.
+/// The reason why a row has no target, unless its targets were cut off.
 pub(crate) fn no_target(row: &Row, renderer: &Renderer, is_cut: bool) -> Option<NoTarget> {
     if let Ok(RowText::Chat(conversation)) = renderer.render(row) {
         let messages = &conversation.messages;

@@ -12,11 +12,11 @@ use crate::{
     row::Location,
 };
 
-/// Hint for a quote that takes in lines of a CSV file.
+/// Hint for a quote that spans lines of a CSV file.
 pub(crate) const QUOTE_HINT: &str =
     "close the quote; if it is text, put the whole field in quotes and write the quote twice: \"\"";
 
-/// Everything that can go wrong between a file and its samples.
+/// An error between a file and its samples.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file could not be read.
@@ -40,10 +40,10 @@ pub enum DataError {
     /// A directory, a pipe or a device.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// Parquet was asked for.
+    /// A Parquet file.
     #[error("parquet is not supported in this build: {}", .0.display())]
     Parquet(PathBuf),
-    /// The extension names no known format.
+    /// The extension is not a known format's.
     #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv, or one of them and .gz or .zst", .0.display())]
     UnknownExtension(PathBuf),
     /// A file without rows.
@@ -64,7 +64,7 @@ pub enum DataError {
         /// Message of the parser.
         reason: String,
     },
-    /// A table seems to be separated by another character than its extension says.
+    /// A table's delimiter seems to differ from its extension's.
     #[error(
         "{}: its columns are separated by {}, not by {}: the header is `{header}`",
         path.display(),
@@ -76,12 +76,12 @@ pub enum DataError {
         path: PathBuf,
         /// The header, as one column.
         header: String,
-        /// The character that is in the header.
+        /// The delimiter in the header.
         found: char,
-        /// The character that should be.
+        /// The delimiter of the extension.
         expected: char,
     },
-    /// A quote in a CSV file takes in lines that probably are rows.
+    /// A quote in a CSV file spans lines that are probably rows.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     Quote {
         /// Path of the file.
@@ -90,7 +90,7 @@ pub enum DataError {
         line: u64,
         /// Column in bytes, from 1.
         column: u64,
-        /// Description of the lines taken in.
+        /// Description of these lines.
         reason: String,
     },
     /// A file is not UTF-8.
@@ -118,7 +118,7 @@ pub enum DataError {
         path: PathBuf,
         /// Columns of its first row.
         columns: Vec<String>,
-        /// The setting that would do, if they are those of a format but for case and white space.
+        /// The setting that would work, if the columns are those of a format except for case and white space.
         similar: Option<String>,
     },
     /// Files of one dataset have different formats.
@@ -180,7 +180,7 @@ pub enum DataError {
         /// Tokens of the longest row before cutting.
         longest: usize,
     },
-    /// No row has anything to train on, however long it may be.
+    /// No row has anything to train on, even uncut.
     #[error("none of the {rows} {split} rows of `{dataset}` has anything to train on: {reason}")]
     NothingInRows {
         /// Name of the dataset.
@@ -237,16 +237,16 @@ pub enum DataError {
     },
 }
 
-/// Why a row that was not cut has nothing to train on.
+/// The reason why an uncut row has nothing to train on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoTarget {
     /// No message is by the assistant.
     #[error("no message of role `assistant`; found: {}", list(.0))]
     NoAssistant(Vec<String>),
-    /// The messages themselves say that they are not trained on.
+    /// All messages have a flag against training.
     #[error("`train` or `weight` excludes every message from training")]
     NotTrained,
-    /// A template makes no text of it.
+    /// A template renders it as empty text.
     #[error("the template renders nothing to train on")]
     NothingRendered,
     /// The column that is trained on has no text.
@@ -341,13 +341,13 @@ pub enum TemplateError {
     /// It failed while rendering.
     #[error("{0}")]
     Render(String),
-    /// It does not come to an end.
+    /// It takes too many steps.
     #[error("the template took more than {0} steps")]
     TooManySteps(u64),
-    /// It makes too much text.
+    /// It produces too much text.
     #[error("the template made more than {0} bytes of text")]
     TooLong(usize),
-    /// It cannot be told which text of the rendering is a message's.
+    /// The text of a message cannot be located in the rendering.
     #[error("cannot tell which text is that of message {message}: {reason}")]
     Ambiguous {
         /// Index of the message, from 1.
@@ -355,7 +355,7 @@ pub enum TemplateError {
         /// Reason for the ambiguity.
         reason: String,
     },
-    /// There is none.
+    /// The model has no template.
     #[error("there is no chat template")]
     Missing,
     /// The `{% generation %}` blocks cannot be told apart in the rendering.
@@ -364,7 +364,7 @@ pub enum TemplateError {
 }
 
 impl DataError {
-    /// How to fix the mistake, if known.
+    /// Advice for the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Archive { compression, .. } => {
@@ -428,7 +428,7 @@ impl DataError {
 }
 
 impl RowError {
-    /// How to fix the mistake, if known.
+    /// Advice for the mistake, if known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::MissingColumn { column, available }
@@ -472,7 +472,7 @@ impl RowError {
     }
 }
 
-/// What a decoder found, in words.
+/// The decoder's error, in words.
 fn archive_problem(source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
@@ -480,18 +480,18 @@ fn archive_problem(source: &io::Error) -> String {
     }
 }
 
-/// True of what was written as an address: `https://…` has become a path below a directory `https:`.
+/// Whether the path was written as a URL: `https://…` has become a path below a directory `https:`.
 fn is_url(path: &Path) -> bool {
     let mut folders = path.parent().into_iter().flatten();
     folders.any(|folder| folder.len() > 2 && folder.as_encoded_bytes().ends_with(b":"))
 }
 
-/// True of a file with a row a line, by its name.
+/// Whether a file has one row per line, by its name.
 fn has_lines(path: &Path) -> bool {
     matches!(extension(path).as_deref(), Some("jsonl" | "ndjson"))
 }
 
-/// A delimiter as it reads in a sentence.
+/// A delimiter's name in a sentence.
 fn delimiter(delimiter: char) -> String {
     match delimiter {
         '\t' => "a tab".to_owned(),

@@ -1,4 +1,4 @@
-//! Which columns of a table hold what: told by the configuration or found in the first rows.
+//! Determines the columns of a table: from the configuration or from its first rows.
 
 use std::{fmt, path::Path};
 
@@ -20,9 +20,8 @@ pub struct DetectedFormat {
 }
 
 impl DetectedFormat {
-    /// Detects the columns of a file without configured ones: those of a format that the first rows
-    /// fit, otherwise of the first row that has all columns of a format, with any values. Later
-    /// rows that do not fit are errors of their own.
+    /// Detects the columns of a file without configured ones: the first format whose values the first rows fit,
+    /// otherwise the first format whose columns some row has. Later rows that do not fit are errors of their own.
     ///
     /// # Errors
     ///
@@ -98,7 +97,7 @@ fn has_columns(format: &ColumnMap, row: &Row) -> bool {
         .all(|(_, column)| row.get(column).is_some())
 }
 
-/// The setting that names these columns, if they are those of a format but for case and white space.
+/// The setting for these columns, if they are those of a format except for case and white space.
 fn similar(columns: &[String]) -> Option<String> {
     candidates().iter().find_map(|format| {
         let pairs: Option<Vec<_>> = required(format)
@@ -111,13 +110,13 @@ fn similar(columns: &[String]) -> Option<String> {
     })
 }
 
-/// The column that is `wanted` but for case and white space around it.
+/// The column that equals `wanted` except for case and white space around it.
 pub(crate) fn similar_name<'a>(wanted: &str, columns: &'a [String]) -> Option<&'a String> {
     let plain = |name: &str| name.trim().to_lowercase();
     columns.iter().find(|column| plain(column) == plain(wanted))
 }
 
-/// The name as it is written in YAML, in quotes where it needs them.
+/// The name in YAML, quoted if necessary.
 fn as_yaml(name: &str) -> String {
     let is_plain = |character: char| character.is_alphabetic() || character == '_';
     if name.chars().all(is_plain) {

@@ -13,14 +13,13 @@ use crate::{error::TemplateError, python_json, python_text};
 /// Llama 3's own templates fall back to this date.
 const TODAY: Date = jiff::civil::date(2024, 7, 26);
 
-/// Steps of the engine that one rendering may take: twenty times what 10,000 messages need, and less
-/// than a second.
+/// Most steps of the engine for one rendering: twenty times those of 10,000 messages, and less than a second.
 pub(crate) const MAX_STEPS: u64 = 10_000_000;
-/// Bytes of text that one rendering may give.
+/// Most bytes of text from one rendering.
 pub(crate) const MAX_TEXT: usize = 64 << 20;
 
-/// Characters, strings apart, that one tag may have: the engine recurses into chains such as `1+1+…`
-/// without a bound, and half of a thread's stack is gone after twice as many.
+/// Most characters of a tag, strings excluded: the engine recurses into chains such as `1+1+…` without a bound, and
+/// twice as many take half of a thread's stack.
 const MAX_TAG: usize = 4096;
 
 /// For chat templates: transformers' white-space rules and lenient undefined values.
@@ -48,7 +47,7 @@ pub(crate) fn row_environment() -> Environment<'static> {
         minijinja::escape_formatter(output, state, value)
     });
     environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-    // The engine then says which value is undefined.
+    // The engine then names the undefined value.
     environment.set_debug(true);
     environment
 }
@@ -141,7 +140,7 @@ pub(crate) fn render(template: &Template<'_, '_>, context: Value) -> Result<Stri
     }
 }
 
-/// Takes [`MAX_TEXT`] bytes and no more.
+/// Accepts at most [`MAX_TEXT`] bytes.
 #[derive(Default)]
 struct LimitedText {
     bytes: Vec<u8>,

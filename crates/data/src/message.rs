@@ -60,7 +60,7 @@ impl Message {
         self.train.is_some()
     }
 
-    /// True if it has neither text nor calls.
+    /// True if it has neither text nor tool calls.
     pub(crate) fn says_nothing(&self) -> bool {
         let field = |name: &str| self.fields.get_item(&name.into()).unwrap_or_default();
         let has_text = field("content").as_str().map_or_else(

@@ -19,7 +19,7 @@ pub(crate) const ROLES: [&str; 7] = [
     "ipython",
 ];
 
-/// Counts of what is odd in the rows of a split.
+/// Counts of oddities in the rows of a split.
 #[derive(Debug, Default)]
 pub(crate) struct Oddities {
     /// Rows whose target has no text.
@@ -28,7 +28,7 @@ pub(crate) struct Oddities {
     roles: BTreeMap<String, usize>,
     /// The text or prompt of the first row, unless it is a chat.
     first: Option<Arc<str>>,
-    /// Another row has another.
+    /// Whether another row has another text.
     varies: bool,
 }
 
@@ -56,7 +56,7 @@ impl Oddities {
         self.empty += usize::from(is_empty);
     }
 
-    /// In words; `about` says which rows they are.
+    /// As warnings; `about` names the rows.
     pub(crate) fn warnings(&self, about: &str, rows: usize, renderer: &Renderer) -> Vec<Warning> {
         let what = match renderer {
             Renderer::Text(_) => "are empty",
@@ -114,8 +114,8 @@ impl Oddities {
     }
 }
 
-/// Columns that other programs train on in rows of prompts, instructions or chats. Others, such as an id or
-/// a source, are rarely missed.
+/// Columns that other programs train on in rows of prompts, instructions or chats. Other columns, such as ids, are
+/// usually ignored on purpose.
 const TRAINED_ELSEWHERE: [&str; 7] = [
     "system",
     "system_prompt",
@@ -126,7 +126,7 @@ const TRAINED_ELSEWHERE: [&str; 7] = [
     "images",
 ];
 
-/// Columns that were probably meant to be trained on and are not.
+/// Warns of columns that were probably meant to be trained on and are not.
 pub(crate) fn unused_columns(about: &str, rows: &[Row], renderer: &Renderer) -> Vec<Warning> {
     let used = renderer.columns();
     let unused = TRAINED_ELSEWHERE

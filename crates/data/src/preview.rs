@@ -23,7 +23,7 @@ pub struct Preview {
     pub truncated: bool,
     /// It has no target left and would not be trained on.
     pub dropped: bool,
-    /// Why it has no target, unless they were all cut off.
+    /// The reason why it has no target, unless all were cut off.
     pub reason: Option<NoTarget>,
     /// One of its targets is an EOS token of the model.
     pub trains_eos: bool,
@@ -36,7 +36,7 @@ pub struct Preview {
 /// The rows that a preview shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// The first so many.
+    /// The first N.
     First(usize),
     /// Those with this number in their file.
     Numbered(u64),

@@ -6,7 +6,7 @@ use minijinja::{
 };
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// Jinja's filter `indent`: `width` is a number of spaces or what to indent with.
+/// Jinja's filter `indent`: `width` is a number of spaces or the indentation itself.
 pub(crate) fn indent(
     text: &str,
     width: Option<&Value>,

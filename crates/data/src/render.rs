@@ -13,7 +13,7 @@ use crate::{
     row::{Row, SYSTEM},
 };
 
-/// A row's text, by what is trained on.
+/// A row's text, by its targets.
 #[derive(Debug, Hash)]
 pub(crate) enum RowText {
     /// The completion is the target.

@@ -125,7 +125,7 @@ impl Row {
             .unwrap_or_default()
     }
 
-    /// Puts the row's location before what is wrong with it.
+    /// Adds the row's location to its error.
     pub(crate) fn error(&self, problem: RowError) -> DataError {
         DataError::Row {
             location: self.location.clone(),
@@ -142,7 +142,7 @@ pub(crate) fn wrong_type(column: &str, expected: &'static str, found: &Value) ->
     }
 }
 
-/// A value as it reads in a sentence, or its type where it may be long.
+/// A value for a message, or its type if it may be long.
 pub(crate) fn describe(value: &Value) -> String {
     let kind = match value.kind() {
         ValueKind::None => "null",

@@ -1,4 +1,4 @@
-//! Token ids with their loss mask, and what became of the rows they came from.
+//! Token ids with their loss mask, and counts of the rows that they come from.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ impl Sample {
         labels.any(|(id, target)| *target && tokens.contains(id))
     }
 
-    /// The last run of labels: of a pair its completion, of a chat its last trained turn.
+    /// The last run of labels: the completion of a pair, or the last trained turn of a chat.
     pub fn last_targets(&self) -> Range<usize> {
         let end = self.is_target.iter().rposition(|&target| target);
         let end = end.map_or(0, |last| last + 1);
@@ -45,7 +45,7 @@ impl Sample {
         before.map_or(0, |last| last + 1)..end
     }
 
-    /// Tokens up to the one that predicts the last target: nothing that is predicted depends on the others.
+    /// Number of tokens up to the one that predicts the last target; later tokens affect no prediction.
     pub fn predicting_len(&self) -> usize {
         let last = self.is_target.iter().rposition(|&target| target);
         last.unwrap_or(0)
@@ -72,10 +72,10 @@ pub struct EncodeReport {
     pub dropped_without_target: usize,
     /// Rows cut to `max_seq_len`, kept or dropped.
     pub truncated: usize,
-    /// Tokens of these rows beyond `max_seq_len`; as `longest` is, an estimate if there are texts
-    /// so long that only their beginning was tokenised.
+    /// Tokens of these rows beyond `max_seq_len`; like `longest`, an estimate if some texts were so long that only
+    /// their beginning was tokenised.
     pub tokens_cut: usize,
-    /// Samples that end a generation: one of their targets is an EOS token of the model.
+    /// Samples with an EOS token of the model among their targets.
     pub with_eos_target: usize,
     /// Tokens of all samples.
     pub tokens: usize,
@@ -108,7 +108,7 @@ impl EncodeReport {
     }
 }
 
-/// In percent; neither none nor all of it by rounding.
+/// In percent; rounding gives neither 0 nor 100 unless that is exact.
 fn share(part: usize, whole: usize) -> String {
     match (100.0 * part as f64 / whole as f64).round() as usize {
         0 => "less than 1 %".to_owned(),

@@ -1,4 +1,4 @@
-//! BOS, EOS and their like, from the several files of a model directory that may name them.
+//! BOS, EOS and other special tokens, from the files of a model directory that may name them.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 

@@ -1,4 +1,4 @@
-//! The parts of a dataset, and which rows are held out for validation.
+//! The parts of a dataset, and the choice of validation rows.
 
 use crate::{
     error::DataError,
@@ -26,8 +26,8 @@ impl Split {
 
 /// For each of `rows` rows of the dataset named `dataset`, true if it is held out.
 ///
-/// `fraction` of them are, rounded, at least one unless it is zero; which ones depends on the
-/// dataset's name and `seed` alone, so that all adapters that share a dataset share the split.
+/// `fraction` of them are, rounded, at least one unless it is zero. The choice depends only on the dataset's name and
+/// `seed`, so that all adapters that share a dataset share the split.
 ///
 /// # Errors
 ///

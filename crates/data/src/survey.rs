@@ -1,4 +1,4 @@
-//! Counts of a dataset's rows that concern whoever prepares them.
+//! Counts of a dataset's rows for those who prepare it.
 
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
@@ -12,7 +12,7 @@ use crate::{
     split::Split, tokenizer::Tokenizer, warning::Warning,
 };
 
-/// What becomes of the rows of a dataset.
+/// Counts of a dataset's rows.
 #[derive(Debug)]
 pub struct Survey {
     /// Rows to train on.
@@ -23,12 +23,12 @@ pub struct Survey {
     pub shared: usize,
 }
 
-/// What becomes of the rows of a split.
+/// Counts of a split's rows.
 #[derive(Debug)]
 pub struct SplitSurvey {
-    /// The counts of training.
+    /// The counts that training reports.
     pub report: EncodeReport,
-    /// Dropped rows that have nothing to train on, however long they may be.
+    /// Dropped rows without anything to train on, even uncut.
     pub masked: usize,
     /// Rows with the text of an earlier row.
     pub duplicates: usize,
@@ -36,9 +36,9 @@ pub struct SplitSurvey {
     pub extra_bos: usize,
     /// Tokens of every row before it was cut, in the order of the rows.
     pub lengths: Vec<usize>,
-    /// What training says about the rows.
+    /// Warnings that training gives about the rows.
     pub warnings: Vec<Warning>,
-    /// Why nothing can be trained on them, if that is so.
+    /// The error if nothing can be trained on them.
     pub refusal: Option<DataError>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn digests(rows: &[Row], renderer: &Renderer) -> Result<Vec<u64>, Dat
     rows.par_iter().map(digest).collect()
 }
 
-/// How many validation rows have the text of a training row.
+/// Number of validation rows with the text of a training row.
 pub(crate) fn shared(train: &[u64], validation: &[u64]) -> usize {
     let train: HashSet<u64> = train.iter().copied().collect();
     validation

@@ -9,17 +9,17 @@ use std::{
 
 use crate::{chat::ChatTemplate, error::DataError, special_tokens::ModelFiles};
 
-/// Bytes of a long text that are tokenised whatever is wanted of it.
+/// Least bytes of a long text that are tokenised.
 const PIECE: usize = 16 << 10;
-/// Bytes tokenised for each token that is wanted: a few times what one takes.
+/// Bytes tokenised for each wanted token: a few times the average.
 const BYTES_OF_A_TOKEN: usize = 16;
-/// Tokens, and as many as are wanted, that a piece must have beyond these.
+/// Number of tokens that a piece must have beyond twice the wanted ones.
 const MARGIN: usize = 1 << 10;
 
 /// The first tokens of a text.
 pub(crate) struct Beginning {
     pub(crate) ids: Vec<u32>,
-    /// Bytes of the text that each stands for, if they were asked for.
+    /// Byte range of the text for each token, if requested.
     pub(crate) offsets: Vec<Range<usize>>,
     /// Estimated tokens of the part that was not tokenised, from the average of the tokenised part;
     /// 0 for a complete text.
@@ -38,9 +38,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json` of `directory` and what `tokenizer_config.json`,
-    /// `special_tokens_map.json`, `generation_config.json`, `config.json` and `chat_template.jinja`
-    /// add to it, where they exist.
+    /// Loads `tokenizer.json` of `directory` and the settings of `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `generation_config.json`, `config.json` and `chat_template.jinja`, if they exist.
     ///
     /// The tokenizer's own files decide which tokens are special. The model's `bos_token_id` counts
     /// only where there are no such files, its `eos_token_id` where they name no EOS.
@@ -111,6 +110,7 @@ impl Tokenizer {
     /// Ids of `text`; nothing is added, but special tokens written in it are recognised.
     ///
     /// # Errors
+    /// [`DataError::Tokenize`] if the tokenizer fails, for example without a token for unknown text.
     ///
     /// [`DataError::Tokenize`] if the tokenizer fails, for example for want of an unknown token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
@@ -143,9 +143,8 @@ impl Tokenizer {
         })
     }
 
-    /// Tokenises no more of a long text than is wanted and as much again, so that what the end of the
-    /// piece does to the tokens before it is far from those that are kept. BOS that the text begins
-    /// with does not count.
+    /// Tokenises twice the wanted part of a long text, so that the cut at its end does not affect the tokens that are
+    /// kept. BOS that the text begins with does not count.
     fn begin(
         &self,
         text: &str,

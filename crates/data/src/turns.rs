@@ -1,11 +1,10 @@
-//! Which text of a conversation's rendering a message adds, where the template does not mark it.
+//! Finds the text that each message adds to a conversation's rendering, if the template does not mark it.
 //!
-//! The rendering of the messages before it, with the prompt to generate, ends where the message
-//! begins, and the rendering up to it ends where it ends, if the whole begins with both. White space
-//! is left out of the comparison, since many templates write other white space once messages follow.
-//! Some rewrite earlier messages. Then a rendering with a stand-in for the message's content shows
-//! where the content is, and what the template writes after it if no message follows shows how much
-//! of what does follow ends the turn.
+//! The message begins where the rendering of the earlier messages with the generation prompt ends, and ends where the
+//! rendering up to it ends, if the whole begins with both. White space is ignored in the comparison, since many
+//! templates write other white space once messages follow. Some templates rewrite earlier messages. Then a rendering
+//! with a stand-in for the message's content locates the content, and the text that the template writes after it if
+//! no message follows shows how much of the following text ends the turn.
 
 use std::ops::Range;
 
@@ -15,10 +14,10 @@ use crate::{
     message::{Conversation, Message},
 };
 
-/// Stands for a message's content. A noncharacter: no filter changes it, no text should hold it.
+/// Stands for a message's content. A noncharacter: filters keep it, and text does not contain it.
 const STAND_IN: char = '\u{FDD2}';
 
-/// Closes most of the marks that templates end a turn with.
+/// Last characters of most end-of-turn marks.
 const CLOSING: [char; 4] = ['>', ']', '}', ')'];
 
 /// A conversation and its text.
@@ -29,10 +28,11 @@ pub(crate) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// The text of message `index`, with its end of turn; what the assistant is prompted with is
-    /// not part of it. `None` if it is known to begin at or after byte `limit`.
+    /// The text of message `index`, with its end of turn and without the generation prompt. `None` if it is known to
+    /// begin at or after byte `limit`.
     ///
     /// # Errors
+    /// [`TemplateError::Ambiguous`], and errors of a rendering.
     ///
     /// [`TemplateError::Ambiguous`], and what a rendering can fail with.
     pub(crate) fn span(
@@ -104,7 +104,7 @@ impl Turns<'_> {
         messages[index] = messages[index].with_content(&STAND_IN.to_string());
         let mut replaced = self.render(&messages, false);
         if !matches!(&replaced, Ok(text) if text.contains(STAND_IN)) {
-            // Some templates write tool calls in place of the content.
+            // Some templates write tool calls instead of the content.
             messages[index] = Message::new(&role, STAND_IN);
             replaced = self.render(&messages, false);
         }
@@ -143,8 +143,8 @@ impl Turns<'_> {
             .ok_or_else(|| ambiguous("what comes before it changes with its content"))
     }
 
-    /// Position from which the text of message `index` depends on it, if not in earlier messages;
-    /// in `messages` it is only a placeholder.
+    /// Position from which the text of message `index` depends on it and not on earlier messages; in `messages` it is
+    /// only a placeholder.
     fn start_by_stand_in(
         &self,
         messages: &[Message],
@@ -177,14 +177,13 @@ fn rendered(text: Result<String, TemplateError>) -> Result<Option<String>, Templ
     }
 }
 
-/// Length of the part of `rest` that ends a turn: `tail` is what the template writes if no message
-/// follows.
+/// Length of the part of `rest` that ends a turn; `tail` is the template's text if no message follows.
 fn end_of_turn(tail: &str, rest: &str) -> usize {
     let common = follow(tail, rest);
     if common.complete {
         return common.text;
     }
-    // Two different marks may begin alike.
+    // Two different marks may start with the same characters.
     let ends = |character: char| character.is_whitespace() || CLOSING.contains(&character);
     let cut = tail[..common.lead]
         .char_indices()
@@ -193,7 +192,7 @@ fn end_of_turn(tail: &str, rest: &str) -> usize {
     follow(&tail[..cut], rest).text
 }
 
-/// Bytes that two texts have in common at their beginnings.
+/// Number of bytes in the common prefix.
 fn common_prefix(left: &str, right: &str) -> usize {
     let pairs = left.chars().zip(right.chars());
     let same = pairs.take_while(|(left, right)| left == right);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Something that was probably not meant.
+/// A legal setting or row that is probably not intended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Subject, such as `dataset shout at max_seq_len 16`.

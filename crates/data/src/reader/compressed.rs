@@ -1,4 +1,4 @@
-//! Files as they are, or decompressed: gzip and Zstandard.
+//! Plain and compressed files: gzip and Zstandard.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 use super::zstandard::Frames;
 use crate::error::DataError;
 
-/// How a file is compressed.
+/// Format of a compressed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// gzip, of one member or several.
@@ -36,7 +36,7 @@ impl Compression {
         }
     }
 
-    /// By the last extension of a name.
+    /// The format by the last extension of a name.
     fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?;
         let is_it = |it: &Self| extension.eq_ignore_ascii_case(it.extension());
@@ -61,14 +61,14 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The extension of what is in a file, in lower case: `jsonl` of `a.jsonl` and of `a.JSONL.gz`.
+/// The extension of a file's content, in lower case: `jsonl` of `a.jsonl` and of `a.JSONL.gz`.
 pub(crate) fn extension(path: &Path) -> Option<String> {
     let inner = Compression::of(path).and_then(|_| path.file_stem());
     let extension = inner.map_or(path, Path::new).extension()?;
     Some(extension.to_string_lossy().to_ascii_lowercase())
 }
 
-/// The bytes of a file, decompressed if its name or its first bytes say that it is compressed.
+/// The bytes of a file, decompressed if its name or its first bytes indicate a compressed file.
 pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
     // Opening a pipe blocks until a writer comes, and files are read more than once.
     let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
@@ -96,7 +96,7 @@ fn compression(path: &Path, start: &[u8]) -> Option<Compression> {
 /// The error of a file that a decoder or the operating system failed on.
 pub(crate) fn cannot_read(path: &Path, source: io::Error) -> DataError {
     let path = path.to_owned();
-    // Decoders make their errors themselves.
+    // Decoders create errors without a code of the operating system.
     let made = source.raw_os_error().is_none();
     let start =
         File::open(&path).and_then(|file| BufReader::new(file).fill_buf().map(<[u8]>::to_vec));

@@ -80,8 +80,8 @@ fn refuse_other_delimiter(
     }
 }
 
-/// The line where a record begins. The parser's own count is too low after `\r\n` and empty lines, which
-/// it takes to the next record.
+/// The line where a record begins. The parser's own count is too low after `\r\n` and empty lines, which it counts to
+/// the next record.
 fn line_of(position: &::csv::Position, lines: &[u64]) -> u64 {
     let record = usize::try_from(position.record()).unwrap_or(usize::MAX);
     lines.get(record).copied().unwrap_or(position.line())
@@ -118,12 +118,12 @@ impl Field {
     }
 }
 
-/// Lines that look like rows by chance: a field may well have some.
+/// A field is suspicious from this many lines on that look like rows; fewer may be chance.
 const LINES_LIKE_ROWS: u64 = 3;
 
-/// Refuses quotes that swallow lines unintentionally: the parser, as Python's, ends a field that
-/// none closes with the file, and goes on with a field after its closing quote. Warns of fields that
-/// seem to. Returns the line where each record begins, the header included.
+/// Refuses quotes that span lines unintentionally: like Python's, the parser ends an unclosed field at the end of the
+/// file, and continues a field after its closing quote. Warns of suspicious fields. Returns the line where each
+/// record begins, the header included.
 fn check_quotes(
     path: &Path,
     delimiter: u8,

@@ -19,7 +19,7 @@ use crate::{
 pub(super) enum Extension {
     /// One object a line.
     Lines,
-    /// A document, or, as often seen, lines.
+    /// A document or, as is common, lines.
     Json,
 }
 

@@ -17,7 +17,7 @@ use crate::{error::DataError, row::Row, warning::Warning};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// All rows of a file, at least one; `warnings` gets what is odd about it.
+/// All rows of a file, at least one; appends to `warnings`.
 pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>, DataError> {
     let rows = match extension(path).as_deref() {
         Some("jsonl" | "ndjson") => json::read(path, json::Extension::Lines)?,

@@ -1,5 +1,4 @@
-//! JSON values that lose nothing: no key is there twice, of whose values a row would lose one, and integers
-//! keep their digits.
+//! JSON values without loss: duplicate keys are an error, and integers keep their digits.
 
 use std::{cell::Cell, fmt};
 
@@ -18,12 +17,12 @@ pub(super) fn parse(text: &str) -> serde_json::Result<Value> {
     Ok(value)
 }
 
-/// From here on the parser gives integers as floats.
+/// From here on the parser returns integers as floats.
 const LEAST_ROUNDED: f64 = 9_223_372_036_854_775_808.0;
 
-/// The numbers of a text as they are written. They are only looked for where one was rounded.
+/// The numbers of a text as written. They are searched only if one was rounded.
 struct Numbers<'t> {
-    /// The text after the last number that was looked for.
+    /// The text after the last number that was searched.
     rest: Cell<&'t str>,
     /// Numbers in it that the parser has passed.
     passed: Cell<usize>,
@@ -46,7 +45,7 @@ impl<'t> Numbers<'t> {
     }
 }
 
-/// The first number outside strings in a valid text, and what follows it.
+/// The first number outside strings in a valid text, and the text after it.
 fn first_number(text: &str) -> (&str, &str) {
     let (mut in_string, mut escaped) = (false, false);
     for (start, byte) in text.bytes().enumerate() {
