@@ -190,7 +190,7 @@ impl Client {
         rooms: &[DeviceRoom],
     ) -> Result<(Vec<Submission>, Vec<String>)> {
         self.check_model(&config.model)?;
-        // The server encodes rows with the tokenizer of its own model, and trains as its own settings say.
+        // The server encodes rows with its own model's tokenizer and trains with its own settings.
         let as_served = RunConfig {
             model: self.config.model.clone(),
             pipeline: self.config.pipeline.clone(),

@@ -107,7 +107,7 @@ pub enum ServerError {
     Record {
         /// Its key.
         key: &'static str,
-        /// Why not.
+        /// The error.
         problem: String,
     },
     /// A path cannot be created or resolved.
@@ -115,7 +115,7 @@ pub enum ServerError {
     Path {
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
@@ -133,7 +133,7 @@ fn of_clone(error: &ConfigError) -> String {
 }
 
 impl ServerError {
-    /// What to do about the error, if known and not part of the message.
+    /// Advice, if known and not part of the message.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Queue(error) => return error.hint(),

@@ -102,7 +102,7 @@ struct Seen {
 type Stamp = (u64, Option<SystemTime>);
 
 impl SeenFiles {
-    /// Remembers the content of a file that had this stamp.
+    /// Records the content of a file that had this stamp.
     fn watch(&mut self, path: PathBuf, stamp: Option<Stamp>) {
         self.0.entry(path).or_insert_with_key(|path| {
             let content = content(path);
@@ -120,8 +120,8 @@ impl SeenFiles {
         self.0.retain(|path, _| files.contains(path));
     }
 
-    /// Removes and returns files with other content. A missing file is not changed; a file that is being
-    /// written, as when it is copied back, is not changed yet.
+    /// Removes and returns files with changed content. A missing file is not changed; a file that is still being
+    /// written, such as a copy that is being restored, is not changed yet.
     fn take_changed(&mut self) -> Vec<(PathBuf, Change)> {
         let mut changed = Vec::new();
         self.0.retain(|path, seen| {
@@ -205,7 +205,7 @@ mod tests {
         };
         assert_eq!(changed(&mut files), [(path("other"), change)]);
         assert!(files.take_changed().is_empty(), "told once");
-        // A file that is back is compared with what it was.
+        // A restored file is compared with its earlier content.
         fs::write(path("gone"), "go").expect("written");
         assert!(files.take_changed().is_empty());
         fs::write(path("gone"), "gone").expect("written");

@@ -41,7 +41,7 @@ pub(crate) fn stored<T: DeserializeOwned + Default>(queue: &Queue, key: &'static
 /// Progress is written this often, and whenever a task changes its state.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long an idle server sleeps between two looks at the queue.
+/// Interval at which an idle server polls the queue.
 const IDLE_SLEEP: Duration = Duration::from_millis(50);
 
 /// The queue as the trainer's [`TaskSource`]: rows become orders, events become transitions.
@@ -52,14 +52,14 @@ pub(crate) struct QueueBridge<'o> {
     watch: Watch,
     /// End once nothing is left to train.
     drain: bool,
-    /// The last task that the trainer was told of.
+    /// The newest task that the trainer received.
     last: TaskId,
     /// Tasks that the trainer has, by name.
     live: BTreeMap<String, Live>,
     files: Files,
     /// Transitions that could not be written yet.
     late: Vec<Transition>,
-    /// The first error of writing down an event.
+    /// The first error of recording an event.
     failed: Option<QueueError>,
     recorded: Instant,
     /// Also receives the trainer's events.
@@ -112,7 +112,7 @@ impl<'o> QueueBridge<'o> {
         })
     }
 
-    /// What the queue asks of the trainer; `None` once a server that drains has nothing left to train.
+    /// The queue's orders for the trainer; `None` once a server that drains has nothing left to train.
     fn next_orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
@@ -142,8 +142,7 @@ impl<'o> QueueBridge<'o> {
         for (id, state) in self.queue.carry_out_waiting()? {
             let live = self.live.iter().find(|(_, live)| live.progress.id == id);
             let Some(name) = live.map(|(name, _)| name.clone()) else {
-                // A failed task that is resumed. One that the trainer was not told of yet is among the
-                // new tasks.
+                // A failed task that is resumed. One that the trainer has not received yet is among the new tasks.
                 if id <= self.last && !state.is_final() {
                     let task = self.queue.queue().task(id)?;
                     orders.extend(self.take_up(task)?);
@@ -176,7 +175,7 @@ impl<'o> QueueBridge<'o> {
 
     fn requests_of_running(&mut self, orders: &mut Vec<Order>) -> Result<()> {
         for task in self.queue.queue().requests()? {
-            // A request that was made since of a task that does not run is carried out the next time.
+            // A newer request for a task that does not run is carried out the next time.
             let Some(live) = self.live.get_mut(&task.name) else {
                 continue;
             };
@@ -271,7 +270,7 @@ impl<'o> QueueBridge<'o> {
         failed.collect()
     }
 
-    /// Writes down what an event changes.
+    /// Records the effects of an event.
     fn note(&mut self, event: &Event) -> Result<(), QueueError> {
         match event {
             Event::Admit {
@@ -283,7 +282,7 @@ impl<'o> QueueBridge<'o> {
                 let Some(live) = self.live.get_mut(adapter) else {
                     return Ok(());
                 };
-                // Steps may be taken again.
+                // Steps may be repeated.
                 if live.progress.step != *step as u64 {
                     live.progress.step = *step as u64;
                     live.progress.last_loss = None;
@@ -423,7 +422,7 @@ impl<'o> QueueBridge<'o> {
     pub(crate) fn close(&mut self, reason: &str) -> Result<bool> {
         self.flush(true)?;
         let tasks = self.queue.queue().tasks()?;
-        // Otherwise the queue does not know the present states; the next server parks what it finds running.
+        // Otherwise the queue's states are outdated; the next server parks the tasks that it finds running.
         if self.late.is_empty() {
             let running = tasks.iter().filter(|task| task.state == TaskState::Running);
             self.late.extend(running.map(|task| Transition {
@@ -440,7 +439,7 @@ impl<'o> QueueBridge<'o> {
 }
 
 impl TaskSource for QueueBridge<'_> {
-    /// What cannot be written ends the server when it next asks for orders.
+    /// A write error ends the server when it next asks for orders.
     fn event(&mut self, event: &Event) {
         if let Err(error) = self.note(event) {
             self.failed.get_or_insert(error);
@@ -474,7 +473,7 @@ mod tests {
         watch::Watch,
     };
 
-    /// A process that stands still inside a transaction keeps the queue busy; training goes on.
+    /// A process that stops inside a transaction keeps the queue busy; training continues.
     #[test]
     fn what_a_busy_queue_does_not_take_is_written_the_next_time() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::Result;
 
-/// The text's name in messages.
+/// Name of the text in messages.
 const NAME: &str = "the task's specification";
 
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct Written<'a> {
 pub(crate) struct Spec {
     pub(crate) adapter: AdapterConfig,
     pub(crate) dataset: DatasetConfig,
-    /// Chooses validation rows.
+    /// Seed of the validation split.
     pub(crate) seed: u64,
     pub(crate) sweep: Option<(String, Option<EarlyStopping>)>,
 }

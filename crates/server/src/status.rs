@@ -54,7 +54,7 @@ pub struct TaskStatus {
     pub tenant: String,
     /// Its sweep.
     pub sweep: Option<String>,
-    /// Why it is in this state.
+    /// The reason of its state.
     pub reason: String,
 }
 

@@ -71,7 +71,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Training does not depend on the thread: a panic of it is no error.
+            // Training does not depend on the thread, so its panic is no error.
             let _ = thread.join();
         }
     }

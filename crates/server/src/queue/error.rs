@@ -108,7 +108,7 @@ pub enum QueueError {
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A live task has the same name.
@@ -216,7 +216,7 @@ impl QueueError {
         Self::Corrupt { path, problem }
     }
 
-    /// What to do about the error, if known and not part of the message.
+    /// Advice, if known and not part of the message.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Missing { path } if path.with_file_name(LOCK_NAME).exists() => {

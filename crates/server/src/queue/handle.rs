@@ -274,7 +274,7 @@ mod tests {
         SystemTime::UNIX_EPOCH - DAY
     }
 
-    /// The clock jumps back between any two writes: order, states and changes do not care.
+    /// The clock jumps back between writes; order and states do not depend on it.
     #[test]
     fn nothing_is_decided_by_the_clock() {
         let directory = tempfile::tempdir().unwrap();

@@ -79,12 +79,12 @@ impl LockedQueue {
         Ok((Self { queue, _lock: lock }, recovered))
     }
 
-    /// For reading.
+    /// The queue, for reading.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// For submissions and requests, as an owner makes them.
+    /// The queue, for submissions and requests of owners.
     pub fn queue_mut(&mut self) -> &mut Queue {
         &mut self.queue
     }
@@ -177,7 +177,7 @@ impl LockedQueue {
         self.set_steps("total_steps = ?2", steps)
     }
 
-    /// Stores why tasks run or what they wait for. Nothing is written if nothing changed.
+    /// Stores the reasons why tasks run or wait. Nothing is written if nothing changed.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use super::{
     write::{Standing, Write},
 };
 
-/// What a task's owner can ask for.
+/// A request of a task's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Stop training and keep everything.

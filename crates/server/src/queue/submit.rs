@@ -20,7 +20,7 @@ pub struct Submission {
     pub tenant: String,
     /// Larger runs first.
     pub priority: i64,
-    /// What to train: adapter and dataset, with every default filled in. The queue does not interpret it.
+    /// Adapter and dataset to train, with every default filled in. The queue does not interpret it.
     pub spec: String,
     /// Hash of the dataset's content.
     pub dataset_hash: String,

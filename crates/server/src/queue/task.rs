@@ -1,4 +1,4 @@
-//! What the queue returns of a task, and how its values are stored.
+//! The queue's view of a task, and the stored form of its values.
 
 use std::{
     fmt,
@@ -32,11 +32,11 @@ pub struct QueuedTask {
     pub key: Option<String>,
     /// Its state.
     pub state: TaskState,
-    /// Why it entered the state.
+    /// The reason of its state.
     pub reason: String,
     /// A request that the server has not carried out yet.
     pub requested: Option<Request>,
-    /// Why it runs or what it waits for, as of the server's last decision.
+    /// The reason why it runs or waits, as of the server's last decision.
     pub explanation: String,
     /// Optimizer steps taken.
     pub step: u64,
@@ -58,8 +58,7 @@ pub struct QueuedTask {
 }
 
 impl QueuedTask {
-    /// Why the task is in its state: the server's explanation of a live task, otherwise the reason of its
-    /// last transition.
+    /// The reason of its state: the server's explanation of a live task, otherwise the reason of its last transition.
     pub fn why(&self) -> &str {
         let is_explained = self.state.is_waiting() || self.state == TaskState::Running;
         if is_explained && !self.explanation.is_empty() {
@@ -109,15 +108,15 @@ pub struct HistoryEntry {
     pub sequence: u64,
     /// The task.
     pub task: TaskId,
-    /// What happened.
+    /// The kind of the entry.
     pub kind: EventKind,
     /// The reason, as text.
     pub reason: String,
-    /// When; informative.
+    /// The time, for display only.
     pub at: SystemTime,
 }
 
-/// What happened to a task.
+/// The kinds of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// It entered a state: `queued` when it was submitted.
