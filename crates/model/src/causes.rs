@@ -1,7 +1,7 @@
-//! What drivers, CubeCL and wgpu say of a failure, in words.
+//! Rewrites error messages of drivers, CubeCL and wgpu in plain words.
 
-/// The causes in a message about a failure of a device, without CubeCL's account of everything that depended
-/// on them, and with values of Rust in words.
+/// The causes in a device's error message, without CubeCL's list of everything that depended on them, and with debug
+/// output of Rust values in words.
 pub fn causes(told: &str) -> String {
     const ACCOUNT: [&str; 15] = [
         "Caused by:",
@@ -34,12 +34,12 @@ pub fn causes(told: &str) -> String {
     causes.join("; ")
 }
 
-/// A line in which values that Rust prints for programmers, such as `DriverError(CODE, "lost")`, are words:
-/// `driver error: CODE, lost`.
+/// Rewrites debug output of Rust values in a line, such as `DriverError(CODE, "lost")`, in words: `driver error:
+/// CODE, lost`.
 fn in_words(line: &str) -> String {
     let line = line.replace("called `Result::unwrap()` on an `Err` value: ", "");
     let mut words = String::new();
-    // Parentheses that are open: true for those of a value.
+    // Open parentheses: true for those of a value.
     let mut open: Vec<bool> = Vec::new();
     let mut rest = line.as_str();
     while let Some(first) = rest.chars().next() {
@@ -91,7 +91,7 @@ fn is_type(name: &str) -> bool {
         && !name.contains('_')
 }
 
-/// `OutOfMemory` as `out of memory`.
+/// Rewrites `OutOfMemory` as `out of memory`.
 fn separated(name: &str) -> String {
     let mut words = String::new();
     for c in name.chars() {

@@ -7,7 +7,7 @@ use crate::{
     to_host,
 };
 
-/// Lengths above and below that of a part of attention.
+/// Lengths around that of a part of attention.
 const LENGTHS: [usize; 5] = [300, 17, 64, 1, 257];
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
@@ -157,7 +157,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
         .fold(0f32, |most, value| most.max(value.abs()));
     let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
     let most = differences.fold(0f32, |most, difference| {
-        // NaN counts as infinitely far off.
+        // Treat NaN as infinitely wrong.
         if difference.is_nan() {
             f32::INFINITY
         } else {
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// The window, for one, is shorter than sequences.
+    /// For example, the window is shorter than the sequences.
     #[test]
     fn every_result_is_another() {
         let results = run(&Device::flex(), FloatDType::F32, FloatDType::F32).expect("results");

@@ -11,7 +11,7 @@ use crate::{causes::causes, checkpoint::TensorDtype, config::Architecture};
 
 /// An error in a model directory, an adapter directory or a request to this crate.
 ///
-/// Every message is complete in itself; [`hint`](Self::hint) says how to fix the cause.
+/// Every message is complete in itself; [`hint`](Self::hint) gives advice.
 #[derive(Debug, Error)]
 pub enum ModelError {
     // ---- device ----
@@ -38,7 +38,7 @@ pub enum ModelError {
         /// The operating system's error.
         error: io::Error,
     },
-    /// A place to write to is taken.
+    /// The output path exists.
     #[error("`{}` exists{}", .0.display(), if .0.is_dir() { " and is not empty" } else { "" })]
     OutputExists(PathBuf),
     /// The contents of a file are wrong; `error` says how.
@@ -49,10 +49,10 @@ pub enum ModelError {
         /// The error in it.
         error: Box<ModelError>,
     },
-    /// Not JSON, or JSON of another shape than expected.
+    /// Not JSON, or JSON of an unexpected structure.
     #[error("invalid JSON: {0}")]
     Json(serde_json::Error),
-    /// A Git LFS pointer lies where the file itself should be.
+    /// A Git LFS pointer instead of the file itself.
     #[error("`{}` is a Git LFS pointer, not the file itself", .0.display())]
     LfsPointer(PathBuf),
     /// A directory has weights as Python pickles only.
@@ -63,10 +63,10 @@ pub enum ModelError {
         /// The pickle found.
         file: String,
     },
-    /// A directory has no weights at all.
+    /// A directory has no weights.
     #[error("no safetensors weights in `{}`", .0.display())]
     NoWeights(PathBuf),
-    /// A directory has several safetensors files and no index of those that belong together.
+    /// A directory has several safetensors files and no index.
     #[error("`{}` has {} safetensors files and no `model.safetensors.index.json`: {}",
         directory.display(), files.len(), files.join(", "))]
     AmbiguousWeights {
@@ -92,7 +92,7 @@ pub enum ModelError {
         /// The `model_type`.
         model_type: String,
     },
-    /// A key whose value asks for something that is not implemented.
+    /// A key requests an option that is not implemented.
     #[error("`{key}` = {value} is not supported")]
     UnsupportedOption {
         /// The key.
@@ -100,10 +100,10 @@ pub enum ModelError {
         /// Its value, as JSON or a name.
         value: String,
     },
-    /// A key that has no default is absent.
+    /// A required key is absent.
     #[error("`{0}` is missing")]
     MissingKey(&'static str),
-    /// A value that can never work, with the numbers that show it.
+    /// A value is invalid, with the numbers that show it.
     #[error("`{key}` {problem}")]
     InvalidValue {
         /// The key.
@@ -147,7 +147,7 @@ pub enum ModelError {
         /// The other.
         second: PathBuf,
     },
-    /// Tensors the model needs are absent.
+    /// Tensors of the model are missing.
     #[error("`{}` lacks {} of the model's tensors: {}",
         directory.display(), names.len(), abbreviated(names))]
     MissingTensors {
@@ -156,7 +156,7 @@ pub enum ModelError {
         /// Their names.
         names: Vec<String>,
     },
-    /// Tensors the model would not use are present.
+    /// The checkpoint has tensors that the model would not use.
     #[error("`{}` has {} tensors the model has no place for: {}",
         directory.display(), names.len(), abbreviated(names))]
     UnexpectedTensors {
@@ -317,7 +317,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// A way to fix the cause, for a `hint:` line.
+    /// Advice for a `hint:` line.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::InFile { error, .. } => return error.hint(),
@@ -400,19 +400,19 @@ pub(crate) fn on<T>(path: &Path, result: io::Result<T>) -> Result<T, ModelError>
     })
 }
 
-/// An error of a key whose value can never work.
+/// An error for an invalid value.
 pub(crate) fn invalid(key: &str, problem: impl Into<String>) -> ModelError {
     let (key, problem) = (key.to_owned(), problem.into());
     ModelError::InvalidValue { key, problem }
 }
 
-/// An error of a key whose value asks for something that is not implemented.
+/// An error for an option that is not implemented.
 pub(crate) fn unsupported(key: &str, value: impl Into<String>) -> ModelError {
     let (key, value) = (key.to_owned(), value.into());
     ModelError::UnsupportedOption { key, value }
 }
 
-/// The first few names and how many more there are.
+/// The first few names and the number of the others.
 fn abbreviated(names: &[String]) -> String {
     const SHOWN: usize = 4;
     let shown = names[..names.len().min(SHOWN)].join(", ");
@@ -422,7 +422,7 @@ fn abbreviated(names: &[String]) -> String {
     }
 }
 
-/// Whether a device's message says that its memory ran out: drivers say so in words only.
+/// Whether a device's message reports that its memory ran out: drivers report it only as text.
 pub fn says_out_of_memory(reason: &str) -> bool {
     let reason = reason.to_lowercase();
     let words = [
@@ -431,7 +431,7 @@ pub fn says_out_of_memory(reason: &str) -> bool {
         "outofmemory",
         "out_of_memory",
         "out of device memory",
-        // CubeCL, of more than a page of its pools can hold.
+        // CubeCL's message for an allocation above its pools' page size.
         "can't allocate",
     ];
     words.iter().any(|words| reason.contains(words))

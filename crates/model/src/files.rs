@@ -22,7 +22,7 @@ pub(crate) fn reading<T>(path: &Path, result: io::Result<T>) -> Result<T, ModelE
     })
 }
 
-/// An error if `contents` is a Git LFS pointer.
+/// Refuses `contents` that are a Git LFS pointer.
 pub(crate) fn refuse_lfs_pointer(path: &Path, contents: &[u8]) -> Result<(), ModelError> {
     if contents.starts_with(LFS_POINTER) {
         return Err(ModelError::LfsPointer(path.into()));

@@ -1,8 +1,8 @@
-//! Adapters as llama.cpp reads them with `--lora`: GGUF, version 3, as its `convert_lora_to_gguf.py` writes
-//! it. Unlike the script, this keeps the scales of rsLoRA and of `rank_pattern` and `alpha_pattern`.
+//! Writes adapters for llama.cpp's `--lora`: GGUF, version 3, in the form of its `convert_lora_to_gguf.py`. Unlike
+//! the script, this keeps the scales of rsLoRA, `rank_pattern` and `alpha_pattern`.
 //!
-//! llama.cpp multiplies a module's product by `adapter.lora.alpha / r`, with one alpha for the whole file and
-//! each module's own r. Where that is not the module's scale, its B takes up the rest.
+//! llama.cpp multiplies a module's product by `adapter.lora.alpha / r`, with one alpha for the whole file and each
+//! module's own r. If the module's scale differs, B is multiplied by the remaining factor.
 
 use std::{borrow::Cow, fs, path::Path};
 
@@ -32,8 +32,7 @@ mod value_type {
 /// `GGML_TYPE_F32`.
 const TENSOR_F32: u32 = 0;
 
-/// Writes an adapter over a model of `base` to the new file `path`, under a name for people. Returns its
-/// bytes.
+/// Writes an adapter over a model of `base` to the new file `path`, with a display name. Returns its bytes.
 ///
 /// # Errors
 /// If the adapter does not fit the base, `path` exists, or it cannot be written.
@@ -53,7 +52,7 @@ pub fn write_gguf_lora(
     let mut staged = path.to_owned().into_os_string();
     staged.push(format!(".tmp-{}", std::process::id()));
     let staged = Path::new(&staged);
-    // Left by a process with the same id that ended early.
+    // Left by a killed process with the same id.
     let _ = fs::remove_file(staged);
     let written = write_synced(staged, &bytes).and_then(|()| fs::rename(staged, path));
     on(path, written).inspect_err(|_| {
@@ -64,7 +63,7 @@ pub fn write_gguf_lora(
 }
 
 fn contents(adapter: &PeftAdapter, base: &LlamaConfig, name: &str) -> Vec<u8> {
-    // llama.cpp takes an alpha of 0 for none, and scales by 1.
+    // llama.cpp reads an alpha of 0 as unset and scales by 1.
     let alpha = match adapter.config.lora_alpha as f32 {
         0.0 => 1.0,
         alpha => alpha,
@@ -89,7 +88,7 @@ fn contents(adapter: &PeftAdapter, base: &LlamaConfig, name: &str) -> Vec<u8> {
     for (name, matrix) in &tensors {
         file.text(name);
         file.u32(matrix.shape.len() as u32);
-        // The dimension that varies fastest comes first.
+        // The fastest-varying dimension comes first.
         for size in matrix.shape.iter().rev() {
             file.u64(*size);
         }
@@ -105,7 +104,7 @@ fn contents(adapter: &PeftAdapter, base: &LlamaConfig, name: &str) -> Vec<u8> {
     file.0
 }
 
-/// Names and matrices, in llama.cpp's words.
+/// Names and matrices under llama.cpp's names.
 fn tensors<'a>(
     adapter: &'a PeftAdapter,
     base: &LlamaConfig,
@@ -137,12 +136,12 @@ fn tensors<'a>(
     tensors
 }
 
-/// B with the part of its scale that `alpha / r` is not, and its rows in llama.cpp's order.
+/// B times the module's scale divided by `alpha / r`, with its rows in llama.cpp's order.
 fn factor_b(weights: &LoraWeights, alpha: f32, heads: Option<usize>) -> Cow<'_, [f32]> {
     let r = weights.r;
     let rest = weights.scale * r as f64 / f64::from(alpha);
     let mut b = Cow::Borrowed(weights.b.as_slice());
-    // A scale that is `alpha / r` in decimals may be off by its last bit.
+    // A scale equal to `alpha / r` in decimals may differ in its last bit.
     if (rest - 1.0).abs() > 1e-12 {
         let values = b.iter();
         b = values
@@ -161,7 +160,7 @@ fn factor_b(weights: &LoraWeights, alpha: f32, heads: Option<usize>) -> Cow<'_, 
     rows.flat_map(|row| b[row * r..][..r].to_vec()).collect()
 }
 
-/// The number of heads whose rows llama.cpp has in an order of its own.
+/// The number of heads whose rows llama.cpp reorders.
 fn permuted_heads(base: &LlamaConfig, projection: Projection) -> Option<usize> {
     let is_permuted = match base.architecture {
         Architecture::Llama | Architecture::Mistral => true,
@@ -195,7 +194,7 @@ fn tensor_name(projection: Projection) -> &'static str {
     }
 }
 
-/// A file in the making.
+/// A file that is being written.
 struct Gguf(Vec<u8>);
 
 impl Gguf {

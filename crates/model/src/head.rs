@@ -65,8 +65,8 @@ impl LanguageModelHead {
         let losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
         let gradient = rms_norm_backward(selected, gamma, joined(gradients, 0), epsilon);
-        // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
-        // with zero would keep NaN.
+        // Every row gathers a target's gradient; rows that predict nothing are then masked, since a product with zero
+        // would keep NaN.
         let mut target_of = vec![0; rows];
         let mut idle = vec![true; rows];
         for (target, &row) in targets.rows.iter().enumerate() {
@@ -100,8 +100,8 @@ impl LanguageModelHead {
         joined(scores, 1)
     }
 
-    /// What `of` makes of the logits of every chunk of hidden states already selected,
-    /// `[targets, d_model]`, with the chunk's targets and weights.
+    /// Calls `of` on the logits of every chunk of the selected hidden states `[targets, d_model]`, with the chunk's
+    /// targets and weights.
     fn by_chunk<T>(
         &self,
         selected: Tensor<2>,

@@ -1,4 +1,4 @@
-//! Parameters onto a device, one at a time: those of a checkpoint, or random ones.
+//! Loads parameters onto a device, one at a time: from a checkpoint, or random ones.
 
 use burn::{
     module::{Param, ParamId},

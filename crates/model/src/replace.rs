@@ -1,4 +1,4 @@
-//! Replacing a directory as one step, so that a reader finds the old files or the new ones.
+//! Replaces a directory in one step, so that a reader finds the old files or the new ones.
 
 use std::{
     fs::{self, File},
@@ -12,13 +12,13 @@ use crate::{
     files::reading,
 };
 
-/// Makes `directory` hold the files that `fill` writes, and syncs, in the directory that it is given; other
-/// entries it already has stay.
+/// Replaces the contents of `directory` by the files that `fill` writes and syncs in the directory that it receives;
+/// other existing entries stay.
 pub(crate) fn replace_directory(
     directory: &Path,
     fill: impl FnOnce(&Path) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
-    // A link's target is replaced, not the link.
+    // Replace a link's target, not the link.
     let directory = &fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
     let (parent, name) = match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), name),
@@ -36,11 +36,11 @@ pub(crate) fn replace_directory(
         return on(directory, Err(ErrorKind::NotADirectory.into()));
     }
     on(parent, create_directory(parent))?;
-    // Left by a process with the same id that ended early.
+    // Left by a killed process with the same id.
     remove_directory(&staged)?;
     on(&staged, fs::create_dir(&staged))?;
     fill(&staged).inspect_err(|_| {
-        // A merged model takes much room.
+        // A merged model is large.
         let _ = remove_directory(&staged);
     })?;
     on(&staged, sync_directory(&staged))?;
@@ -60,10 +60,10 @@ pub(crate) fn replace_directory(
     on(parent, sync_directory(parent))
 }
 
-/// Makes a new directory, with the directories above it, as [`replace_directory`].
+/// Creates a new directory and its parents, as [`replace_directory`].
 ///
 /// # Errors
-/// [`ModelError::OutputExists`] if something is there, unless it is an empty directory.
+/// [`ModelError::OutputExists`] if the path exists, unless it is an empty directory.
 pub(crate) fn new_directory(
     directory: &Path,
     fill: impl FnOnce(&Path) -> Result<(), ModelError>,
@@ -89,7 +89,7 @@ pub(crate) fn copy_file(from: &Path, to: &Path) -> Result<(), ModelError> {
     on(to, copy.sync_all())
 }
 
-/// Moves `directory` away to `old` and `staged` in; undoes the first where the second fails.
+/// Renames `directory` to `old` and `staged` to `directory`; undoes the first if the second fails.
 fn swap(staged: &Path, directory: &Path, old: &Path) -> Result<(), ModelError> {
     on(directory, fs::rename(directory, old))?;
     if let Err(error) = fs::rename(staged, directory) {
@@ -99,8 +99,8 @@ fn swap(staged: &Path, directory: &Path, old: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Moves files that `old`, the directory that a save replaces, has and `directory` has not: files that were
-/// put beside an adapter.
+/// Moves files that only `old`, the directory that a save replaces, has into `directory`: files that others added
+/// beside an adapter.
 ///
 /// # Errors
 /// If a file cannot be moved.

@@ -1,4 +1,4 @@
-//! Tables of the rotary position embedding, number for number those of transformers.
+//! Tables of the rotary position embedding, equal to those of transformers.
 
 use std::f64::consts::PI;
 

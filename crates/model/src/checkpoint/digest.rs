@@ -1,12 +1,12 @@
 use super::{open::Checkpoint, parameters::parameter_shapes};
 use crate::{config::LlamaConfig, error::ModelError, files::reading};
 
-/// Bytes of each parameter that are looked at.
+/// Bytes of each parameter that are hashed.
 const LOOKED_AT: usize = 4096;
 
 impl Checkpoint {
-    /// BLAKE3 over `config.json` and over name, type, shape and the first 4 KiB of every parameter of
-    /// `config`: of two models of the same shape these differ, and reading them takes no time.
+    /// BLAKE3 over `config.json` and over name, type, shape and the first 4 KiB of every parameter of `config`:
+    /// enough to tell two models of one shape apart, and fast to read.
     ///
     /// # Errors
     /// If a file or a parameter is missing.

@@ -132,7 +132,7 @@ impl Checkpoint {
         shard.tensor(name, info)
     }
 
-    /// Where it is.
+    /// The checkpoint's directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -172,8 +172,8 @@ impl Checkpoint {
         found.ok_or_else(|| self.missing(vec![name.to_owned()]))
     }
 
-    /// Checks from the headers alone that every parameter of `config` is there with its shape and a
-    /// readable type, and that nothing else is except what is known to be redundant.
+    /// Checks from the headers alone that every parameter of `config` exists with its shape and a readable type, and
+    /// that all other tensors are known to be redundant.
     ///
     /// # Errors
     /// Names the tensors that are missing, unexpected or of another shape or type.

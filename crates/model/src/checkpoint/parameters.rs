@@ -46,7 +46,7 @@ pub fn stage_parameters(
     let parameters = parameter_shapes(model).into_iter();
     parameters.filter(move |(name, _)| match layer_of(name) {
         Some(layer) => layers.contains(&layer),
-        // Tied, it is the output projection too, and a stage that does both holds it once.
+        // A tied embedding is also the output projection, and a stage with both holds it once.
         None if name == "model.embed_tokens.weight" => embeds,
         None => ends,
     })

@@ -60,7 +60,7 @@ impl Shard {
         self.metadata.offset_keys()
     }
 
-    /// What is written beside the tensors under a key.
+    /// The header's metadata under a key.
     pub(crate) fn note(&self, key: &str) -> Option<&str> {
         let notes = self.metadata.metadata().as_ref()?;
         notes.get(key).map(String::as_str)
@@ -72,7 +72,7 @@ impl Shard {
         &self.map[self.data_start..][start..end]
     }
 
-    /// Shape and type of a tensor, if it is here.
+    /// Shape and type of a tensor, if the file has it.
     pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.metadata.info(name)
     }
@@ -102,8 +102,8 @@ impl Shard {
     reason = "mapping a file is unsafe because others may change it meanwhile"
 )]
 fn map_file(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the map is read-only and its bytes are only read as numbers, for which every bit pattern is
-    // valid. As every reader of safetensors does, this assumes that no process truncates the file meanwhile;
-    // the alternative is a copy of the weights.
+    // SAFETY: the map is read-only and its bytes are only read as numbers, for which every bit pattern is valid. Like
+    // every reader of safetensors, this assumes that no process truncates the file; the alternative is a copy of the
+    // weights.
     unsafe { Mmap::map(file) }
 }

@@ -13,7 +13,7 @@ use crate::error::{ModelError, on};
 
 /// The header ends where the data may begin, at a multiple of this.
 const ALIGNMENT: usize = 8;
-/// Bytes gathered for one write.
+/// Size of the write buffer.
 const BUFFER: usize = 1 << 20;
 
 /// A tensor that is to be written.
@@ -22,7 +22,7 @@ pub(crate) struct NewTensor<T> {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// What its data is made of.
+    /// Source of its data.
     pub(crate) source: T,
 }
 
@@ -49,14 +49,14 @@ impl Serialize for Header<'_> {
     }
 }
 
-/// Writes a new safetensors file; it is on the disk when this returns. `data` makes a tensor's data when its
-/// turn comes, and that is all that is held.
+/// Writes a new safetensors file; it is on the disk when this returns. `data` makes the data of one tensor at a time,
+/// and only that is in memory.
 ///
-/// The crate `safetensors` writes metadata in the order of a hash map, another in every process, and has no
-/// way for `data` to fail.
+/// The crate `safetensors` writes metadata in the order of a hash map, which differs between processes, and its
+/// interface has no errors of `data`.
 ///
 /// # Errors
-/// If the file exists or cannot be written, or those of `data`.
+/// If the file exists or cannot be written, or `data` fails.
 pub(crate) fn write_safetensors<T>(
     path: &Path,
     mut tensors: Vec<NewTensor<T>>,

@@ -1,4 +1,4 @@
-//! Hugging Face `config.json`, resolved: both dialects in, no options left open.
+//! Hugging Face `config.json`, resolved: accepts the keys of transformers 4 and 5, and fills in all options.
 
 mod architecture;
 mod llama;

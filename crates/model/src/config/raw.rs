@@ -1,5 +1,5 @@
-//! `config.json` as it is written: the keys of transformers 4 and 5. Of some, absent (`None`) and `null`
-//! (`Some(None)`) mean different things to transformers.
+//! `config.json` as written: the keys of transformers 4 and 5. For some keys transformers distinguishes absent
+//! (`None`) from `null` (`Some(None)`).
 
 #![expect(
     clippy::option_option,
@@ -20,7 +20,7 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(deserializer).map(Some)
 }
 
-/// The keys of `config.json` that matter here; others are tolerated, as transformers does.
+/// The keys of `config.json` that are used; others are tolerated, as in transformers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RawConfig {
@@ -80,9 +80,9 @@ pub(super) struct RawRope {
     pub(super) mscale: Option<f64>,
     pub(super) mscale_all_dim: Option<f64>,
     pub(super) truncate: Option<bool>,
-    /// Present where every layer type has parameters of its own.
+    /// Present if every layer type has its own parameters.
     pub(super) full_attention: Option<serde_json::Value>,
-    /// Likewise.
+    /// As `full_attention`.
     pub(super) sliding_attention: Option<serde_json::Value>,
 }
 

@@ -1,4 +1,4 @@
-//! From the keys of `config.json` to a [`LlamaConfig`], with transformers' defaults.
+//! Resolves the keys of `config.json` to a [`LlamaConfig`], with transformers' defaults.
 
 use super::{
     architecture::Architecture,
@@ -14,7 +14,7 @@ use crate::{
 
 /// Largest size of any one dimension; products of two stay far from overflowing.
 const MAX_DIMENSION: usize = i32::MAX as usize;
-/// More layers than any decoder has; keeps a damaged file from asking for endless lists.
+/// More layers than any decoder has; prevents endless lists from a damaged file.
 const MAX_LAYERS: usize = 4096;
 
 pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {

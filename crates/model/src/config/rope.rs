@@ -1,7 +1,7 @@
 use super::raw::{RawConfig, RawRope};
 use crate::error::{ModelError, invalid, unsupported};
 
-/// The base period where a configuration names none, as in transformers.
+/// The default base period, as in transformers.
 const DEFAULT_THETA: f64 = 10_000.0;
 
 /// Rotary position embedding: base period and scaling.
@@ -59,7 +59,7 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
-    /// From either dialect; `rope_scaling` wins over `rope_parameters`, as in transformers.
+    /// Resolves the keys of either version; `rope_scaling` has priority over `rope_parameters`, as in transformers.
     pub(super) fn resolve(
         raw: &RawConfig,
         head_dim: usize,
@@ -150,7 +150,7 @@ fn yarn(
     original: usize,
     max_position_embeddings: usize,
 ) -> Result<RopeScaling, ModelError> {
-    // For transformers `null` is this ratio, and no key a mistake.
+    // transformers reads `null` as this ratio, and a missing key as an error.
     let factor = match rope.factor {
         Some(None) => max_position_embeddings as f64 / original as f64,
         factor => required("factor", factor.flatten())?,

@@ -1,7 +1,7 @@
 use super::{architecture::Architecture, raw::RawConfig};
 use crate::error::{ModelError, invalid, unsupported};
 
-/// transformers' default where the key is absent.
+/// transformers' default if the key is absent.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
 
@@ -12,7 +12,7 @@ pub(super) fn resolve(
     num_hidden_layers: usize,
 ) -> Result<Vec<Option<usize>>, ModelError> {
     let used = match architecture {
-        // Its attention has no window, whatever the file says.
+        // Llama's attention has no window, even if the file sets one.
         Architecture::Llama => false,
         Architecture::Mistral => true,
         Architecture::Qwen2 | Architecture::Qwen3 => raw.use_sliding_window.unwrap_or(false),
@@ -25,7 +25,8 @@ pub(super) fn resolve(
     match architecture {
         Architecture::Llama => Ok(vec![None; num_hidden_layers]),
         Architecture::Mistral => {
-            // transformers ignores the list here; a model that alternates would silently be wrong.
+            // transformers ignores the list here, so a model that alternates would be computed wrongly without an
+            // error.
             let kind = if window.is_some() {
                 "sliding_attention"
             } else {

@@ -1,11 +1,11 @@
-//! Bytes that a micro-batch keeps on a stage from its forward to its backward pass, by the operators'
-//! own rule: they keep their inputs, the rank-r products and, on GPUs, the bits of dropout masks.
+//! Bytes that a micro-batch keeps on a stage from its forward to its backward pass: the operators keep their inputs,
+//! the rank-r products and, on GPUs, the bits of dropout masks.
 
 use std::ops::Range;
 
 use crate::{LlamaConfig, Projection};
 
-/// Rank-r products are `float32` whatever the activations are.
+/// Rank-r products are `float32` for any type of activations.
 const PRODUCT_BYTES: usize = 4;
 
 /// How a stage stores activations.
@@ -28,8 +28,8 @@ pub struct TokenBytes {
     pub computed_again: usize,
 }
 
-/// An upper estimate of the bytes of one token on a stage with these layers, before anything is
-/// measured: `float32`, and every projection adapted with rank 16.
+/// An upper estimate of the bytes of one token on a stage with these layers, before measurements: `float32`, and
+/// every projection adapted with rank 16.
 pub fn most_bytes_per_token(
     model: &LlamaConfig,
     layers: &Range<usize>,
@@ -44,8 +44,8 @@ pub fn most_bytes_per_token(
     bytes.kept + bytes.computed_again
 }
 
-/// Bytes of one token over all layers that no micro-batch does without, if the lowest layer is adapted: with
-/// elements of so many bytes, and nothing that depends on the adapter.
+/// Least bytes of one token over all layers, if the lowest layer is adapted: for elements of this size, without any
+/// part that depends on the adapter.
 pub fn least_bytes_per_token(
     model: &LlamaConfig,
     element_bytes: usize,

@@ -17,8 +17,8 @@ use crate::{
 };
 
 const CONFIG_FILE: &str = "config.json";
-/// Files of a base that its merged model needs, too, by how their names begin, in lower case: tokenizer, chat
-/// template, settings of generation, licence. Not its README, pickles and weights in other formats.
+/// Files of a base that its merged model also needs, by lower-case prefixes of their names: tokenizer, chat template,
+/// generation settings, licence. The README, pickles and weights in other formats are left out.
 const COPIED: [&str; 12] = [
     "added_tokens.json",
     "chat_template",
@@ -34,7 +34,7 @@ const COPIED: [&str; 12] = [
     "vocab.txt",
 ];
 
-/// What [`merge`] has written.
+/// Result of [`merge`].
 #[derive(Debug, Clone)]
 pub struct Merged {
     /// Names and bytes of the files.
@@ -43,17 +43,16 @@ pub struct Merged {
     pub dtype: Option<TensorDtype>,
 }
 
-/// The data of a tensor that is to be written.
+/// The data of a tensor to be written.
 enum Source<'a> {
-    /// Not a parameter of the model: as it is in the base.
+    /// Not a parameter of the model: unchanged from the base.
     Copy(&'a [u8]),
     /// A parameter, stored as this type.
     Sum(HostTensor<'a>, TensorDtype),
 }
 
-/// Writes the directory of a model that is the model in `base` with `parts` folded in, with the same shards.
-/// Weights are stored as in the base, or all of them as `dtype`. `progress` is told the bytes of weights
-/// written and to be written.
+/// Writes a model directory with the model in `base` and `parts` folded in, in the same shards. Weights are stored as
+/// in the base, or all of them as `dtype`. `progress` receives the bytes of weights written and to be written.
 ///
 /// The files are written and synced in `<out>.tmp-<pid>`, which then becomes `out`.
 ///
@@ -124,7 +123,7 @@ pub fn merge(
 }
 
 impl<'a> Merger<'a> {
-    /// The tensors of a file of the base as they are to be written.
+    /// The tensors of a file of the base, to be written.
     fn shard(
         &self,
         shard: &'a Shard,
@@ -154,7 +153,7 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// The index of the base, with the tensors and their bytes as they are now.
+/// The base's index, with the new bytes of its tensors.
 fn index(
     base: &Path,
     total: u64,
@@ -174,14 +173,14 @@ fn index(
     written(&index)
 }
 
-/// `config.json` of the base, which names the type of the weights under one of two keys.
+/// `config.json` of the base with the new type of the weights, under one of two keys.
 fn config_json(base: &Path, dtype: Option<TensorDtype>) -> Result<Vec<u8>, ModelError> {
     let path = base.join(CONFIG_FILE);
     let mut config = object(&path)?;
     let mut keys = vec!["dtype", "torch_dtype"];
     keys.retain(|key| config.contains_key(*key));
     if keys.is_empty() {
-        // Versions 4 and 5 of transformers read this one.
+        // Versions 4 and 5 of transformers read this key.
         keys.push("torch_dtype");
     }
     match dtype.map(|dtype| Value::from(dtype.to_string())) {

@@ -1,8 +1,8 @@
-//! Folding adapters into the weights of their base: `W + Σ weight·scale·B·A`, as PEFT's `merge_and_unload`.
+//! Folds adapters into the weights of their base: `W + Σ weight·scale·B·A`, as PEFT's `merge_and_unload`.
 //!
-//! The base stays memory-mapped, and one tensor at a time is made and written: a merge needs the memory of the
-//! largest tensor, whatever the size of the model. Products and sums are in float32, and a sum is rounded
-//! once, to the type in which it is stored.
+//! The base stays memory-mapped, and one tensor at a time is computed and written: a merge needs the memory of the
+//! largest tensor, for any size of model. Products and sums are in float32, and a sum is rounded once, to its stored
+//! type.
 
 mod directory;
 mod record;
@@ -28,7 +28,7 @@ use crate::{
 /// An adapter to merge.
 #[derive(Debug, Clone)]
 pub struct MergePart {
-    /// Where it was read.
+    /// Its directory.
     pub directory: PathBuf,
     /// The adapter.
     pub adapter: PeftAdapter,
@@ -36,7 +36,7 @@ pub struct MergePart {
     pub weight: f64,
 }
 
-/// A base with the adapters that are to be folded into it. Makes the tensors of the merged model.
+/// A base with adapters to be folded into it. Computes the tensors of the merged model.
 #[derive(Debug)]
 pub struct Merger<'a> {
     checkpoint: &'a Checkpoint,
@@ -166,7 +166,7 @@ impl MergePart {
 }
 
 impl Product<'_> {
-    /// Adds a row of `factor · B·A`; `product` is a place to compute it in.
+    /// Adds a row of `factor · B·A`; `product` is a buffer.
     fn add_row(self, row: usize, product: &mut [f32], sum: &mut [f32]) {
         let LoraWeights { r, d_in, a, b, .. } = self.weights;
         product.fill(0.0);
@@ -181,7 +181,7 @@ impl Product<'_> {
     }
 }
 
-/// Rounds values to a type. The error is the index of the first that is not finite in it.
+/// Rounds values to a type. The error is the index of the first value that is not finite in it.
 fn store(values: &[f32], dtype: TensorDtype, bytes: &mut [u8]) -> Result<(), usize> {
     match dtype {
         TensorDtype::Float32 => rounded(values, bytes, |value| {

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::MergePart;
 use crate::{checkpoint::Checkpoint, config::LlamaConfig, error::ModelError, peft::METADATA_KEY};
 
-/// What a merged model was made of: noted in the header of its weights.
+/// Origin of a merged model, stored in the header of its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MergeRecord {
     /// [`Checkpoint::digest`] of the base.
     pub base: String,
-    /// Where the base was.
+    /// Path of the base.
     pub base_path: String,
     /// The adapters.
     pub adapters: Vec<MergedPart>,
@@ -21,7 +21,7 @@ pub struct MergeRecord {
 pub struct MergedPart {
     /// [`PeftAdapter::digest`](crate::PeftAdapter::digest) of it.
     pub digest: String,
-    /// Where it was.
+    /// Its path.
     pub path: String,
     /// Its [`MergePart::weight`].
     pub weight: f64,
@@ -31,7 +31,7 @@ impl MergeRecord {
     /// The record in a model's weights; `None` if loraloom did not merge it.
     ///
     /// # Errors
-    /// If it is no such record.
+    /// If the record cannot be read.
     pub fn of(model: &Checkpoint) -> Result<Option<Self>, ModelError> {
         for (shard, _) in model.shards() {
             if let Some(note) = shard.note(METADATA_KEY) {
@@ -60,7 +60,7 @@ impl MergeRecord {
     }
 }
 
-/// A path as it is understood from every directory.
+/// The absolute form of a path.
 fn full(path: &Path) -> String {
     let full = absolute(path).unwrap_or_else(|_| path.to_owned());
     full.display().to_string()

@@ -10,8 +10,8 @@ pub struct PeftAdapter {
     pub config: PeftLoraConfig,
     /// Weights by module path, such as `model.layers.0.self_attn.q_proj`.
     pub modules: BTreeMap<String, LoraWeights>,
-    /// [`Checkpoint::digest`](crate::Checkpoint::digest) of the model that it was trained over; `None` where
-    /// another program has written it.
+    /// [`Checkpoint::digest`](crate::Checkpoint::digest) of the model that it was trained over; `None` if another
+    /// program wrote it.
     pub base: Option<String>,
 }
 

@@ -87,7 +87,7 @@ impl PeftLoraConfig {
     /// The text of an `adapter_config.json`, as PEFT writes it.
     ///
     /// # Errors
-    /// [`ModelError::Json`] if a number is not one.
+    /// [`ModelError::Json`] if a number is not finite.
     pub fn to_json(&self) -> Result<String, ModelError> {
         let text = written::config_json(self)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
@@ -99,7 +99,7 @@ impl PeftLoraConfig {
         lora_alpha / if self.use_rslora { r.sqrt() } else { r }
     }
 
-    /// An error if a number is impossible.
+    /// Checks the ranges of all numbers.
     pub(super) fn check(&self) -> Result<(), ModelError> {
         let ranks = self.rank_pattern.iter().map(|(key, r)| (key.as_str(), *r));
         if let Some((key, _)) = ranks.chain([("r", self.r)]).find(|(_, r)| *r == 0) {

@@ -19,12 +19,12 @@ impl PeftAdapter {
     /// Reads `adapter_config.json` and `adapter_model.safetensors` in `directory`.
     ///
     /// # Errors
-    /// If the files are missing, damaged or disagree, the adapter is more than plain `LoRA`, or a
-    /// weight is not finite.
+    /// If the files are missing, damaged or inconsistent, the adapter is more than plain `LoRA`, or a weight is not
+    /// finite.
     pub fn load(directory: &Path) -> Result<Self, ModelError> {
         let (config, shard) = open(directory)?;
         let modules = modules(&config, &shard)?;
-        // Notes that cannot be read are not needed here.
+        // Loading does not need the notes.
         let notes = PeftNotes::in_header(&shard).ok().flatten();
         Ok(Self {
             config,
@@ -91,7 +91,7 @@ fn modules(
             path: shard.path().to_owned(),
         };
         let key = Key::parse(name).ok_or_else(unexpected)?;
-        // A file that keeps PEFT's name of the adapter in its keys has one adapter only.
+        // A file with PEFT's adapter name in its keys has one adapter only.
         if *adapter_name.get_or_insert(key.adapter) != key.adapter {
             return Err(unexpected());
         }

@@ -1,4 +1,4 @@
-//! What a save notes in the header of `adapter_model.safetensors`, to tell later that the files were changed.
+//! Digests in the header of `adapter_model.safetensors`, to detect later changes of the files.
 
 use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
@@ -8,35 +8,33 @@ use serde::{Deserialize, Serialize};
 use super::{WEIGHTS_FILE, adapter::PeftAdapter, weights::LoraWeights};
 use crate::{checkpoint::Shard, error::ModelError, matrix_view::MatrixView};
 
-/// Key of the header's metadata that is loraloom's; the value is JSON. Readers of the format ignore keys that
-/// they do not know.
+/// loraloom's key in the header's metadata; the value is JSON. Readers of the format ignore unknown keys.
 pub(crate) const METADATA_KEY: &str = "loraloom";
 /// Hexadecimal digits kept of a module's digest: 64 bits, against mistakes and not against forgery.
 const DIGITS: usize = 16;
 
-/// What is noted of an adapter.
+/// The notes of an adapter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PeftNotes {
-    /// [`Checkpoint::digest`](crate::Checkpoint::digest) of the model that it was trained over, if that is
-    /// known.
+    /// [`Checkpoint::digest`](crate::Checkpoint::digest) of the model that it was trained over, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// By module path.
+    /// Notes by module path.
     pub modules: BTreeMap<String, ModuleNote>,
 }
 
-/// What is noted of one module.
+/// The note of one module.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModuleNote {
-    /// The first digits of a BLAKE3 over shape and values of A and B. The module's path is not in it: factors
-    /// in the place of another module's are recognised.
+    /// The first digits of a BLAKE3 over shape and values of A and B. It excludes the module's path, so that factors
+    /// of another module are recognised.
     pub factors: String,
     /// Factor of the product.
     pub scale: f64,
 }
 
 impl PeftNotes {
-    /// What is to be noted of an adapter.
+    /// The notes to store for an adapter.
     pub fn of(adapter: &PeftAdapter) -> Self {
         let modules = adapter.modules.iter();
         let modules = modules.map(|(module, weights)| (module.clone(), ModuleNote::of(weights)));
@@ -46,10 +44,10 @@ impl PeftNotes {
         }
     }
 
-    /// What was noted in the adapter in `directory`; `None` if another program has written it.
+    /// The notes of the adapter in `directory`; `None` if another program wrote it.
     ///
     /// # Errors
-    /// If the file of weights is missing or damaged, or the notes are not such notes.
+    /// If the weights file is missing or damaged, or the notes cannot be read.
     pub fn read(directory: &Path) -> Result<Option<Self>, ModelError> {
         Self::in_header(&Shard::open(&directory.join(WEIGHTS_FILE))?)
     }
@@ -80,15 +78,15 @@ impl ModuleNote {
         }
     }
 
-    /// Whether a scale is the noted one, but for the rounding of its text.
+    /// Whether a scale equals the noted one, except for the rounding of its text.
     pub fn has_scale(&self, scale: f64) -> bool {
         (self.scale - scale).abs() <= 1e-9 * self.scale.abs()
     }
 }
 
 impl PeftAdapter {
-    /// BLAKE3 over paths, factors and scales of all modules: what the adapter computes, whatever the file's
-    /// name and its configuration's words for it.
+    /// BLAKE3 over paths, factors and scales of all modules: the same for adapters that compute the same, for any
+    /// file name and configuration.
     pub fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (module, ModuleNote { factors, scale }) in PeftNotes::of(self).modules {

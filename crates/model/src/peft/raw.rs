@@ -1,4 +1,4 @@
-//! `adapter_config.json` as it is written.
+//! `adapter_config.json` as written.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::config::TargetModules;
 use crate::error::ModelError;
 
-/// Options with which an adapter is not `W + scale · B·A` on linear layers of a plain base. Other keys are
-/// tolerated: every PEFT version adds some.
+/// Options with which an adapter is not `W + scale · B·A` on linear layers of a plain base. Other keys are tolerated,
+/// since every PEFT version adds some.
 const REFUSED: [&str; 14] = [
     "use_dora",
     "modules_to_save",
@@ -30,11 +30,11 @@ const REFUSED: [&str; 14] = [
     "kasa_config",
 ];
 
-/// Initialisations that leave the base as it is; the others (`PiSSA`, `OLoRA`, `CorDA`, `LoftQ`, …)
-/// change its weights too.
+/// Initialisations that leave the base unchanged; the others (`PiSSA`, `OLoRA`, `CorDA`, `LoftQ`, …) change its
+/// weights too.
 const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
-/// The keys that matter here, of the type PEFT writes them with.
+/// The keys that are used, with PEFT's types.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RawPeftConfig {
@@ -92,7 +92,7 @@ fn refuse_unsupported(keys: &Map<String, Value>) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// True if Python takes the value for true.
+/// Whether the value is truthy in Python.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -23,13 +23,12 @@ impl PeftAdapter {
     /// Writes `directory` so that PEFT's `PeftModel.from_pretrained` loads it. The bytes depend on
     /// the adapter alone; [`PeftNotes`] of it are in the header of its weights.
     ///
-    /// Modules whose rank or `lora_alpha` the configuration's own patterns do not give are written
-    /// with `rank_pattern` and `alpha_pattern` that name them by their full path.
+    /// Modules whose rank or `lora_alpha` do not follow from the configuration's own patterns get entries in
+    /// `rank_pattern` and `alpha_pattern` under their full path.
     ///
-    /// The files are written and synced in `<directory>.tmp-<pid>` beside it, which then takes its
-    /// place: a reader never finds half an adapter. Other files that were in an existing directory are
-    /// kept. After a crash a directory of that name, or `<directory>.old-<pid>` with the previous
-    /// adapter, may be left.
+    /// The files are written and synced in `<directory>.tmp-<pid>` beside it, which then replaces it: a reader never
+    /// finds half an adapter. Other files of an existing directory are kept. After a crash a directory of that name,
+    /// or `<directory>.old-<pid>` with the previous adapter, may remain.
     ///
     /// # Errors
     /// If the adapter contradicts itself or the directory cannot be written.

@@ -21,7 +21,7 @@ pub struct LoraWeights {
 
 impl LoraWeights {
     /// Adds `factor · B·A` of another adapter of the same layer to the product, as further ranks. The scale is
-    /// left as it is.
+    /// unchanged.
     pub(crate) fn append(&mut self, other: &Self, factor: f32) {
         self.a.extend(&other.a);
         let rows = self.b.chunks_exact(self.r);

@@ -1,4 +1,4 @@
-//! `adapter_config.json` as loraloom writes it.
+//! Writes `adapter_config.json`.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
