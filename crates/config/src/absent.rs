@@ -1,4 +1,4 @@
-//! Files that a configuration names and that are not on this machine.
+//! Files of a configuration that are missing on this machine.
 
 use loraloom_hub::{HubFiles, Repository, is_model_file};
 

@@ -8,7 +8,7 @@ impl FromStr for DeviceChoice {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // No index is `Some(None)`, and what is no number is `None`.
+        // No index is `Some(None)`, and an invalid one is `None`.
         let (kind, index) = match text.split_once(':') {
             Some((kind, digits)) => (kind, digits.parse().ok().map(Some)),
             None => (text, Some(None)),

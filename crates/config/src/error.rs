@@ -126,7 +126,7 @@ pub enum ConfigError {
 pub struct ParseError(pub(crate) String);
 
 impl ConfigError {
-    /// How to fix the mistake, if known and not in the message.
+    /// Advice for the mistake, if known and not in the message.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { valid, .. } if !valid.all.is_empty() => {

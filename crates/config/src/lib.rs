@@ -1,8 +1,8 @@
 //! The run configuration of loraloom: YAML, TOML or JSON in, resolved and validated values out.
 //!
-//! [`RunConfig::load`] reads a file, applies `--set` overrides, fills in defaults and validates;
-//! everything after it works with plain values. Mistakes in a file are [`ConfigError`]s that name
-//! the key, the line and, where there is one, the key that was probably meant.
+//! [`RunConfig::load`] reads a file, applies `--set` overrides, fills in defaults and validates; later code works
+//! with plain values. Mistakes in a file are [`ConfigError`]s that name the key, the line and, if one is close, the
+//! intended key.
 
 mod absent;
 mod alternatives;

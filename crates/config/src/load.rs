@@ -42,15 +42,16 @@ pub struct Loaded {
     pub config: RunConfig,
     /// Legal but probably unintended settings, a sentence each.
     pub warnings: Vec<String>,
-    /// Names of the Hugging Face Hub that the cache does not have, nor the file's folder. Their values
-    /// are paths below that folder.
+    /// Names of the Hugging Face Hub that neither the cache nor the file's folder has. Their values are paths below
+    /// that folder.
     pub absent: Vec<Absent>,
 }
 
 impl Loaded {
-    /// The same if all models that it names are there.
+    /// The same, if all its models exist.
     ///
     /// # Errors
+    /// [`ConfigError::Absent`] for the first that is missing.
     ///
     /// [`ConfigError::Absent`] for the first that is not.
     pub fn complete(self) -> Result<Self, ConfigError> {
@@ -140,7 +141,7 @@ impl RunConfig {
             ("output_dir", options.output_dir.as_ref()),
         ] {
             if let Some(path) = path {
-                // A shell has expanded it.
+                // The shell has already expanded it.
                 let path = path.to_string_lossy().replace('$', "$$");
                 tree.set(key, Node::string(path));
             }

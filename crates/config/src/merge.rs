@@ -57,7 +57,7 @@ fn fill(node: &mut Node, defaults: &Node) {
     }
 }
 
-/// Takes the keys out that have no value.
+/// Removes keys without a value.
 pub(crate) fn drop_nulls(node: &mut Node) {
     if let Value::Mapping(entries) = &mut node.value {
         entries.retain(|(_, node)| !is_null(node));

@@ -1,8 +1,7 @@
 //! `--set KEY=VALUE`: one value of the tree, by its dotted path.
 //!
-//! Unknown keys are not found here: they are set in the tree, and deserialization refuses them. A path
-//! that ends with the name of a dataset, adapter or sweep replaces or adds it; a longer path must begin
-//! with an existing one.
+//! Unknown keys are set in the tree, and deserialization refuses them. A path that ends with the name of a dataset,
+//! adapter or sweep replaces or adds it; a longer path must begin with an existing one.
 
 use crate::{
     AdapterConfig, ConfigError,
@@ -81,7 +80,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
         }
         let fields = match (section, defaults) {
             ("defaults", Some(defaults)) => leaves(defaults, Location::Set(index)),
-            // It chooses validation rows as well.
+            // It also chooses validation rows.
             ("seed", _) if !tree.get("datasets").is_some_and(holds_rows_out) => {
                 if defaults.is_some_and(|defaults| has(defaults, "seed")) {
                     return problem(
@@ -112,7 +111,7 @@ fn has(node: &Node, path: &str) -> bool {
     found.is_some_and(|found| !is_null(found) || NULLABLE.contains(&key))
 }
 
-/// Keys that mean something to adapters only.
+/// Keys that affect adapters only.
 const OF_ADAPTERS: [&str; 4] = ["datasets", "defaults", "seed", "sweep"];
 
 /// True if a dataset holds out a fraction of its rows for validation.
@@ -147,7 +146,7 @@ fn leaves(node: &Node, from: Location) -> Vec<String> {
 
 struct Steps<'a> {
     path: &'a str,
-    /// The whole override.
+    /// The complete override.
     text: &'a str,
     source: &'a Source<'a>,
     location: Location,
@@ -312,7 +311,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// What the entries of a key are called.
+/// The noun for a key's entries.
 fn kind(key: &str) -> &'static str {
     match key {
         "adapters" => "adapter",
@@ -354,9 +353,9 @@ fn names(entries: Option<&Node>) -> Vec<String> {
     }
 }
 
-/// The index of the longest name that the path starts with, since names may have dots in them, and the
-/// rest of the path. A name after which one of `keys` comes goes before a longer one: of the adapters `a`
-/// and `a.lora`, the path `a.lora.r` is of the first.
+/// The index of the longest name that the path starts with, since names may contain dots, and the rest of the path. A
+/// name that is followed by one of `keys` has priority over a longer one: with the adapters `a` and `a.lora`, the
+/// path `a.lora.r` belongs to the first.
 fn longest_prefix<'p>(
     path: &'p str,
     names: &[String],

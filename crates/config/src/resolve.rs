@@ -1,4 +1,4 @@
-//! From the values of the file to those of the run: defaults filled in, names and paths resolved.
+//! Resolves the values of the file: fills in defaults, names and paths.
 
 use std::{collections::BTreeMap, path::PathBuf};
 

@@ -1,9 +1,9 @@
-//! The valid word that was probably meant.
+//! Suggests the intended word.
 
-/// The words that are valid at some place.
+/// The words that are valid at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidates {
-    /// The one that was probably meant, if one is close.
+    /// The word that was probably intended, if one is close.
     pub nearest: Option<String>,
     /// All of them.
     pub all: Vec<String>,
@@ -49,8 +49,7 @@ const SYNONYMS: [(&str, &str); 27] = [
     ("1f1b", "one_f_one_b"),
 ];
 
-/// The word of `valid` that another trainer calls `word`, or the closest one if `word` may be a
-/// misspelling of it.
+/// The word of `valid` that another trainer calls `word`, or the closest one if `word` may be a misspelling of it.
 fn nearest(word: &str, valid: &[String]) -> Option<String> {
     let comparable = |word: &str| word.to_lowercase().replace('-', "_");
     let lowered = comparable(word);
@@ -59,7 +58,7 @@ fn nearest(word: &str, valid: &[String]) -> Option<String> {
     {
         return Some((*ours).to_owned());
     }
-    // Nothing is close to a single letter, and one slip is close to any longer word.
+    // A single letter has no suggestion; longer words allow at least one slip.
     let letters = word.chars().count();
     let most_edits = if letters < 2 {
         0

@@ -7,14 +7,13 @@ use crate::{
     pipeline, written::Written,
 };
 
-/// Most rows in a batch, batches in a step and passes over a dataset; more are typing errors.
+/// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
 const MOST: u32 = 1_000_000;
 
 /// Longer numbers are shown with an exponent.
 const MOST_DIGITS: usize = 20;
 
-/// Checks a resolved configuration against the tree it came from; `empty` is one that may be without
-/// adapters. Returns warnings.
+/// Checks a resolved configuration against its tree; `empty` allows one without adapters. Returns warnings.
 ///
 /// # Errors
 ///
@@ -112,7 +111,7 @@ fn check_names(adapters: &[AdapterConfig], written: Written<'_>) -> Result<(), C
     Ok(())
 }
 
-/// Why a name cannot be a directory's everywhere, if it cannot.
+/// The reason why a name is not a valid directory name on every system, if it is not.
 pub(crate) fn unsafe_name(name: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() {
@@ -133,7 +132,7 @@ pub(crate) fn unsafe_name(name: &str) -> Option<String> {
     }
 }
 
-/// A range of numbers, and its words.
+/// A range of numbers, and its description.
 type Range = (fn(f64) -> bool, &'static str);
 
 const NOT_NEGATIVE: Range = (|x| x >= 0.0, "finite and at least 0");

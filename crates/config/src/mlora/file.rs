@@ -1,7 +1,7 @@
 //! mLoRA's keys, as its demos write them.
 //!
-//! Keys of other kinds of adapters and tasks are missing: those are refused by their `type` before
-//! their keys are read.
+//! Keys of other kinds of adapters and tasks are missing, since those are refused by their `type` before their keys
+//! are read.
 
 use std::collections::BTreeMap;
 

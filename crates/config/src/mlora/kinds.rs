@@ -1,8 +1,8 @@
-//! Kinds of adapters and tasks that mLoRA has and loraloom has not.
+//! Kinds of adapters and tasks that mLoRA has and loraloom does not support.
 
 use crate::{ConfigError, place::Source, tree::Node};
 
-/// Refuses adapters and tasks of other kinds, before their keys are called unknown.
+/// Refuses adapters and tasks of other kinds before their keys are reported as unknown.
 pub(super) fn refuse_kinds(tree: &Node, source: &Source<'_>) -> Result<(), ConfigError> {
     let sections = [("adapters", "lora", ADAPTERS), ("tasks", "train", TASKS)];
     for (section, supported, refused) in sections {

@@ -1,4 +1,4 @@
-//! Parts of an mLoRA configuration in other files: the prompt's template, the number of rows.
+//! Parts of an mLoRA configuration in other files: the prompt template, the number of rows.
 
 use std::{fs::File, io::BufReader, path::Path};
 

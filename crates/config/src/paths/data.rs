@@ -59,8 +59,7 @@ impl Anchor<'_> {
         Ok(())
     }
 
-    /// The files that a pattern or a name of the Hub stands for, at its place; `None` for a path, which
-    /// is rewritten.
+    /// The files of a pattern or a name of the Hub, at its place; `None` for a path, which is rewritten.
     fn files(
         &self,
         key: &str,
@@ -76,7 +75,7 @@ impl Anchor<'_> {
             self.of_hub(key, node, &files.map_err(invalid)?, warnings)?
         } else {
             let path = join(self.start(node.location), Path::new(&written));
-            // A file of this name is meant, and an address is for the reader to refuse.
+            // A file of this name has priority, and the reader refuses an address.
             if !pattern::is_pattern(&written) || path.exists() || written.contains("://") {
                 self.input(key, Some(node))?;
                 return Ok(None);
@@ -128,7 +127,7 @@ impl Anchor<'_> {
     }
 }
 
-/// A folder in messages; that of relative paths has no name.
+/// A folder for messages; that of relative paths has no name.
 fn shown(folder: &Path) -> String {
     match folder.to_string_lossy() {
         name if name.is_empty() => ".".to_owned(),
@@ -136,7 +135,7 @@ fn shown(folder: &Path) -> String {
     }
 }
 
-/// What is in a folder, for a hint.
+/// The contents of a folder, for a hint.
 fn in_folder(folder: &Path) -> String {
     let entries = match fs::read_dir(shown(folder)) {
         Ok(entries) => entries,

@@ -1,4 +1,4 @@
-//! Names of the Hugging Face Hub become paths in its cache on this machine.
+//! Resolves names of the Hugging Face Hub to paths in its cache on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Anchor<'_> {
-    /// Rewrites the path of a directory; if it is not there, `org/name` is a repository of the Hub.
-    /// Returns it if the cache does not have that.
+    /// Rewrites the path of a directory; if that does not exist, `org/name` is a repository of the Hub. Returns the
+    /// repository if the cache lacks it.
     pub(super) fn model(
         &self,
         key: &str,
@@ -101,7 +101,7 @@ impl Anchor<'_> {
         Ok(found)
     }
 
-    /// The folder of a repository in the cache; or why there is none, and what to do about it.
+    /// The folder of a repository in the cache; or the reason why there is none, and a hint.
     fn snapshot(&self, repository: &Repository) -> Result<PathBuf, (String, String)> {
         let command = repository.download_command();
         let Some(cache) = self.cache else {
@@ -140,7 +140,7 @@ impl Anchor<'_> {
     }
 }
 
-/// A question after a name in the cache that is nearly that of a repository.
+/// A question that suggests a similar name in the cache.
 fn similar(cache: &Cache, repository: &Repository) -> Option<String> {
     let mut cached = cache.repositories(repository.kind);
     cached.retain(|id| *id != repository.id);

@@ -63,7 +63,7 @@ pub(crate) fn anchor(
     Ok(())
 }
 
-/// What is to be said about paths.
+/// Collects warnings and missing files.
 pub(crate) struct Remarks<'a> {
     pub(crate) warnings: &'a mut Vec<String>,
     pub(crate) absent: &'a mut Vec<Absent>,
@@ -100,7 +100,7 @@ impl Anchor<'_> {
         Ok(())
     }
 
-    /// The path without the folder, if the node is one.
+    /// The path without the folder, if the node is a path.
     fn output(&self, key: &str, node: Option<&mut Node>) -> Result<Option<PathBuf>, ConfigError> {
         let Some(Node {
             value: Value::String(text),
@@ -123,7 +123,7 @@ impl Anchor<'_> {
         Ok(Some(written))
     }
 
-    /// Where a relative path starts.
+    /// The folder that a relative path starts from.
     fn start(&self, location: Location) -> &Path {
         match location {
             Location::At(..) if !self.is_mlora => self.folder,
@@ -158,7 +158,7 @@ impl Anchor<'_> {
 /// `~` is the home directory, `$VAR` and `${VAR}` are variables of the environment.
 ///
 /// # Errors
-/// A sentence on a variable that is not set.
+/// A sentence about a variable that is not set.
 pub(crate) fn expand(text: &str) -> Result<String, String> {
     match shellexpand::full(text) {
         Ok(expanded) => Ok(expanded.into_owned()),
@@ -203,7 +203,7 @@ fn join(folder: &Path, path: &Path) -> PathBuf {
     joined
 }
 
-/// A path that leads to the same place from every working directory.
+/// The absolute form of a path.
 ///
 /// # Errors
 /// If the working directory is unknown.

@@ -4,24 +4,24 @@ use std::path::{Component, Path, PathBuf};
 
 use glob::{MatchOptions, Pattern, glob_with};
 
-/// As a shell matches: `*` stands for no `/` and for no dot at the start of a name.
+/// As in a shell, `*` matches no `/` and no dot at the start of a name.
 const OPTIONS: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// True of a path with a character that a pattern has.
+/// True if a path has a pattern character.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// True of a name that matches a pattern, which may be none.
+/// True if a name matches a pattern, which may be a plain name.
 pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
     Pattern::new(pattern).is_ok_and(|pattern| pattern.matches_with(name, OPTIONS))
 }
 
-/// The folder that a pattern begins with, and what follows.
+/// Splits a pattern into its leading folder and the rest.
 pub(super) fn split(pattern: &Path) -> (PathBuf, PathBuf) {
     let is_plain = |part: &Component| {
         part.as_os_str()
@@ -33,10 +33,10 @@ pub(super) fn split(pattern: &Path) -> (PathBuf, PathBuf) {
     (folder, rest)
 }
 
-/// Everything but folders that matches a pattern below a folder, sorted by path.
+/// All files below a folder that match a pattern, sorted by path.
 ///
 /// # Errors
-/// A sentence on a pattern that is none, or on a folder that cannot be read.
+/// A sentence about an invalid pattern, or a folder that cannot be read.
 pub(super) fn matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, String> {
     let escaped = PathBuf::from(Pattern::escape(&folder.to_string_lossy()));
     let whole = escaped.join(pattern);

@@ -95,7 +95,7 @@ fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), Co
     Ok(())
 }
 
-/// The device of the run. A single stage that is `auto` takes the device that `device` names.
+/// The device of the run. A single stage with `auto` uses the value of `device`.
 fn run_device(
     stages: &mut [StageLocation],
     device: Option<DeviceChoice>,

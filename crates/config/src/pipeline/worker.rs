@@ -72,7 +72,7 @@ impl FromStr for WorkerAddress {
 fn canonical_id(text: &str) -> Option<String> {
     let key = match text.len() {
         HEX_DIGITS => HEXLOWER_PERMISSIVE.decode(text.as_bytes()),
-        // Refuses bits beyond the key that are not 0, with which two texts would be one key.
+        // Refuses nonzero bits beyond the key, which would give one key two texts.
         BASE32_CHARACTERS => BASE32_NOPAD.decode(text.to_ascii_uppercase().as_bytes()),
         _ => return None,
     };
@@ -97,7 +97,7 @@ fn checked_host(host: &str) -> Option<String> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A dot at the end says that the name is complete.
+    // A final dot marks a complete name.
     let labels = host.strip_suffix('.').unwrap_or(host);
     (host.len() <= LONGEST_NAME && labels.split('.').all(label)).then(|| host.to_owned())
 }

@@ -1,5 +1,4 @@
-//! Turns grids into adapters in the tree, so that a point has defaults, checks and places as any other
-//! adapter.
+//! Expands grids to adapters in the tree, so that a point gets defaults, checks and places as any other adapter.
 
 use super::{
     SweepFile,
@@ -85,7 +84,7 @@ fn combinations(axes: &[Axis]) -> Vec<Vec<&Node>> {
 struct SweepReader<'a> {
     sweep: usize,
     node: &'a Node,
-    /// The adapters that are written out.
+    /// The adapters of the file.
     written: &'a [Node],
     /// Points of the sweeps before it; at most [`MOST_POINTS`].
     taken: usize,
@@ -168,7 +167,7 @@ impl<'a> SweepReader<'a> {
         Ok(axes)
     }
 
-    /// An adapter that begins from another keeps its shape: points would differ in name only.
+    /// An adapter with `init_from` keeps its shape, so points of these axes would differ only in their names.
     fn refuse_kept_shapes(&self, base: Option<usize>, axes: &[Axis]) -> Result<(), ConfigError> {
         let base = base.and_then(|base| self.written[base].get("init_from"));
         let begins = base.is_some_and(|path| !is_null(path))

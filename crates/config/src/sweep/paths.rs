@@ -1,10 +1,10 @@
-//! Which settings the adapters of a sweep may differ in.
+//! Settings in which the adapters of a sweep may differ.
 
 use schemars::JsonSchema;
 
 use crate::{LoraSettings, TrainSettings, suggest::Candidates};
 
-/// Settings that decide which rows an adapter sees, in which order, and which tokens its loss counts.
+/// Settings that determine an adapter's rows, their order, and the tokens that its loss counts.
 pub(crate) const SHARED: [&str; 5] = [
     "dataset",
     "seed",
@@ -30,8 +30,8 @@ fn schema<T: JsonSchema>() -> schemars::Schema {
     schemars::schema_for!(T)
 }
 
-/// The settings of a grid where an unknown one was written. The last part of the path is compared as
-/// well, since the first one is often left out.
+/// The settings of a grid as candidates for an unknown one. The last part of the path is compared as well, since the
+/// first one is often omitted.
 pub(crate) fn candidates(written: &str) -> Candidates {
     let paths = settable();
     let mut candidates = Candidates::of(written, paths.iter().map(String::as_str));

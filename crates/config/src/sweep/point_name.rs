@@ -35,7 +35,7 @@ fn setting(sweep: &str, path: &str, value: &Node) -> String {
     }
 }
 
-/// The value in characters that a directory's name may have.
+/// The value in characters that are valid in a directory's name.
 fn written(value: &Node) -> String {
     match &value.value {
         Value::Null | Value::Mapping(_) => "null".to_owned(),

@@ -69,7 +69,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DeError> {
-        // Serde would fill the fields by position.
+        // Otherwise serde would fill the fields by position.
         if matches!(self.value, Value::Sequence(_)) {
             let error = DeError::invalid_type(Unexpected::Seq, &visitor);
             return Err(error.at(self.location));

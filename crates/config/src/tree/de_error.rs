@@ -1,4 +1,4 @@
-//! Errors met while deserializing a tree: they collect the path of the key as they rise.
+//! Errors of deserializing a tree, which collect the path of the key as they propagate.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::{
     target_module::NAMES,
 };
 
-/// A mistake, the innermost place known for it, and the path to it from the outside in reverse.
+/// A mistake, its innermost known place, and the path to it in reverse.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind}")]
 pub(crate) struct DeError {
@@ -63,7 +63,7 @@ impl DeError {
         self
     }
 
-    /// Notes that the mistake is below this step.
+    /// Adds a step to the path of the mistake.
     pub(super) fn below(mut self, step: Step) -> Self {
         self.path.push(step);
         self
@@ -150,7 +150,7 @@ impl de::Error for DeError {
     }
 }
 
-/// Serde's name of an expected type in the reader's words.
+/// Serde's name of an expected type in the user's words.
 fn words(expected: &dyn Expected) -> String {
     match expected.to_string().as_str() {
         "usize" | "u64" | "u32" => "a whole number, 0 or larger".to_owned(),

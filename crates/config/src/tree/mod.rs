@@ -1,4 +1,4 @@
-//! A configuration as written: values of any format, each with its place, and serde on top.
+//! A configuration as written: values of any format, each with its place, and a deserializer for them.
 
 mod de;
 mod de_error;

@@ -123,7 +123,7 @@ fn read_json(text: &str) -> Parsed {
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
         let text = error.to_string();
         let problem = text.split(" at line ").next().unwrap_or(&text);
-        // An empty file has a line, too.
+        // An empty file has a line as well.
         let (line, column) = (error.line().max(1), error.column().max(1));
         (Location::At(line as u64, column as u64), in_words(problem))
     })?;

@@ -3,7 +3,7 @@
 /// Characters of a string that a message shows.
 const MOST_SHOWN: usize = 60;
 
-/// A part of a parser's message, and what it means to the file's author.
+/// A part of a parser's message, and its translation for the user.
 const WORDS: [(&str, &str); 40] = [
     (
         "budget breached: Depth",
@@ -140,7 +140,7 @@ const WORDS: [(&str, &str); 40] = [
     ("EOF while parsing", "the file ends where a value should be"),
 ];
 
-/// A parser's message in the words of the file's author.
+/// A parser's message in the user's words.
 pub(super) fn in_words(problem: &str) -> String {
     if let Some((_, words)) = WORDS.iter().find(|(part, _)| problem.contains(part)) {
         return (*words).to_owned();
@@ -155,7 +155,7 @@ pub(super) fn in_words(problem: &str) -> String {
     problem.to_owned()
 }
 
-/// A string of the file, no longer than one line of a message holds.
+/// A string of the file, shortened to a line of a message.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MOST_SHOWN) {
         Some((end, _)) => format!("the string `{}…`", &text[..end]),

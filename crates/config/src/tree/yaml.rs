@@ -8,7 +8,7 @@ use serde_saphyr::{Spanned, Tagged};
 use super::{Key, Node, Value};
 use crate::place::Location;
 
-/// Tags that say of a value what it is anyway, or that it is text (`!`).
+/// Tags that do not change a value's type, or mark it as text (`!`).
 const TAGS: [&str; 7] = [
     "!",
     "tag:yaml.org,2002:str",
