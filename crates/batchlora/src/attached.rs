@@ -2,7 +2,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::{BatchLoraError, LoraPair, Routing, lora_linear};
 
-/// One bank's adapters as they take part in one forward pass.
+/// One bank's adapters in one forward pass.
 #[derive(Debug, Clone)]
 pub struct BatchLora {
     weights: LoraPair,

@@ -11,7 +11,7 @@ const SHAPE: [usize; 2] = [64, 48];
 /// Share of the largest element. Devices may multiply `float32` with 10 bits of mantissa.
 const TOLERANCE: f32 = 0.02;
 
-/// Terms of the sums that a row of a product is compared with.
+/// Most terms of the sums that check a row of a product.
 const MOST_TERMS: usize = 1 << 22;
 
 /// Runs the operator on a device, forward and backward of a small batch of two adapters with activations of
@@ -19,8 +19,8 @@ const MOST_TERMS: usize = 1 << 22;
 /// element.
 ///
 /// # Errors
-/// [`BatchLoraError::Unavailable`] if the device does not have the type,
-/// [`BatchLoraError::Launch`] if a kernel fails or computes something else.
+/// [`BatchLoraError::Unavailable`] if the device does not have the type, [`BatchLoraError::Launch`] if a kernel fails
+/// or returns wrong results.
 ///
 /// # Panics
 /// Burn panics where a device cannot be opened at all.
@@ -46,7 +46,7 @@ pub fn check_device(device: &Device, dtype: FloatDType) -> Result<f32, BatchLora
         let pairs = found.iter().zip(expected);
         let error = pairs.fold(0f32, |error, (found, expected)| {
             let difference = (found - expected).abs();
-            // NaN counts as infinitely far off.
+            // Treat NaN as infinitely wrong.
             if difference.is_nan() {
                 f32::INFINITY
             } else {

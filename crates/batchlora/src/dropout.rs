@@ -1,8 +1,8 @@
 //! Dropout masks from a counter.
 //!
-//! A mask is a function of (task seed, step, module, row within the task's step, column) alone. It is the
-//! same in forward, backward and recomputation, on every device, whatever else is in the batch. The generator is
-//! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+//! A mask is a function of (task seed, step, module, row within the task's step, column) alone. It is the same in
+//! forward, backward and recomputation, on every device and in any batch. The generator is Philox4x32-10 (Salmon et
+//! al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 
 use serde::{Deserialize, Serialize};
 

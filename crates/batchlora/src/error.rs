@@ -1,12 +1,12 @@
 use thiserror::Error;
 
-/// An error of a request to this crate.
+/// An error of this crate.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum BatchLoraError {
     /// A value out of range, with the numbers that show it.
     #[error("invalid LoRA configuration: {0}")]
     InvalidConfig(String),
-    /// The tensors or segments given do not fit each other.
+    /// The given tensors or segments do not match.
     #[error("shapes do not fit: {0}")]
     Shape(String),
     /// The device lacks a feature.

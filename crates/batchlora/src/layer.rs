@@ -123,7 +123,7 @@ impl BatchLoraLinear {
         Ok(slot)
     }
 
-    /// Takes a slot out; later slots move down by one. Returns what [`push`](Self::push) takes.
+    /// Takes a slot out; later slots move down by one. Returns the arguments of [`push`](Self::push) that restore it.
     ///
     /// # Errors
     /// [`BatchLoraError::NoSuchSlot`].

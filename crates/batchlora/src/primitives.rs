@@ -1,5 +1,5 @@
-//! The parts of [`lora_linear`](crate::lora_linear), for measurements and for operators of one's own: without
-//! autodiff, and without its checks.
+//! The parts of [`lora_linear`](crate::lora_linear), for measurements and custom operators: without autodiff and
+//! checks.
 
 use burn::{backend::Dispatch, tensor::Tensor};
 

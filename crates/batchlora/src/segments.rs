@@ -70,9 +70,9 @@ impl Segments {
         Ok(Self(Arc::new(Inner::new(rows, segments))))
     }
 
-    /// Gives every row a coordinate in the dropout counter: its place within its adapter's step, whatever
-    /// else is in the batch. By default rows count from the beginning of their segment; rows of one slot in
-    /// several segments, or in several batches of a step, need coordinates to get masks of their own.
+    /// Gives every row a coordinate in the dropout counter: its place within its adapter's step, independent of the
+    /// batch. By default rows count from the beginning of their segment; rows of one slot in several segments, or in
+    /// several batches of a step, need coordinates to get masks of their own.
     ///
     /// # Errors
     /// [`BatchLoraError::Shape`] if there is not one coordinate per row.
@@ -158,7 +158,7 @@ impl Segments {
         key: crate::kernels::TablesKey,
         make: impl FnOnce() -> crate::kernels::Tables,
     ) -> crate::kernels::Tables {
-        // Tables are added whole: a panic elsewhere leaves none half made.
+        // Tables are added complete, so a panic elsewhere leaves no partial one.
         let mut tables = self
             .0
             .tables

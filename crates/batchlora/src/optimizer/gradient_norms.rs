@@ -6,15 +6,15 @@ use burn::{
 use super::OptimizerOps;
 use crate::{AdapterBank, LoraPair};
 
-/// Partial sums of an adapter's squares. A constant: the order of summation, and with it the bits of a
-/// norm, must depend on the adapter alone.
+/// Partial sums of an adapter's squares. A constant, so that the order of summation, and with it the bits of a norm,
+/// depends on the adapter alone.
 pub(super) const SHARES: usize = 32;
 
 /// The squared norms of all slots' gradients, added up bank by bank on one device.
 ///
-/// A slot's sum has the same bits whatever else is in the banks. With banks on several
-/// devices, move the sums from one device to the next: banks added in the same order give the same bits
-/// wherever they are. [`AdamWStep`](crate::AdamWStep) takes the result.
+/// A slot's sum has the same bits in any banks. With banks on several devices, move the sums from one device to the
+/// next: banks added in the same order give the same bits on any devices. [`AdamWStep`](crate::AdamWStep) takes the
+/// result.
 #[derive(Debug)]
 pub struct GradientNorms {
     /// `[slots, SHARES]`.
