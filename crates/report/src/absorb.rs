@@ -1,4 +1,4 @@
-//! Takes the events of a log, one after another.
+//! Builds a history from the events of a log.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use crate::{
     history::{Happening, IterationRow, drop_last},
 };
 
-/// Iterations whose passes are kept: the last ones that follow each other.
+/// Iterations whose passes are kept: the last consecutive ones.
 const PASSES: usize = 3;
 
 impl RunHistory {
-    /// Takes a line of the log.
+    /// Adds a line of the log.
     pub(crate) fn line(&mut self, line: &[u8]) {
-        // A line without its end is being written, or was when the process was killed.
+        // A line without its end is still being written, or its process was killed.
         if line.trim_ascii().is_empty() || line.last() != Some(&b'\n') {
             return;
         }
@@ -106,7 +106,7 @@ impl RunHistory {
     }
 
     fn begin(&mut self, begin: Begin, event: &'static str) {
-        // A server names no adapters: its queue knows which have ended, and trains them no more.
+        // A server names no adapters: its queue knows which have ended and trains these no more.
         self.rewind(begin.iteration, |adapter| {
             adapter.is_settled() && !begin.adapters.contains(&adapter.name)
         });
@@ -115,7 +115,7 @@ impl RunHistory {
         }
         for name in &begin.adapters {
             let adapter = self.adapter(name);
-            // It goes on with a run that was stopped.
+            // It continues after the run was stopped.
             if self.adapters[adapter].standing == Standing::Interrupted {
                 self.adapters[adapter].standing = Standing::Waiting;
             }
@@ -164,7 +164,7 @@ impl RunHistory {
             learning_rate: or_nan(step.learning_rate),
             tokens: step.tokens,
             target_tokens: step.target_tokens,
-            // Until the iteration's own event.
+            // Set by the iteration's own event.
             seconds: self.clock,
             metrics,
         });
@@ -217,7 +217,7 @@ impl RunHistory {
         self.adapters[adapter].end(standing, ended.reason, iteration, seconds);
     }
 
-    /// Forgets what comes after an iteration, since it is done again.
+    /// Drops everything after an iteration, since that is repeated.
     fn rewind(&mut self, iteration: u64, stays: impl Fn(&AdapterHistory) -> bool) {
         self.iteration = iteration;
         self.untimed.clear();
@@ -246,7 +246,7 @@ impl RunHistory {
         });
     }
 
-    /// The index of an adapter, from now on if it is new.
+    /// The index of an adapter, which is added if it is new.
     pub(crate) fn adapter(&mut self, name: &str) -> usize {
         if let Some(&index) = self.indices.get(name) {
             return index;
@@ -258,7 +258,7 @@ impl RunHistory {
     }
 }
 
-/// Absent numbers, as those that are not finite are.
+/// Missing numbers are NaN, like numbers that are not finite.
 fn or_nan(value: Option<f64>) -> f64 {
     value.unwrap_or(f64::NAN)
 }

@@ -1,6 +1,6 @@
 use crate::{history::drop_last, leaderboard::SweepEntry};
 
-/// An optimizer step that counts.
+/// A step of the final history.
 #[derive(Debug, Clone)]
 pub(crate) struct StepRow {
     /// Iteration of the run that it was taken in.
@@ -13,13 +13,13 @@ pub(crate) struct StepRow {
     /// Of this step.
     pub(crate) tokens: u64,
     pub(crate) target_tokens: u64,
-    /// Seconds that the run had trained when its results were there.
+    /// Seconds of training when its results arrived.
     pub(crate) seconds: f64,
     /// Further metrics, by their index among those of the run.
     pub(crate) metrics: Vec<f64>,
 }
 
-/// An evaluation that counts.
+/// An evaluation of the final history.
 #[derive(Debug, Clone)]
 pub(crate) struct EvalRow {
     /// The last iteration before it.
@@ -29,7 +29,7 @@ pub(crate) struct EvalRow {
     pub(crate) seconds: f64,
 }
 
-/// How an adapter stands.
+/// State of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
@@ -37,10 +37,10 @@ pub(crate) enum Standing {
     Waiting,
     Running,
     Parked,
-    /// Held by its owner.
+    /// Paused by its owner.
     Paused,
     Done,
-    /// It came to its end before its last step.
+    /// Ended before its last step.
     Stopped,
     Failed,
     Cancelled,
@@ -71,19 +71,19 @@ impl Standing {
     }
 }
 
-/// All that counts of an adapter.
+/// The final history of an adapter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AdapterHistory {
     pub(crate) name: String,
     pub(crate) total_steps: Option<u64>,
     pub(crate) rows: Vec<StepRow>,
     pub(crate) evals: Vec<EvalRow>,
-    /// When it trained, in seconds of training of the run.
+    /// Intervals in which it trained, in seconds of the run's training.
     pub(crate) spans: Vec<[f64; 2]>,
     pub(crate) standing: Standing,
-    /// Why it came to its end.
+    /// The reason of its end.
     pub(crate) reason: String,
-    /// The last iteration before that.
+    /// The last iteration before its end.
     ended_at: u64,
 }
 
@@ -95,7 +95,7 @@ impl AdapterHistory {
         }
     }
 
-    /// It begins at a step, or goes on. Whatever it did after that step is done again.
+    /// Records that it begins or continues at a step, and drops later steps, since these are repeated.
     pub(crate) fn admit(&mut self, step: u64, total_steps: Option<u64>, seconds: f64) {
         drop_last(&mut self.rows, |row| row.step > step);
         drop_last(&mut self.evals, |row| row.step > step);
@@ -105,20 +105,20 @@ impl AdapterHistory {
         self.spans.push([seconds, seconds]);
     }
 
-    /// It no longer trains.
+    /// Records that it stops training.
     pub(crate) fn leave(&mut self, standing: Standing, seconds: f64) {
         self.now(seconds);
         self.standing = standing;
     }
 
-    /// It came to its end after an iteration.
+    /// Records its end after an iteration.
     pub(crate) fn end(&mut self, standing: Standing, reason: String, iteration: u64, seconds: f64) {
         self.leave(standing, seconds);
         self.reason = reason;
         self.ended_at = iteration;
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub(crate) fn now(&mut self, seconds: f64) {
         if self.standing == Standing::Running
             && let Some(span) = self.spans.last_mut()
@@ -127,12 +127,12 @@ impl AdapterHistory {
         }
     }
 
-    /// True if its end is written down: an interruption is none.
+    /// Whether its end is final; an interruption is not.
     pub(crate) fn is_settled(&self) -> bool {
         self.standing.has_ended() && self.standing != Standing::Interrupted
     }
 
-    /// Forgets what came after an iteration.
+    /// Drops everything after an iteration.
     pub(crate) fn rewind(&mut self, iteration: u64) {
         drop_last(&mut self.rows, |row| row.iteration > iteration);
         drop_last(&mut self.evals, |row| row.iteration > iteration);
@@ -142,7 +142,7 @@ impl AdapterHistory {
         }
     }
 
-    /// It stands as a server's queue says, which knows what no event does.
+    /// Sets its state from a server's queue, which knows states that no event reports.
     pub(crate) fn stands(&mut self, state: &str) {
         let standing = match state {
             "paused" => Standing::Paused,
@@ -154,14 +154,14 @@ impl AdapterHistory {
         self.standing = standing;
     }
 
-    /// The run was stopped or ended.
+    /// Records that the run was stopped or ended.
     pub(crate) fn interrupt(&mut self, standing: Standing, seconds: f64) {
         if !self.standing.has_ended() {
             self.leave(standing, seconds);
         }
     }
 
-    /// Steps that count.
+    /// Number of its steps.
     pub(crate) fn steps(&self) -> u64 {
         self.rows.last().map_or(0, |row| row.step)
     }
@@ -180,7 +180,7 @@ impl AdapterHistory {
         evals.min_by(|one, other| one.loss.total_cmp(&other.loss))
     }
 
-    /// As a line of its sweep's leaderboard.
+    /// Its line in its sweep's leaderboard.
     pub(crate) fn entry(&self) -> SweepEntry {
         SweepEntry {
             name: self.name.clone(),

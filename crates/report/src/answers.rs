@@ -1,10 +1,10 @@
-//! What adapters answered before and after training, which the newest checkpoint has.
+//! Answers of adapters before and after training, from the newest checkpoint.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-/// A prompt and its continuations.
+/// A prompt and its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Answered {
     pub(crate) prompt: String,
@@ -26,7 +26,7 @@ struct SavedTask {
     samples: Vec<Answered>,
 }
 
-/// The answers of each adapter of the run in `directory`; none of one that has not come to its end.
+/// The answers of each finished adapter of the run in `directory`.
 pub(crate) fn answers(directory: &Path) -> BTreeMap<String, Vec<Answered>> {
     let entries = fs::read_dir(directory.join("checkpoints"));
     let mut numbers: Vec<u64> = entries
@@ -41,7 +41,7 @@ pub(crate) fn answers(directory: &Path) -> BTreeMap<String, Vec<Answered>> {
     });
     let tasks = newest.into_iter().flat_map(|saved| saved.tasks);
     let answered = tasks.filter_map(|mut task| {
-        // What was asked before training and not yet after it.
+        // Skips prompts that were answered before training and not yet after it.
         task.samples
             .retain(|sample| !sample.after.is_empty() || !sample.before.is_empty());
         (!task.samples.is_empty()).then_some((task.name, task.samples))

@@ -19,9 +19,9 @@ const COLUMNS: [&str; 12] = [
 ];
 
 impl RunHistory {
-    /// Writes a line for every step that counts, adapter by adapter. `tokens` are those of the adapter up to
-    /// and with the step, `seconds` those that the run had trained; `eval_loss` is of the evaluation after the
-    /// step, and the last two are of the iteration.
+    /// Writes a line for every step of the final history, adapter by adapter. `tokens` are those of the adapter up to
+    /// and including the step, `seconds` the run's training time; `eval_loss` is of the evaluation after the step,
+    /// and the last two columns are of the iteration.
     ///
     /// # Errors
     /// Those of `to`.
@@ -63,7 +63,7 @@ impl RunHistory {
     }
 }
 
-/// The shortest digits that are read back as this number; nothing for none.
+/// The shortest digits that read back as this number; empty for NaN.
 fn number(value: f64) -> String {
     if value.is_finite() {
         value.to_string()

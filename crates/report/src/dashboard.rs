@@ -1,4 +1,4 @@
-//! A run in a terminal, while it trains.
+//! A terminal dashboard of a run.
 
 use ratatui::{
     Frame,
@@ -26,24 +26,24 @@ const COLOURS: [Color; 6] = [
     Color::Blue,
     Color::Red,
 ];
-/// Curves that can be told apart.
+/// Most curves at a time.
 const CURVES: usize = 6;
 /// Points of a curve.
 const POINTS: usize = 400;
-/// Steps whose mean duration predicts the time left.
+/// Number of steps whose mean duration predicts the time left.
 const RECENT: usize = 20;
-/// Lines of what happened last.
+/// Number of latest events.
 const HAPPENINGS: u16 = 6;
 
-/// What is shown of a run.
+/// State of the display.
 #[derive(Debug, Default)]
 pub struct Dashboard {
-    /// The adapter whose curves are shown; without one, the first of all.
+    /// The adapter whose curves are shown; `None` shows those of all.
     selected: Option<usize>,
 }
 
 impl Dashboard {
-    /// Selects the next adapter of so many, or the one before; beyond the ends none is selected.
+    /// Selects the next of `adapters` adapters, or the previous one; none beyond the ends.
     pub fn select(&mut self, forward: bool, adapters: usize) {
         self.selected = match (self.selected, forward) {
             (None, true) => Some(0),
@@ -54,7 +54,7 @@ impl Dashboard {
         .filter(|&at| at < adapters);
     }
 
-    /// Draws the run. `hint` is the last line: the keys, or what the program waits for.
+    /// Draws the run. `hint` is the last line: the keys, or a message of the program.
     pub fn draw(&self, history: &RunHistory, hint: &str, frame: &mut Frame<'_>) {
         let adapters = history.adapters.len();
         let most = frame.area().height.saturating_sub(HAPPENINGS + 2) / 2;
@@ -243,7 +243,7 @@ fn speed(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(lines).block(memory_block), memory);
 }
 
-/// Decisions of the scheduler and warnings, the last ones below.
+/// Decisions of the scheduler and warnings, the latest at the bottom.
 fn happenings(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
     let said = history.happenings.iter().map(|happening| {
         let name = happening.adapter.and_then(|at| history.adapters.get(at));
@@ -267,7 +267,7 @@ fn happenings(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// Losses by step: smoothed if there are many, and no more than can be seen.
+/// Losses by step: smoothed and thinned if there are many.
 fn curve(adapter: &AdapterHistory) -> Vec<(f64, f64)> {
     let rows = &adapter.rows;
     let raw: Vec<f64> = rows.iter().map(|row| row.loss).collect();
@@ -292,7 +292,7 @@ fn bounds(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     }
 }
 
-/// Seconds until the last step, at the pace of the last ones.
+/// Estimated seconds until the last step, from the latest steps.
 fn left(adapter: &AdapterHistory) -> Option<f64> {
     let rows = &adapter.rows[adapter.rows.len().saturating_sub(RECENT)..];
     let (first, last) = (rows.first()?, rows.last()?);

@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf};
 
-/// What can keep a report from being made.
+/// An error of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// There is no log of events.
@@ -14,21 +14,21 @@ pub enum ReportError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// A file of TensorBoard's cannot be written.
+    /// A TensorBoard file cannot be written.
     #[error("cannot write `{}`: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
 impl ReportError {
-    /// What to do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoEvents { .. } => {

@@ -1,11 +1,11 @@
-//! Lines of `events.jsonl`, as far as reports use them.
+//! The fields of `events.jsonl` that reports use.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// An event, or one that this version does not know.
+/// An event, or an unknown one of another version.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum LoggedEvent {
@@ -29,12 +29,12 @@ pub(crate) enum LoggedEvent {
     Other,
 }
 
-/// The run begins, or goes on.
+/// The start or resume event.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Begin {
     pub(crate) time: String,
-    /// Iterations that are kept.
+    /// Iterations of the run that remain.
     pub(crate) iteration: u64,
     pub(crate) adapters: Vec<String>,
     pub(crate) stages: Vec<String>,
@@ -73,7 +73,7 @@ pub(crate) struct OutOfMemory {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TakenStep {
-    /// The format's version, which is no metric.
+    /// Not a metric.
     #[serde(rename = "v")]
     _version: u64,
     pub(crate) iteration: u64,
@@ -87,7 +87,7 @@ pub(crate) struct TakenStep {
     pub(crate) target_tokens: u64,
     #[serde(rename = "group")]
     _group: u64,
-    /// Further metrics, as an objective names them.
+    /// Further metrics, by their names in objectives.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<String, Value>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct MeasuredIteration {
     pub(crate) bytes_predicted: Option<u64>,
 }
 
-/// When the stages worked on an iteration.
+/// Times of the passes of an iteration.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Passes {
@@ -115,7 +115,7 @@ pub(crate) struct Passes {
 }
 
 impl Passes {
-    /// Whether these are of the iteration after another, without a pause between them: iterations overlap.
+    /// Whether these are of the iteration directly after `before`, without a pause: iterations overlap.
     pub(crate) fn follow(&self, before: &Self) -> bool {
         let span = |passes: &Self| {
             let starts = passes.passes.iter().map(|pass| pass.start);

@@ -18,7 +18,7 @@ use crate::{
 const EVENTS: &str = "events.jsonl";
 const CONFIG: &str = "config.resolved.yaml";
 
-/// What the directory of a run tells: everything that counts in the end, with what was done again left out.
+/// The history of a run from its directory, without iterations that were repeated later.
 #[derive(Debug, Default)]
 pub struct RunHistory {
     /// The directory's name.
@@ -40,10 +40,10 @@ pub struct RunHistory {
     pub(crate) resumed: Option<Begin>,
     pub(crate) resumes: usize,
     pub(crate) end: Option<End>,
-    /// The log, where reading goes on, and a line of it that is not whole yet.
+    /// The log at the position of the last read, and its incomplete last line.
     log: Option<BufReader<File>>,
     pending: Vec<u8>,
-    /// Lines of the log, and those that could not be read.
+    /// Number of lines of the log, and of those that could not be read.
     pub(crate) lines: usize,
     pub(crate) unread: usize,
     /// Answers of adapters before and after training, by name.
@@ -51,16 +51,16 @@ pub struct RunHistory {
     /// Text of the configuration.
     pub(crate) config: String,
     pub(crate) settings: Settings,
-    /// Seconds of all iterations so far, those that were done again included.
+    /// Seconds of all iterations so far, including repeated ones.
     pub(crate) clock: f64,
     pub(crate) iteration: u64,
-    /// Seconds of training at each beginning of the run, and its time in seconds since 1970.
+    /// Seconds of training at each start of the run, with the wall-clock time in seconds since 1970.
     pub(crate) begins: Vec<(f64, f64)>,
     /// Adapters whose last steps have no time yet.
     pub(crate) untimed: Vec<usize>,
 }
 
-/// An iteration that counts.
+/// An iteration of the final history.
 #[derive(Debug, Clone)]
 pub(crate) struct IterationRow {
     pub(crate) iteration: u64,
@@ -76,7 +76,7 @@ pub(crate) struct IterationRow {
     pub(crate) bytes_predicted: f64,
 }
 
-/// A decision of the scheduler, or something else that changed the course of the run.
+/// A decision of the scheduler, or another event that affects the run.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Happening {
     /// The event's name.
@@ -90,7 +90,7 @@ pub(crate) struct Happening {
     pub(crate) adapter: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step: Option<u64>,
-    /// Why, in the run's words.
+    /// The reason, in the run's words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) reason: String,
     /// Adapters of each group from here on.
@@ -99,10 +99,10 @@ pub(crate) struct Happening {
 }
 
 impl RunHistory {
-    /// Reads the directory of a run or a server, which may be at work meanwhile.
+    /// Reads the directory of a run or a server, which may still be active.
     ///
     /// # Errors
-    /// If it has no events, or they cannot be read. Whatever else is missing or damaged is left out.
+    /// If it has no events, or they cannot be read. Other missing or damaged files are skipped.
     pub fn read(directory: &Path) -> Result<Self, ReportError> {
         let path = directory.join(EVENTS);
         if !path.is_file() {
@@ -129,7 +129,7 @@ impl RunHistory {
         Ok(history)
     }
 
-    /// Reads what the log has more by now. Returns whether it has more lines.
+    /// Reads new lines of the log. Returns whether there were any.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -158,12 +158,12 @@ impl RunHistory {
         ended.map(|()| self.lines > before)
     }
 
-    /// Lines of the log, and how many of them could not be read.
+    /// Number of lines of the log, and of those that could not be read.
     pub fn lines(&self) -> (usize, usize) {
         (self.lines, self.unread)
     }
 
-    /// Adds a task of a server, which its configuration does not name, with its state in the queue.
+    /// Adds a server's task, which its configuration does not name, with its state in the queue.
     pub fn add_task(&mut self, config: &loraloom_config::RunConfig, state: &str) {
         self.settings.add(config);
         for adapter in &config.adapters {
@@ -177,13 +177,12 @@ impl RunHistory {
         self.adapters.len()
     }
 
-    /// Whether the run has come to an end.
+    /// Whether the run has ended.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// The time at which the run had trained for so long, in seconds since 1970: pauses between iterations
-    /// are not in it.
+    /// The wall-clock time after `seconds` of training, in seconds since 1970, without pauses between iterations.
     pub(crate) fn wall_time(&self, seconds: f64) -> f64 {
         let mut begins = self.begins.iter().rev();
         let last = begins
@@ -193,7 +192,7 @@ impl RunHistory {
     }
 }
 
-/// Drops the last elements for as long as they are of a kind.
+/// Drops the last elements that match a predicate.
 pub(crate) fn drop_last<T>(rows: &mut Vec<T>, is_of_it: impl Fn(&T) -> bool) {
     while rows.last().is_some_and(&is_of_it) {
         rows.pop();

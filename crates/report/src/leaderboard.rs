@@ -1,7 +1,7 @@
 use loraloom_config::StoppingMetric;
 use serde::Serialize;
 
-/// The word for an adapter that could not go on.
+/// The state of an adapter that failed.
 const FAILED: &str = "failed";
 
 /// A sweep's adapters, the best first.
@@ -9,7 +9,7 @@ const FAILED: &str = "failed";
 pub struct SweepReport {
     /// Its name.
     pub name: String,
-    /// What its adapters are ranked by: the lowest `eval_loss`, or the `train_loss` of the last step.
+    /// The metric of the ranking: the lowest `eval_loss`, or the `train_loss` of the last step.
     pub metric: StoppingMetric,
     /// Its adapters.
     pub standings: Vec<SweepStanding>,
@@ -18,15 +18,15 @@ pub struct SweepReport {
 /// A line of a leaderboard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepStanding {
-    /// From 1; equal ones share one. `None` without a metric, and of one that failed.
+    /// Rank from 1; equal ones share one. `None` without a metric, and for a failed adapter.
     pub rank: Option<usize>,
     /// The adapter's name.
     pub name: String,
-    /// What it is ranked by.
+    /// Value of the metric.
     pub metric: Option<f64>,
     /// Optimizer steps taken.
     pub steps: u64,
-    /// How it stands, in a word.
+    /// Its state, in a word.
     pub state: String,
 }
 
@@ -41,14 +41,13 @@ pub struct SweepEntry {
     pub train_loss: Option<f64>,
     /// Optimizer steps taken.
     pub steps: u64,
-    /// How it stands, in a word.
+    /// Its state, in a word.
     pub state: String,
 }
 
 impl SweepReport {
-    /// Ranks the adapters of a sweep by the metric that stops them early, or else by `eval_loss` if any
-    /// has one; of equal ones the first entry is first. Those that failed come last: what they had
-    /// reached before, if only by one step, is nothing that they can be chosen for.
+    /// Ranks the adapters of a sweep by the metric of its early stopping, or else by `eval_loss` if any has one;
+    /// equal ones stay in order. Failed adapters come last, whatever they reached before.
     pub fn rank(name: &str, metric: Option<StoppingMetric>, entries: &[SweepEntry]) -> Self {
         let evaluated = entries.iter().any(|entry| entry.eval_loss.is_some());
         let metric = metric.unwrap_or(if evaluated {
@@ -138,7 +137,7 @@ mod tests {
         assert_eq!(order(&report), by_train);
     }
 
-    /// The lowest loss of all is that of a step before it was no number any more.
+    /// The lowest loss is that of a step before the loss became NaN.
     #[test]
     fn those_that_failed_come_last_and_have_no_rank() {
         let failed = |name, train_loss| SweepEntry {

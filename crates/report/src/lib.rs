@@ -1,14 +1,13 @@
-//! What a run came to, from the files in its directory: [a page of charts](RunHistory::page),
-//! [a table](RunHistory::write_csv), [a dashboard](Dashboard) for terminals, [TensorBoard's files](RunHistory::write_tensorboard), and the
-//! [leaderboards](SweepReport) of sweeps.
+//! Reports of a run, from the files in its directory: [a page of charts](RunHistory::page), [a
+//! table](RunHistory::write_csv), [a dashboard](Dashboard) for terminals, [TensorBoard's
+//! files](RunHistory::write_tensorboard), and the [leaderboards](SweepReport) of sweeps.
 //!
-//! `events.jsonl` is read by structs of this crate, not by those that the trainer writes it with. A log
-//! outlives the version that wrote it: here every field may be missing, unknown events and fields are
-//! passed over, and a line that cannot be read is counted and skipped. It also lets this crate build and
-//! be tested without Burn.
+//! `events.jsonl` is read by structs of this crate, not by the trainer's. A log outlives the version that wrote it:
+//! here every field may be missing, unknown events and fields are skipped, and a line that cannot be read is counted
+//! and skipped. It also lets this crate build and be tested without Burn.
 //!
-//! A run that is resumed repeats iterations, and so does one whose memory ran out: [`RunHistory`] keeps
-//! what counts in the end.
+//! A run that is resumed repeats iterations, and so does one that ran out of memory: [`RunHistory`] keeps the final
+//! ones.
 
 mod absorb;
 mod adapter;

@@ -1,19 +1,19 @@
-//! The adapters and sweeps of a configuration, read as a plain tree: one that another version wrote is
-//! still a configuration.
+//! The adapters and sweeps of a configuration, read as a plain tree, so that configurations of other versions work as
+//! well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use loraloom_config::{RunConfig, StoppingMetric};
 use serde_json::Value;
 
-/// Settings of adapters by their dotted key, in the words of configurations.
+/// Settings of adapters by dotted key, as in configurations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Settings {
     adapters: Vec<(String, BTreeMap<String, Value>)>,
     pub(crate) sweeps: Vec<SweepSettings>,
 }
 
-/// A sweep: which adapters it compares, and by what.
+/// A sweep: its adapters and its metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SweepSettings {
     pub(crate) name: String,
@@ -22,7 +22,7 @@ pub(crate) struct SweepSettings {
 }
 
 impl Settings {
-    /// Those of a resolved configuration; none where it is not YAML.
+    /// The settings of a resolved configuration; empty if it is not YAML.
     pub(crate) fn of_yaml(text: &str) -> Self {
         let tree: Value = serde_saphyr::from_str(text).unwrap_or_default();
         let mut settings = Self::default();
@@ -30,7 +30,7 @@ impl Settings {
         settings
     }
 
-    /// Adds those of further adapters.
+    /// Adds the settings of further adapters.
     pub(crate) fn add(&mut self, config: &RunConfig) {
         self.add_tree(&serde_json::to_value(config).unwrap_or_default());
     }
@@ -68,7 +68,7 @@ impl Settings {
         self.adapters.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Keys in which these adapters differ, with the value that each has; null where it has none.
+    /// Keys in which these adapters differ, with the value of each; null if it has none.
     pub(crate) fn differing(&self, names: &[&str]) -> Vec<(String, Vec<Value>)> {
         let of: BTreeMap<&str, &BTreeMap<String, Value>> = self
             .adapters

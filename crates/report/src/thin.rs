@@ -1,4 +1,4 @@
-//! Fewer points for curves on a page.
+//! Thins curves for a page.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(crate) fn kept(length: usize, most: usize, columns: &[&dyn Fn(usize) -> f64]
     kept
 }
 
-/// The rows with the lowest and the highest number, if there is any.
+/// The rows with the lowest and the highest number, if there are any.
 fn extremes(rows: Range<usize>, column: &dyn Fn(usize) -> f64) -> impl Iterator<Item = usize> {
     let numbers = || rows.clone().filter(|&row| column(row).is_finite());
     let order = |one: &usize, other: &usize| column(*one).total_cmp(&column(*other));
@@ -29,11 +29,11 @@ fn extremes(rows: Range<usize>, column: &dyn Fn(usize) -> f64) -> impl Iterator<
     found.into_iter().flatten()
 }
 
-/// From so few rows on there is nothing to smooth.
+/// Least number of rows for smoothing.
 const FEWEST: usize = 40;
 
-/// The mean of the rows around each, [`span`] of them in all and fewer at the ends; `None` where there
-/// are too few. What is not finite is left out.
+/// The mean of the rows around each, [`span`] of them in all and fewer at the ends; `None` if there are too few.
+/// Values that are not finite are skipped.
 pub(crate) fn smoothed(values: &[f64]) -> Option<Vec<f64>> {
     let reach = span(values.len())? / 2;
     let mut sums = vec![(0.0, 0.0)];
@@ -46,7 +46,7 @@ pub(crate) fn smoothed(values: &[f64]) -> Option<Vec<f64>> {
     }
     let mean = |at: usize| {
         let (before, after) = (reach.min(at), reach.min(values.len() - 1 - at));
-        // Losses fall steeply at first, and hardly at the end: there steps before may count more.
+        // Losses fall steeply at first and hardly at the end, where more earlier steps may count.
         let (before, after) = (before, after.min(before + reach / 8));
         let ((before, skipped), (sum, count)) = (sums[at - before], sums[at + after + 1]);
         (sum - before) / (count - skipped)
@@ -54,7 +54,7 @@ pub(crate) fn smoothed(values: &[f64]) -> Option<Vec<f64>> {
     Some((0..values.len()).map(mean).collect())
 }
 
-/// Rows that a smoothed value is the mean of: 4 % of all, an odd number; `None` where there are too few.
+/// Window of a smoothed value: 4 % of all rows, an odd number; `None` if there are too few.
 pub(crate) fn span(length: usize) -> Option<usize> {
     (length >= FEWEST).then(|| (length / 50).max(1) * 2 + 1)
 }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn the_smoothed_curve_is_the_mean_around_each_step() {
         assert_eq!(smoothed(&[1.0; 39]), None);
-        // A straight line stays one, but for its ends.
+        // A straight line stays straight, except at its ends.
         let line: Vec<f64> = (0..1000).map(f64::from).collect();
         let smooth = smoothed(&line).unwrap();
         for (at, (value, expected)) in smooth.iter().zip(&line).enumerate() {

@@ -8,7 +8,7 @@ use crate::{
     thin::{kept, smoothed},
 };
 
-/// Numbers of the curves of all adapters together; rows of one at the least and the most.
+/// Most numbers of all adapters' curves together; least and most rows of one.
 const NUMBERS: usize = 180_000;
 /// Columns of a curve without further metrics.
 const COLUMNS: usize = 9;
@@ -19,7 +19,7 @@ const ITERATIONS: usize = 1000;
 /// Evaluations of an adapter.
 const EVALS: usize = 400;
 
-/// Numbers in a row, written as 32-bit ones: a curve is not seen more exactly. `null` is none.
+/// Numbers of a column, written in 32-bit precision, which is enough for a plot. `null` is a missing one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Column(Vec<f64>);
 
@@ -44,7 +44,7 @@ impl Serialize for Column {
     }
 }
 
-/// Rows of an adapter's curve that can be shown if there are so many adapters and further metrics.
+/// Rows of each adapter's curve, for a number of adapters and further metrics.
 pub(crate) fn rows_of_each(adapters: usize, metrics: usize) -> usize {
     let rows = NUMBERS / (adapters.max(1) * (COLUMNS + metrics));
     rows.clamp(FEWEST_ROWS, MOST_ROWS)
@@ -56,12 +56,12 @@ pub(crate) struct Curve {
     step: Vec<u64>,
     /// Tokens of the adapter up to and with the step.
     tokens: Vec<u64>,
-    /// Seconds that the run had trained.
+    /// Seconds of the run's training.
     seconds: Column,
     loss: Column,
     #[serde(skip_serializing_if = "Column::is_empty")]
     grad_norm: Column,
-    /// Smoothed losses and norms; none where there are too few steps.
+    /// Smoothed losses and norms; empty if there are too few steps.
     #[serde(skip_serializing_if = "Column::is_empty")]
     smooth_loss: Column,
     #[serde(skip_serializing_if = "Column::is_empty")]
@@ -74,7 +74,7 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// With at most so many rows.
+    /// A curve with at most `most` rows.
     pub(crate) fn of(adapter: &AdapterHistory, metrics: usize, most: usize) -> Self {
         let all = &adapter.rows;
         let rows = kept(
@@ -139,7 +139,7 @@ impl Evals {
 /// Iterations of the run, a column each.
 #[derive(Debug, Serialize)]
 pub(crate) struct Iterations {
-    /// All that count.
+    /// Number of all iterations.
     count: usize,
     step: Vec<u64>,
     tokens: Vec<u64>,
@@ -183,14 +183,14 @@ impl Iterations {
     }
 }
 
-/// A mean is no number of the run: five digits draw it.
+/// Rounds a mean to five digits, enough for a plot.
 fn five_digits(value: f64) -> f64 {
     let power = 10f64.powi(4 - value.abs().log10().floor() as i32);
     let rounded = (value * power).round() / power;
     if rounded.is_finite() { rounded } else { value }
 }
 
-/// Sums up to and with each.
+/// Cumulative sums.
 fn sums(values: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut sum = 0;
     values

@@ -21,11 +21,10 @@ use crate::{
 const HAPPENINGS: usize = 1000;
 const WARNINGS: usize = 200;
 const CHECKPOINTS: usize = 500;
-/// Settings in which adapters differ.
+/// Most settings in which adapters differ.
 const SETTINGS: usize = 12;
 
-/// All that a page shows. Numbers of `run` and the totals of `adapters` are those of the events, to 15
-/// digits.
+/// The content of a page. Numbers of `run` and the totals of `adapters` are those of the events, to 15 digits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Data<'a> {
     run: Run<'a>,
@@ -44,22 +43,22 @@ pub(crate) struct Data<'a> {
     config: &'a str,
     config_is_whole: bool,
     thinned: Thinned,
-    /// Colours and dashes that lines take in turn.
+    /// Numbers of colours and dashes that lines cycle through.
     palette: [usize; 2],
 }
 
 #[derive(Debug, Serialize)]
 struct Run<'a> {
     name: &'a str,
-    /// `finished`, `interrupted`, or `open`: it goes on, or was killed.
+    /// `finished`, `interrupted`, or `open`: it continues, or was killed.
     state: &'static str,
     started: &'a str,
     ended: &'a str,
     resumes: usize,
-    /// Wall time by the run's own account; without its end, the time of its iterations.
+    /// Wall time by the run's own account, or else the time of its iterations.
     seconds: f64,
     tokens: u64,
-    /// Seconds of all iterations: where the axis of time ends.
+    /// Seconds of all iterations: the end of the time axis.
     clock: f64,
     stages: &'a [String],
     layers: &'a [[usize; 2]],
@@ -94,12 +93,12 @@ struct Best {
     loss: f64,
 }
 
-/// What curves leave out.
+/// Limits of the curves.
 #[derive(Debug, Serialize)]
 struct Thinned {
-    /// Rows of an adapter's curve at the most; `null` if all are there.
+    /// Most rows of an adapter's curve; `null` if all are there.
     rows: Option<usize>,
-    /// Steps that a smoothed loss is the mean of, for the longest curve.
+    /// Window of a smoothed loss in steps, for the longest curve.
     smoothed_over: Option<usize>,
 }
 
@@ -159,7 +158,7 @@ impl<'a> Data<'a> {
 impl<'a> Run<'a> {
     fn of(run: &'a RunHistory) -> Self {
         let begun = run.begun.as_ref().or(run.resumed.as_ref());
-        // Devices may be others after a pause.
+        // Devices may differ after a pause.
         let last = run.resumed.as_ref().or(begun);
         let end = run.end.as_ref();
         let versions = last.into_iter().flat_map(|last| &last.versions);

@@ -1,4 +1,4 @@
-//! The page: one file of HTML with everything in it, made of the data below and drawn by `report.js`.
+//! The page: one self-contained HTML file with the data below, drawn by `report.js`.
 
 mod curves;
 mod data;
@@ -11,7 +11,7 @@ use crate::RunHistory;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("report.css");
-/// In the order in which they need each other.
+/// In the order of their dependencies.
 const SCRIPTS: [&str; 4] = [
     include_str!("format.js"),
     include_str!("chart.js"),
@@ -20,11 +20,11 @@ const SCRIPTS: [&str; 4] = [
 ];
 
 impl RunHistory {
-    /// The page as HTML, which asks for nothing from elsewhere. It stays below 2 MB, whatever the run's
-    /// length: curves have fewer points than steps where there are many, and the page says so.
+    /// The page as HTML without external resources. It stays below 2 MB for any length of run: long curves have fewer
+    /// points than steps, and the page shows that.
     ///
     /// # Errors
-    /// None that a run can cause: of the serialisation to JSON.
+    /// Errors of the serialisation to JSON, which no run causes.
     pub fn page(&self) -> serde_json::Result<String> {
         let colours = loraloom_chart::css_variables();
         let data = self.json()?;
@@ -36,7 +36,7 @@ impl RunHistory {
             ("{{data}}", vec![data]),
             ("{{script}}", SCRIPTS.map(str::to_owned).to_vec()),
         ] {
-            // The marks are looked for in the template only: names in the data may contain them.
+            // Marks are searched in the template only, since names in the data may contain them.
             let Some((before, after)) = rest.split_once(mark) else {
                 continue;
             };
@@ -48,13 +48,13 @@ impl RunHistory {
         Ok(page)
     }
 
-    /// What the page is drawn from, as JSON that can stand in a `<script>`: no `<` is in it.
+    /// The data of the page as JSON that is safe inside a `<script>`: it has no `<`.
     ///
     /// # Errors
     /// As [`page`](Self::page).
     pub fn json(&self) -> serde_json::Result<String> {
         let json = serde_json::to_string(&Data::of(self))?;
-        // `</script>` would end the element, and `<!--` change how its end is found.
+        // `</script>` would end the element, and `<!--` changes how its end is found.
         Ok(json.replace('<', "\\u003c"))
     }
 }

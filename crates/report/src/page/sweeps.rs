@@ -21,7 +21,7 @@ struct SettingAxis {
 }
 
 impl SweepPage {
-    /// Those of a run, with adapters that have begun or not.
+    /// The sweeps of a run, including adapters that have not begun.
     pub(crate) fn of(run: &RunHistory) -> Vec<Self> {
         let sweeps = run.settings.sweeps.iter().map(|sweep| {
             let named = |name: &String| run.adapters.iter().find(|adapter| adapter.name == *name);

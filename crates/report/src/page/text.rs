@@ -1,4 +1,4 @@
-//! Texts of a run, as far as a page has room for them.
+//! Shortens the texts of a run for a page.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const ANSWERS: usize = 200_000;
 /// Bytes of the configuration.
 const CONFIG: usize = 200_000;
 
-/// The first elements of a list, and how many there are.
+/// The first elements of a list, and their total number.
 #[derive(Debug, Serialize)]
 pub(crate) struct Few<T> {
     pub(crate) shown: Vec<T>,
@@ -19,7 +19,7 @@ pub(crate) struct Few<T> {
 }
 
 impl<T: Clone> Few<T> {
-    /// The last `most` elements: what happened last says where a run stands.
+    /// The last `most` elements, since the latest events show the state of a run.
     pub(crate) fn last(all: &[T], most: usize) -> Self {
         Self {
             shown: all[all.len().saturating_sub(most)..].to_vec(),
@@ -28,7 +28,7 @@ impl<T: Clone> Few<T> {
     }
 }
 
-/// The answers that there is room for, by adapter.
+/// The answers that fit, by adapter.
 pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Few<(&str, &Answered)> {
     let mut room = ANSWERS;
     let each = all.iter().flat_map(|(name, answers)| {
@@ -54,7 +54,7 @@ pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Few<(&str, &Answ
     }
 }
 
-/// The lines of the configuration that there is room for.
+/// The lines of the configuration that fit.
 pub(crate) fn config(text: &str) -> (&str, bool) {
     if text.len() <= CONFIG {
         return (text, true);

@@ -1,8 +1,7 @@
-//! Curves as TensorBoard reads them.
+//! Curves as TensorBoard's event files.
 //!
-//! Every adapter is a run of TensorBoard's, in a folder of its own, with the tags of Hugging Face's trainer
-//! (`train/loss`, `eval/loss`, …) by its own steps. The folder itself is one more, with what is measured of
-//! whole iterations.
+//! Every adapter is a TensorBoard run in a folder of its own, with the tags of Hugging Face's trainer (`train/loss`,
+//! `eval/loss`, …) by its own steps. The folder itself is another run, with the measurements of whole iterations.
 
 mod record;
 
@@ -20,14 +19,14 @@ use crate::{
 };
 
 impl RunHistory {
-    /// Writes an event file for each adapter and one for the run below `directory`. Files of an earlier call for
-    /// the same run are continued where they only lack events, so that a TensorBoard that reads them goes on.
+    /// Writes an event file for each adapter and one for the run below `directory`. Files of an earlier call for the
+    /// same run are continued if they only lack events, so that an open TensorBoard keeps reading them.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn write_tensorboard(&self, directory: &Path) -> Result<(), ReportError> {
         let begun = self.wall_time(0.0);
-        // Time of the run's beginning: another run in the same folder has another file.
+        // Named by the run's start, so that another run in the same folder has another file.
         let file = format!("events.out.tfevents.{begun:.0}.loraloom");
         let write = |folder: &Path, events: EventFile| {
             let path = folder.join(&file);
@@ -109,7 +108,7 @@ impl RunHistory {
     }
 }
 
-/// The folder of an adapter, always one below.
+/// The folder of an adapter, always directly below.
 fn folder_of(index: usize, name: &str) -> PathBuf {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if !name.is_empty() && name.chars().all(is_plain) && !name.starts_with('.') {
@@ -120,7 +119,7 @@ fn folder_of(index: usize, name: &str) -> PathBuf {
     format!("{index}_{name}").into()
 }
 
-/// Brings a file to this content: appends what it lacks, or writes it anew.
+/// Updates a file to this content: appends the missing part, or rewrites it.
 fn continue_file(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

@@ -1,5 +1,5 @@
-//! Event files: records of protocol buffers, as `tensorflow/core/lib/io/record_writer.h` and `event.proto` have
-//! them.
+//! Event files: records of protocol buffers, as defined by `tensorflow/core/lib/io/record_writer.h` and
+//! `event.proto`.
 
 /// A point of several curves.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,12 +11,12 @@ pub(crate) struct Scalars<'a> {
     pub(crate) values: Vec<(&'a str, f32)>,
 }
 
-/// An event file being written.
+/// An event file that is being written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EventFile(Vec<u8>);
 
 impl EventFile {
-    /// One whose first record says what it is.
+    /// A file with the version record.
     pub(crate) fn begin(time: f64) -> Self {
         let mut event = Vec::new();
         double(&mut event, 1, time);
@@ -70,7 +70,7 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// The number and kind of a field.
+/// The number and wire type of a field.
 fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
     varint(to, (field << 3) | kind);
 }
@@ -86,7 +86,7 @@ fn bytes(to: &mut Vec<u8>, field: u64, value: &[u8]) {
     to.extend(value);
 }
 
-/// CRC-32C, rotated and shifted by a constant: the checksum of a record may be in a record.
+/// CRC-32C, rotated and shifted by a constant, so that records may contain checksums.
 fn masked_crc32c(content: &[u8]) -> u32 {
     let crc = !content.iter().fold(!0, |crc: u32, &byte| {
         TABLE[(crc as u8 ^ byte) as usize] ^ (crc >> 8)
