@@ -15,12 +15,12 @@ pub struct Cache {
     pub folder: PathBuf,
 }
 
-/// Why a repository cannot be had from the cache.
+/// The reason why the cache does not have a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotCached {
-    /// The cache has nothing of it.
+    /// The cache has no revision of it.
     Repository,
-    /// The cache has other revisions of it; these commits.
+    /// The cache has only other revisions; these are their commits.
     Revision(Vec<String>),
     /// The folder of the commit has no configuration or no weights.
     Files(PathBuf),
@@ -92,7 +92,7 @@ fn set(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(expanded))
 }
 
-/// The folder of all that Hugging Face's libraries keep.
+/// The folder of Hugging Face's libraries.
 pub(crate) fn home() -> Option<PathBuf> {
     let cache = || set("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")));
     set("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
@@ -104,7 +104,7 @@ impl fmt::Display for Cache {
     }
 }
 
-/// Names in a folder, sorted; none if it cannot be read.
+/// Names in a folder, sorted; empty if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

@@ -17,12 +17,12 @@ use crate::{
 const ENDPOINT: &str = "https://huggingface.co";
 const MOST_REDIRECTIONS: usize = 8;
 
-/// How much of a file is there.
+/// Progress of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Downloaded<'a> {
     /// The file.
     pub file: &'a str,
-    /// Bytes that are there, also of an earlier download.
+    /// Bytes that exist, including those of an earlier download.
     pub bytes: u64,
     /// Bytes of the whole file.
     pub total: u64,
@@ -54,7 +54,7 @@ struct Remote {
 }
 
 impl Hub {
-    /// A server, and the token that it is told.
+    /// A server, and the token that it receives.
     pub fn new(endpoint: &str, token: Option<String>) -> Self {
         Self {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
@@ -62,7 +62,7 @@ impl Hub {
         }
     }
 
-    /// The server that `huggingface_hub` uses with this environment; `None` if it is to stay offline.
+    /// The server that `huggingface_hub` uses with this environment; `None` in offline mode.
     pub fn of_environment() -> Option<Self> {
         let set = |name: &str| env::var(name).ok().filter(|text| !text.trim().is_empty());
         let is_on = |name: &str| {
@@ -83,10 +83,11 @@ impl Hub {
         ))
     }
 
-    /// Downloads the files of a repository that `is_wanted`, by their paths in it, and that the cache does
-    /// not have. What was interrupted goes on where it was. Returns the folder of the commit.
+    /// Downloads the files of a repository that `is_wanted` selects by their path and that the cache lacks. Continues
+    /// interrupted downloads. Returns the folder of the commit.
     ///
     /// # Errors
+    /// A server that cannot be reached or refuses, no matching file, a cache that cannot be written.
     ///
     /// A server that cannot be reached or refuses, no such file, a cache that cannot be written.
     pub fn download(
@@ -106,7 +107,7 @@ impl Hub {
         let mut names: Vec<&str> = names
             .filter(|name| stays_inside(name) && is_wanted(name))
             .collect();
-        // Without these the cache takes a commit for incomplete, and it is gone on with.
+        // These files come last: without them the cache treats a commit as incomplete, and the download continues.
         names.sort_by_key(|name| ["config.json", "adapter_config.json"].contains(name));
         if names.is_empty() {
             return Err(HubError::NoFiles(repository.to_string()));
@@ -165,7 +166,7 @@ impl Hub {
         Ok(info)
     }
 
-    /// Asks for a file's head: the blob's name is in it, and not in that of a server it redirects to.
+    /// Requests a file's head: the server's answer has the blob's name, and that of a redirection's target does not.
     fn describe(&self, repository: &Repository, sha: &str, name: &str) -> Result<Remote, HubError> {
         let kind = match repository.kind {
             Kind::Model => "",
@@ -186,7 +187,7 @@ impl Hub {
             let location = answer
                 .header("location")
                 .filter(|_| is_redirection(answer.status));
-            // A repository that was renamed redirects to a path of the same server.
+            // A renamed repository redirects to a path of the same server.
             if let Some(next) = location.filter(|location| location.starts_with('/')) {
                 address = address.follow(next).ok_or_else(|| astray(&text, next))?;
                 continue;
@@ -211,7 +212,7 @@ impl Hub {
         Err(astray(&text, "too many redirections"))
     }
 
-    /// Writes a blob. Its part is beside it until it is whole, and is gone on with.
+    /// Writes a blob. Its partial file is beside it until it is complete, and is continued.
     fn fetch(
         &self,
         remote: &Remote,
@@ -228,7 +229,7 @@ impl Hub {
         parent(&part).map_err(cannot_write)?;
         let opened = OpenOptions::new().append(true).create(true).open(&part);
         let mut file = opened.map_err(cannot_write)?;
-        // Another process may be at it.
+        // Another process may be downloading it.
         file.lock().map_err(cannot_write)?;
         if blob.exists() {
             return Ok(());
@@ -272,7 +273,7 @@ impl Hub {
         fs::rename(&part, blob).map_err(cannot_write)
     }
 
-    /// Asks, and follows redirections to the answer.
+    /// Sends a request and follows redirections.
     fn follow(
         &self,
         method: &str,
@@ -291,7 +292,7 @@ impl Hub {
         Err(astray(text, "too many redirections"))
     }
 
-    /// Asks once. Only the endpoint is told the token.
+    /// Sends one request. Only the endpoint receives the token.
     fn ask(
         &self,
         method: &str,
@@ -325,7 +326,7 @@ impl Hub {
 pub fn is_model_file(name: &str) -> bool {
     let is_safetensors =
         name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
-    // Weights in Mistral's own form, beside those of transformers.
+    // Weights in Mistral's own form, in addition to those of transformers.
     let is_other = name.starts_with("consolidated") || name.contains('/');
     let known = [
         "config.json",
@@ -368,7 +369,7 @@ fn hex(digit: u8) -> char {
     char::from(b"0123456789ABCDEF"[usize::from(digit)])
 }
 
-/// Text as part of an address.
+/// Percent-encodes text for an address.
 fn encoded(text: &str, also: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -386,10 +387,10 @@ fn parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Puts a blob at its path in a snapshot: as a link, or the file itself where there are no links.
+/// Puts a blob at its path in a snapshot: as a link, or as the file itself on systems without links.
 fn link(blob: &Path, path: &Path, name: &str) -> io::Result<()> {
     parent(path)?;
-    // A link that leads nowhere is in the way.
+    // A broken link may exist.
     let _ = fs::remove_file(path);
     #[cfg(unix)]
     {

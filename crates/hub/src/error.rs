@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-/// Why something could not be downloaded.
+/// An error of a download.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// `HF_ENDPOINT` is no address.
@@ -11,7 +11,7 @@ pub enum HubError {
     /// The server cannot be reached, or the connection broke.
     #[error("cannot get {address}: {source}")]
     Network {
-        /// What was asked for.
+        /// The address of the request.
         address: String,
         /// The cause.
         source: io::Error,
@@ -19,7 +19,7 @@ pub enum HubError {
     /// The server refused.
     #[error("{address} answers {status}{}", message.as_deref().map_or_else(String::new, |text| format!(": {text}")))]
     Status {
-        /// What was asked for.
+        /// The address of the request.
         address: String,
         /// The status of HTTP.
         status: u16,
@@ -29,9 +29,9 @@ pub enum HubError {
     /// An answer that is not that of a Hub.
     #[error("{address}: {reason}")]
     Answer {
-        /// What was asked for.
+        /// The address of the request.
         address: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The repository has none of the files.
@@ -48,7 +48,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// How to fix it, if known.
+    /// Advice, if known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Status {

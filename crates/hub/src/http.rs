@@ -1,5 +1,4 @@
-//! HTTP/1.1 requests, over TLS where the address asks for it. The crates that do this change features of
-//! crates below Burn.
+//! HTTP/1.1 requests, with TLS for https. Crates for this change features of crates below Burn.
 
 use std::{
     env,
@@ -15,7 +14,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 
-/// How long a server may take to answer, or to go on.
+/// Timeout of a server's answer and of each read.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Bytes that the head of an answer has at most.
 const LONGEST_HEAD: usize = 1 << 16;
@@ -48,7 +47,7 @@ impl Address {
         })
     }
 
-    /// Where a redirection leads; a relative one stays on the host.
+    /// The target of a redirection; a relative one stays on the host.
     pub(crate) fn follow(&self, location: &str) -> Option<Self> {
         match location.strip_prefix('/') {
             Some(rest) if !rest.starts_with('/') => Some(Self {
@@ -59,7 +58,7 @@ impl Address {
         }
     }
 
-    /// True if a secret for `other` may be told here.
+    /// True if a secret for `other` may be sent here.
     pub(crate) fn is_same_host(&self, other: &Self) -> bool {
         (self.is_secure, &self.host) == (other.is_secure, &other.host)
     }
@@ -99,7 +98,7 @@ impl Address {
     }
 }
 
-/// Certificates of authorities: those of browsers, or those of the file that `SSL_CERT_FILE` names.
+/// Certificates of authorities: those of browsers, or those of `SSL_CERT_FILE`.
 fn roots() -> io::Result<RootCertStore> {
     let mut store = RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
@@ -141,7 +140,7 @@ impl Read for Answer {
     }
 }
 
-/// Sends a request without a body, and follows no redirection.
+/// Sends a request without a body; follows no redirection.
 pub(crate) fn request(
     method: &str,
     address: &Address,
@@ -264,7 +263,7 @@ impl<R: BufRead> Read for Chunks<R> {
             let length = line.split(';').next().unwrap_or_default().trim();
             self.left = u64::from_str_radix(length, 16).map_err(|_| cut_off())?;
             if self.left == 0 {
-                // What a second call would read is no chunk.
+                // A second call would read past the chunk.
                 self.reader.read_to_end(&mut Vec::new())?;
                 return Ok(0);
             }

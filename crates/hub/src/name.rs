@@ -165,7 +165,7 @@ fn is_id(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// True of what may name a folder below `refs` or `snapshots`, and nothing outside them.
+/// True if it can name a folder below `refs` or `snapshots`, and nothing outside them.
 fn is_revision(text: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
     text.split('/').all(is_part) && !text.contains(['\\', '\0'])
