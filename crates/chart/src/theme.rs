@@ -106,9 +106,9 @@ pub fn css_variables() -> String {
     )
 }
 
-/// A `<style>` element: text in the font of the report, and a class for every colour: `page`, `ink`,
-/// `muted`, `line` and so on, `s0` for the stroke and `f0` for the fill of the first series, `d1` for its
-/// dashes when the colours come round again.
+/// A `<style>` element: text in the font of the report, and a class for every colour: `page`, `ink`, `muted`, `line`
+/// and so on, `s0` for the stroke and `f0` for the fill of the first series, `d1` for its dashes when the colours
+/// repeat.
 pub fn svg_style() -> String {
     let mut css = format!("text{{font:12px {FONT};font-variant-numeric:tabular-nums}}");
     css.push_str("path{fill:none;stroke-width:1}.title{font-size:13px;font-weight:600}");
