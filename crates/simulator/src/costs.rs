@@ -34,12 +34,11 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Fitted to iterations of the `micro` shape (24 M parameters, float32) on two cores of an AMD
-    /// EPYC with nothing beside it, by `cargo bench -p loraloom-benches --bench simulator_costs`:
-    /// median seconds of 24 batches of 128 to 4096 tokens, of 1 to 8 adapters of rank 2 to 64. They
-    /// are off by 6.9 % on average, 14.4 % at most; what rank costs is lost in that. Bytes are the most that were
-    /// allocated in 11 of them, and are off by 0.35 % on average, 0.85 % at most. A device of 4 GB
-    /// then takes about 18,000 tokens in an iteration.
+    /// Fitted to iterations of the `micro` shape (24 M parameters, float32) on two cores of an otherwise idle AMD
+    /// EPYC, by `cargo bench -p loraloom-benches --bench simulator_costs`: median seconds of 24 batches of 128 to
+    /// 4096 tokens, of 1 to 8 adapters of rank 2 to 64. They are off by 6.9 % on average, 14.4 % at most, which hides
+    /// the cost of rank. Bytes are the peak allocations of 11 of them, and are off by 0.35 % on average, 0.85 % at
+    /// most. A device of 4 GB then takes about 18,000 tokens in an iteration.
     fn default() -> Self {
         Self {
             seconds_constant: 0.0477,

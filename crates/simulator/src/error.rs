@@ -84,7 +84,7 @@ pub enum SimulationError {
         /// Number of jobs.
         jobs: usize,
     },
-    /// The clock would go on for too long.
+    /// The replay exceeds the clock's limit.
     #[error(
         "the replay would take at least {} years of the trace's time, and ends after {most}",
         if *years < 1e6 { format!("{years:.0}") } else { format!("{years:.1e}") }
@@ -95,7 +95,7 @@ pub enum SimulationError {
         /// Most of them.
         most: f64,
     },
-    /// A job that no device holds.
+    /// A job that fits on no device.
     #[error(
         "`{job}` takes {} alone, and a device has {}",
         sizes(*bytes as u64, *device_bytes as u64)[0], sizes(*bytes as u64, *device_bytes as u64)[1]
@@ -132,7 +132,7 @@ impl SimulationError {
         }
     }
 
-    /// What to do about the error, if known and not part of the message.
+    /// Advice, if known and not part of the message.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::TooFewJobs {

@@ -1,7 +1,7 @@
 /// Service of tenants that wait at the same time.
 ///
-/// The fairness gap is VTC's (OSDI'24): over all pairs of tenants and all spans of time in which both
-/// have a task waiting throughout, the largest difference of what they were served in that span.
+/// The fairness gap is VTC's (OSDI'24): over all pairs of tenants and all spans of time in which both have a task
+/// waiting throughout, the largest difference of their service in that span.
 #[derive(Debug)]
 pub(super) struct Fairness {
     served: Vec<u128>,

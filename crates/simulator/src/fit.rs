@@ -102,7 +102,7 @@ fn sum_over_tasks(iteration: &TimedIteration, of: fn([f64; 3]) -> f64) -> f64 {
         .sum()
 }
 
-/// Features of iterations, each divided by what was measured, so that every target is 1.
+/// Features of iterations, each divided by the measurement, so that every target is 1.
 struct Relative<const TERMS: usize>(DMatrix<f64>);
 
 impl<const TERMS: usize> Relative<TERMS> {
@@ -216,7 +216,7 @@ mod tests {
         let mut iterations = measured(&Costs::default());
         iterations[3].seconds *= 2.0;
         let found = Costs::fit(&iterations).unwrap();
-        // Half of what was measured is what it should have been.
+        // Half of the measured value is the expected one.
         let error = found.seconds_errors[3];
         assert!(error < -0.1 && error > -0.5, "{:?}", found.seconds_errors);
         assert!(found.bytes_errors.iter().all(|error| error.abs() < 1e-9));

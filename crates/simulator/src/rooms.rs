@@ -6,14 +6,14 @@ use loraloom_scheduler::{
 
 use super::Padding;
 
-/// Devices that are filled by memory alone, whatever an iteration takes.
+/// Devices that are filled by memory alone, without regard to step times.
 #[derive(Debug)]
 pub(crate) struct FilledRoom {
     devices: Vec<Device>,
     rule: Filling,
 }
 
-/// How devices are filled.
+/// Rule of placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filling {
     /// One task a device, as in today's clusters.
@@ -256,7 +256,7 @@ mod tests {
             .collect();
         // 4,000 tokens, then 400 + 1,200, and 800 + 200 + 2,000.
         assert_eq!(places, [Ok(0), Ok(1), Ok(2), Ok(1), Ok(2), Ok(2)]);
-        // Where it is, a task stays.
+        // A task stays on its device.
         assert_eq!(room.place(&task(6, 4, 10), Some(0)), Ok(0));
     }
 }

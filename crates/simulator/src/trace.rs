@@ -32,7 +32,7 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
     let failed = |error: csv::Error| SimulationError::Csv {
         line: error.position().map_or(1, |at| line_of(at, text)),
         reason: match error.kind() {
-            // In its own words the reader names its own line.
+            // The reader's own message names its own line.
             csv::ErrorKind::UnequalLengths {
                 expected_len, len, ..
             } => format!("{len} fields where the first line has {expected_len}"),
