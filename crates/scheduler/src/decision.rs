@@ -12,7 +12,7 @@ pub struct Decision {
     pub groups: Vec<Vec<Member>>,
     /// Bytes that the running tasks are expected to take of all devices, if that is predicted.
     pub expected_bytes: Option<u64>,
-    /// Why tasks that run on have changed their group, for people; `None` if none has.
+    /// The reason why tasks that run on have changed their group; `None` if none has.
     pub regrouped: Option<String>,
     /// Most optimizer steps before the next decision; 0 counts as 1. With `None` the trainer decides again
     /// when a step has consequences.
@@ -24,7 +24,7 @@ pub struct Decision {
 pub struct Admission {
     /// The task.
     pub task: TaskId,
-    /// Why now, for people: shown by progress displays and written to the event log.
+    /// The reason, shown by progress displays and written to the event log.
     pub reason: String,
 }
 
@@ -35,6 +35,6 @@ pub struct Parking {
     pub task: TaskId,
     /// The task that takes its place, if one does.
     pub by: Option<TaskId>,
-    /// Why, for people.
+    /// The reason.
     pub reason: String,
 }

@@ -29,7 +29,7 @@ pub enum SchedulerError {
     /// A cap of zero would keep all tasks waiting for ever.
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
-    /// A device's share of each adapter is negative or no number.
+    /// A device's share of each adapter is negative or not finite.
     #[error("`{device}` holds {share} of each adapter, but a share is at least 0 and finite")]
     AdapterShare {
         /// Name of the device.

@@ -1,4 +1,4 @@
-//! Non-negative least squares, and which of its unknowns measurements tell apart.
+//! Non-negative least squares, and the unknowns that measurements can tell apart.
 
 use nalgebra::{DMatrix, DVector};
 
@@ -101,7 +101,7 @@ fn feasible_step(x: &DVector<f64>, candidate: &DVector<f64>, positive: &[bool]) 
     let steps = (0..x.len())
         .filter(|&j| positive[j] && candidate[j] <= 0.0)
         .map(|j| x[j] / (x[j] - candidate[j]));
-    // 0 of 0: it is there already.
+    // 0 of 0: it is already zero.
     steps
         .map(|step| {
             if step.is_finite() {

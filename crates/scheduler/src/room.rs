@@ -1,6 +1,6 @@
 use crate::{Forecasts, Learnt, Load, Measurement, Task, TaskId, Work};
 
-/// Says whether one more task fits, and into which group.
+/// Decides whether one more task fits, and into which group.
 ///
 /// A policy orders tasks; a room says which of them can train together. It knows memory, step times and
 /// the number of groups, but no queues, priorities or tenants. It may learn from measured iterations.
@@ -26,8 +26,7 @@ pub trait Room {
     /// Removes `task`, if it is there.
     fn remove(&mut self, task: TaskId);
 
-    /// Moves tasks between groups if that gains enough. Returns the reason, for people; `None` if no task
-    /// moved.
+    /// Moves tasks between groups if that gains enough. Returns the reason; `None` if no task moved.
     fn regroup(&mut self) -> Option<String> {
         None
     }
@@ -80,7 +79,7 @@ pub struct Member {
     pub parts: usize,
 }
 
-/// Why a task does not fit.
+/// The reason why a task does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Message that names the missing resource and its numbers.

@@ -1,4 +1,4 @@
-//! How long an iteration takes, learnt from iterations that were measured.
+//! The duration of an iteration, learnt from measured iterations.
 
 use std::{
     collections::VecDeque,

@@ -8,7 +8,7 @@ pub trait Budget: Debug {
     /// fit without one of them.
     fn fits(&self, load: Load, tasks: usize) -> bool;
 
-    /// Why they do not fit, with the numbers. Called rarely, and only if they do not fit: it may be slow.
+    /// The reason why they do not fit, with the numbers. Called only if they do not fit; may be slow.
     fn refusal(&self, load: Load, tasks: usize) -> Refusal;
 
     /// The memory model behind it, if it learns.

@@ -98,8 +98,8 @@ impl<B: Budget> GroupedRoom<B> {
         budgets.iter_mut().filter_map(Budget::learns)
     }
 
-    /// Restores what was learnt before a restart of the devices that are still the same. Step times are
-    /// restored only if all are.
+    /// Restores the measurements from before a restart, for devices that are unchanged. Step times are restored only
+    /// if all are.
     pub fn remember(&mut self, mut learnt: Learnt) {
         let mut same = learnt.stages == self.layout.groups.len();
         for memory in self.memories_mut() {

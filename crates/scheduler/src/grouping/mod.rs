@@ -1,5 +1,5 @@
-//! Which tasks train together: as many groups as keep a pipeline full, no task slowed down by its
-//! neighbours beyond a bound, and more tokens a second than the tasks would have one after another.
+//! Groups tasks: as many groups as keep a pipeline full, no task slowed down by its neighbours beyond a bound, and
+//! more tokens a second than the tasks would have one after another.
 //!
 //! # Slowdown
 //!

@@ -14,7 +14,7 @@ const SEARCHED: usize = 12;
 /// With more tasks than this, fewer orders are tried.
 const MANY: usize = 100;
 
-/// A better layout, and the reason for people.
+/// A better layout, and the reason.
 pub(super) struct Regrouping {
     pub(super) layout: Layout,
     pub(super) reason: String,

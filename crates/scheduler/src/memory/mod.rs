@@ -1,4 +1,4 @@
-//! The memory that tasks take of a device, learnt from measured iterations.
+//! The memory that tasks take on a device, learnt from measured iterations.
 //!
 //! Mem = exact + b₀ + b₁·ΣBL + b₂·ΣBL² with b ≥ 0 (mLoRA, Eq. 5). Backbone, adapters, gradients and moments
 //! are known to the byte; b is fitted by non-negative least squares. Admission compares a bound with the

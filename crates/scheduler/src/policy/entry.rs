@@ -1,7 +1,7 @@
 use super::Past;
 use crate::{SchedulerError, Task, TaskId, TaskState};
 
-/// A task and what the scheduler knows of it.
+/// A task and its state in the scheduler.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) task: Task,
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     /// The head whose start it would have delayed. It is not tried again behind the same head, so that
     /// varying predictions do not admit and park it repeatedly.
     pub(super) withdrawn_for: Option<TaskId>,
-    /// Why it waits.
+    /// The reason why it waits.
     pub(super) wait: Wait,
 }
 
@@ -115,13 +115,13 @@ impl Entry {
     }
 }
 
-/// Why a task has no place.
+/// The reason why a task has no place.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Wait {
     /// No decision was made since it began to wait.
     #[default]
     Undecided,
-    /// It does not fit beside the tasks before it: what is missing, for people.
+    /// It does not fit beside the tasks before it: the missing resource, as text.
     Missing(String),
     /// It does not fit even alone any more.
     NeverFits(String),

@@ -1,4 +1,4 @@
-//! Which task is next.
+//! The order of tasks.
 
 mod apply;
 mod entry;

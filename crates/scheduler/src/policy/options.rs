@@ -1,6 +1,6 @@
 use crate::SchedulerError;
 
-/// How a [`Scheduler`](crate::Scheduler) decides.
+/// Options of a [`Scheduler`](crate::Scheduler).
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulerOptions {
     /// The order of tasks of one priority, and whether others may pass a task that does not fit.
@@ -13,7 +13,7 @@ pub struct SchedulerOptions {
     /// Only time spent queued or parked counts, and it counts until the task ends. A task that is raised
     /// raises the tasks of its own priority before it, so the order within a priority stays the policy's.
     pub aging_seconds: Option<f64>,
-    /// How many waiting tasks behind one that does not fit are tried in one decision.
+    /// Most waiting tasks behind one that does not fit that a decision tries.
     pub backfill_depth: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Reasons of admissions, waits and parkings, for people.
+//! Reasons of admissions, waits and parkings, as text.
 
 use super::{Policy, Scheduler, entry::Wait, order::Candidate};
 use crate::{Parking, Task, TaskId, TaskState};

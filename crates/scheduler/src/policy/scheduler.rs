@@ -149,7 +149,7 @@ impl<R: Room> Scheduler<R> {
         &self.room
     }
 
-    /// Why a task waits since the last decision, or its state, for people; `None` if it was never submitted.
+    /// The reason why a task waits since the last decision, or its state, as text; `None` if it was never submitted.
     pub fn why(&self, task: TaskId) -> Option<String> {
         let entry = self.entries.get(&task)?;
         Some(match entry.state {

@@ -49,7 +49,7 @@ struct Report {
     value: f64,
 }
 
-/// A trial that stops, and why.
+/// A trial that stops, and its rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stop {
     /// The trial.
@@ -64,7 +64,7 @@ pub struct Stop {
     pub rank: usize,
     /// Results that the rung has, those judged with this one included.
     pub results: usize,
-    /// How many of them are the top.
+    /// Number of them in the top.
     pub top: usize,
 }
 

@@ -18,7 +18,7 @@ struct Trial {
     diverged: bool,
 }
 
-/// A trial that has diverged, and why.
+/// A trial that has diverged, with its loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diverged {
     /// The trial.

@@ -1,4 +1,4 @@
-//! Sweeps: which of several trials are worth their remaining steps.
+//! Early stopping of sweeps: decides which trials are worth their remaining steps.
 //!
 //! A task that was not entered is never stopped.
 
