@@ -105,7 +105,7 @@ pub enum PipelineError {
     Thread {
         /// The stage.
         stage: usize,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
     /// A stage has no embedding or no head.
@@ -134,13 +134,13 @@ pub enum PipelineError {
         stage: usize,
         /// The worker.
         address: String,
-        /// Why not.
+        /// The error.
         problem: crate::remote::WorkerError,
     },
     /// Other machines cannot be reached.
     #[error("cannot reach other machines: {reason}")]
     Network {
-        /// Why not.
+        /// The error.
         reason: String,
     },
 }

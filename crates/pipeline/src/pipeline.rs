@@ -85,7 +85,7 @@ impl Pipeline {
         local.map(|stage| (stage.device().clone(), stage.layers().clone()))
     }
 
-    /// The device or the worker of each stage, for people.
+    /// The name of each stage's device or worker.
     pub fn names(&self) -> impl ExactSizeIterator<Item = String> {
         self.stages.iter().map(|stage| stage.name())
     }
@@ -134,7 +134,7 @@ impl Pipeline {
         self.stages.iter().map(|stage| stage.weight_bytes())
     }
 
-    /// Name of the code that multiplies the matrices of each stage, for people.
+    /// Name of the library that multiplies the matrices of each stage.
     pub fn products(&self) -> impl ExactSizeIterator<Item = String> {
         self.stages.iter().map(|stage| stage.products())
     }
@@ -163,9 +163,9 @@ impl Pipeline {
         }
     }
 
-    /// Drops the passes under way and the gradients that a failed run left at the stages. It is unknown
-    /// which adapters took their step; the caller removes them. Returns `false` if a stage could not,
-    /// as those on other machines.
+    /// Drops the passes under way and the gradients that a failed run left at the stages. It is unknown which
+    /// adapters took their step; the caller removes them. Returns `false` if a stage, such as one on another machine,
+    /// could not.
     pub fn abandon(&mut self) -> bool {
         (0..self.revisions.len()).for_each(|group| self.revise(group));
         let mut all = true;
@@ -253,8 +253,8 @@ impl Pipeline {
             .map_err(|error| self.failure().map_or(error, Into::into))
     }
 
-    /// Why stages on other machines cannot go on, if one of them cannot. The error of a read from a
-    /// lost stage says only that the values are missing.
+    /// The error of stages on other machines, if one of them cannot continue. The error of a read from a lost stage
+    /// reports only that the values are missing.
     pub fn failure(&self) -> Option<PipelineError> {
         self.stages.iter().find_map(|stage| stage.failure())
     }

@@ -175,7 +175,7 @@ impl StageTimes {
     }
 }
 
-/// Times of a group's iteration on a stage in another process, which are still to be read.
+/// Unread times of a group's iteration on a stage in another process.
 #[derive(Debug)]
 pub struct PendingTimes {
     /// The numbers; see [`StageTimes::from_values`].

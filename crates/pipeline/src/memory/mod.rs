@@ -1,4 +1,4 @@
-//! Memory of devices: how much there is, and how much is in use.
+//! Memory of devices: total and in use.
 
 mod device;
 mod host;

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::simulate::TimelineError;
 
-/// Why layers cannot be spread over stages.
+/// The reason why layers cannot be spread over stages.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PartitionError {
     /// There is no stage.

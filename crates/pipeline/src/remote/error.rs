@@ -5,7 +5,7 @@ use thiserror::Error as ThisError;
 
 use crate::PipelineError;
 
-/// Why a worker does not serve a stage.
+/// The reason why a worker does not serve a stage.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError, Serialize, Deserialize)]
 pub enum WorkerError {
     /// No worker answers at the address, or another one does.

@@ -34,7 +34,7 @@ pub struct Stage {
     pub(super) memory_limit: Option<MemoryLimit>,
 }
 
-/// How much a process may have allocated.
+/// Limit on a process's allocations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemoryLimit {
     pub(super) bytes: u64,

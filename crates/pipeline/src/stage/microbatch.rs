@@ -17,7 +17,7 @@ pub struct MicrobatchId {
 pub struct Microbatch {
     /// Token ids, `[rows]`, sequence after sequence.
     pub ids: Vec<u32>,
-    /// Where the sequences begin and end.
+    /// First row and length of each sequence.
     pub sequences: Sequences,
     /// Tokens of every sequence that are in a cache.
     pub past: usize,
@@ -26,7 +26,7 @@ pub struct Microbatch {
     pub rope_lengths: Vec<usize>,
     /// Rows of each slot of the group.
     pub segments: Segments,
-    /// Where each slot stands in its dropout counter; `None` is evaluation, without dropout.
+    /// Position of each slot in its dropout counter; `None` is evaluation, without dropout.
     pub draws: Option<Vec<DropoutDraw>>,
     /// Tokens to predict.
     pub targets: Targets,
@@ -56,6 +56,6 @@ pub(super) struct PlacedMicrobatch {
     pub(super) batch: SequenceBatch,
     /// Rows of each adapter slot.
     pub(super) segments: Segments,
-    /// Where each slot stands in its dropout counter.
+    /// Position of each slot in its dropout counter.
     pub(super) draws: Option<Vec<DropoutDraw>>,
 }

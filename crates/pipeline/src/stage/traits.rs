@@ -38,8 +38,8 @@ pub trait TrainStage: Send {
         true
     }
 
-    /// For a stage in another process: the times that it measures itself for a group's step of
-    /// `microbatches` micro-batches. Called once a step.
+    /// For a stage in another process: the times that it measures for a group's step of `microbatches` micro-batches.
+    /// Called once a step.
     ///
     /// # Errors
     /// If the stage is lost.
@@ -52,8 +52,8 @@ pub trait TrainStage: Send {
         Ok(None)
     }
 
-    /// For a stage in another process: where tensors for it are sent. Passes that use a tensor sent
-    /// there are called without it.
+    /// For a stage in another process: the inbox for its tensors. Passes that use a tensor sent there are called
+    /// without it.
     fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
         None
     }
@@ -123,13 +123,13 @@ pub trait PipelineStage: TrainStage + fmt::Debug {
     /// Bytes of the frozen weights in memory.
     fn weight_bytes(&self) -> u64;
 
-    /// Name of the code that multiplies the stage's matrices, for people.
+    /// Name of the library that multiplies the stage's matrices.
     fn products(&self) -> String;
 
     /// Measures the memory of the stage's device.
     fn gauge(&self) -> MemoryGauge;
 
-    /// For a stage in another process: why stages there cannot go on, if one of them cannot.
+    /// For a stage in another process: the error of stages there, if one of them cannot continue.
     fn failure(&self) -> Option<PipelineError> {
         None
     }

@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// How long a busy worker is asked again: its controller may have just ended.
+/// Time for which a busy worker is asked again: its controller may have just ended.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Number of times that a worker's clock is read before its first pass.
@@ -238,7 +238,7 @@ fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
     Ok(Session::new(device))
 }
 
-/// Reason of a failed connection, for people. Workers are known by their keys, and there are no relays.
+/// Reason of a failed connection, as text. Workers are known by their keys, and there are no relays.
 fn reason(said: &str) -> String {
     if said.contains("invalid peer certificate") {
         "another worker answers there, not the one with this ID".to_owned()

@@ -162,7 +162,7 @@ impl Line {
         Ok(())
     }
 
-    /// Why stages on workers cannot go on, if one of them cannot.
+    /// The error of stages on workers, if one of them cannot continue.
     pub(super) fn inquire(&self) -> Option<PipelineError> {
         self.link.inquire()
     }

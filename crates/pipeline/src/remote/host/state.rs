@@ -186,7 +186,7 @@ impl Host {
         Ok(loaded.into())
     }
 
-    /// Records why a pass failed; the first reason counts.
+    /// Records the reason of a pass's failure; the first one counts.
     pub(super) fn fail(&self, lease: u64, trouble: Trouble) {
         if !self.leases.is_current(lease) {
             return;

@@ -72,7 +72,7 @@ pub enum ServeError {
     Identity {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// The token is empty.
@@ -83,7 +83,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error.
         reason: String,
     },
     /// This build cannot host the device.

@@ -179,7 +179,7 @@ impl Answer {
     }
 }
 
-/// Why a worker failed.
+/// The reason of a worker's failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::remote) struct Trouble {
     pub(in crate::remote) reason: String,
