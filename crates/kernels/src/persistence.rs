@@ -16,7 +16,7 @@ use burn_cubecl::cubecl::config::{
 pub struct UnwritableKernels {
     /// The directory.
     pub directory: PathBuf,
-    /// Why not.
+    /// The error.
     pub source: io::Error,
 }
 
@@ -98,7 +98,7 @@ mod tests {
         let directory = env::temp_dir().join(format!("batchlora-kernels-{}", process::id()));
         writable(&directory.join("new"), "mine").unwrap();
         assert_eq!(fs::read_dir(directory.join("new")).unwrap().count(), 0);
-        // A file and a directory in the way stop root, too.
+        // A file or a directory of that name stops root as well.
         fs::write(directory.join("file"), "").unwrap();
         assert!(writable(&directory.join("file"), "mine").is_err());
         fs::create_dir(directory.join("mine.db")).unwrap();
