@@ -78,10 +78,10 @@ pub struct EndToEndMeasurement {
     /// weight of the frozen products, output projection included (forward 2, gradient of the input 2),
     /// and `6 · layers · width · length` for causal attention. The adapters' own products are left out.
     pub model_tflops: f64,
-    /// Bytes that the device's allocator held after the adapters trained together; on a CPU, the most
-    /// that this process had allocated meanwhile, if that is [counted](loraloom_pipeline::HostMemory).
+    /// Bytes that the device's allocator held after the adapters trained together; on a CPU, the peak of this
+    /// process's allocations during it, if they are [counted](loraloom_pipeline::HostMemory).
     pub peak_bytes: Option<u64>,
-    /// Time of one step by kernel; empty unless asked for, and on the CPU.
+    /// Time of one step by kernel; empty unless requested, and on the CPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profile: Vec<KernelShare>,
 }
@@ -175,8 +175,8 @@ impl EndToEndBench {
         })
     }
 
-    /// Trains tasks together from their beginning: the steps to warm up, then those that `measure` runs.
-    /// Returns its result, and the most bytes of this process meanwhile.
+    /// Trains tasks together from their beginning: the warm-up steps, then those that `measure` runs. Returns its
+    /// result, and the peak of this process's allocations.
     fn train<T>(
         &self,
         tasks: &[Task],

@@ -170,7 +170,7 @@ impl Layer {
             Kernel::Fused => self.fused()?.results(),
             Kernel::Shrink => vec![primitives::shrink(x, a, routing, Side::Input)],
             Kernel::ExpandAdd => {
-                // Taken out, so that this is the only reference: else the kernel would write to a copy.
+                // Taken out, so that this is the only reference: otherwise the kernel would write to a copy.
                 let wide = found(self.expanded.take())?;
                 let wide = primitives::expand_add(wide, narrow, b, routing, Side::Output);
                 self.expanded.replace(Some(wide.clone()));

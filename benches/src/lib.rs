@@ -1,6 +1,6 @@
-//! Measurements of this machine: the operator at one layer ([`KernelBench`]) and whole training steps
-//! over a model with random weights ([`EndToEndBench`]). `loraloom bench` prints both; the programs in
-//! `benches/` measure what it does not.
+//! Measurements of this machine: the operator at one layer ([`KernelBench`]) and whole training steps over a model
+//! with random weights ([`EndToEndBench`]). `loraloom bench` prints both; the programs in `benches/` measure the
+//! rest.
 
 mod end_to_end;
 mod kernels;

@@ -13,7 +13,7 @@ use crate::EndToEndBench;
 #[derive(Debug)]
 pub(crate) struct Task {
     seed: u64,
-    /// Each one token longer than what goes through the model: the last is only predicted.
+    /// Each one token longer than the model's input: the last is only predicted.
     sequences: Vec<Vec<u32>>,
 }
 
