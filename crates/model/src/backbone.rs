@@ -5,7 +5,10 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 
-use crate::{Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, load::Loader};
+use crate::{
+    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, layer::scaled,
+    load::Loader,
+};
 
 /// A contiguous part of the frozen model: all of it, or the layers of one pipeline stage.
 #[derive(Module, Debug)]
@@ -13,6 +16,8 @@ pub struct Backbone {
     embedding: Option<Param<Tensor<2>>>,
     layers: Vec<DecoderLayer>,
     head: Option<LanguageModelHead>,
+    #[module(skip)]
+    embedding_multiplier: Option<f64>,
 }
 
 impl Backbone {
@@ -71,13 +76,18 @@ impl Backbone {
             };
             let (name, epsilon) = ("model.norm.weight", config.rms_norm_eps);
             let norm = loader.norm(name, config.d_model, epsilon)?;
-            head = Some(LanguageModelHead { norm, weight });
+            head = Some(LanguageModelHead {
+                norm,
+                weight,
+                multiplier: config.multipliers.logits,
+            });
         }
         let layers = layers.map(|index| DecoderLayer::load(loader, config, index));
         Ok(Self {
             embedding,
             layers: layers.collect::<Result<_, _>>()?,
             head,
+            embedding_multiplier: config.multipliers.embedding,
         })
     }
 
@@ -87,7 +97,7 @@ impl Backbone {
         let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
         let count = ids.len();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &weight.device());
-        Some(weight.select(0, ids))
+        Some(scaled(weight.select(0, ids), self.embedding_multiplier))
     }
 
     /// Bytes of all weights in memory, a tied embedding once.

@@ -163,8 +163,11 @@ fn factor_b(weights: &LoraWeights, alpha: f32, heads: Option<usize>) -> Cow<'_, 
 /// The number of heads whose rows llama.cpp reorders.
 fn permuted_heads(base: &LlamaConfig, projection: Projection) -> Option<usize> {
     let is_permuted = match base.architecture {
-        Architecture::Llama | Architecture::Mistral => true,
-        Architecture::Qwen2 | Architecture::Qwen3 => false,
+        Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Granite
+        | Architecture::SmolLm3 => true,
+        Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Olmo2 => false,
     };
     match projection {
         Projection::Q => Some(base.num_attention_heads),
@@ -179,6 +182,9 @@ fn architecture(base: &LlamaConfig) -> &'static str {
         Architecture::Llama | Architecture::Mistral => "llama",
         Architecture::Qwen2 => "qwen2",
         Architecture::Qwen3 => "qwen3",
+        Architecture::Granite => "granite",
+        Architecture::Olmo2 => "olmo2",
+        Architecture::SmolLm3 => "smollm3",
     }
 }
 

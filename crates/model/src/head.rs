@@ -7,7 +7,7 @@ use burn::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    layer::normalise,
+    layer::{normalise, scaled},
     ops::{cross_entropy, rms_norm_backward},
 };
 
@@ -38,12 +38,15 @@ pub struct LanguageModelHead {
     /// The output projection as stored, `[vocabulary, d_model]`: with tied embeddings this is the
     /// embedding itself.
     pub(crate) weight: Param<Tensor<2>>,
+    /// Factor of the logits. The hidden states take it, which are smaller.
+    #[module(skip)]
+    pub(crate) multiplier: Option<f64>,
 }
 
 impl LanguageModelHead {
     /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        frozen_linear(normalise(hidden, &self.norm), self.weight.val().transpose())
+        frozen_linear(self.normal(hidden), self.weight.val().transpose())
     }
 
     /// The cross-entropy of every target, `[targets]` in the order given, and the gradient of
@@ -64,9 +67,10 @@ impl LanguageModelHead {
         });
         let losses = joined(losses, 0);
         let (gamma, epsilon) = (self.norm.gamma.val(), self.norm.epsilon);
-        let gradient = rms_norm_backward(selected, gamma, joined(gradients, 0), epsilon);
-        // Every row gathers a target's gradient; rows that predict nothing are then masked, since a product with zero
-        // would keep NaN.
+        let gradient = scaled(joined(gradients, 0), self.multiplier);
+        let gradient = rms_norm_backward(selected, gamma, gradient, epsilon);
+        // Every row gathers a target's gradient; rows that predict nothing are then masked, as a product
+        // with zero would keep NaN.
         let mut target_of = vec![0; rows];
         let mut idle = vec![true; rows];
         for (target, &row) in targets.rows.iter().enumerate() {
@@ -100,8 +104,12 @@ impl LanguageModelHead {
         joined(scores, 1)
     }
 
-    /// Calls `of` on the logits of every chunk of the selected hidden states `[targets, d_model]`, with the chunk's
-    /// targets and weights.
+    fn normal(&self, hidden: Tensor<2>) -> Tensor<2> {
+        scaled(normalise(hidden, &self.norm), self.multiplier)
+    }
+
+    /// What `of` makes of the logits of every chunk of hidden states already selected,
+    /// `[targets, d_model]`, with the chunk's targets and weights.
     fn by_chunk<T>(
         &self,
         selected: Tensor<2>,
@@ -112,7 +120,7 @@ impl LanguageModelHead {
         let ids = integers(&targets.ids, &device);
         let weights = TensorData::new(targets.weights.clone(), [count]);
         let weights = Tensor::<1>::from_data(weights, (&device, DType::from(FloatDType::F32)));
-        let normal = normalise(selected, &self.norm);
+        let normal = self.normal(selected);
         let projection = self.weight.val().transpose();
         let bytes = projection.dims()[1] * normal.dtype().size();
         let chunk = chunk_rows(count, logits_held(device == Device::flex()) / bytes);

@@ -11,17 +11,18 @@ use crate::{
     ops::{rms_norm, rotate, self_attention, swiglu},
 };
 
-/// One decoder layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`.
+/// One decoder layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, with the norms where the
+/// configuration has them.
 #[derive(Module, Debug)]
 pub struct DecoderLayer {
-    input_layernorm: RmsNorm,
+    attention_norms: Norms,
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     o_proj: Linear,
-    post_attention_layernorm: RmsNorm,
+    mlp_norms: Norms,
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
@@ -33,6 +34,19 @@ pub struct DecoderLayer {
     head_dim: usize,
     #[module(skip)]
     window: Option<usize>,
+    #[module(skip)]
+    rotates: bool,
+    #[module(skip)]
+    query_multiplier: Option<f64>,
+    #[module(skip)]
+    residual_multiplier: Option<f64>,
+}
+
+/// Norms of what attention or feed-forward takes, and of what it gives.
+#[derive(Module, Debug)]
+struct Norms {
+    before: Option<RmsNorm>,
+    after: Option<RmsNorm>,
 }
 
 impl DecoderLayer {
@@ -49,19 +63,28 @@ impl DecoderLayer {
             let name = format!("model.layers.{index}.{name}");
             loader.norm(&name, width, config.rms_norm_eps)
         };
-        let head_norm = |name: &str| {
-            let norm = config.qk_norm.then(|| norm(name, config.head_dim));
-            norm.transpose()
+        let norms = |names: [Option<&str>; 2]| {
+            let [before, after] =
+                names.map(|name| name.map(|name| norm(&format!("{name}.weight"), config.d_model)));
+            Ok::<_, ModelError>(Norms {
+                before: before.transpose()?,
+                after: after.transpose()?,
+            })
         };
+        let head_norm =
+            |name: &str, heads: usize| match config.qk_norm.width(heads, config.head_dim) {
+                0 => Ok(None),
+                width => norm(name, width).map(Some),
+            };
         Ok(Self {
-            input_layernorm: norm("input_layernorm.weight", config.d_model)?,
+            attention_norms: norms(config.norms.of_attention())?,
             q_proj: linear(Projection::Q)?,
             k_proj: linear(Projection::K)?,
             v_proj: linear(Projection::V)?,
-            q_norm: head_norm("self_attn.q_norm.weight")?,
-            k_norm: head_norm("self_attn.k_norm.weight")?,
+            q_norm: head_norm("self_attn.q_norm.weight", config.num_attention_heads)?,
+            k_norm: head_norm("self_attn.k_norm.weight", config.num_key_value_heads)?,
             o_proj: linear(Projection::O)?,
-            post_attention_layernorm: norm("post_attention_layernorm.weight", config.d_model)?,
+            mlp_norms: norms(config.norms.of_mlp())?,
             gate_proj: linear(Projection::Gate)?,
             up_proj: linear(Projection::Up)?,
             down_proj: linear(Projection::Down)?,
@@ -69,6 +92,9 @@ impl DecoderLayer {
             num_kv_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             window: config.sliding_window[index],
+            rotates: config.rotated[index],
+            query_multiplier: config.multipliers.query,
+            residual_multiplier: config.multipliers.residual,
         })
     }
 
@@ -132,30 +158,54 @@ impl DecoderLayer {
         };
         let turn = |x: Tensor<2>, norm: &Option<RmsNorm>| {
             let x = match norm {
-                Some(norm) => self.normalise_heads(x, norm),
+                Some(norm) => normalise_groups(x, norm),
                 None => x,
             };
-            rotate(x, batch.cos.clone(), batch.sin.clone())
+            if self.rotates {
+                rotate(x, batch.cos.clone(), batch.sin.clone())
+            } else {
+                x
+            }
+        };
+        let add = |x: Tensor<2>, y: Tensor<2>, norms: &Norms| {
+            x + scaled(normalise_if(y, &norms.after), self.residual_multiplier)
         };
 
-        let normal = normalise(x.clone(), &self.input_layernorm);
+        let normal = normalise_if(x.clone(), &self.attention_norms.before);
         let q = project(Projection::Q, &self.q_proj, normal.clone())?;
-        let q = turn(q, &self.q_norm);
+        let q = scaled(turn(q, &self.q_norm), self.query_multiplier);
         let k = project(Projection::K, &self.k_proj, normal.clone())?;
         let k = turn(k, &self.k_norm);
         let v = project(Projection::V, &self.v_proj, normal)?;
-        let x = x + project(Projection::O, &self.o_proj, attend(q, k, v))?;
+        let attended = project(Projection::O, &self.o_proj, attend(q, k, v))?;
+        let x = add(x, attended, &self.attention_norms);
 
-        let normal = normalise(x.clone(), &self.post_attention_layernorm);
+        let normal = normalise_if(x.clone(), &self.mlp_norms.before);
         let gate = project(Projection::Gate, &self.gate_proj, normal.clone())?;
         let up = project(Projection::Up, &self.up_proj, normal)?;
-        Ok(x + project(Projection::Down, &self.down_proj, swiglu(gate, up))?)
+        let down = project(Projection::Down, &self.down_proj, swiglu(gate, up))?;
+        Ok(add(x, down, &self.mlp_norms))
     }
+}
 
-    fn normalise_heads(&self, x: Tensor<2>, norm: &RmsNorm) -> Tensor<2> {
-        let [rows, width] = x.dims();
-        let heads = x.reshape([rows * width / self.head_dim, self.head_dim]);
-        normalise(heads, norm).reshape([rows, width])
+/// Normalises groups of features as wide as the norm: one head, or all of them.
+fn normalise_groups(x: Tensor<2>, norm: &RmsNorm) -> Tensor<2> {
+    let ([rows, width], [group]) = (x.dims(), norm.gamma.dims());
+    let groups = x.reshape([rows * width / group, group]);
+    normalise(groups, norm).reshape([rows, width])
+}
+
+fn normalise_if(x: Tensor<2>, norm: &Option<RmsNorm>) -> Tensor<2> {
+    match norm {
+        Some(norm) => normalise(x, norm),
+        None => x,
+    }
+}
+
+pub(crate) fn scaled(x: Tensor<2>, multiplier: Option<f64>) -> Tensor<2> {
+    match multiplier {
+        Some(multiplier) => x.mul_scalar(multiplier),
+        None => x,
     }
 }
 

@@ -31,7 +31,10 @@ pub use cache::LayerCache;
 pub use causes::causes;
 pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stage_parameters};
-pub use config::{Architecture, LinearShape, LlamaConfig, RopeConfig, RopeScaling};
+pub use config::{
+    Architecture, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm, RopeConfig,
+    RopeScaling,
+};
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};
 pub use gguf::write_gguf_lora;

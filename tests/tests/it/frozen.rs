@@ -92,13 +92,14 @@ impl IterationPlanner for Training<'_> {
 /// the adapters are gone; so it is of a model that is read again. Nothing outside shows a stage's weights:
 /// every one of them has a part in these logits.
 ///
-/// The models have a tied embedding, biases, and norms of heads.
+/// The models have a tied embedding, biases, norms of heads, and norms after.
 #[test]
 fn training_leaves_the_base_as_it_was_loaded() {
     for (name, again) in [
         ("llama-tied-rope-llama3", true),
         ("qwen2-sharded", false),
         ("qwen3", false),
+        ("olmo2", false),
     ] {
         let directory = Fixture::open(name).directory;
         let config = LlamaConfig::from_directory(&directory).expect("a configuration");

@@ -9,7 +9,14 @@ use loraloom_trainer::{GenerateOptions, Generator};
 /// and PEFT's adapters beside each other.
 #[test]
 fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
-    for name in ["llama-gqa", "qwen3", "mistral-sliding"] {
+    for name in [
+        "llama-gqa",
+        "qwen3",
+        "mistral-sliding",
+        "granite",
+        "olmo2",
+        "smollm3",
+    ] {
         let fixture = Fixture::open(name);
         let jobs = fixture.jobs();
         let adapters: Vec<_> = jobs.iter().map(|job| job.directory.join("final")).collect();

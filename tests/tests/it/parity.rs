@@ -78,6 +78,21 @@ fn mistral_sliding() {
     assert_parity("mistral-sliding");
 }
 
+#[test]
+fn granite() {
+    assert_parity("granite");
+}
+
+#[test]
+fn olmo2() {
+    assert_parity("olmo2");
+}
+
+#[test]
+fn smollm3() {
+    assert_parity("smollm3");
+}
+
 /// PEFT takes whole batches; dynamic rope goes by their longest row, whatever they are cut into.
 #[test]
 fn batches_in_micro_batches() {
@@ -99,12 +114,15 @@ fn all_fixtures_are_compared() {
     assert_eq!(
         names,
         [
+            "granite",
             "llama-gqa",
             "llama-rope-dynamic",
             "llama-tied-rope-llama3",
             "mistral-sliding",
+            "olmo2",
             "qwen2-sharded",
-            "qwen3"
+            "qwen3",
+            "smollm3"
         ]
     );
 }

@@ -12,19 +12,25 @@ pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
         let mut push = |path: &str, parameter: &str, shape: Vec<usize>| {
             shapes.push((format!("model.layers.{layer}.{path}.{parameter}"), shape));
         };
-        push("input_layernorm", "weight", vec![d_model]);
+        let norms = [config.norms.of_attention(), config.norms.of_mlp()];
+        for name in norms.into_iter().flatten().flatten() {
+            push(name, "weight", vec![d_model]);
+        }
         for linear in config.linears() {
-            if linear.path == "mlp.gate_proj" {
-                push("post_attention_layernorm", "weight", vec![d_model]);
-            }
             push(linear.path, "weight", vec![linear.d_out, linear.d_in]);
             if linear.bias {
                 push(linear.path, "bias", vec![linear.d_out]);
             }
         }
-        if config.qk_norm {
-            push("self_attn.q_norm", "weight", vec![config.head_dim]);
-            push("self_attn.k_norm", "weight", vec![config.head_dim]);
+        let heads = [config.num_attention_heads, config.num_key_value_heads];
+        for (name, heads) in ["self_attn.q_norm", "self_attn.k_norm"]
+            .into_iter()
+            .zip(heads)
+        {
+            let width = config.qk_norm.width(heads, config.head_dim);
+            if width > 0 {
+                push(name, "weight", vec![width]);
+            }
         }
     }
     shapes.push(("model.norm.weight".to_owned(), vec![d_model]));

@@ -13,11 +13,25 @@ pub enum Architecture {
     Qwen2,
     /// Qwen 3, dense.
     Qwen3,
+    /// IBM Granite 3, dense: Llama with constant factors.
+    Granite,
+    /// OLMo 2: norms behind attention and feed-forward.
+    Olmo2,
+    /// `SmolLM3`: every fourth layer without rotation.
+    SmolLm3,
 }
 
 impl Architecture {
     /// Every supported architecture.
-    pub const ALL: [Self; 4] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
+    pub const ALL: [Self; 7] = [
+        Self::Llama,
+        Self::Mistral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Granite,
+        Self::Olmo2,
+        Self::SmolLm3,
+    ];
 
     /// The class in `architectures`, such as `LlamaForCausalLM`.
     pub fn class_name(self) -> &'static str {
@@ -26,6 +40,9 @@ impl Architecture {
             Self::Mistral => "MistralForCausalLM",
             Self::Qwen2 => "Qwen2ForCausalLM",
             Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Granite => "GraniteForCausalLM",
+            Self::Olmo2 => "Olmo2ForCausalLM",
+            Self::SmolLm3 => "SmolLM3ForCausalLM",
         }
     }
 
@@ -36,6 +53,9 @@ impl Architecture {
             Self::Mistral => "mistral",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
+            Self::Granite => "granite",
+            Self::Olmo2 => "olmo2",
+            Self::SmolLm3 => "smollm3",
         }
     }
 

@@ -34,10 +34,16 @@ pub struct LlamaConfig {
     pub output_bias: bool,
     /// `gate_proj`, `up_proj` and `down_proj` have a bias.
     pub mlp_bias: bool,
-    /// Queries and keys are RMS-normalised per head before the rotation.
-    pub qk_norm: bool,
+    /// RMS norm of queries and keys before the rotation.
+    pub qk_norm: QkNorm,
+    /// Place of the RMS norms of attention and feed-forward.
+    pub norms: NormPlacement,
+    /// Constant factors of activations.
+    pub multipliers: Multipliers,
     /// Rotary position embedding.
     pub rope: RopeConfig,
+    /// For each layer, whether it rotates queries and keys.
+    pub rotated: Vec<bool>,
     /// For each layer the number of tokens one sees, itself included; `None` is all before it.
     pub sliding_window: Vec<Option<usize>>,
     /// Token that begins a sequence, if the model has one.
@@ -46,6 +52,68 @@ pub struct LlamaConfig {
     pub eos_token_ids: Vec<u32>,
     /// Type the checkpoint says its weights have.
     pub dtype: Option<TensorDtype>,
+}
+
+/// RMS norm of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Over the features of one head; all heads share the weight (Qwen 3).
+    PerHead,
+    /// Over the features of all heads together (OLMo 2).
+    AllHeads,
+}
+
+impl QkNorm {
+    /// Number of weights of a norm over heads of this width; 0 without a norm.
+    pub fn width(self, heads: usize, head_dim: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::PerHead => head_dim,
+            Self::AllHeads => heads * head_dim,
+        }
+    }
+}
+
+/// Place of the norms around a branch f, attention or feed-forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// `x + f(norm(x))`: Llama.
+    Before,
+    /// `x + norm(f(x))`: OLMo 2.
+    After,
+}
+
+impl NormPlacement {
+    /// The names of the norms before and after attention.
+    pub fn of_attention(self) -> [Option<&'static str>; 2] {
+        match self {
+            Self::Before => [Some("input_layernorm"), None],
+            Self::After => [None, Some("post_attention_layernorm")],
+        }
+    }
+
+    /// The names of the norms before and after the feed-forward block.
+    pub fn of_mlp(self) -> [Option<&'static str>; 2] {
+        match self {
+            Self::Before => [Some("post_attention_layernorm"), None],
+            Self::After => [None, Some("post_feedforward_layernorm")],
+        }
+    }
+}
+
+/// Constant factors of activations (Granite); `None` is 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Multipliers {
+    /// Of the embeddings.
+    pub embedding: Option<f64>,
+    /// Of the queries, besides the `1 / sqrt(head_dim)` of every attention.
+    pub query: Option<f64>,
+    /// Of the outputs of attention and feed-forward, before they are added to the residual stream.
+    pub residual: Option<f64>,
+    /// Of the logits.
+    pub logits: Option<f64>,
 }
 
 /// One of the linear layers every decoder layer has.

@@ -1,6 +1,7 @@
 //! Hugging Face `config.json`, resolved: accepts the keys of transformers 4 and 5, and fills in all options.
 
 mod architecture;
+mod family;
 mod llama;
 mod raw;
 mod resolve;
@@ -9,5 +10,5 @@ mod shapes;
 mod sliding_window;
 
 pub use architecture::Architecture;
-pub use llama::{LinearShape, LlamaConfig};
+pub use llama::{LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm};
 pub use rope::{RopeConfig, RopeScaling};

@@ -2,7 +2,8 @@
 
 use super::{
     architecture::Architecture,
-    llama::LlamaConfig,
+    family::{AttentionBias, Family},
+    llama::{LlamaConfig, Multipliers},
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
@@ -34,29 +35,30 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
             format!("is {num_hidden_layers}, more than {MAX_LAYERS}"),
         ));
     }
-    let head_dim = head_dim(raw.head_dim, architecture, d_model, num_attention_heads)?;
-    let max_positions = match architecture {
-        Architecture::Llama => 2048,
-        Architecture::Mistral => 131_072,
-        Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
-    };
-    let max_positions = raw.max_position_embeddings.unwrap_or(max_positions);
+    let family = architecture.family();
+    let head_dim = head_dim(
+        raw.head_dim.or(family.head_dim),
+        d_model,
+        num_attention_heads,
+    )?;
+    let max_positions = (raw.max_position_embeddings).unwrap_or(family.max_position_embeddings);
     let max_position_embeddings = dimension("max_position_embeddings", Some(max_positions))?;
-    let rms_norm_eps = raw.rms_norm_eps.unwrap_or(1e-6);
+    let rms_norm_eps = raw.rms_norm_eps.unwrap_or(family.rms_norm_eps);
     if !(rms_norm_eps.is_finite() && rms_norm_eps > 0.0) {
         return Err(invalid("rms_norm_eps", format!("is {rms_norm_eps}")));
     }
     let attention_bias = raw.attention_bias.unwrap_or(false);
-    let (qkv_bias, output_bias) = match architecture {
-        Architecture::Llama | Architecture::Qwen3 => (attention_bias, attention_bias),
-        Architecture::Mistral => (false, false),
-        Architecture::Qwen2 => (true, false),
+    let (qkv_bias, output_bias) = match family.attention_bias {
+        AttentionBias::Key => (attention_bias, attention_bias),
+        AttentionBias::Never => (false, false),
+        AttentionBias::Qkv => (true, false),
     };
-    let (bos, eos) = match architecture {
-        Architecture::Llama | Architecture::Mistral => (Some(1), Some(TokenIds(vec![2]))),
-        Architecture::Qwen2 | Architecture::Qwen3 => (None, None),
-    };
+    let eos = family.eos_token_id.map(|id| TokenIds(vec![id]));
     let eos = raw.eos_token_id.clone().unwrap_or(eos);
+    let rotated = match architecture {
+        Architecture::SmolLm3 => rotated_layers(&raw, num_hidden_layers)?,
+        _ => vec![true; num_hidden_layers],
+    };
 
     Ok(LlamaConfig {
         architecture,
@@ -65,18 +67,24 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         d_ffn: dimension("intermediate_size", raw.intermediate_size)?,
         num_hidden_layers,
         num_attention_heads,
-        num_key_value_heads: key_value_heads(&raw, architecture, num_attention_heads)?,
+        num_key_value_heads: key_value_heads(&raw, &family, num_attention_heads)?,
         head_dim,
         rms_norm_eps,
         max_position_embeddings,
-        tie_word_embeddings: raw.tie_word_embeddings.unwrap_or(false),
+        tie_word_embeddings: (raw.tie_word_embeddings).unwrap_or(family.tie_word_embeddings),
         qkv_bias,
         output_bias,
-        mlp_bias: architecture == Architecture::Llama && raw.mlp_bias.unwrap_or(false),
-        qk_norm: architecture == Architecture::Qwen3,
-        rope: RopeConfig::resolve(&raw, head_dim, max_position_embeddings)?,
-        sliding_window: sliding_window::resolve(&raw, architecture, num_hidden_layers)?,
-        bos_token_id: raw.bos_token_id.unwrap_or(bos),
+        mlp_bias: family.mlp_bias && raw.mlp_bias.unwrap_or(false),
+        qk_norm: family.qk_norm,
+        norms: family.norms,
+        multipliers: match architecture {
+            Architecture::Granite => multipliers(&raw, head_dim)?,
+            _ => Multipliers::default(),
+        },
+        rope: RopeConfig::resolve(&raw, family.rope_theta, head_dim, max_position_embeddings)?,
+        sliding_window: sliding_window::resolve(&raw, &family.windows, &rotated)?,
+        rotated,
+        bos_token_id: raw.bos_token_id.unwrap_or(family.bos_token_id),
         eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
     })
@@ -95,11 +103,9 @@ fn refuse_unsupported(raw: &RawConfig) -> Result<(), ModelError> {
 
 fn head_dim(
     explicit: Option<usize>,
-    architecture: Architecture,
     d_model: usize,
     num_attention_heads: usize,
 ) -> Result<usize, ModelError> {
-    let explicit = explicit.or((architecture == Architecture::Qwen3).then_some(128));
     let head_dim = if let Some(head_dim) = explicit {
         dimension("head_dim", Some(head_dim))?
     } else if d_model.is_multiple_of(num_attention_heads) {
@@ -121,15 +127,10 @@ fn head_dim(
 
 fn key_value_heads(
     raw: &RawConfig,
-    architecture: Architecture,
+    family: &Family,
     num_attention_heads: usize,
 ) -> Result<usize, ModelError> {
-    let default = match architecture {
-        Architecture::Llama => num_attention_heads,
-        Architecture::Mistral => 8,
-        Architecture::Qwen2 | Architecture::Qwen3 => 32,
-    };
-    let heads = raw.num_key_value_heads.unwrap_or(Some(default));
+    let heads = (raw.num_key_value_heads).unwrap_or(family.num_key_value_heads);
     let heads = heads.unwrap_or(num_attention_heads);
     let heads = dimension("num_key_value_heads", Some(heads))?;
     if !num_attention_heads.is_multiple_of(heads) {
@@ -139,6 +140,52 @@ fn key_value_heads(
         ));
     }
     Ok(heads)
+}
+
+/// Granite's factors. Its attention has `attention_multiplier` in place of `1 / sqrt(head_dim)`.
+fn multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, ModelError> {
+    let factor = |key: &'static str, written: Option<f64>, of_one: f64| match written.unwrap_or(1.0)
+    {
+        value if value.is_finite() && value > 0.0 => {
+            let factor = value * of_one;
+            Ok(Some(factor).filter(|factor| (factor - 1.0).abs() > 1e-12))
+        }
+        value => Err(invalid(
+            key,
+            format!("is {value}, expected a positive number"),
+        )),
+    };
+    let root = (head_dim as f64).sqrt();
+    let logits = factor("logits_scaling", raw.logits_scaling, 1.0)?;
+    Ok(Multipliers {
+        embedding: factor("embedding_multiplier", raw.embedding_multiplier, 1.0)?,
+        query: factor("attention_multiplier", raw.attention_multiplier, root)?,
+        residual: factor("residual_multiplier", raw.residual_multiplier, 1.0)?,
+        logits: logits.map(f64::recip),
+    })
+}
+
+/// `SmolLM3`'s layers: 1 in `no_rope_layers` is a layer that rotates.
+fn rotated_layers(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<bool>, ModelError> {
+    let Some(written) = &raw.no_rope_layers else {
+        let interval = raw.no_rope_layer_interval.unwrap_or(4);
+        let interval = dimension("no_rope_layer_interval", Some(interval))?;
+        let layers = 1..=num_hidden_layers;
+        return Ok(layers.map(|layer| layer % interval != 0).collect());
+    };
+    if written.len() < num_hidden_layers {
+        return Err(invalid(
+            "no_rope_layers",
+            format!(
+                "has {} entries for {num_hidden_layers} layers",
+                written.len()
+            ),
+        ));
+    }
+    Ok(written[..num_hidden_layers]
+        .iter()
+        .map(|&rotates| rotates != 0)
+        .collect())
 }
 
 fn dtype(raw: &RawConfig) -> Result<Option<TensorDtype>, ModelError> {

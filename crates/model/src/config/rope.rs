@@ -1,9 +1,6 @@
 use super::raw::{RawConfig, RawRope};
 use crate::error::{ModelError, invalid, unsupported};
 
-/// The default base period, as in transformers.
-const DEFAULT_THETA: f64 = 10_000.0;
-
 /// Rotary position embedding: base period and scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
@@ -62,6 +59,7 @@ impl RopeConfig {
     /// Resolves the keys of either version; `rope_scaling` has priority over `rope_parameters`, as in transformers.
     pub(super) fn resolve(
         raw: &RawConfig,
+        default_theta: f64,
         head_dim: usize,
         max_position_embeddings: usize,
     ) -> Result<Self, ModelError> {
@@ -80,7 +78,7 @@ impl RopeConfig {
         if let Some(factor) = partial.filter(|factor| (factor - 1.0).abs() > 0.0) {
             return Err(unsupported("partial_rotary_factor", factor.to_string()));
         }
-        let theta = rope.rope_theta.or(raw.rope_theta).unwrap_or(DEFAULT_THETA);
+        let theta = rope.rope_theta.or(raw.rope_theta).unwrap_or(default_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(invalid(
                 "rope_theta",

@@ -1,4 +1,6 @@
-use super::{Architecture, LlamaConfig, RopeConfig, RopeScaling};
+use super::{
+    Architecture, LlamaConfig, Multipliers, NormPlacement, QkNorm, RopeConfig, RopeScaling,
+};
 use crate::checkpoint::TensorDtype;
 
 /// The numbers by which published shapes differ.
@@ -135,11 +137,14 @@ impl Shape {
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
+            norms: NormPlacement::Before,
+            multipliers: Multipliers::default(),
             rope: RopeConfig {
                 theta: self.theta,
                 scaling,
             },
+            rotated: vec![true; self.layers],
             sliding_window: vec![None; self.layers],
             bos_token_id: None,
             eos_token_ids: Vec::new(),

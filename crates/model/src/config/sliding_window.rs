@@ -1,32 +1,35 @@
-use super::{architecture::Architecture, raw::RawConfig};
+use super::{family::Windows, raw::RawConfig};
 use crate::error::{ModelError, invalid, unsupported};
 
 /// transformers' default if the key is absent.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
 
-/// The window of each layer, `None` for full attention.
+/// The window of each layer, `None` for full attention. `rotated` has an entry for every layer.
 pub(super) fn resolve(
     raw: &RawConfig,
-    architecture: Architecture,
-    num_hidden_layers: usize,
+    windows: &Windows,
+    rotated: &[bool],
 ) -> Result<Vec<Option<usize>>, ModelError> {
-    let used = match architecture {
-        // Llama's attention has no window, even if the file sets one.
-        Architecture::Llama => false,
-        Architecture::Mistral => true,
-        Architecture::Qwen2 | Architecture::Qwen3 => raw.use_sliding_window.unwrap_or(false),
+    let num_hidden_layers = rotated.len();
+    let default = match windows {
+        Windows::Unrotated => None,
+        _ => Some(DEFAULT_WINDOW),
     };
-    let window = raw.sliding_window.unwrap_or(Some(DEFAULT_WINDOW));
+    let used = match windows {
+        Windows::Never => false,
+        Windows::Every => true,
+        Windows::Upper | Windows::Unrotated => raw.use_sliding_window.unwrap_or(false),
+    };
+    let window = raw.sliding_window.unwrap_or(default);
     let window = window.filter(|_| used);
     if window == Some(0) {
         return Err(invalid("sliding_window", "is 0"));
     }
-    match architecture {
-        Architecture::Llama => Ok(vec![None; num_hidden_layers]),
-        Architecture::Mistral => {
-            // transformers ignores the list here, so a model that alternates would be computed wrongly without an
-            // error.
+    match windows {
+        Windows::Never => Ok(vec![None; num_hidden_layers]),
+        Windows::Every => {
+            // transformers ignores the list here; a model that alternates would silently be wrong.
             let kind = if window.is_some() {
                 "sliding_attention"
             } else {
@@ -38,13 +41,18 @@ pub(super) fn resolve(
             }
             Ok(vec![window; num_hidden_layers])
         }
-        Architecture::Qwen2 | Architecture::Qwen3 => {
+        Windows::Upper | Windows::Unrotated => {
             if let Some(types) = &raw.layer_types {
                 return listed(types, window, num_hidden_layers);
             }
             let first = raw.max_window_layers.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
-            Ok((0..num_hidden_layers)
-                .map(|i| window.filter(|_| i >= first))
+            let has_window = |layer: usize| match windows {
+                Windows::Unrotated => !rotated[layer],
+                _ => layer >= first,
+            };
+            let layers = 0..num_hidden_layers;
+            Ok(layers
+                .map(|layer| window.filter(|_| has_window(layer)))
                 .collect())
         }
     }

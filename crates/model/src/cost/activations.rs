@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::{LlamaConfig, Projection};
+use crate::{LlamaConfig, NormPlacement, Projection, QkNorm};
 
 /// Rank-r products are `float32` for any type of activations.
 const PRODUCT_BYTES: usize = 4;
@@ -95,18 +95,30 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
     let query = model.num_attention_heads * model.head_dim;
     let key = model.num_key_value_heads * model.head_dim;
     let (q, k, v) = (Projection::Q, Projection::K, Projection::V);
+    let norms_before = model.norms == NormPlacement::Before;
     let elements = [
-        if_adapted(&[q, k, v], model.d_model),
-        // Before the norms of heads.
-        if model.qk_norm { query + key } else { 0 },
+        // The normed input; without a norm before attention it is the layer's input.
+        if norms_before {
+            if_adapted(&[q, k, v], model.d_model)
+        } else {
+            0
+        },
+        // Before the norms of queries and keys.
+        if model.qk_norm == QkNorm::None {
+            0
+        } else {
+            query + key
+        },
         query + 2 * key,
         if_adapted(&[Projection::O], query),
-        // Between attention and feed-forward.
+        // The input of the norm between attention and feed-forward.
         model.d_model,
         if_adapted(&[Projection::Gate, Projection::Up], model.d_model),
         // Gate and up.
         2 * model.d_ffn,
         if_adapted(&[Projection::Down], model.d_ffn),
+        // The input of a norm after the feed-forward.
+        if norms_before { 0 } else { model.d_model },
     ];
     let elements: usize = elements.iter().sum();
     let masked = model.linears().into_iter().zip(ranks);
@@ -119,7 +131,7 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
 
 #[cfg(test)]
 mod tests {
-    use crate::LlamaConfig;
+    use crate::{LlamaConfig, NormPlacement, QkNorm};
 
     use super::{ActivationStorage, TokenBytes, bytes_per_token};
 
@@ -196,8 +208,21 @@ mod tests {
     fn head_norms_keep_their_inputs() {
         let mut model = model();
         let plain = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
-        model.qk_norm = true;
+        model.qk_norm = QkNorm::PerHead;
         let normed = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
         assert_eq!(normed, plain + 2 * (16 + 8));
+    }
+
+    #[test]
+    fn norms_after_keep_the_outputs_of_attention_and_feed_forward() {
+        let mut model = model();
+        model.norms = NormPlacement::After;
+        let bytes = |ranks: [usize; 7]| bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept;
+        // Input and output; q, k, v; what attention gives; gate and up; what the feed-forward gives.
+        let base = 2 * (2 * 16 + (16 + 8 + 8) + 16 + 2 * 24 + 16);
+        assert_eq!(bytes([0; 7]), base);
+        // Queries take the layer's input itself.
+        assert_eq!(bytes([4, 0, 0, 0, 0, 0, 0]), base + 4 * 4);
+        assert_eq!(bytes([0, 0, 0, 0, 4, 0, 0]), base + 2 * 16 + 4 * 4);
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     };
 
     use super::{super::frozen_parameters, AdapterRanks, adapter_parameters};
-    use crate::{Backbone, LayerAdapter, LlamaConfig, Projection};
+    use crate::{Backbone, LayerAdapter, LlamaConfig, Projection, QkNorm};
 
     fn small() -> LlamaConfig {
         let mut model = LlamaConfig::named("micro").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     fn frozen_parameters_are_those_that_a_stage_loads() {
         let device = Device::flex();
         let mut model = small();
-        (model.qkv_bias, model.qk_norm) = (true, true);
+        (model.qkv_bias, model.qk_norm) = (true, QkNorm::PerHead);
         for tied in [false, true] {
             model.tie_word_embeddings = tied;
             for layers in [0..3, 0..1, 1..2, 1..3, 2..3] {

@@ -69,6 +69,9 @@ fn models_saved_by_transformers_are_complete() {
         "mistral-sliding",
         "qwen2-sharded",
         "qwen3",
+        "granite",
+        "olmo2",
+        "smollm3",
     ];
     for model in models {
         let directory = fixture(model);

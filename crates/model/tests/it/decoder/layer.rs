@@ -5,7 +5,7 @@ use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_model::{
     AttentionShape, Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora,
-    LlamaConfig, Projection, RotaryTables, SequenceBatch, Sequences,
+    LlamaConfig, NormPlacement, Projection, QkNorm, RotaryTables, SequenceBatch, Sequences,
 };
 
 use crate::decoder::{
@@ -14,7 +14,15 @@ use crate::decoder::{
     support::{Random, assert_close, config, device, fixture, host},
 };
 
-const MODELS: [&str; 4] = ["llama-gqa", "qwen2-sharded", "qwen3", "mistral-sliding"];
+const MODELS: [&str; 7] = [
+    "llama-gqa",
+    "qwen2-sharded",
+    "qwen3",
+    "mistral-sliding",
+    "granite",
+    "olmo2",
+    "smollm3",
+];
 const LAYER: usize = 1;
 const LENGTHS: [usize; 4] = [9, 14, 6, 1];
 const TOLERANCE: f32 = 2e-5;
@@ -83,18 +91,31 @@ impl<'a> Merged<'a> {
 
     fn turned(&self, name: &str, x: Tensor<2>, batch: &SequenceBatch) -> Tensor<2> {
         let ([rows, width], dim) = (x.dims(), self.config.head_dim);
-        let x = if self.config.qk_norm {
-            let heads = x.reshape([rows * width / dim, dim]);
-            self.norm(name, heads).reshape([rows, width])
+        let x = match self.config.qk_norm {
+            QkNorm::None => x,
+            QkNorm::PerHead => {
+                let heads = x.reshape([rows * width / dim, dim]);
+                self.norm(name, heads).reshape([rows, width])
+            }
+            QkNorm::AllHeads => self.norm(name, x),
+        };
+        if self.config.rotated[LAYER] {
+            composed_rotate(x, batch.cos.clone(), batch.sin.clone())
         } else {
             x
-        };
-        composed_rotate(x, batch.cos.clone(), batch.sin.clone())
+        }
     }
 
     fn forward(&self, x: Tensor<2>, batch: &SequenceBatch) -> Tensor<2> {
         use Projection::{Down, Gate, K, O, Q, Up, V};
-        let normal = self.norm("input_layernorm", x.clone());
+        let is_before = self.config.norms == NormPlacement::Before;
+        let multipliers = self.config.multipliers;
+        let before = |name, x: Tensor<2>| if is_before { self.norm(name, x) } else { x };
+        let after = |name, y: Tensor<2>| {
+            let y = if is_before { y } else { self.norm(name, y) };
+            y.mul_scalar(multipliers.residual.unwrap_or(1.0))
+        };
+        let normal = before("input_layernorm", x.clone());
         let project = |projection| self.linear(projection, normal.clone());
         let shape = AttentionShape {
             sequences: batch.sequences.clone(),
@@ -104,12 +125,14 @@ impl<'a> Merged<'a> {
             window: self.config.sliding_window[LAYER],
         };
         let q = self.turned("self_attn.q_norm", project(Q), batch);
+        let q = q.mul_scalar(multipliers.query.unwrap_or(1.0));
         let k = self.turned("self_attn.k_norm", project(K), batch);
         let attended = composed_attention([q, k, project(V)], &shape);
-        let x = x + self.linear(O, attended);
-        let normal = self.norm("post_attention_layernorm", x.clone());
+        let x = x + after("post_attention_layernorm", self.linear(O, attended));
+        let normal = before("post_attention_layernorm", x.clone());
         let gate = self.linear(Gate, normal.clone());
-        x + self.linear(Down, composed_swiglu(gate, self.linear(Up, normal)))
+        let down = self.linear(Down, composed_swiglu(gate, self.linear(Up, normal)));
+        x + after("post_feedforward_layernorm", down)
     }
 }
 

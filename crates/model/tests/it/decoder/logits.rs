@@ -11,15 +11,18 @@ use safetensors::SafeTensors;
 
 use crate::decoder::support::{backbone, config, device, fixture, host, whole};
 
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 11] = [
+    "granite",
     "llama-gqa",
     "llama-rope-dynamic",
     "llama-rope-linear",
     "llama-rope-yarn",
     "llama-tied-rope-llama3",
     "mistral-sliding",
+    "olmo2",
     "qwen2-sharded",
     "qwen3",
+    "smollm3",
 ];
 
 /// Token ids and transformers' logits of one sequence.

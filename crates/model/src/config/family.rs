@@ -1,0 +1,114 @@
+use super::{Architecture, NormPlacement, QkNorm};
+
+/// How an architecture differs from Llama, and the values that transformers takes for keys that
+/// `config.json` does not have.
+pub(super) struct Family {
+    pub(super) max_position_embeddings: usize,
+    pub(super) rms_norm_eps: f64,
+    pub(super) rope_theta: f64,
+    /// `None`: as many as query heads.
+    pub(super) num_key_value_heads: Option<usize>,
+    /// `None`: `hidden_size / num_attention_heads`.
+    pub(super) head_dim: Option<usize>,
+    pub(super) tie_word_embeddings: bool,
+    pub(super) bos_token_id: Option<u32>,
+    pub(super) eos_token_id: Option<u32>,
+    pub(super) attention_bias: AttentionBias,
+    /// `mlp_bias` is a key.
+    pub(super) mlp_bias: bool,
+    pub(super) qk_norm: QkNorm,
+    pub(super) norms: NormPlacement,
+    pub(super) windows: Windows,
+}
+
+/// Which of the attention's projections have a bias.
+pub(super) enum AttentionBias {
+    /// All four if the key `attention_bias` says so.
+    Key,
+    /// None.
+    Never,
+    /// `q_proj`, `k_proj` and `v_proj`.
+    Qkv,
+}
+
+/// Which layers have a sliding window.
+pub(super) enum Windows {
+    /// None, whatever the file says.
+    Never,
+    /// All, if the file names one.
+    Every,
+    /// With `use_sliding_window` those of `layer_types`, else those from `max_window_layers` on.
+    Upper,
+    /// With `use_sliding_window` those of `layer_types`, else those without rotation.
+    Unrotated,
+}
+
+const LLAMA: Family = Family {
+    max_position_embeddings: 2048,
+    rms_norm_eps: 1e-6,
+    rope_theta: 10_000.0,
+    num_key_value_heads: None,
+    head_dim: None,
+    tie_word_embeddings: false,
+    bos_token_id: Some(1),
+    eos_token_id: Some(2),
+    attention_bias: AttentionBias::Key,
+    mlp_bias: true,
+    qk_norm: QkNorm::None,
+    norms: NormPlacement::Before,
+    windows: Windows::Never,
+};
+
+const QWEN2: Family = Family {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: Some(32),
+    bos_token_id: None,
+    eos_token_id: None,
+    attention_bias: AttentionBias::Qkv,
+    mlp_bias: false,
+    windows: Windows::Upper,
+    ..LLAMA
+};
+
+impl Architecture {
+    pub(super) fn family(self) -> Family {
+        match self {
+            // Granite's factors are keys of its own.
+            Self::Llama | Self::Granite => LLAMA,
+            Self::Mistral => Family {
+                max_position_embeddings: 131_072,
+                num_key_value_heads: Some(8),
+                attention_bias: AttentionBias::Never,
+                mlp_bias: false,
+                windows: Windows::Every,
+                ..LLAMA
+            },
+            Self::Qwen2 => QWEN2,
+            Self::Qwen3 => Family {
+                head_dim: Some(128),
+                attention_bias: AttentionBias::Key,
+                qk_norm: QkNorm::PerHead,
+                ..QWEN2
+            },
+            Self::Olmo2 => Family {
+                rms_norm_eps: 1e-5,
+                bos_token_id: None,
+                eos_token_id: Some(50_279),
+                mlp_bias: false,
+                qk_norm: QkNorm::AllHeads,
+                norms: NormPlacement::After,
+                ..LLAMA
+            },
+            Self::SmolLm3 => Family {
+                max_position_embeddings: 32_768,
+                rope_theta: 2_000_000.0,
+                num_key_value_heads: Some(4),
+                tie_word_embeddings: true,
+                bos_token_id: Some(128_000),
+                eos_token_id: Some(128_001),
+                windows: Windows::Unrotated,
+                ..LLAMA
+            },
+        }
+    }
+}
