@@ -71,6 +71,14 @@ mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.t
 mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
+mutation branches-unscaled crates/model/src/layer.rs \
+    'scaled(normalise_if(y, &norms.after), self.residual_multiplier)' 'scaled(normalise_if(y, &norms.after), None)' \
+    parity::granite
+mutation logits-unscaled crates/model/src/head.rs \
+    'scaled(joined(gradients, 0), self.multiplier)' 'joined(gradients, 0)' parity::granite
+mutation every-layer-rotates crates/model/src/layer.rs 'if self.rotates {' 'if self.rotates || true {' parity::smollm3
+mutation heads-normed-alone crates/model/src/config/family.rs \
+    'qk_norm: QkNorm::AllHeads,' 'qk_norm: QkNorm::PerHead,' parity::olmo2
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \
     '(task.first_sample + index) * task.max_seq_len' 'index * task.max_seq_len' parity:: late_reading::
 mutation weight-by-micro-batch $trainer/iteration/plan.rs 'step_targets: rows.step.step_target_tokens,' \

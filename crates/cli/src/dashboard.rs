@@ -24,7 +24,7 @@ use ratatui::{
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::{
-    commands::read_history,
+    history::read_history,
     printer::{Printer, is_screen},
 };
 

@@ -14,6 +14,7 @@ mod event_pipe;
 mod exit;
 mod failure;
 mod frame;
+mod history;
 mod hub;
 mod interrupt;
 mod panics;

@@ -225,15 +225,7 @@ struct Exactly<R> {
 
 impl<R: Read> Read for Exactly<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let read = self.reader.read(&mut buffer[..most])?;
-        if read == 0 && most > 0 {
-            return Err(cut_off());
-        }
-        self.left -= read as u64;
-        Ok(read)
+        read_some(&mut self.reader, &mut self.left, buffer)
     }
 }
 
@@ -268,16 +260,21 @@ impl<R: BufRead> Read for Chunks<R> {
                 return Ok(0);
             }
         }
-        let most = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let read = self.reader.read(&mut buffer[..most])?;
-        if read == 0 && most > 0 {
-            return Err(cut_off());
-        }
-        self.left -= read as u64;
-        Ok(read)
+        read_some(&mut self.reader, &mut self.left, buffer)
     }
+}
+
+/// Reads some of the `left` bytes that are still to come.
+fn read_some(reader: &mut impl Read, left: &mut u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let most = buffer
+        .len()
+        .min(usize::try_from(*left).unwrap_or(usize::MAX));
+    let read = reader.read(&mut buffer[..most])?;
+    if read == 0 && most > 0 {
+        return Err(cut_off());
+    }
+    *left -= read as u64;
+    Ok(read)
 }
 
 fn cut_off() -> Error {

@@ -27,9 +27,6 @@ mod worker;
 
 use loraloom_server::queue::Request;
 
-#[cfg(unix)]
-pub(crate) use report::read_history;
-
 use crate::{
     arguments::{Command, DataCommand},
     exit::Exit,

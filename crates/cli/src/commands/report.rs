@@ -9,13 +9,13 @@ use std::{
 };
 
 use loraloom_report::RunHistory;
-use loraloom_server::{Client, queue};
 use loraloom_trainer::{EVENTS_FILE, quoted};
 
 use crate::{
     arguments::ReportArguments,
     exit::Exit,
     failure::{self, Failure},
+    history::read_history,
     printer::Printer,
     run_directory,
 };
@@ -138,19 +138,4 @@ pub(super) fn write_beside(directory: &Path, printer: &Printer) {
             failure::message(error.as_ref())
         )),
     }
-}
-
-/// Reads the log of a run or a server.
-///
-/// # Errors
-///
-/// If it has none.
-pub(crate) fn read_history(directory: &Path) -> anyhow::Result<RunHistory> {
-    let mut history = RunHistory::read(directory)?;
-    if directory.join(queue::FILE_NAME).exists() {
-        for (task, config) in Client::open(directory)?.configurations()? {
-            history.add_task(&config, &task.state.to_string());
-        }
-    }
-    Ok(history)
 }

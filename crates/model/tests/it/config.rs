@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use loraloom_model::{
-    Architecture, LlamaConfig, ModelError, RopeScaling, TensorDtype, parameter_shapes,
+    Architecture, LlamaConfig, ModelError, Multipliers, RopeScaling, TensorDtype, parameter_shapes,
 };
 use serde_json::{Value, json};
 
@@ -53,6 +53,26 @@ fn resolves_as_transformers_does() {
                 case["sliding_window"],
                 "{name}"
             );
+            assert_eq!(json!(config.rotated), case["rotated"], "{name}");
+            let Multipliers {
+                embedding,
+                query,
+                residual,
+                logits,
+            } = config.multipliers;
+            let of_scores = query.unwrap_or(1.0) / (config.head_dim as f64).sqrt();
+            for (found, key) in [
+                (embedding.unwrap_or(1.0), "embedding_multiplier"),
+                (of_scores, "score_scale"),
+                (residual.unwrap_or(1.0), "residual_multiplier"),
+                (1.0 / logits.unwrap_or(1.0), "logits_scaling"),
+            ] {
+                let expected = case[key].as_f64().unwrap();
+                assert!(
+                    (found / expected - 1.0).abs() < 1e-12,
+                    "{name}, {key}: {found}"
+                );
+            }
             assert_eq!(json!(config.bos_token_id), case["bos_token_id"], "{name}");
             assert_eq!(json!(config.eos_token_ids), case["eos_token_ids"], "{name}");
             let dtype = config.dtype.map(|dtype| dtype.to_string());
