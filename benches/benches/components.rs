@@ -12,8 +12,8 @@ use batchlora::{
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
 use loraloom_benches::{KernelBench, median_seconds};
 use loraloom_model::{
-    AttentionShape, LlamaConfig, Projection, Sequences, cross_entropy, rms_norm, rotate,
-    self_attention, swiglu,
+    AttentionShape, LlamaConfig, Projection, Sequences, cross_entropy, glu, rms_norm, rotate,
+    self_attention,
 };
 use serde_json::json;
 
@@ -102,6 +102,7 @@ fn attention(model: &LlamaConfig) -> anyhow::Result<f64> {
         num_kv_heads: model.num_key_value_heads,
         head_dim: model.head_dim,
         window: None,
+        softcap: None,
     };
     let kv = model.num_key_value_heads * model.head_dim;
     let [q, k, v] = [model.d_model, kv, kv].map(|width| leaf([ROWS, width]));
@@ -128,7 +129,7 @@ fn elementwise(model: &LlamaConfig) -> anyhow::Result<f64> {
     let swiglu = {
         let (gate, up) = (leaf([ROWS, mlp]), leaf([ROWS, mlp]));
         let gradient = random([ROWS, mlp]);
-        milliseconds(|| both_ways(swiglu(gate.clone(), up.clone()), &gradient))?
+        milliseconds(|| both_ways(glu(gate.clone(), up.clone(), model.activation), &gradient))?
     };
     let keys = model.num_key_value_heads * model.head_dim;
     Ok(2.0 * norm + rotary(hidden)? + rotary(keys)? + swiglu)

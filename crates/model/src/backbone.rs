@@ -74,12 +74,12 @@ impl Backbone {
                 (None, true) => table("model.embed_tokens.weight")?,
                 (_, false) => table("lm_head.weight")?,
             };
-            let (name, epsilon) = ("model.norm.weight", config.rms_norm_eps);
-            let norm = loader.norm(name, config.d_model, epsilon)?;
+            let norm = loader.norm("model.norm.weight", config.d_model, config)?;
             head = Some(LanguageModelHead {
                 norm,
                 weight,
                 multiplier: config.multipliers.logits,
+                softcap: config.logit_softcap,
             });
         }
         let layers = layers.map(|index| DecoderLayer::load(loader, config, index));

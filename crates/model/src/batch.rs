@@ -5,7 +5,7 @@ use std::{
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::{LlamaConfig, RopeTable, Sequences, config::RopeScaling};
+use crate::{LayerRotation, LlamaConfig, RopeConfig, RopeTable, Sequences, config::RopeScaling};
 
 /// Tables kept for different lengths where scaling depends on the length.
 const MOST_TABLES: usize = 8;
@@ -14,7 +14,16 @@ const MOST_TABLES: usize = 8;
 /// uploads positions, four bytes a token.
 #[derive(Debug)]
 pub struct RotaryTables {
-    config: LlamaConfig,
+    global: Tables,
+    /// For layers with a rotation of their own.
+    local: Option<Tables>,
+}
+
+/// The tables of one rotary embedding.
+#[derive(Debug)]
+struct Tables {
+    rope: RopeConfig,
+    head_dim: usize,
     device: Device,
     made: Mutex<Vec<Table>>,
 }
@@ -22,7 +31,7 @@ pub struct RotaryTables {
 /// Cosines and sines of the first positions, `[positions, head_dim / 2]`.
 #[derive(Debug, Clone)]
 struct Table {
-    /// See [`RotaryTables::scaled_for`].
+    /// See [`Tables::scaled_for`].
     scaled_for: usize,
     cos: Tensor<2>,
     sin: Tensor<2>,
@@ -37,17 +46,24 @@ impl Table {
 impl RotaryTables {
     /// Tables of this configuration; the first batch computes them.
     pub fn new(config: &LlamaConfig, device: &Device) -> Self {
-        Self {
-            config: config.clone(),
+        let tables = |rope: &RopeConfig| Tables {
+            rope: rope.clone(),
+            head_dim: config.head_dim,
             device: device.clone().without_autodiff(),
             made: Mutex::default(),
+        };
+        Self {
+            global: tables(&config.rope),
+            local: config.local_rope.as_ref().map(tables),
         }
     }
+}
 
+impl Tables {
     /// The length that frequencies are scaled for if the longest sequence has this length; 0 if scaling does
     /// not depend on it.
     fn scaled_for(&self, length: usize) -> usize {
-        match self.config.rope.scaling {
+        match self.rope.scaling {
             RopeScaling::Dynamic {
                 original_max_position_embeddings: original,
                 ..
@@ -73,7 +89,7 @@ impl RotaryTables {
         } else {
             length
         };
-        let table = RopeTable::new(&self.config.rope, self.config.head_dim, positions);
+        let table = RopeTable::new(&self.rope, self.head_dim, positions);
         let shape = [table.length, table.half_dim];
         let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
         let table = Table {
@@ -87,6 +103,64 @@ impl RotaryTables {
         made.push(table.clone());
         table
     }
+
+    /// The rows of the tokens of sequences that begin at these positions.
+    fn gather(
+        &self,
+        sequences: &Sequences,
+        starts: &[usize],
+        rope_lengths: &[usize],
+    ) -> RotaryRows {
+        let needed = sequences.iter().zip(starts).zip(rope_lengths);
+        let needed = needed.map(|((rows, &start), &length)| length.max(start + rows.len()));
+        let needed: Vec<usize> = needed.collect();
+        // The longest length of each scaling, and the first row of its table when tables are concatenated.
+        let mut longest = BTreeMap::new();
+        for &length in &needed {
+            let most = longest.entry(self.scaled_for(length)).or_insert(0);
+            *most = length.max(*most);
+        }
+        let used = longest.into_values().map(|length| self.table(length));
+        let used: Vec<Table> = used.collect();
+        let (mut begin, mut begins) = (0, BTreeMap::new());
+        for table in &used {
+            begins.insert(table.scaled_for, begin);
+            begin += table.positions();
+        }
+        let positions: Vec<i32> = sequences
+            .iter()
+            .zip(starts)
+            .zip(&needed)
+            .flat_map(|((rows, &start), &length)| {
+                let first = begins[&self.scaled_for(length)] + start;
+                (first..first + rows.len()).map(|position| position as i32)
+            })
+            .collect();
+        let rows = positions.len();
+        let positions = TensorData::new(positions, [rows]);
+        let positions = Tensor::<1, Int>::from_data(positions, &self.device);
+        let gather = |part: fn(&Table) -> &Tensor<2>| {
+            let parts: Vec<_> = used.iter().map(|table| part(table).clone()).collect();
+            match &parts[..] {
+                [] => Tensor::zeros([0, self.head_dim / 2], &self.device),
+                [table] => table.clone().select(0, positions.clone()),
+                _ => Tensor::cat(parts, 0).select(0, positions.clone()),
+            }
+        };
+        RotaryRows {
+            cos: gather(|table| &table.cos),
+            sin: gather(|table| &table.sin),
+        }
+    }
+}
+
+/// Cosines and sines of every token's position, `[rows, head_dim / 2]`.
+#[derive(Debug, Clone)]
+pub struct RotaryRows {
+    /// Cosines.
+    pub cos: Tensor<2>,
+    /// Sines.
+    pub sin: Tensor<2>,
 }
 
 /// The sequences of a batch and the rotary tables of their tokens, made once and shared by all
@@ -95,10 +169,10 @@ impl RotaryTables {
 pub struct SequenceBatch {
     /// First row and length of each sequence.
     pub sequences: Sequences,
-    /// Cosine of every token's position, `[rows, head_dim / 2]`.
-    pub cos: Tensor<2>,
-    /// Sine of every token's position, `[rows, head_dim / 2]`.
-    pub sin: Tensor<2>,
+    /// Rotation of most layers.
+    pub global: RotaryRows,
+    /// Rotation of layers with one of their own.
+    pub local: Option<RotaryRows>,
 }
 
 impl SequenceBatch {
@@ -123,47 +197,22 @@ impl SequenceBatch {
         starts: &[usize],
         rope_lengths: &[usize],
     ) -> Self {
-        let needed = sequences.iter().zip(starts).zip(rope_lengths);
-        let needed = needed.map(|((rows, &start), &length)| length.max(start + rows.len()));
-        let needed: Vec<usize> = needed.collect();
-        // The longest length of each scaling, and the first row of its table when tables are concatenated.
-        let mut longest = BTreeMap::new();
-        for &length in &needed {
-            let most = longest.entry(tables.scaled_for(length)).or_insert(0);
-            *most = length.max(*most);
-        }
-        let used = longest.into_values().map(|length| tables.table(length));
-        let used: Vec<Table> = used.collect();
-        let (mut begin, mut begins) = (0, BTreeMap::new());
-        for table in &used {
-            begins.insert(table.scaled_for, begin);
-            begin += table.positions();
-        }
-        let positions: Vec<i32> = sequences
-            .iter()
-            .zip(starts)
-            .zip(&needed)
-            .flat_map(|((rows, &start), &length)| {
-                let first = begins[&tables.scaled_for(length)] + start;
-                (first..first + rows.len()).map(|position| position as i32)
-            })
-            .collect();
-        let rows = positions.len();
-        let positions = TensorData::new(positions, [rows]);
-        let positions = Tensor::<1, Int>::from_data(positions, &tables.device);
-        let gather = |part: fn(&Table) -> &Tensor<2>| {
-            let parts: Vec<_> = used.iter().map(|table| part(table).clone()).collect();
-            match &parts[..] {
-                [] => Tensor::zeros([0, tables.config.head_dim / 2], &tables.device),
-                [table] => table.clone().select(0, positions.clone()),
-                _ => Tensor::cat(parts, 0).select(0, positions.clone()),
-            }
-        };
-        let (cos, sin) = (gather(|table| &table.cos), gather(|table| &table.sin));
+        let gather = |tables: &Tables| tables.gather(&sequences, starts, rope_lengths);
+        let global = gather(&tables.global);
+        let local = tables.local.as_ref().map(gather);
         Self {
             sequences,
-            cos,
-            sin,
+            global,
+            local,
+        }
+    }
+
+    /// The rotation of a layer; `None` for one that does not rotate.
+    pub(crate) fn rotation(&self, rotation: LayerRotation) -> Option<&RotaryRows> {
+        match rotation {
+            LayerRotation::None => None,
+            LayerRotation::Global => Some(&self.global),
+            LayerRotation::Local => Some(self.local.as_ref().unwrap_or(&self.global)),
         }
     }
 }

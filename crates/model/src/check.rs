@@ -3,8 +3,8 @@ use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use batchlora::seed_gradient;
 
 use crate::{
-    AttentionShape, ModelError, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu,
-    to_host,
+    Activation, AttentionShape, ModelError, Sequences, cross_entropy, glu, rms_norm, rotate,
+    self_attention, to_host,
 };
 
 /// Lengths around that of a part of attention.
@@ -75,39 +75,44 @@ fn run(
     let table = |seed| uniform(seed, [rows, HEAD_DIM / 2], device);
     let gamma = uniform(9, [1, HEADS * HEAD_DIM], device).reshape([HEADS * HEAD_DIM]);
     let gamma = gamma.cast(rounded).cast(dtype);
-    let attention = |window| AttentionShape {
-        sequences: Sequences::from_lengths(LENGTHS),
-        num_heads: HEADS,
-        num_kv_heads: KV_HEADS,
-        head_dim: HEAD_DIM,
-        window,
-    };
     let (wide, narrow) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
-    let attend = |window| -> Operation<'_> {
-        let shape = attention(window);
+    let attend = |window, softcap| -> Operation<'_> {
+        let shape = AttentionShape {
+            sequences: Sequences::from_lengths(LENGTHS),
+            num_heads: HEADS,
+            num_kv_heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+            window,
+            softcap,
+        };
         Box::new(move |x| self_attention(x[0].clone(), x[1].clone(), x[2].clone(), &shape))
     };
-    let operations: [(&str, &[usize], Operation<'_>); 5] = [
+    let gated = |activation| -> Operation<'_> {
+        Box::new(move |x| glu(x[0].clone(), x[1].clone(), activation))
+    };
+    let operations: [(&str, &[usize], Operation<'_>); 7] = [
         (
             "rms_norm",
             &[wide],
             Box::new(|x| rms_norm(x[0].clone(), gamma.clone(), 1e-5)),
         ),
-        (
-            "swiglu",
-            &[wide, wide],
-            Box::new(|x| swiglu(x[0].clone(), x[1].clone())),
-        ),
+        ("swiglu", &[wide, wide], gated(Activation::Silu)),
+        ("geglu", &[wide, wide], gated(Activation::GeluTanh)),
         (
             "rotate",
             &[wide],
             Box::new(|x| rotate(x[0].clone(), table(7), table(8))),
         ),
-        ("attention", &[wide, narrow, narrow], attend(None)),
+        ("attention", &[wide, narrow, narrow], attend(None, None)),
         (
             "attention in a window",
             &[wide, narrow, narrow],
-            attend(Some(100)),
+            attend(Some(100), None),
+        ),
+        (
+            "attention with a softcap",
+            &[wide, narrow, narrow],
+            attend(None, Some(0.5)),
         ),
     ];
     let mut results = Vec::new();

@@ -167,7 +167,11 @@ fn permuted_heads(base: &LlamaConfig, projection: Projection) -> Option<usize> {
         | Architecture::Mistral
         | Architecture::Granite
         | Architecture::SmolLm3 => true,
-        Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Olmo2 => false,
+        Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::Olmo2
+        | Architecture::Gemma2
+        | Architecture::Gemma3 => false,
     };
     match projection {
         Projection::Q => Some(base.num_attention_heads),
@@ -185,6 +189,8 @@ fn architecture(base: &LlamaConfig) -> &'static str {
         Architecture::Granite => "granite",
         Architecture::Olmo2 => "olmo2",
         Architecture::SmolLm3 => "smollm3",
+        Architecture::Gemma2 => "gemma2",
+        Architecture::Gemma3 => "gemma3",
     }
 }
 

@@ -41,12 +41,16 @@ pub struct LanguageModelHead {
     /// Factor of the logits. The hidden states take it, which are smaller.
     #[module(skip)]
     pub(crate) multiplier: Option<f64>,
+    /// Bound of the logits.
+    #[module(skip)]
+    pub(crate) softcap: Option<f32>,
 }
 
 impl LanguageModelHead {
     /// Logits `[rows, vocabulary]` of hidden states `[rows, d_model]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        frozen_linear(self.normal(hidden), self.weight.val().transpose())
+        let logits = frozen_linear(self.normal(hidden), self.weight.val().transpose());
+        self.bounded(logits)
     }
 
     /// The cross-entropy of every target, `[targets]` in the order given, and the gradient of
@@ -61,7 +65,12 @@ impl LanguageModelHead {
         let selected = hidden.select(0, integers(&targets.rows, &device));
         let mut gradients = Vec::new();
         let losses = self.by_chunk(selected.clone(), targets, |logits, ids, weights| {
+            let slope = self.slope(&logits);
             let (loss, gradient) = cross_entropy(logits, ids, weights);
+            let gradient = match slope {
+                Some(slope) => gradient * slope,
+                None => gradient,
+            };
             gradients.push(frozen_linear(gradient, self.weight.val()));
             loss
         });
@@ -104,6 +113,20 @@ impl LanguageModelHead {
         joined(scores, 1)
     }
 
+    /// `softcap · tanh(logits / softcap)`, if they are bounded.
+    fn bounded(&self, logits: Tensor<2>) -> Tensor<2> {
+        match self.softcap {
+            Some(cap) => logits.div_scalar(cap).tanh().mul_scalar(cap),
+            None => logits,
+        }
+    }
+
+    /// The slope of the bound at bounded logits, `1 - tanh²`.
+    fn slope(&self, bounded: &Tensor<2>) -> Option<Tensor<2>> {
+        let tangent = bounded.clone().div_scalar(self.softcap?);
+        Some(tangent.powi_scalar(2).neg().add_scalar(1.0))
+    }
+
     fn normal(&self, hidden: Tensor<2>) -> Tensor<2> {
         scaled(normalise(hidden, &self.norm), self.multiplier)
     }
@@ -128,7 +151,7 @@ impl LanguageModelHead {
             let end = (start + chunk).min(count);
             let rows = normal.clone().slice([start..end, 0..d_model]);
             of(
-                frozen_linear(rows, projection.clone()),
+                self.bounded(frozen_linear(rows, projection.clone())),
                 ids.clone().narrow(0, start, end - start),
                 weights.clone().narrow(0, start, end - start),
             )

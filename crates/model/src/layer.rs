@@ -6,9 +6,10 @@ use burn::{
 };
 
 use crate::{
-    AttentionShape, LayerCache, LayerLora, LlamaConfig, ModelError, Projection, SequenceBatch,
+    AttentionShape, LayerCache, LayerLora, LayerRotation, LlamaConfig, ModelError, Projection,
+    SequenceBatch,
     load::Loader,
-    ops::{rms_norm, rotate, self_attention, swiglu},
+    ops::{Activation, glu, rms_norm, rotate, self_attention},
 };
 
 /// One decoder layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, with the norms where the
@@ -35,7 +36,11 @@ pub struct DecoderLayer {
     #[module(skip)]
     window: Option<usize>,
     #[module(skip)]
-    rotates: bool,
+    softcap: Option<f32>,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    rotation: LayerRotation,
     #[module(skip)]
     query_multiplier: Option<f64>,
     #[module(skip)]
@@ -61,7 +66,7 @@ impl DecoderLayer {
         };
         let norm = |name: &str, width: usize| {
             let name = format!("model.layers.{index}.{name}");
-            loader.norm(&name, width, config.rms_norm_eps)
+            loader.norm(&name, width, config)
         };
         let norms = |names: [Option<&str>; 2]| {
             let [before, after] =
@@ -92,7 +97,9 @@ impl DecoderLayer {
             num_kv_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             window: config.sliding_window[index],
-            rotates: config.rotated[index],
+            softcap: config.attention_softcap,
+            activation: config.activation,
+            rotation: config.rotations[index],
             query_multiplier: config.multipliers.query,
             residual_multiplier: config.multipliers.residual,
         })
@@ -135,6 +142,7 @@ impl DecoderLayer {
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
             window: self.window,
+            softcap: self.softcap,
         }
     }
 
@@ -161,10 +169,9 @@ impl DecoderLayer {
                 Some(norm) => normalise_groups(x, norm),
                 None => x,
             };
-            if self.rotates {
-                rotate(x, batch.cos.clone(), batch.sin.clone())
-            } else {
-                x
+            match batch.rotation(self.rotation) {
+                Some(rows) => rotate(x, rows.cos.clone(), rows.sin.clone()),
+                None => x,
             }
         };
         let add = |x: Tensor<2>, y: Tensor<2>, norms: &Norms| {
@@ -183,7 +190,11 @@ impl DecoderLayer {
         let normal = normalise_if(x.clone(), &self.mlp_norms.before);
         let gate = project(Projection::Gate, &self.gate_proj, normal.clone())?;
         let up = project(Projection::Up, &self.up_proj, normal)?;
-        let down = project(Projection::Down, &self.down_proj, swiglu(gate, up))?;
+        let down = project(
+            Projection::Down,
+            &self.down_proj,
+            glu(gate, up, self.activation),
+        )?;
         Ok(add(x, down, &self.mlp_norms))
     }
 }

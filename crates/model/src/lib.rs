@@ -26,14 +26,14 @@ mod rope;
 
 pub use adapters::{LayerAdapter, LayerBanks, LayerGradients, LayerLora, to_host};
 pub use backbone::Backbone;
-pub use batch::{RotaryTables, SequenceBatch};
+pub use batch::{RotaryRows, RotaryTables, SequenceBatch};
 pub use cache::LayerCache;
 pub use causes::causes;
 pub use check::{Deviation, check_operations};
 pub use checkpoint::{Checkpoint, HostTensor, TensorDtype, parameter_shapes, stage_parameters};
 pub use config::{
-    Architecture, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm, RopeConfig,
-    RopeScaling,
+    Architecture, LayerRotation, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm,
+    RopeConfig, RopeScaling,
 };
 pub use durable::{create_directories, create_directory, sync_directory, write_synced};
 pub use error::{ModelError, says_out_of_memory};
@@ -42,7 +42,9 @@ pub use head::{LanguageModelHead, Targets};
 pub use layer::DecoderLayer;
 pub use matrix_view::MatrixView;
 pub use merge::{MergePart, MergeRecord, Merged, MergedPart, Merger, merge};
-pub use ops::{AttentionShape, Sequences, cross_entropy, rms_norm, rotate, self_attention, swiglu};
+pub use ops::{
+    Activation, AttentionShape, Sequences, cross_entropy, glu, rms_norm, rotate, self_attention,
+};
 pub use peft::{
     LoraWeights, ModuleNote, PeftAdapter, PeftLoraConfig, PeftNotes, TargetModules, copy_adapter,
 };

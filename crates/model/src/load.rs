@@ -6,7 +6,7 @@ use burn::{
     tensor::{Bytes, DType, Device, Distribution, FloatDType, Tensor, TensorData},
 };
 
-use crate::{Checkpoint, HostTensor, LinearShape, ModelError, TensorDtype};
+use crate::{Checkpoint, HostTensor, LinearShape, LlamaConfig, ModelError, TensorDtype};
 
 /// Bound of a uniform distribution with deviation 0.02, the Llama family's initialisation.
 const RANDOM: Distribution = Distribution::Uniform(-0.035, 0.035);
@@ -87,15 +87,20 @@ impl Loader<'_> {
         &self,
         name: &str,
         width: usize,
-        epsilon: f64,
+        config: &LlamaConfig,
     ) -> Result<RmsNorm, ModelError> {
         let gamma = match self.checkpoint {
+            // 1 + weight would lose its last bits in half precision.
+            Some(checkpoint) if config.norm_plus_one => {
+                let host = checkpoint.expect(name, &[width])?;
+                to_device::<1>(&host, FloatDType::F32, self.device).add_scalar(1.0)
+            }
             Some(_) => self.tensor(name, [width])?,
             None => Tensor::ones([width], self.options()),
         };
         Ok(RmsNorm {
             gamma: frozen(gamma),
-            epsilon,
+            epsilon: config.rms_norm_eps,
         })
     }
 }

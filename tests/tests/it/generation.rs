@@ -16,6 +16,8 @@ fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
         "granite",
         "olmo2",
         "smollm3",
+        "gemma2",
+        "gemma3",
     ] {
         let fixture = Fixture::open(name);
         let jobs = fixture.jobs();

@@ -79,6 +79,16 @@ fn mistral_sliding() {
 }
 
 #[test]
+fn gemma2() {
+    assert_parity("gemma2");
+}
+
+#[test]
+fn gemma3() {
+    assert_parity("gemma3");
+}
+
+#[test]
 fn granite() {
     assert_parity("granite");
 }
@@ -114,6 +124,8 @@ fn all_fixtures_are_compared() {
     assert_eq!(
         names,
         [
+            "gemma2",
+            "gemma3",
             "granite",
             "llama-gqa",
             "llama-rope-dynamic",

@@ -19,11 +19,15 @@ pub enum Architecture {
     Olmo2,
     /// `SmolLM3`: every fourth layer without rotation.
     SmolLm3,
+    /// Gemma 2: bounded scores and logits, norms before and after, GELU.
+    Gemma2,
+    /// Gemma 3, text: norms of heads, and a rotation of its own for layers with a window.
+    Gemma3,
 }
 
 impl Architecture {
     /// Every supported architecture.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
@@ -31,6 +35,8 @@ impl Architecture {
         Self::Granite,
         Self::Olmo2,
         Self::SmolLm3,
+        Self::Gemma2,
+        Self::Gemma3,
     ];
 
     /// The class in `architectures`, such as `LlamaForCausalLM`.
@@ -43,6 +49,8 @@ impl Architecture {
             Self::Granite => "GraniteForCausalLM",
             Self::Olmo2 => "Olmo2ForCausalLM",
             Self::SmolLm3 => "SmolLM3ForCausalLM",
+            Self::Gemma2 => "Gemma2ForCausalLM",
+            Self::Gemma3 => "Gemma3ForCausalLM",
         }
     }
 
@@ -56,6 +64,8 @@ impl Architecture {
             Self::Granite => "granite",
             Self::Olmo2 => "olmo2",
             Self::SmolLm3 => "smollm3",
+            Self::Gemma2 => "gemma2",
+            Self::Gemma3 => "gemma3_text",
         }
     }
 

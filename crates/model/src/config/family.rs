@@ -1,4 +1,5 @@
 use super::{Architecture, NormPlacement, QkNorm};
+use crate::ops::Activation;
 
 /// How an architecture differs from Llama, and the values that transformers takes for keys that
 /// `config.json` does not have.
@@ -19,6 +20,17 @@ pub(super) struct Family {
     pub(super) qk_norm: QkNorm,
     pub(super) norms: NormPlacement,
     pub(super) windows: Windows,
+    pub(super) activation: Activation,
+    /// Gemma's keys: bounds, `query_pre_attn_scalar`, norms of 1 + weight, scaled embeddings.
+    pub(super) gemma: Option<Gemma>,
+}
+
+/// How Gemma's generations differ.
+pub(super) struct Gemma {
+    pub(super) attention_softcap: Option<f64>,
+    pub(super) logit_softcap: Option<f64>,
+    /// Base period of layers with a window, where they have one of their own.
+    pub(super) local_theta: Option<f64>,
 }
 
 /// Which of the attention's projections have a bias.
@@ -41,6 +53,8 @@ pub(super) enum Windows {
     Upper,
     /// With `use_sliding_window` those of `layer_types`, else those without rotation.
     Unrotated,
+    /// Those of `layer_types`, else all but one in `sliding_window_pattern`, by default this number.
+    Pattern(usize),
 }
 
 const LLAMA: Family = Family {
@@ -57,6 +71,8 @@ const LLAMA: Family = Family {
     qk_norm: QkNorm::None,
     norms: NormPlacement::Before,
     windows: Windows::Never,
+    activation: Activation::Silu,
+    gemma: None,
 };
 
 const QWEN2: Family = Family {
@@ -67,6 +83,25 @@ const QWEN2: Family = Family {
     attention_bias: AttentionBias::Qkv,
     mlp_bias: false,
     windows: Windows::Upper,
+    ..LLAMA
+};
+
+const GEMMA2: Family = Family {
+    max_position_embeddings: 8192,
+    num_key_value_heads: Some(4),
+    head_dim: Some(256),
+    tie_word_embeddings: true,
+    bos_token_id: Some(2),
+    eos_token_id: Some(1),
+    mlp_bias: false,
+    norms: NormPlacement::Both,
+    windows: Windows::Pattern(2),
+    activation: Activation::GeluTanh,
+    gemma: Some(Gemma {
+        attention_softcap: Some(50.0),
+        logit_softcap: Some(30.0),
+        local_theta: None,
+    }),
     ..LLAMA
 };
 
@@ -108,6 +143,19 @@ impl Architecture {
                 eos_token_id: Some(128_001),
                 windows: Windows::Unrotated,
                 ..LLAMA
+            },
+            Self::Gemma2 => GEMMA2,
+            Self::Gemma3 => Family {
+                max_position_embeddings: 131_072,
+                rope_theta: 1_000_000.0,
+                qk_norm: QkNorm::PerHead,
+                windows: Windows::Pattern(6),
+                gemma: Some(Gemma {
+                    attention_softcap: None,
+                    logit_softcap: None,
+                    local_theta: Some(10_000.0),
+                }),
+                ..GEMMA2
             },
         }
     }

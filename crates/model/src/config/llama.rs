@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::{architecture::Architecture, resolve, rope::RopeConfig};
-use crate::{checkpoint::TensorDtype, error::ModelError, files::read_text};
+use crate::{checkpoint::TensorDtype, error::ModelError, files::read_text, ops::Activation};
 
 /// A decoder of the Llama family, resolved from Hugging Face `config.json`.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,10 +40,20 @@ pub struct LlamaConfig {
     pub norms: NormPlacement,
     /// Constant factors of activations.
     pub multipliers: Multipliers,
+    /// Norms multiply by 1 + weight (Gemma).
+    pub norm_plus_one: bool,
+    /// Activation of the feed-forward block's gate.
+    pub activation: Activation,
+    /// Bound on the scores of attention: `cap · tanh(score / cap)`.
+    pub attention_softcap: Option<f32>,
+    /// The same bound on the logits.
+    pub logit_softcap: Option<f32>,
     /// Rotary position embedding.
     pub rope: RopeConfig,
-    /// For each layer, whether it rotates queries and keys.
-    pub rotated: Vec<bool>,
+    /// That of layers whose rotation is local (Gemma 3).
+    pub local_rope: Option<RopeConfig>,
+    /// The rotation of each layer.
+    pub rotations: Vec<LayerRotation>,
     /// For each layer the number of tokens one sees, itself included; `None` is all before it.
     pub sliding_window: Vec<Option<usize>>,
     /// Token that begins a sequence, if the model has one.
@@ -59,7 +69,7 @@ pub struct LlamaConfig {
 pub enum QkNorm {
     /// None.
     None,
-    /// Over the features of one head; all heads share the weight (Qwen 3).
+    /// Over the features of one head; all heads share the weight (Qwen 3, Gemma 3).
     PerHead,
     /// Over the features of all heads together (OLMo 2).
     AllHeads,
@@ -76,6 +86,17 @@ impl QkNorm {
     }
 }
 
+/// Rotation of queries and keys in a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerRotation {
+    /// None (`SmolLM3`).
+    None,
+    /// By [`LlamaConfig::rope`].
+    Global,
+    /// By [`LlamaConfig::local_rope`].
+    Local,
+}
+
 /// Place of the norms around a branch f, attention or feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
@@ -83,6 +104,8 @@ pub enum NormPlacement {
     Before,
     /// `x + norm(f(x))`: OLMo 2.
     After,
+    /// `x + norm(f(norm(x)))`: Gemma.
+    Both,
 }
 
 impl NormPlacement {
@@ -91,6 +114,7 @@ impl NormPlacement {
         match self {
             Self::Before => [Some("input_layernorm"), None],
             Self::After => [None, Some("post_attention_layernorm")],
+            Self::Both => [Some("input_layernorm"), Some("post_attention_layernorm")],
         }
     }
 
@@ -99,11 +123,15 @@ impl NormPlacement {
         match self {
             Self::Before => [Some("post_attention_layernorm"), None],
             Self::After => [None, Some("post_feedforward_layernorm")],
+            Self::Both => [
+                Some("pre_feedforward_layernorm"),
+                Some("post_feedforward_layernorm"),
+            ],
         }
     }
 }
 
-/// Constant factors of activations (Granite); `None` is 1.
+/// Constant factors of activations (Granite, Gemma); `None` is 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Multipliers {
     /// Of the embeddings.

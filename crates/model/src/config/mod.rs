@@ -10,5 +10,5 @@ mod shapes;
 mod sliding_window;
 
 pub use architecture::Architecture;
-pub use llama::{LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm};
+pub use llama::{LayerRotation, LinearShape, LlamaConfig, Multipliers, NormPlacement, QkNorm};
 pub use rope::{RopeConfig, RopeScaling};

@@ -35,6 +35,7 @@ pub(super) struct RawConfig {
     pub(super) num_key_value_heads: Option<Option<usize>>,
     pub(super) head_dim: Option<usize>,
     pub(super) hidden_act: Option<String>,
+    pub(super) hidden_activation: Option<String>,
     pub(super) max_position_embeddings: Option<usize>,
     pub(super) original_max_position_embeddings: Option<usize>,
     pub(super) rms_norm_eps: Option<f64>,
@@ -47,6 +48,14 @@ pub(super) struct RawConfig {
     pub(super) partial_rotary_factor: Option<f64>,
     pub(super) no_rope_layers: Option<Vec<u8>>,
     pub(super) no_rope_layer_interval: Option<usize>,
+    pub(super) rope_local_base_freq: Option<f64>,
+    pub(super) sliding_window_pattern: Option<usize>,
+    pub(super) query_pre_attn_scalar: Option<f64>,
+    #[serde(deserialize_with = "present")]
+    pub(super) attn_logit_softcapping: Option<Option<f64>>,
+    #[serde(deserialize_with = "present")]
+    pub(super) final_logit_softcapping: Option<Option<f64>>,
+    pub(super) use_bidirectional_attention: Option<bool>,
     pub(super) embedding_multiplier: Option<f64>,
     pub(super) attention_multiplier: Option<f64>,
     pub(super) residual_multiplier: Option<f64>,
@@ -75,12 +84,6 @@ pub(super) struct RawRope {
     pub(super) legacy_type: Option<String>,
     pub(super) rope_theta: Option<f64>,
     pub(super) partial_rotary_factor: Option<f64>,
-    pub(super) no_rope_layers: Option<Vec<u8>>,
-    pub(super) no_rope_layer_interval: Option<usize>,
-    pub(super) embedding_multiplier: Option<f64>,
-    pub(super) attention_multiplier: Option<f64>,
-    pub(super) residual_multiplier: Option<f64>,
-    pub(super) logits_scaling: Option<f64>,
     #[serde(deserialize_with = "present")]
     pub(super) factor: Option<Option<f64>>,
     pub(super) original_max_position_embeddings: Option<usize>,
@@ -92,10 +95,10 @@ pub(super) struct RawRope {
     pub(super) mscale: Option<f64>,
     pub(super) mscale_all_dim: Option<f64>,
     pub(super) truncate: Option<bool>,
-    /// Present if every layer type has its own parameters.
-    pub(super) full_attention: Option<serde_json::Value>,
-    /// As `full_attention`.
-    pub(super) sliding_attention: Option<serde_json::Value>,
+    /// Present where every layer type has parameters of its own.
+    pub(super) full_attention: Option<Box<RawRope>>,
+    /// Likewise.
+    pub(super) sliding_attention: Option<Box<RawRope>>,
 }
 
 /// One token id or several.

@@ -2,8 +2,8 @@
 
 use super::{
     architecture::Architecture,
-    family::{AttentionBias, Family},
-    llama::{LlamaConfig, Multipliers},
+    family::{AttentionBias, Family, Gemma},
+    llama::{LayerRotation, LlamaConfig, Multipliers},
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
     sliding_window,
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     checkpoint::TensorDtype,
     error::{ModelError, invalid, unsupported},
+    ops::Activation,
 };
 
 /// Largest size of any one dimension; products of two stay far from overflowing.
@@ -24,7 +25,8 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         raw.architectures.as_deref().unwrap_or_default(),
         raw.model_type.as_deref(),
     )?;
-    refuse_unsupported(&raw)?;
+    let family = architecture.family();
+    refuse_unsupported(&raw, &family)?;
 
     let d_model = dimension("hidden_size", raw.hidden_size)?;
     let num_attention_heads = dimension("num_attention_heads", raw.num_attention_heads)?;
@@ -35,7 +37,6 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
             format!("is {num_hidden_layers}, more than {MAX_LAYERS}"),
         ));
     }
-    let family = architecture.family();
     let head_dim = head_dim(
         raw.head_dim.or(family.head_dim),
         d_model,
@@ -55,9 +56,27 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
     };
     let eos = family.eos_token_id.map(|id| TokenIds(vec![id]));
     let eos = raw.eos_token_id.clone().unwrap_or(eos);
-    let rotated = match architecture {
-        Architecture::SmolLm3 => rotated_layers(&raw, num_hidden_layers)?,
-        _ => vec![true; num_hidden_layers],
+    let mut rotations = match architecture {
+        Architecture::SmolLm3 => rotations(&raw, num_hidden_layers)?,
+        _ => vec![LayerRotation::Global; num_hidden_layers],
+    };
+    let sliding_window = sliding_window::resolve(&raw, &family.windows, &rotations)?;
+    let (rope, local_rope) =
+        RopeConfig::resolve_both(&raw, &family, head_dim, max_position_embeddings)?;
+    if local_rope.is_some() {
+        for (rotation, _) in rotations
+            .iter_mut()
+            .zip(&sliding_window)
+            .filter(|(_, w)| w.is_some())
+        {
+            *rotation = LayerRotation::Local;
+        }
+    }
+    let gemma = family.gemma.as_ref();
+    let softcap = |key, written: Option<Option<f64>>, default: fn(&Gemma) -> Option<f64>| {
+        let cap = gemma.and_then(|gemma| written.unwrap_or(default(gemma)));
+        cap.map(|cap| positive(key, cap).map(|cap| cap as f32))
+            .transpose()
     };
 
     Ok(LlamaConfig {
@@ -78,26 +97,54 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         qk_norm: family.qk_norm,
         norms: family.norms,
         multipliers: match architecture {
-            Architecture::Granite => multipliers(&raw, head_dim)?,
+            Architecture::Granite => granite_multipliers(&raw, head_dim)?,
+            Architecture::Gemma2 | Architecture::Gemma3 => {
+                gemma_multipliers(&raw, d_model, head_dim)?
+            }
             _ => Multipliers::default(),
         },
-        rope: RopeConfig::resolve(&raw, family.rope_theta, head_dim, max_position_embeddings)?,
-        sliding_window: sliding_window::resolve(&raw, &family.windows, &rotated)?,
-        rotated,
+        norm_plus_one: gemma.is_some(),
+        activation: family.activation,
+        attention_softcap: softcap(
+            "attn_logit_softcapping",
+            raw.attn_logit_softcapping,
+            |gemma| gemma.attention_softcap,
+        )?,
+        logit_softcap: softcap(
+            "final_logit_softcapping",
+            raw.final_logit_softcapping,
+            |gemma| gemma.logit_softcap,
+        )?,
+        rope,
+        local_rope,
+        sliding_window,
+        rotations,
         bos_token_id: raw.bos_token_id.unwrap_or(family.bos_token_id),
         eos_token_ids: eos.map(|ids| ids.0).unwrap_or_default(),
         dtype: dtype(&raw)?,
     })
 }
 
-fn refuse_unsupported(raw: &RawConfig) -> Result<(), ModelError> {
+fn refuse_unsupported(raw: &RawConfig, family: &Family) -> Result<(), ModelError> {
     if let Some(quantization) = &raw.quantization_config {
         let method = quantization.get("quant_method").unwrap_or(quantization);
         return Err(unsupported("quantization_config", method.to_string()));
     }
-    match raw.hidden_act.as_deref() {
-        None | Some("silu") => Ok(()),
-        Some(other) => Err(unsupported("hidden_act", format!("`{other}`"))),
+    if family.gemma.is_some() && raw.use_bidirectional_attention == Some(true) {
+        return Err(unsupported("use_bidirectional_attention", "true"));
+    }
+    // Gemma's older files have both keys, and it goes by the second.
+    let (key, expected, written) = match family.activation {
+        Activation::Silu => ("hidden_act", "silu", &raw.hidden_act),
+        Activation::GeluTanh => (
+            "hidden_activation",
+            "gelu_pytorch_tanh",
+            &raw.hidden_activation,
+        ),
+    };
+    match written {
+        Some(other) if other != expected => Err(unsupported(key, format!("`{other}`"))),
+        _ => Ok(()),
     }
 }
 
@@ -142,18 +189,39 @@ fn key_value_heads(
     Ok(heads)
 }
 
-/// Granite's factors. Its attention has `attention_multiplier` in place of `1 / sqrt(head_dim)`.
-fn multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, ModelError> {
-    let factor = |key: &'static str, written: Option<f64>, of_one: f64| match written.unwrap_or(1.0)
-    {
-        value if value.is_finite() && value > 0.0 => {
-            let factor = value * of_one;
-            Ok(Some(factor).filter(|factor| (factor - 1.0).abs() > 1e-12))
-        }
-        value => Err(invalid(
+fn positive(key: &'static str, value: f64) -> Result<f64, ModelError> {
+    if !(value.is_finite() && value > 0.0) {
+        return Err(invalid(
             key,
             format!("is {value}, expected a positive number"),
-        )),
+        ));
+    }
+    Ok(value)
+}
+
+/// The embeddings are scaled, and scores by another width than that of a head.
+fn gemma_multipliers(
+    raw: &RawConfig,
+    d_model: usize,
+    head_dim: usize,
+) -> Result<Multipliers, ModelError> {
+    let width = positive(
+        "query_pre_attn_scalar",
+        raw.query_pre_attn_scalar.unwrap_or(256.0),
+    )?;
+    let query = (head_dim as f64 / width).sqrt();
+    Ok(Multipliers {
+        embedding: Some((d_model as f64).sqrt()),
+        query: Some(query).filter(|query| (query - 1.0).abs() > 1e-12),
+        ..Multipliers::default()
+    })
+}
+
+/// Granite's factors. Its attention has `attention_multiplier` in place of `1 / sqrt(head_dim)`.
+fn granite_multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, ModelError> {
+    let factor = |key, written: Option<f64>, of_one: f64| {
+        let factor = positive(key, written.unwrap_or(1.0))? * of_one;
+        Ok::<_, ModelError>(Some(factor).filter(|factor| (factor - 1.0).abs() > 1e-12))
     };
     let root = (head_dim as f64).sqrt();
     let logits = factor("logits_scaling", raw.logits_scaling, 1.0)?;
@@ -166,12 +234,18 @@ fn multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, ModelErr
 }
 
 /// `SmolLM3`'s layers: 1 in `no_rope_layers` is a layer that rotates.
-fn rotated_layers(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<bool>, ModelError> {
+fn rotations(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<LayerRotation>, ModelError> {
+    let rotation = |rotates: bool| match rotates {
+        true => LayerRotation::Global,
+        false => LayerRotation::None,
+    };
     let Some(written) = &raw.no_rope_layers else {
         let interval = raw.no_rope_layer_interval.unwrap_or(4);
         let interval = dimension("no_rope_layer_interval", Some(interval))?;
         let layers = 1..=num_hidden_layers;
-        return Ok(layers.map(|layer| layer % interval != 0).collect());
+        return Ok(layers
+            .map(|layer| rotation(layer % interval != 0))
+            .collect());
     };
     if written.len() < num_hidden_layers {
         return Err(invalid(
@@ -182,10 +256,8 @@ fn rotated_layers(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<bool>
             ),
         ));
     }
-    Ok(written[..num_hidden_layers]
-        .iter()
-        .map(|&rotates| rotates != 0)
-        .collect())
+    let rotates = written[..num_hidden_layers].iter();
+    Ok(rotates.map(|&rotates| rotation(rotates != 0)).collect())
 }
 
 fn dtype(raw: &RawConfig) -> Result<Option<TensorDtype>, ModelError> {

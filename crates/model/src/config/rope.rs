@@ -1,4 +1,7 @@
-use super::raw::{RawConfig, RawRope};
+use super::{
+    family::Family,
+    raw::{RawConfig, RawRope},
+};
 use crate::error::{ModelError, invalid, unsupported};
 
 /// Rotary position embedding: base period and scaling.
@@ -56,29 +59,52 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
-    /// Resolves the keys of either version; `rope_scaling` has priority over `rope_parameters`, as in transformers.
-    pub(super) fn resolve(
+    /// From either dialect; `rope_scaling` wins over `rope_parameters`, as in transformers. The second is
+    /// that of layers with a window, where they have one of their own.
+    pub(super) fn resolve_both(
         raw: &RawConfig,
-        default_theta: f64,
+        family: &Family,
         head_dim: usize,
         max_position_embeddings: usize,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<(Self, Option<Self>), ModelError> {
         let empty = RawRope::default();
         let written = |rope: &&RawRope| **rope != empty;
         let rope = (raw.rope_scaling.as_ref().filter(written))
             .or(raw.rope_parameters.as_ref())
             .unwrap_or(&empty);
-        if rope.full_attention.is_some() || rope.sliding_attention.is_some() {
-            return Err(unsupported(
-                "rope_parameters",
-                "one set for each layer type",
-            ));
-        }
+        let resolve = |rope: &RawRope, theta: f64| {
+            Self::resolve(raw, rope, theta, head_dim, max_position_embeddings)
+        };
+        let local_theta = family.gemma.as_ref().and_then(|gemma| gemma.local_theta);
+        let Some(local_theta) = local_theta else {
+            if rope.full_attention.is_some() || rope.sliding_attention.is_some() {
+                return Err(unsupported(
+                    "rope_parameters",
+                    "one set for each layer type",
+                ));
+            }
+            let theta = raw.rope_theta.unwrap_or(family.rope_theta);
+            return Ok((resolve(rope, theta)?, None));
+        };
+        let global = rope.full_attention.as_deref().unwrap_or(rope);
+        let local = rope.sliding_attention.as_deref().unwrap_or(&empty);
+        let theta = raw.rope_theta.unwrap_or(family.rope_theta);
+        let local_theta = raw.rope_local_base_freq.unwrap_or(local_theta);
+        Ok((resolve(global, theta)?, Some(resolve(local, local_theta)?)))
+    }
+
+    fn resolve(
+        raw: &RawConfig,
+        rope: &RawRope,
+        default_theta: f64,
+        head_dim: usize,
+        max_position_embeddings: usize,
+    ) -> Result<Self, ModelError> {
         let partial = rope.partial_rotary_factor.or(raw.partial_rotary_factor);
         if let Some(factor) = partial.filter(|factor| (factor - 1.0).abs() > 0.0) {
             return Err(unsupported("partial_rotary_factor", factor.to_string()));
         }
-        let theta = rope.rope_theta.or(raw.rope_theta).unwrap_or(default_theta);
+        let theta = rope.rope_theta.unwrap_or(default_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(invalid(
                 "rope_theta",

@@ -1,7 +1,8 @@
 use super::{
-    Architecture, LlamaConfig, Multipliers, NormPlacement, QkNorm, RopeConfig, RopeScaling,
+    Architecture, LayerRotation, LlamaConfig, Multipliers, NormPlacement, QkNorm, RopeConfig,
+    RopeScaling,
 };
-use crate::checkpoint::TensorDtype;
+use crate::{checkpoint::TensorDtype, ops::Activation};
 
 /// The numbers by which published shapes differ.
 struct Shape {
@@ -140,11 +141,16 @@ impl Shape {
             qk_norm: QkNorm::None,
             norms: NormPlacement::Before,
             multipliers: Multipliers::default(),
+            norm_plus_one: false,
+            activation: Activation::Silu,
+            attention_softcap: None,
+            logit_softcap: None,
             rope: RopeConfig {
                 theta: self.theta,
                 scaling,
             },
-            rotated: vec![true; self.layers],
+            local_rope: None,
+            rotations: vec![LayerRotation::Global; self.layers],
             sliding_window: vec![None; self.layers],
             bos_token_id: None,
             eos_token_ids: Vec::new(),

@@ -1,24 +1,24 @@
-use super::{family::Windows, raw::RawConfig};
+use super::{family::Windows, llama::LayerRotation, raw::RawConfig};
 use crate::error::{ModelError, invalid, unsupported};
 
 /// transformers' default if the key is absent.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
 
-/// The window of each layer, `None` for full attention. `rotated` has an entry for every layer.
+/// The window of each layer, `None` for full attention. `rotations` has an entry for every layer.
 pub(super) fn resolve(
     raw: &RawConfig,
     windows: &Windows,
-    rotated: &[bool],
+    rotations: &[LayerRotation],
 ) -> Result<Vec<Option<usize>>, ModelError> {
-    let num_hidden_layers = rotated.len();
+    let num_hidden_layers = rotations.len();
     let default = match windows {
         Windows::Unrotated => None,
         _ => Some(DEFAULT_WINDOW),
     };
     let used = match windows {
         Windows::Never => false,
-        Windows::Every => true,
+        Windows::Every | Windows::Pattern(_) => true,
         Windows::Upper | Windows::Unrotated => raw.use_sliding_window.unwrap_or(false),
     };
     let window = raw.sliding_window.unwrap_or(default);
@@ -41,13 +41,21 @@ pub(super) fn resolve(
             }
             Ok(vec![window; num_hidden_layers])
         }
-        Windows::Upper | Windows::Unrotated => {
+        Windows::Upper | Windows::Unrotated | Windows::Pattern(_) => {
             if let Some(types) = &raw.layer_types {
                 return listed(types, window, num_hidden_layers);
             }
             let first = raw.max_window_layers.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+            let pattern = match windows {
+                Windows::Pattern(pattern) => raw.sliding_window_pattern.unwrap_or(*pattern),
+                _ => 1,
+            };
+            if pattern == 0 {
+                return Err(invalid("sliding_window_pattern", "is 0"));
+            }
             let has_window = |layer: usize| match windows {
-                Windows::Unrotated => !rotated[layer],
+                Windows::Unrotated => rotations[layer] == LayerRotation::None,
+                Windows::Pattern(_) => !(layer + 1).is_multiple_of(pattern),
                 _ => layer >= first,
             };
             let layers = 0..num_hidden_layers;

@@ -95,14 +95,14 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
     let query = model.num_attention_heads * model.head_dim;
     let key = model.num_key_value_heads * model.head_dim;
     let (q, k, v) = (Projection::Q, Projection::K, Projection::V);
-    let norms_before = model.norms == NormPlacement::Before;
+    let (before, after) = match model.norms {
+        NormPlacement::Before => (model.d_model, 0),
+        NormPlacement::After => (0, model.d_model),
+        NormPlacement::Both => (model.d_model, model.d_model),
+    };
     let elements = [
-        // The normed input; without a norm before attention it is the layer's input.
-        if norms_before {
-            if_adapted(&[q, k, v], model.d_model)
-        } else {
-            0
-        },
+        // Without a norm before attention its input is the layer's.
+        if_adapted(&[q, k, v], before),
         // Before the norms of queries and keys.
         if model.qk_norm == QkNorm::None {
             0
@@ -111,14 +111,13 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
         },
         query + 2 * key,
         if_adapted(&[Projection::O], query),
-        // The input of the norm between attention and feed-forward.
-        model.d_model,
+        // The inputs of the norms after attention and before the feed-forward.
+        after + before,
         if_adapted(&[Projection::Gate, Projection::Up], model.d_model),
         // Gate and up.
         2 * model.d_ffn,
         if_adapted(&[Projection::Down], model.d_ffn),
-        // The input of a norm after the feed-forward.
-        if norms_before { 0 } else { model.d_model },
+        after,
     ];
     let elements: usize = elements.iter().sum();
     let masked = model.linears().into_iter().zip(ranks);
@@ -217,12 +216,17 @@ mod tests {
     fn norms_after_keep_the_outputs_of_attention_and_feed_forward() {
         let mut model = model();
         model.norms = NormPlacement::After;
-        let bytes = |ranks: [usize; 7]| bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept;
+        let after = model.clone();
+        let bytes = |ranks: [usize; 7]| bytes_per_token(&after, &(0..1), |_| ranks, PLAIN).kept;
         // Input and output; q, k, v; what attention gives; gate and up; what the feed-forward gives.
         let base = 2 * (2 * 16 + (16 + 8 + 8) + 16 + 2 * 24 + 16);
         assert_eq!(bytes([0; 7]), base);
         // Queries take the layer's input itself.
         assert_eq!(bytes([4, 0, 0, 0, 0, 0, 0]), base + 4 * 4);
         assert_eq!(bytes([0, 0, 0, 0, 4, 0, 0]), base + 2 * 16 + 4 * 4);
+        // With norms before them besides: the middle, and the normed input of queries.
+        model.norms = NormPlacement::Both;
+        let bytes = bytes_per_token(&model, &(0..1), |_| [4, 0, 0, 0, 0, 0, 0], PLAIN).kept;
+        assert_eq!(bytes, base + 2 * 16 + 2 * 16 + 4 * 4);
     }
 }

@@ -8,7 +8,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
-use super::{AttentionShape, DecoderOps, Rotation};
+use super::{Activation, AttentionShape, DecoderOps, Rotation};
 
 #[derive(Debug)]
 struct RmsNorm;
@@ -33,10 +33,10 @@ impl<B: DecoderOps> Backward<B, 1> for RmsNorm {
 }
 
 #[derive(Debug)]
-struct SwiGlu;
+struct Glu;
 
-impl<B: DecoderOps> Backward<B, 2> for SwiGlu {
-    type State = (NodeId, NodeId);
+impl<B: DecoderOps> Backward<B, 2> for Glu {
+    type State = (NodeId, NodeId, Activation);
 
     fn backward(
         self,
@@ -44,11 +44,11 @@ impl<B: DecoderOps> Backward<B, 2> for SwiGlu {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let (gate, up) = ops.state;
+        let (gate, up, activation) = ops.state;
         let gate = checkpointer.retrieve_node_output(gate);
         let up = checkpointer.retrieve_node_output(up);
         let gradient = grads.consume::<B>(&ops.node);
-        let (d_gate, d_up) = B::swiglu_backward(gate, up, gradient);
+        let (d_gate, d_up) = B::glu_backward(gate, up, gradient, activation);
         for (node, gradient) in ops.parents.into_iter().zip([d_gate, d_up]) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, gradient);
@@ -119,19 +119,24 @@ impl<B: DecoderOps, C: CheckpointStrategy> DecoderOps for Autodiff<B, C> {
         }
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
-        match SwiGlu
+    fn glu(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        let forward = |gate: FloatTensor<Self>, up: FloatTensor<Self>| {
+            B::glu(gate.into_primitive(), up.into_primitive(), activation)
+        };
+        match Glu
             .prepare::<C>([gate.node(), up.node()])
             .compute_bound()
             .stateful()
         {
             OpsKind::Tracked(mut node) => {
-                let state = (node.checkpoint(&gate), node.checkpoint(&up));
-                node.finish(state, B::swiglu(gate.into_primitive(), up.into_primitive()))
+                let state = (node.checkpoint(&gate), node.checkpoint(&up), activation);
+                node.finish(state, forward(gate, up))
             }
-            OpsKind::UnTracked(node) => {
-                node.finish(B::swiglu(gate.into_primitive(), up.into_primitive()))
-            }
+            OpsKind::UnTracked(node) => node.finish(forward(gate, up)),
         }
     }
 

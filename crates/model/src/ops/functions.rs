@@ -3,12 +3,12 @@ use burn::{
     tensor::{Int, Tensor},
 };
 
-use super::{AttentionShape, DecoderOps, Rotation};
+use super::{Activation, AttentionShape, DecoderOps, Rotation};
 
 /// `x / rms(x) · weight` over the last dimension.
 ///
 /// # Shapes
-/// x `[rows, width]`, weight `[width]`, output `[rows, width]`.
+/// x `[rows, width]`, weight `[width]` of x's type or `float32`, output `[rows, width]`.
 pub fn rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
     Tensor::from_dispatch(Dispatch::rms_norm(
         x.into_dispatch(),
@@ -32,9 +32,13 @@ pub(crate) fn rms_norm_backward(
     ))
 }
 
-/// `silu(gate) · up`, all `[rows, d_ffn]`.
-pub fn swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
-    Tensor::from_dispatch(Dispatch::swiglu(gate.into_dispatch(), up.into_dispatch()))
+/// `act(gate) · up`, all `[rows, d_ffn]`.
+pub fn glu(gate: Tensor<2>, up: Tensor<2>, activation: Activation) -> Tensor<2> {
+    Tensor::from_dispatch(Dispatch::glu(
+        gate.into_dispatch(),
+        up.into_dispatch(),
+        activation,
+    ))
 }
 
 /// Rotary position embedding of every head, in transformers' pairing of element i with element

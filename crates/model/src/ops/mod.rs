@@ -8,6 +8,7 @@
 //! Rows are tokens: sequences of a batch follow each other without padding, so that what a token
 //! computes does not depend on the lengths of its neighbours.
 
+mod activation;
 mod autodiff;
 mod flex;
 mod functions;
@@ -22,8 +23,9 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 
+pub use activation::Activation;
 pub(crate) use functions::{cached_attention, rms_norm_backward};
-pub use functions::{cross_entropy, rms_norm, rotate, self_attention, swiglu};
+pub use functions::{cross_entropy, glu, rms_norm, rotate, self_attention};
 pub use sequences::{AttentionShape, Sequences};
 
 /// Sense of a rotary embedding: backward turns back.
@@ -35,7 +37,8 @@ pub(crate) enum Rotation {
 
 #[backend_extension(Cube: cfg(feature = "cubecl"), Flex, Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait DecoderOps: Backend {
-    /// `x / rms(x) · weight` over the last dimension: x `[rows, width]`, weight `[width]`.
+    /// `x / rms(x) · weight` over the last dimension: x `[rows, width]`, weight `[width]` of x's type or
+    /// `float32`.
     #[fusion(dtype = x, shape = x)]
     fn rms_norm(
         x: FloatTensor<Self>,
@@ -56,20 +59,25 @@ pub(crate) trait DecoderOps: Backend {
         reference::rms_norm_backward::<Self>(x, weight, gradient, epsilon)
     }
 
-    /// `silu(gate) · up`, all `[rows, d_ffn]`.
+    /// `act(gate) · up`, all `[rows, d_ffn]`.
     #[fusion(dtype = gate, shape = gate)]
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
-        reference::swiglu::<Self>(gate, up)
+    fn glu(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        reference::glu::<Self>(gate, up, activation)
     }
 
     /// The gradients of gate and up.
-    #[fusion(meta = |gate, up, _| (gate.clone(), up.clone()))]
-    fn swiglu_backward(
+    #[fusion(meta = |gate, up, _, _| (gate.clone(), up.clone()))]
+    fn glu_backward(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        activation: Activation,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        reference::swiglu_backward::<Self>(gate, up, gradient)
+        reference::glu_backward::<Self>(gate, up, gradient, activation)
     }
 
     /// Rotary embedding of x `[rows, heads · head_dim]` with cos and sin `[rows, head_dim / 2]`;

@@ -62,13 +62,22 @@ impl Padded<'_> {
         let rows = indices::<B>(self.places_of_rows(), &x.device());
         to_dtype::<B>(B::float_select(B::float_reshape(x, flat), 0, rows), dtype)
     }
+}
 
-    /// Softmax of the scaled scores, `[sequences, kv_heads, group, longest, longest]`.
-    fn probabilities<B: Backend>(&self, q: FloatTensor<B>, k: FloatTensor<B>) -> FloatTensor<B> {
-        let scores = B::float_matmul(q, B::float_swap_dims(k, 3, 4));
-        let scores = B::float_mul_scalar(scores, self.shape.scale().into());
-        causal_softmax::<B>(scores, self.shape)
-    }
+/// Scaled scores, `[…, queries, keys]`, and where they are bounded the tangent `tanh(score / softcap)`.
+fn scores<B: Backend>(
+    q: FloatTensor<B>,
+    k: FloatTensor<B>,
+    shape: &AttentionShape,
+) -> (FloatTensor<B>, Option<FloatTensor<B>>) {
+    let scores = B::float_matmul(q, B::float_swap_dims(k, 3, 4));
+    let scores = B::float_mul_scalar(scores, shape.scale().into());
+    let Some(cap) = shape.softcap else {
+        return (scores, None);
+    };
+    let tangent = B::float_tanh(B::float_div_scalar(scores, cap.into()));
+    let bounded = B::float_mul_scalar(tangent.clone(), cap.into());
+    (bounded, Some(tangent))
 }
 
 /// Softmax over the keys that a query sees, `[…, queries, keys]`: the queries are the last of the
@@ -118,11 +127,13 @@ pub(super) fn self_attention<B: Backend>(
     let q = padded.split::<B>(q, shape.num_heads);
     let k = padded.split::<B>(k, shape.num_kv_heads);
     let v = padded.split::<B>(v, shape.num_kv_heads);
-    let out = B::float_matmul(padded.probabilities::<B>(q, k), v);
+    let (scores, _) = scores::<B>(q, k, shape);
+    let out = B::float_matmul(causal_softmax::<B>(scores, shape), v);
     padded.join::<B>(out, shape.num_heads, dtype)
 }
 
-/// With P the probabilities: dV = Pᵀ dO; dP = dO Vᵀ; dS = P ∘ (dP - rowsum(P ∘ dP)).
+/// With P the probabilities: dV = Pᵀ dO; dP = dO Vᵀ; dS = P ∘ (dP - rowsum(P ∘ dP)), where scores are
+/// bounded times 1 - tanh².
 pub(super) fn self_attention_backward<B: Backend>(
     q: FloatTensor<B>,
     k: FloatTensor<B>,
@@ -138,11 +149,16 @@ pub(super) fn self_attention_backward<B: Backend>(
     let gradient = padded.without_padding::<B>(gradient);
     let transpose = |x: FloatTensor<B>| B::float_swap_dims(x, 3, 4);
 
-    let p = padded.probabilities::<B>(q.clone(), k.clone());
+    let (scores, tangent) = scores::<B>(q.clone(), k.clone(), shape);
+    let p = causal_softmax::<B>(scores, shape);
     let dv = B::float_sum_dim(B::float_matmul(transpose(p.clone()), gradient.clone()), 2);
     let dp = B::float_matmul(gradient, transpose(v));
     let along = B::float_sum_dim(B::float_mul(p.clone(), dp.clone()), 4);
-    let ds = B::float_mul(p, B::float_sub(dp, along));
+    let mut ds = B::float_mul(p, B::float_sub(dp, along));
+    if let Some(tangent) = tangent {
+        let slope = B::float_neg(B::float_mul(tangent.clone(), tangent));
+        ds = B::float_mul(ds, B::float_add_scalar(slope, 1.0.into()));
+    }
     let ds = B::float_mul_scalar(ds, shape.scale().into());
     let dq = B::float_matmul(ds.clone(), k);
     let dk = B::float_sum_dim(B::float_matmul(transpose(ds), q), 2);
@@ -170,8 +186,7 @@ pub(super) fn cached_attention<B: Backend>(
     let q = B::float_permute(q, &[0, 2, 3, 1, 4]);
     let of_cache = Shape::new([count, kv_heads, 1, total, width]);
     let cached = |x: FloatTensor<B>| B::float_reshape(to_f32::<B>(x), of_cache.clone());
-    let scores = B::float_matmul(q, B::float_swap_dims(cached(k), 3, 4));
-    let scores = B::float_mul_scalar(scores, shape.scale().into());
+    let (scores, _) = scores::<B>(q, cached(k), shape);
     let out = B::float_matmul(causal_softmax::<B>(scores, shape), cached(v));
     let out = B::float_permute(out, &[0, 3, 1, 2, 4]);
     to_dtype::<B>(B::float_reshape(out, flat), dtype)

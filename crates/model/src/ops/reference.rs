@@ -9,7 +9,10 @@ use burn::{
     tensor::{DType, FloatDType, IndexingUpdateOp, Shape, Slice},
 };
 
-use super::Rotation;
+use super::{
+    Rotation,
+    activation::{Activation, GELU_CUBE, GELU_SLOPE},
+};
 
 pub(super) fn to_f32<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     to_dtype::<B>(x, DType::F32)
@@ -42,7 +45,8 @@ pub(super) fn rms_norm<B: Backend>(
     let dtype = x.dtype();
     let x = to_f32::<B>(x);
     let normal = B::float_mul(x.clone(), inverse_rms::<B>(x, epsilon));
-    B::float_mul(to_dtype::<B>(normal, dtype), row::<B>(weight))
+    let normal = to_dtype::<B>(normal, weight.dtype());
+    to_dtype::<B>(B::float_mul(normal, row::<B>(weight)), dtype)
 }
 
 /// With y = w·x/r: dx = (g·w - x/r² · mean(g·w·x)) / r.
@@ -68,28 +72,56 @@ fn sigmoid<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     B::float_recip(B::float_add_scalar(exponential, 1.0.into()))
 }
 
-pub(super) fn swiglu<B: Backend>(gate: FloatTensor<B>, up: FloatTensor<B>) -> FloatTensor<B> {
-    let dtype = gate.dtype();
-    let gate = to_f32::<B>(gate);
-    let silu = B::float_mul(gate.clone(), sigmoid::<B>(gate));
-    B::float_mul(to_dtype::<B>(silu, dtype), up)
+/// The argument s(z) of the sigmoid in act(z) = z·σ(s(z)).
+fn argument<B: Backend>(z: FloatTensor<B>, activation: Activation) -> FloatTensor<B> {
+    match activation {
+        Activation::Silu => z,
+        Activation::GeluTanh => {
+            let factor = gelu_factor::<B>(z.clone(), 1.0);
+            B::float_mul(z, factor)
+        }
+    }
 }
 
-/// silu'(z) = σ(z)·(1 + z·(1 - σ(z))).
-pub(super) fn swiglu_backward<B: Backend>(
+/// `GELU_SLOPE + times · GELU_CUBE z²`: s(z)/z for one, s'(z) for three times.
+fn gelu_factor<B: Backend>(z: FloatTensor<B>, times: f32) -> FloatTensor<B> {
+    let square = B::float_mul(z.clone(), z);
+    let square = B::float_mul_scalar(square, (times * GELU_CUBE).into());
+    B::float_add_scalar(square, GELU_SLOPE.into())
+}
+
+pub(super) fn glu<B: Backend>(
+    gate: FloatTensor<B>,
+    up: FloatTensor<B>,
+    activation: Activation,
+) -> FloatTensor<B> {
+    let dtype = gate.dtype();
+    let gate = to_f32::<B>(gate);
+    let sigmoid = sigmoid::<B>(argument::<B>(gate.clone(), activation));
+    let activated = B::float_mul(gate, sigmoid);
+    B::float_mul(to_dtype::<B>(activated, dtype), up)
+}
+
+/// act'(z) = σ(s)·(1 + z·(1 - σ(s))·s').
+pub(super) fn glu_backward<B: Backend>(
     gate: FloatTensor<B>,
     up: FloatTensor<B>,
     gradient: FloatTensor<B>,
+    activation: Activation,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let dtype = gate.dtype();
     let (gate, up, gradient) = (to_f32::<B>(gate), to_f32::<B>(up), to_f32::<B>(gradient));
-    let sigmoid = sigmoid::<B>(gate.clone());
-    let silu = B::float_mul(gate.clone(), sigmoid.clone());
+    let sigmoid = sigmoid::<B>(argument::<B>(gate.clone(), activation));
+    let activated = B::float_mul(gate.clone(), sigmoid.clone());
     let complement = B::float_add_scalar(B::float_neg(sigmoid.clone()), 1.0.into());
-    let slope = B::float_add_scalar(B::float_mul(gate, complement), 1.0.into());
+    let mut inner = B::float_mul(gate.clone(), complement);
+    if activation == Activation::GeluTanh {
+        inner = B::float_mul(inner, gelu_factor::<B>(gate, 3.0));
+    }
+    let slope = B::float_add_scalar(inner, 1.0.into());
     let of_up = B::float_mul(gradient.clone(), up);
     let d_gate = B::float_mul(of_up, B::float_mul(sigmoid, slope));
-    let d_up = B::float_mul(gradient, silu);
+    let d_up = B::float_mul(gradient, activated);
     (to_dtype::<B>(d_gate, dtype), to_dtype::<B>(d_up, dtype))
 }
 
@@ -224,18 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn swiglu_agrees_with_the_backend() {
-        let [gate, up, gradient] = [1, 2, 3].map(|seed| random(SHAPE, seed));
-        assert_close(
-            "value",
-            [swiglu::<Flex>(gate.clone(), up.clone())],
-            [Flex::swiglu(gate.clone(), up.clone())],
-        );
-        assert_close(
-            "gradients",
-            swiglu_backward::<Flex>(gate.clone(), up.clone(), gradient.clone()).into(),
-            Flex::swiglu_backward(gate, up, gradient).into(),
-        );
+    fn glu_agrees_with_the_backend() {
+        for act in [Activation::Silu, Activation::GeluTanh] {
+            let [gate, up, gradient] = [1, 2, 3].map(|seed| random(SHAPE, seed));
+            assert_close(
+                &format!("value, {act:?}"),
+                [glu::<Flex>(gate.clone(), up.clone(), act)],
+                [Flex::glu(gate.clone(), up.clone(), act)],
+            );
+            assert_close(
+                &format!("gradients, {act:?}"),
+                glu_backward::<Flex>(gate.clone(), up.clone(), gradient.clone(), act).into(),
+                Flex::glu_backward(gate, up, gradient, act).into(),
+            );
+        }
     }
 
     #[test]
@@ -252,18 +286,25 @@ mod tests {
 
     #[test]
     fn attention_agrees_with_the_backend() {
-        for window in [None, Some(1), Some(4)] {
+        let forms = [
+            (None, None),
+            (Some(1), None),
+            (Some(4), None),
+            (Some(4), Some(0.5)),
+        ];
+        for (window, softcap) in forms {
             let shape = AttentionShape {
                 sequences: Sequences::from_lengths([9, 1, 0, 21]),
                 num_heads: 4,
                 num_kv_heads: 2,
                 head_dim: 6,
                 window,
+                softcap,
             };
             let (q, gradient) = (random(SHAPE, 1), random(SHAPE, 2));
             let (k, v) = (random([SHAPE[0], 12], 3), random([SHAPE[0], 12], 4));
             assert_close(
-                &format!("value, {window:?}"),
+                &format!("value, {window:?} {softcap:?}"),
                 [self_attention::<Flex>(
                     q.clone(),
                     k.clone(),
@@ -286,7 +327,7 @@ mod tests {
             );
             let found = Flex::self_attention_backward(q, k, v, gradient, shape);
             assert_close(
-                &format!("gradients, {window:?}"),
+                &format!("gradients, {window:?} {softcap:?}"),
                 expected.into(),
                 found.into(),
             );

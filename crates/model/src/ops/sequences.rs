@@ -83,7 +83,7 @@ impl Sequences {
 }
 
 /// Sequences, heads and window of an attention.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AttentionShape {
     /// The sequences; a token sees its own sequence only.
     pub sequences: Sequences,
@@ -95,6 +95,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// A token sees itself and `window - 1` tokens before it; `None` is all before it.
     pub window: Option<usize>,
+    /// Scores are bounded: `softcap · tanh(score / softcap)`.
+    pub softcap: Option<f32>,
 }
 
 impl AttentionShape {

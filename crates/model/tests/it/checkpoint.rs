@@ -72,6 +72,8 @@ fn models_saved_by_transformers_are_complete() {
         "granite",
         "olmo2",
         "smollm3",
+        "gemma2",
+        "gemma3",
     ];
     for model in models {
         let directory = fixture(model);

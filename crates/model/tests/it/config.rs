@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use loraloom_model::{
-    Architecture, LlamaConfig, ModelError, Multipliers, RopeScaling, TensorDtype, parameter_shapes,
+    Architecture, LayerRotation, LlamaConfig, ModelError, Multipliers, RopeScaling, TensorDtype,
+    parameter_shapes,
 };
 use serde_json::{Value, json};
 
@@ -53,7 +54,22 @@ fn resolves_as_transformers_does() {
                 case["sliding_window"],
                 "{name}"
             );
-            assert_eq!(json!(config.rotated), case["rotated"], "{name}");
+            let rotated = config
+                .rotations
+                .iter()
+                .map(|one| *one != LayerRotation::None);
+            assert_eq!(
+                json!(rotated.collect::<Vec<_>>()),
+                case["rotated"],
+                "{name}"
+            );
+            let local = config.local_rope.as_ref().map(|rope| rope.theta);
+            assert_eq!(json!(local), case["local_theta"], "{name}");
+            let is_local = |layer: &LayerRotation| *layer == LayerRotation::Local;
+            let layers: Vec<_> = config.rotations.iter().map(is_local).collect();
+            assert_eq!(json!(layers), case["local_layers"], "{name}");
+            let softcaps = [config.attention_softcap, config.logit_softcap];
+            assert_eq!(json!(softcaps), case["softcaps"], "{name}");
             let Multipliers {
                 embedding,
                 query,

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::{
     super::AttentionShape,
-    numerics::{exp, largest, sum},
+    numerics::{exp, largest, sum, tanh},
 };
 
 /// Queries computed at a time: their scores stay in cache, and scores of keys after the last of them are
@@ -63,8 +63,8 @@ impl<'a> Head<'a> {
         })
     }
 
-    /// Softmax of the scores of `queries` over `keys`, `[queries, keys]`, zero where hidden.
-    fn probabilities(
+    /// Scores of `queries` over `keys`, `[queries, keys]`, not yet bounded.
+    fn scores(
         &self,
         q: &[f32],
         k: &[f32],
@@ -82,6 +82,21 @@ impl<'a> Head<'a> {
             self.slice(k, self.shape.num_kv_heads, self.index, keys.clone())
                 .transposed(),
         );
+    }
+
+    /// Softmax of the scores of `queries` over `keys`, `[queries, keys]`, zero where hidden.
+    fn probabilities(
+        &self,
+        q: &[f32],
+        k: &[f32],
+        head: usize,
+        (queries, keys): (&Range<usize>, &Range<usize>),
+        out: &mut Vec<f32>,
+    ) {
+        self.scores(q, k, head, (queries, keys), out);
+        if let Some(cap) = self.shape.softcap {
+            softcap(out, cap);
+        }
         for (query, row) in queries.clone().zip(out.chunks_exact_mut(keys.len())) {
             let first = self.shape.first_key(query);
             softmax(row, first - keys.start..query + 1 - keys.start);
@@ -101,6 +116,22 @@ fn softmax(row: &mut [f32], seen: Range<usize>) {
     let inverse = 1.0 / sum(row.len(), |i| row[i]);
     for score in row.iter_mut() {
         *score *= inverse;
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn softcap(scores: &mut [f32], cap: f32) {
+    for score in scores {
+        *score = cap * tanh(*score / cap);
+    }
+}
+
+/// Multiplies by the slope of the bound at scores that are not bounded.
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn softcap_backward(ds: &mut [f32], scores: &[f32], cap: f32) {
+    for (ds, &score) in ds.iter_mut().zip(scores) {
+        let tangent = tanh(score / cap);
+        *ds *= 1.0 - tangent * tangent;
     }
 }
 
@@ -195,6 +226,10 @@ pub(super) fn backward(
                     let scale = shape.scale() as f32;
                     for (p, ds) in p.chunks_exact(columns).zip(ds.chunks_exact_mut(columns)) {
                         softmax_backward(p, ds, scale);
+                    }
+                    if let Some(cap) = shape.softcap {
+                        head.scores(q, k, query_head, (&queries, &keys), &mut p);
+                        softcap_backward(&mut ds, &p, cap);
                     }
                     let ds = Matrix::new(&ds, rows, columns, columns);
                     multiply(

@@ -2,7 +2,10 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::{
-    super::Rotation,
+    super::{
+        Rotation,
+        activation::{Activation, GELU_CUBE, GELU_SLOPE},
+    },
     numerics::{exp, sum},
 };
 
@@ -77,14 +80,18 @@ fn rms_norm_backward_rows(
     }
 }
 
-/// `silu(gate) · up`.
-pub(super) fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+/// `act(gate) · up`.
+pub(super) fn glu(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
+    let block = match activation {
+        Activation::Silu => swiglu_block,
+        Activation::GeluTanh => geglu_block,
+    };
     let mut out = vec![0f32; gate.len()];
     out.par_chunks_mut(BLOCK)
         .zip(gate.par_chunks(BLOCK))
         .zip(up.par_chunks(BLOCK))
         .for_each(|((out, gate), up)| {
-            swiglu_block(gate, up, out);
+            block(gate, up, out);
         });
     out
 }
@@ -96,8 +103,25 @@ fn swiglu_block(gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn geglu_block(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+        let argument = gate * (GELU_SLOPE + GELU_CUBE * gate * gate);
+        *out = gate / (1.0 + exp(-argument)) * up;
+    }
+}
+
 /// The gradients of gate and up.
-pub(super) fn swiglu_backward(gate: &[f32], up: &[f32], gradient: &[f32]) -> (Vec<f32>, Vec<f32>) {
+pub(super) fn glu_backward(
+    gate: &[f32],
+    up: &[f32],
+    gradient: &[f32],
+    activation: Activation,
+) -> (Vec<f32>, Vec<f32>) {
+    let block = match activation {
+        Activation::Silu => swiglu_backward_block,
+        Activation::GeluTanh => geglu_backward_block,
+    };
     let (mut d_gate, mut d_up) = (vec![0f32; gate.len()], vec![0f32; gate.len()]);
     d_gate
         .par_chunks_mut(BLOCK)
@@ -106,7 +130,7 @@ pub(super) fn swiglu_backward(gate: &[f32], up: &[f32], gradient: &[f32]) -> (Ve
         .zip(up.par_chunks(BLOCK))
         .zip(gradient.par_chunks(BLOCK))
         .for_each(|((((d_gate, d_up), gate), up), gradient)| {
-            swiglu_backward_block(gate, up, gradient, d_gate, d_up);
+            block(gate, up, gradient, d_gate, d_up);
         });
     (d_gate, d_up)
 }
@@ -124,6 +148,25 @@ fn swiglu_backward_block(
         let sigmoid = 1.0 / (1.0 + exp(-gate));
         *d_up = gradient * gate * sigmoid;
         *d_gate = gradient * up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
+    }
+}
+
+/// With act(z) = z·σ(s(z)), act'(z) = σ(s)·(1 + z·(1 - σ(s))·s').
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn geglu_backward_block(
+    gate: &[f32],
+    up: &[f32],
+    gradient: &[f32],
+    d_gate: &mut [f32],
+    d_up: &mut [f32],
+) {
+    let inputs = gate.iter().zip(up).zip(gradient);
+    for (((&gate, up), gradient), (d_gate, d_up)) in inputs.zip(d_gate.iter_mut().zip(d_up)) {
+        let cube = GELU_CUBE * gate * gate;
+        let sigmoid = 1.0 / (1.0 + exp(-gate * (GELU_SLOPE + cube)));
+        let slope = GELU_SLOPE + 3.0 * cube;
+        *d_up = gradient * gate * sigmoid;
+        *d_gate = gradient * up * sigmoid * (1.0 + gate * (1.0 - sigmoid) * slope);
     }
 }
 

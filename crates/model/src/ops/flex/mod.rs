@@ -15,7 +15,7 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-use super::{AttentionShape, DecoderOps, Rotation, padded_attention, reference};
+use super::{Activation, AttentionShape, DecoderOps, Rotation, padded_attention, reference};
 
 /// The tensor as contiguous `float32` rows; other types are left to the reference.
 fn contiguous(tensor: &FlexTensor) -> Option<FlexTensor> {
@@ -62,28 +62,35 @@ impl DecoderOps for Flex {
         }
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn glu(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
         match (contiguous(&gate), contiguous(&up)) {
-            (Some(gate), Some(up)) => tensor(
-                elementwise::swiglu(values(&gate), values(&up)),
-                gate.shape(),
-            ),
-            _ => reference::swiglu::<Self>(gate, up),
+            (Some(gate), Some(up)) => {
+                let out = elementwise::glu(values(&gate), values(&up), activation);
+                tensor(out, gate.shape())
+            }
+            _ => reference::glu::<Self>(gate, up, activation),
         }
     }
 
-    fn swiglu_backward(
+    fn glu_backward(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        activation: Activation,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         match (contiguous(&gate), contiguous(&up), contiguous(&gradient)) {
             (Some(gate), Some(up), Some(gradient)) => {
+                let [gate_values, up_values, gradient] =
+                    [values(&gate), values(&up), values(&gradient)];
                 let (d_gate, d_up) =
-                    elementwise::swiglu_backward(values(&gate), values(&up), values(&gradient));
+                    elementwise::glu_backward(gate_values, up_values, gradient, activation);
                 (tensor(d_gate, gate.shape()), tensor(d_up, up.shape()))
             }
-            _ => reference::swiglu_backward::<Self>(gate, up, gradient),
+            _ => reference::glu_backward::<Self>(gate, up, gradient, activation),
         }
     }
 

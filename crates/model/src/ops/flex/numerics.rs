@@ -40,6 +40,20 @@ pub(super) fn exp(x: f32) -> f32 {
     mantissa * power
 }
 
+/// `tanh(x)` to about one unit in the last place: by [`exp`], and by a polynomial near zero, where that
+/// would cancel (the coefficients of Cephes' `tanhf`, S. Moshier).
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    let square = x * x;
+    let mut p = -5.704_989e-3;
+    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_82] {
+        p = p * square + coefficient;
+    }
+    let near = p * square * x + x;
+    let far = 1.0 - 2.0 / (exp(2.0 * x) + 1.0);
+    if x.abs() < 0.625 { near } else { far }
+}
+
 /// `Σ f(i)` over `0..length`, in lanes: always the same order for the same length.
 #[inline(always)]
 pub(super) fn sum(length: usize, f: impl Fn(usize) -> f32) -> f32 {
@@ -97,6 +111,19 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(-1000.0) < 1e-37);
         assert!(exp(1000.0) > 1e38);
+    }
+
+    #[test]
+    fn tanh_is_accurate_and_keeps_nan() {
+        let mut x = -12f32;
+        while x < 12.0 {
+            let exact = f64::from(x).tanh();
+            let error = (f64::from(tanh(x)) - exact).abs();
+            assert!(error <= 2e-7 * exact.abs(), "tanh({x}): {error:e}");
+            x += 0.000_37;
+        }
+        assert!(tanh(f32::NAN).is_nan());
+        assert_eq!([tanh(1e9), tanh(-1e9)], [1.0, -1.0]);
     }
 
     #[test]

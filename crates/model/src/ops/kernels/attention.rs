@@ -7,7 +7,7 @@
 //!
 //! Forward takes 3 launches and 3 a part, backward 4 and 7 a part, whatever the number of sequences and
 //! heads; copies for a product, and a launch for each result that a product cannot write in place, come on
-//! top.
+//! top. A bound on the scores takes a launch a part forward, and two and a product backward.
 
 use std::ops::Range;
 
@@ -22,6 +22,7 @@ use burn_cubecl::{kernel::slice, tensor::CubeTensor};
 use super::{
     chunks::{Chunk, Limits, Part, chunks},
     places::{Block, Heads},
+    softcap::{softcap, softcap_backward},
     softmax::{Places, softmax, softmax_backward},
     tables::SequenceTable,
 };
@@ -99,13 +100,16 @@ impl<'a> Attention<'a> {
     /// Scores are `bfloat16` where q is, as in transformers' eager attention; `float16` has too small
     /// a range for them.
     fn probabilities(&self, q: CubeTensor, k: CubeTensor, part: &Part) -> CubeTensor {
-        let scores = matmul(q, transposed(k), scores_type(self.dtype));
-        softmax(
-            scores,
-            self.places(part),
-            self.shape.scale() as f32,
-            self.dtype,
-        )
+        let scores = self.scores(q, k);
+        let scale = self.shape.scale() as f32;
+        if let Some(cap) = self.shape.softcap {
+            softcap(&scores, scale, cap);
+        }
+        softmax(scores, self.places(part), scale, self.dtype)
+    }
+
+    fn scores(&self, q: CubeTensor, k: CubeTensor) -> CubeTensor {
+        matmul(q, transposed(k), scores_type(self.dtype))
     }
 
     fn places(&self, part: &Part) -> Places {
@@ -180,7 +184,12 @@ pub(super) fn self_attention_backward(
             let p = attention.probabilities(part_q.clone(), part_k.clone(), part);
             chunk_dv.put(seen.start, transposed(p.clone()), part_gradient.clone());
             let dp = matmul(part_gradient, transposed(part_v), scores_type(q.dtype));
-            let ds = softmax_backward(p, dp, attention.places(part), shape.scale() as f32);
+            let scale = shape.scale() as f32;
+            let ds = softmax_backward(p, dp, attention.places(part), scale);
+            if let Some(cap) = shape.softcap {
+                let scores = attention.scores(part_q.clone(), part_k.clone());
+                softcap_backward(&ds, scores, scale, cap);
+            }
             chunk_dq.put(lines.start, ds.clone(), part_k);
             chunk_dk.put(seen.start, transposed(ds), part_q);
         }

@@ -11,12 +11,13 @@
 mod attention;
 mod chunks;
 mod cross_entropy;
+mod glu;
 mod places;
 mod rms_norm;
 mod rotate;
 mod rows;
+mod softcap;
 mod softmax;
-mod swiglu;
 mod tables;
 
 pub(crate) use tables::SequenceTable;
@@ -24,7 +25,7 @@ pub(crate) use tables::SequenceTable;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_cubecl::CubeBackend;
 
-use super::{AttentionShape, DecoderOps, Rotation};
+use super::{Activation, AttentionShape, DecoderOps, Rotation};
 
 impl DecoderOps for CubeBackend {
     fn rms_norm(
@@ -44,16 +45,21 @@ impl DecoderOps for CubeBackend {
         rms_norm::rms_norm_backward(x, weight, gradient, epsilon)
     }
 
-    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
-        swiglu::swiglu(gate, up)
+    fn glu(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        glu::glu(gate, up, activation)
     }
 
-    fn swiglu_backward(
+    fn glu_backward(
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        activation: Activation,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        swiglu::swiglu_backward(gate, up, gradient)
+        glu::glu_backward(gate, up, gradient, activation)
     }
 
     fn rotate(

@@ -20,7 +20,7 @@ pub(super) fn rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64) -> CubeT
     let size = vector_size(&[&x, &weight, &out]);
     let layout = RowLayout::new(width / size);
     record(&[&x, &weight], &[&out]);
-    let (client, dtype) = (x.client.clone(), x.dtype);
+    let (client, dtypes) = (x.client.clone(), [x.dtype, weight.dtype]);
     rms_norm_kernel::launch(
         &client,
         layout.cubes(rows),
@@ -32,7 +32,7 @@ pub(super) fn rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64) -> CubeT
         epsilon as f32,
         layout.lanes,
         layout.rows,
-        burn::backend::cubecl::dtype_to_storage_type(dtype),
+        dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
     out
 }
@@ -52,7 +52,7 @@ pub(super) fn rms_norm_backward(
     let size = vector_size(&[&x, &weight, &gradient, &out]);
     let layout = RowLayout::new(width / size);
     record(&[&x, &weight, &gradient], &[&out]);
-    let (client, dtype) = (x.client.clone(), x.dtype);
+    let (client, dtypes) = (x.client.clone(), [x.dtype, weight.dtype]);
     rms_norm_backward_kernel::launch(
         &client,
         layout.cubes(rows),
@@ -65,20 +65,20 @@ pub(super) fn rms_norm_backward(
         epsilon as f32,
         layout.lanes,
         layout.rows,
-        burn::backend::cubecl::dtype_to_storage_type(dtype),
+        dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
     out
 }
 
 #[cube(launch)]
-fn rms_norm_kernel<F: Float, N: Size>(
+fn rms_norm_kernel<F: Float, W: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
-    weight: &Tensor<Vector<F, N>>,
+    weight: &Tensor<Vector<W, N>>,
     out: &mut Tensor<Vector<F, N>>,
     epsilon: f32,
     #[comptime] lanes: usize,
     #[comptime] rows: usize,
-    #[define(F)] _dtype: ElemType,
+    #[define(F, W)] _dtypes: [ElemType; 2],
 ) {
     let size = N::value();
     let lane = UNIT_POS_X as usize;
@@ -110,15 +110,15 @@ fn rms_norm_kernel<F: Float, N: Size>(
 
 /// With r = rms(x): dx = (g·w - x/r² · mean(g·w·x)) / r.
 #[cube(launch)]
-fn rms_norm_backward_kernel<F: Float, N: Size>(
+fn rms_norm_backward_kernel<F: Float, W: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
-    weight: &Tensor<Vector<F, N>>,
+    weight: &Tensor<Vector<W, N>>,
     gradient: &Tensor<Vector<F, N>>,
     out: &mut Tensor<Vector<F, N>>,
     epsilon: f32,
     #[comptime] lanes: usize,
     #[comptime] rows: usize,
-    #[define(F)] _dtype: ElemType,
+    #[define(F, W)] _dtypes: [ElemType; 2],
 ) {
     let size = N::value();
     let lane = UNIT_POS_X as usize;

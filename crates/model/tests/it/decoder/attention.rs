@@ -28,6 +28,10 @@ pub(crate) fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionSha
             };
             let scores = part(&q, head).matmul(part(&k, head / group).transpose());
             let scores = scores.div_scalar((width as f64).sqrt());
+            let scores = match shape.softcap {
+                Some(cap) => scores.div_scalar(cap).tanh().mul_scalar(cap),
+                None => scores,
+            };
             let scores = scores.mask_fill(hidden.clone(), f32::NEG_INFINITY);
             activation::softmax(scores, 1).matmul(part(&v, head / group))
         };
@@ -39,17 +43,23 @@ pub(crate) fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionSha
 
 #[track_caller]
 fn compare_attention(lengths: &[usize], [heads, kv_heads, head_dim]: [usize; 3], spread: f32) {
-    for window in [None, Some(1), Some(3), Some(16), Some(1000)] {
+    let windows = [None, Some(1), Some(3), Some(16), Some(1000)].map(|window| (window, None));
+    let bounded = [(None, Some(1.0)), (Some(16), Some(0.2))];
+    for (window, softcap) in windows.into_iter().chain(bounded) {
         let shape = AttentionShape {
             sequences: Sequences::from_lengths(lengths.iter().copied()),
             num_heads: heads,
             num_kv_heads: kv_heads,
             head_dim,
             window,
+            softcap,
         };
         let rows = shape.sequences.rows();
         compare(
-            &format!("attention {lengths:?} {heads}/{kv_heads}·{head_dim} window {window:?}"),
+            &format!(
+                "attention {lengths:?} {heads}/{kv_heads}·{head_dim} window {window:?} \
+                 softcap {softcap:?}"
+            ),
             [
                 [rows, heads * head_dim],
                 [rows, kv_heads * head_dim],
@@ -157,6 +167,7 @@ fn grouped(lengths: &[usize]) -> AttentionShape {
         num_kv_heads: 2,
         head_dim: 16,
         window: None,
+        softcap: None,
     }
 }
 
@@ -207,6 +218,7 @@ fn nothing_at_all_is_nothing() {
         num_kv_heads: 1,
         head_dim: 4,
         window: None,
+        softcap: None,
     };
     let empty = |width: usize| Tensor::<2>::zeros([0, width], &device());
     let out = self_attention(empty(8), empty(4), empty(4), &shape);
@@ -224,6 +236,7 @@ fn attention_stays_within_the_sequence() {
             num_kv_heads: 2,
             head_dim: 12,
             window: Some(9),
+            softcap: None,
         };
         let device = device().autodiff();
         let (mut inside, mut outside) = (Random::new(1), Random::new(2));

@@ -4,17 +4,18 @@
 use batchlora::{AdapterState, DropoutDraw, LoraPair, LoraSpec, Segment, Segments, seed_gradient};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use loraloom_model::{
-    AttentionShape, Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks, LayerLora,
-    LlamaConfig, NormPlacement, Projection, QkNorm, RotaryTables, SequenceBatch, Sequences,
+    Activation, AttentionShape, Backbone, Checkpoint, DecoderLayer, LayerAdapter, LayerBanks,
+    LayerLora, LayerRotation, LlamaConfig, Projection, QkNorm, RotaryTables, SequenceBatch,
+    Sequences,
 };
 
 use crate::decoder::{
     attention::composed_attention,
-    ops::{composed_rms_norm, composed_rotate, composed_swiglu},
+    ops::{composed_geglu, composed_rms_norm, composed_rotate, composed_swiglu},
     support::{Random, assert_close, config, device, fixture, host},
 };
 
-const MODELS: [&str; 7] = [
+const MODELS: [&str; 9] = [
     "llama-gqa",
     "qwen2-sharded",
     "qwen3",
@@ -22,6 +23,8 @@ const MODELS: [&str; 7] = [
     "granite",
     "olmo2",
     "smollm3",
+    "gemma2",
+    "gemma3",
 ];
 const LAYER: usize = 1;
 const LENGTHS: [usize; 4] = [9, 14, 6, 1];
@@ -86,6 +89,10 @@ impl<'a> Merged<'a> {
 
     fn norm(&self, name: &str, x: Tensor<2>) -> Tensor<2> {
         let weight = self.vector(&format!("{name}.weight")).expect("a norm");
+        let weight = match self.config.norm_plus_one {
+            true => weight.add_scalar(1.0),
+            false => weight,
+        };
         composed_rms_norm(x, weight, self.config.rms_norm_eps)
     }
 
@@ -99,23 +106,27 @@ impl<'a> Merged<'a> {
             }
             QkNorm::AllHeads => self.norm(name, x),
         };
-        if self.config.rotated[LAYER] {
-            composed_rotate(x, batch.cos.clone(), batch.sin.clone())
-        } else {
-            x
-        }
+        let rows = match self.config.rotations[LAYER] {
+            LayerRotation::None => return x,
+            LayerRotation::Global => &batch.global,
+            LayerRotation::Local => batch.local.as_ref().expect("a rotation of its own"),
+        };
+        composed_rotate(x, rows.cos.clone(), rows.sin.clone())
     }
 
     fn forward(&self, x: Tensor<2>, batch: &SequenceBatch) -> Tensor<2> {
         use Projection::{Down, Gate, K, O, Q, Up, V};
-        let is_before = self.config.norms == NormPlacement::Before;
         let multipliers = self.config.multipliers;
-        let before = |name, x: Tensor<2>| if is_before { self.norm(name, x) } else { x };
-        let after = |name, y: Tensor<2>| {
-            let y = if is_before { y } else { self.norm(name, y) };
-            y.mul_scalar(multipliers.residual.unwrap_or(1.0))
+        let norm_if = |name: Option<&str>, x: Tensor<2>| match name {
+            Some(name) => self.norm(name, x),
+            None => x,
         };
-        let normal = before("input_layernorm", x.clone());
+        let after = |name: Option<&str>, y: Tensor<2>| {
+            norm_if(name, y).mul_scalar(multipliers.residual.unwrap_or(1.0))
+        };
+        let [before_attention, after_attention] = self.config.norms.of_attention();
+        let [before_mlp, after_mlp] = self.config.norms.of_mlp();
+        let normal = norm_if(before_attention, x.clone());
         let project = |projection| self.linear(projection, normal.clone());
         let shape = AttentionShape {
             sequences: batch.sequences.clone(),
@@ -123,16 +134,21 @@ impl<'a> Merged<'a> {
             num_kv_heads: self.config.num_key_value_heads,
             head_dim: self.config.head_dim,
             window: self.config.sliding_window[LAYER],
+            softcap: self.config.attention_softcap,
         };
         let q = self.turned("self_attn.q_norm", project(Q), batch);
         let q = q.mul_scalar(multipliers.query.unwrap_or(1.0));
         let k = self.turned("self_attn.k_norm", project(K), batch);
         let attended = composed_attention([q, k, project(V)], &shape);
-        let x = x + after("post_attention_layernorm", self.linear(O, attended));
-        let normal = before("post_attention_layernorm", x.clone());
+        let x = x + after(after_attention, self.linear(O, attended));
+        let normal = norm_if(before_mlp, x.clone());
         let gate = self.linear(Gate, normal.clone());
-        let down = self.linear(Down, composed_swiglu(gate, self.linear(Up, normal)));
-        x + after("post_feedforward_layernorm", down)
+        let up = self.linear(Up, normal);
+        let activated = match self.config.activation {
+            Activation::Silu => composed_swiglu(gate, up),
+            Activation::GeluTanh => composed_geglu(gate, up),
+        };
+        x + after(after_mlp, self.linear(Down, activated))
     }
 }
 

@@ -11,7 +11,9 @@ use safetensors::SafeTensors;
 
 use crate::decoder::support::{backbone, config, device, fixture, host, whole};
 
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 13] = [
+    "gemma2",
+    "gemma3",
     "granite",
     "llama-gqa",
     "llama-rope-dynamic",
@@ -230,8 +232,9 @@ fn a_backbone_in_parts_is_the_whole() {
 /// own sequence.
 #[test]
 fn rotary_rows_are_those_of_the_tokens_positions() {
-    for model in ["llama-gqa", "llama-rope-dynamic"] {
+    for model in ["llama-gqa", "llama-rope-dynamic", "gemma3"] {
         let config = config(model);
+        let local = config.local_rope.as_ref().unwrap_or(&config.rope);
         let half = config.head_dim / 2;
         let rotary = RotaryTables::new(&config, &device());
         for (lengths, rope_lengths) in [
@@ -243,20 +246,26 @@ fn rotary_rows_are_those_of_the_tokens_positions() {
         ] {
             let layout = Sequences::from_lengths(lengths.iter().copied());
             let batch = SequenceBatch::new(&rotary, layout, rope_lengths);
-            let (mut cos, mut sin) = (Vec::new(), Vec::new());
+            let (mut cos, mut sin, mut local_cos) = (Vec::new(), Vec::new(), Vec::new());
             for (&length, &rope_length) in lengths.iter().zip(rope_lengths) {
                 let table = RopeTable::new(&config.rope, config.head_dim, rope_length.max(length));
                 cos.extend_from_slice(&table.cos[..length * half]);
                 sin.extend_from_slice(&table.sin[..length * half]);
+                let table = RopeTable::new(local, config.head_dim, rope_length.max(length));
+                local_cos.extend_from_slice(&table.cos[..length * half]);
             }
-            assert_eq!(host(batch.cos), cos, "{model}: {lengths:?}");
-            assert_eq!(host(batch.sin), sin, "{model}: {lengths:?}");
+            assert_eq!(host(batch.global.cos), cos, "{model}: {lengths:?}");
+            assert_eq!(host(batch.global.sin), sin, "{model}: {lengths:?}");
+            assert_eq!(batch.local.is_some(), model == "gemma3");
+            if let Some(rows) = batch.local {
+                assert_eq!(host(rows.cos), local_cos, "{model}: {lengths:?}");
+            }
         }
         let layout = Sequences::from_lengths([2, 2]);
         let next = SequenceBatch::following(&rotary, layout, 20);
         let table = RopeTable::new(&config.rope, config.head_dim, 22);
         let rows = &table.cos[20 * half..22 * half];
-        assert_eq!(host(next.cos), [rows, rows].concat(), "{model}");
+        assert_eq!(host(next.global.cos), [rows, rows].concat(), "{model}");
     }
 }
 
@@ -270,7 +279,7 @@ fn dynamic_scaling_takes_the_length_it_is_given() {
         let batch = SequenceBatch::new(&rotary, layout, &[own, 50]);
         let half = config.head_dim / 2;
         let part = |table: Tensor<2>| host(table.slice([0..5, 0..half]));
-        (part(batch.cos), part(batch.sin))
+        (part(batch.global.cos), part(batch.global.sin))
     };
     assert_eq!(tables(5), tables(20));
     assert_eq!(tables(5), tables(32));

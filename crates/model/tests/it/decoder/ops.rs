@@ -3,7 +3,9 @@
 
 use batchlora::seed_gradient;
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData, activation};
-use loraloom_model::{AttentionShape, Sequences, rms_norm, rotate, self_attention, swiglu};
+use loraloom_model::{
+    Activation, AttentionShape, Sequences, glu, rms_norm, rotate, self_attention,
+};
 
 use crate::decoder::support::{Random, assert_close, assert_close_values, device, host};
 
@@ -126,8 +128,23 @@ pub(crate) fn composed_swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
     gate.clone() * activation::sigmoid(gate) * up
 }
 
+/// With transformers' `gelu_pytorch_tanh`.
+pub(crate) fn composed_geglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+    let cube = gate.clone().powi_scalar(3).mul_scalar(0.044_715);
+    let inner = (gate.clone() + cube).mul_scalar((2.0 / std::f64::consts::PI).sqrt());
+    gate.mul_scalar(0.5) * inner.tanh().add_scalar(1.0) * up
+}
+
+fn swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+    glu(gate, up, Activation::Silu)
+}
+
+fn geglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+    glu(gate, up, Activation::GeluTanh)
+}
+
 #[test]
-fn swiglu_is_its_definition() {
+fn glus_are_their_definitions() {
     for shape in [[1, 1], [5, 7], [16, 112], [3, 1031], [70, 300]] {
         compare(
             &format!("swiglu {shape:?}"),
@@ -135,6 +152,13 @@ fn swiglu_is_its_definition() {
             6.0,
             |[gate, up]| swiglu(gate, up),
             |[gate, up]| composed_swiglu(gate, up),
+        );
+        compare(
+            &format!("geglu {shape:?}"),
+            [shape; 2],
+            6.0,
+            |[gate, up]| geglu(gate, up),
+            |[gate, up]| composed_geglu(gate, up),
         );
     }
 }
@@ -154,15 +178,20 @@ fn swiglu_of_very_many_elements() {
 }
 
 #[test]
-fn swiglu_saturates_without_nan() {
+fn glus_saturate_without_nan() {
+    saturates(swiglu);
+    saturates(geglu);
+}
+
+fn saturates(glu: fn(Tensor<2>, Tensor<2>) -> Tensor<2>) {
     let device = device().autodiff();
-    let values = [-1e30, -200.0, -90.0, -0.0, 0.0, 90.0, 200.0, 1e30];
+    let values = [-1e10, -200.0, -90.0, -0.0, 0.0, 90.0, 200.0, 1e10];
     let gate = Tensor::<2>::from_data(TensorData::new(values.to_vec(), [1, 8]), &device);
     let (gate, up) = (
         gate.require_grad(),
         Tensor::ones([1, 8], &device).require_grad(),
     );
-    let y = swiglu(gate.clone(), up.clone());
+    let y = glu(gate.clone(), up.clone());
     let expected: Vec<f32> = values.iter().map(|&z: &f32| z.max(0.0)).collect();
     assert_near(&host(y.clone()), &expected);
     let gradients = y.sum().backward();
@@ -233,6 +262,13 @@ fn elementwise_operations_of_random_shapes() {
             |[gate, up]| swiglu(gate, up),
             |[gate, up]| composed_swiglu(gate, up),
         );
+        compare(
+            &what("geglu"),
+            [shape; 2],
+            3.0,
+            |[gate, up]| geglu(gate, up),
+            |[gate, up]| composed_geglu(gate, up),
+        );
         let table = |seed, device: &Device| Random::new(seed).tensor::<2>([rows, half], device);
         compare(
             &what("rotate"),
@@ -270,16 +306,22 @@ fn half_precision_is_rounded_float32() {
             num_kv_heads: 2,
             head_dim: 8,
             window: None,
+            softcap: None,
         };
         let rows = shape.sequences.rows();
         let table = |seed| Random::new(seed).tensor::<2>([rows, 4], &plain);
         let gamma = |dtype| Random::new(3).tensor::<1>([32], &plain).cast(dtype);
-        let operations: [(&str, Operation<'_>); 4] = [
+        let operations: [(&str, Operation<'_>); 6] = [
             (
                 "rms_norm",
                 Box::new(|[x, ..], dtype| rms_norm(x, gamma(dtype), 1e-6)),
             ),
+            (
+                "rms_norm with a weight in float32",
+                Box::new(|[x, ..], _| rms_norm(x, gamma(FloatDType::F32), 1e-6)),
+            ),
             ("swiglu", Box::new(|[x, ..], _| swiglu(x.clone(), x))),
+            ("geglu", Box::new(|[x, ..], _| geglu(x.clone(), x))),
             (
                 "rotate",
                 Box::new(|[x, ..], _| rotate(x, table(1), table(2))),

@@ -1,4 +1,4 @@
-//! `silu(gate) · up` and its gradients.
+//! `act(gate) · up` and its gradients.
 //!
 //! A unit takes one vector; every operand is read once and every result written once.
 
@@ -8,8 +8,9 @@ use burn_cubecl::{cubecl, tensor::CubeTensor};
 use cubecl::prelude::*;
 
 use super::rows::UNITS;
+use crate::ops::activation::{Activation, GELU_CUBE, GELU_SLOPE};
 
-pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
+pub(super) fn glu(gate: CubeTensor, up: CubeTensor, activation: Activation) -> CubeTensor {
     let (gate, up) = (by_rows(gate), by_rows(up));
     let [rows, width] = gate.shape().dims();
     let out = empty(&gate, [rows, width], gate.dtype);
@@ -19,7 +20,7 @@ pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
     let size = vector_size(&[&gate, &up, &out]);
     record(&[&gate, &up], &[&out]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
-    swiglu_kernel::launch(
+    glu_kernel::launch(
         &client,
         cubes((rows * width / size).div_ceil(UNITS)),
         cube_dim(UNITS, 1),
@@ -27,15 +28,17 @@ pub(super) fn swiglu(gate: CubeTensor, up: CubeTensor) -> CubeTensor {
         gate.into_tensor_arg(),
         up.into_tensor_arg(),
         out.clone().into_tensor_arg(),
+        activation,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     out
 }
 
-pub(super) fn swiglu_backward(
+pub(super) fn glu_backward(
     gate: CubeTensor,
     up: CubeTensor,
     gradient: CubeTensor,
+    activation: Activation,
 ) -> (CubeTensor, CubeTensor) {
     let (gate, up, gradient) = (by_rows(gate), by_rows(up), by_rows(gradient));
     let [rows, width] = gate.shape().dims();
@@ -47,7 +50,7 @@ pub(super) fn swiglu_backward(
     let size = vector_size(&[&gate, &up, &gradient, &d_gate, &d_up]);
     record(&[&gate, &up, &gradient], &[&d_gate, &d_up]);
     let (client, dtype) = (gate.client.clone(), gate.dtype);
-    swiglu_backward_kernel::launch(
+    glu_backward_kernel::launch(
         &client,
         cubes((rows * width / size).div_ceil(UNITS)),
         cube_dim(UNITS, 1),
@@ -57,6 +60,7 @@ pub(super) fn swiglu_backward(
         gradient.into_tensor_arg(),
         d_gate.clone().into_tensor_arg(),
         d_up.clone().into_tensor_arg(),
+        activation,
         burn::backend::cubecl::dtype_to_storage_type(dtype),
     );
     (d_gate, d_up)
@@ -80,11 +84,22 @@ fn sigmoid<N: Size>(z: Vector<f32, N>) -> Vector<f32, N> {
     value
 }
 
+/// The argument s(z) of the sigmoid.
+#[cube]
+fn argument<N: Size>(z: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    let mut argument = z;
+    if comptime!(activation == Activation::GeluTanh) {
+        argument = z * (Vector::new(GELU_SLOPE) + Vector::new(GELU_CUBE) * z * z);
+    }
+    argument
+}
+
 #[cube(launch)]
-fn swiglu_kernel<F: Float, N: Size>(
+fn glu_kernel<F: Float, N: Size>(
     gate: &Tensor<Vector<F, N>>,
     up: &Tensor<Vector<F, N>>,
     out: &mut Tensor<Vector<F, N>>,
+    #[comptime] activation: Activation,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -95,18 +110,20 @@ fn swiglu_kernel<F: Float, N: Size>(
     if row < gate.shape(0) {
         let z = Vector::<f32, N>::cast_from(gate[row * (gate.stride(0) / size) + column]);
         let up = Vector::<f32, N>::cast_from(up[row * (up.stride(0) / size) + column]);
-        out[row * out_stride + column] = Vector::cast_from(z * sigmoid::<N>(z) * up);
+        let gate = sigmoid::<N>(argument::<N>(z, activation));
+        out[row * out_stride + column] = Vector::cast_from(z * gate * up);
     }
 }
 
-/// silu'(z) = σ(z)·(1 + z·(1 - σ(z))).
+/// With act(z) = z·σ(s(z)), act'(z) = σ(s)·(1 + z·(1 - σ(s))·s').
 #[cube(launch)]
-fn swiglu_backward_kernel<F: Float, N: Size>(
+fn glu_backward_kernel<F: Float, N: Size>(
     gate: &Tensor<Vector<F, N>>,
     up: &Tensor<Vector<F, N>>,
     gradient: &Tensor<Vector<F, N>>,
     d_gate: &mut Tensor<Vector<F, N>>,
     d_up: &mut Tensor<Vector<F, N>>,
+    #[comptime] activation: Activation,
     #[define(F)] _dtype: ElemType,
 ) {
     let size = N::value();
@@ -120,9 +137,13 @@ fn swiglu_backward_kernel<F: Float, N: Size>(
         let up = Vector::<f32, N>::cast_from(up[row * (up.stride(0) / size) + column]);
         let gradient_at = row * (gradient.stride(0) / size) + column;
         let gradient = Vector::<f32, N>::cast_from(gradient[gradient_at]);
-        let sigmoid = sigmoid::<N>(z);
+        let sigmoid = sigmoid::<N>(argument::<N>(z, activation));
         let one = Vector::<f32, N>::new(1.0);
-        let slope = sigmoid * (one + z * (one - sigmoid));
+        let mut inner = z * (one - sigmoid);
+        if comptime!(activation == Activation::GeluTanh) {
+            inner = inner * (Vector::new(GELU_SLOPE) + Vector::new(3.0 * GELU_CUBE) * z * z);
+        }
+        let slope = sigmoid * (one + inner);
         d_gate[row * d_gate_stride + column] = Vector::cast_from(gradient * up * slope);
         d_up[row * d_up_stride + column] = Vector::cast_from(gradient * z * sigmoid);
     }
