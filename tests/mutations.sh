@@ -76,7 +76,14 @@ mutation branches-unscaled crates/model/src/layer.rs \
     parity::granite
 mutation logits-unscaled crates/model/src/head.rs \
     'scaled(joined(gradients, 0), self.multiplier)' 'joined(gradients, 0)' parity::granite
-mutation every-layer-rotates crates/model/src/layer.rs 'if self.rotates {' 'if self.rotates || true {' parity::smollm3
+mutation every-layer-rotates crates/model/src/batch.rs 'LayerRotation::None => None,' \
+    'LayerRotation::None => Some(&self.global),' parity::smollm3
+mutation windows-rotate-alike crates/model/src/batch.rs 'self.local.as_ref().unwrap_or(&self.global)' \
+    '&self.global' parity::gemma3
+mutation scores-slope-one crates/model/src/ops/flex/attention.rs '*ds *= 1.0 - tangent * tangent;' \
+    'let _ = (ds, tangent);' parity::gemma2
+mutation logits-slope-one crates/model/src/head.rs 'Some(slope) => gradient * slope,' \
+    'Some(_) => gradient,' parity::gemma2
 mutation heads-normed-alone crates/model/src/config/family.rs \
     'qk_norm: QkNorm::AllHeads,' 'qk_norm: QkNorm::PerHead,' parity::olmo2
 mutation dropout-by-micro-batch $trainer/batch/assemble.rs \

@@ -352,6 +352,11 @@ fn gguf_files_are_those_of_llama_cpp() {
     for (frozen, base, job) in [
         ("llama", "llama-gqa", "attn-r8-cosine"),
         ("qwen3", "qwen3", "all-r4-cosine"),
+        ("granite", "granite", "all-r8-cosine"),
+        ("olmo2", "olmo2", "all-r4-accumulate"),
+        ("smollm3", "smollm3", "all-r8-linear"),
+        ("gemma2", "gemma2", "all-r8-cosine"),
+        ("gemma3", "gemma3", "all-r4-accumulate"),
     ] {
         let frozen = fs::read(fixture(&format!("gguf/{frozen}.gguf"))).expect("a fixture");
         let adapter = fixture(&format!("{base}/jobs/{job}/final"));

