@@ -116,8 +116,8 @@ pub fn cubes(count: usize) -> CubeCount {
 /// both lists.
 ///
 /// # Panics
-/// If a tensor has more than 2^32 elements, which kernels cannot count, or a written tensor overlaps another
-/// operand: kernels are compiled as if it did not.
+/// If a tensor has more than 2^32 elements, which kernels cannot count, or a written tensor overlaps another operand:
+/// kernels are compiled on the assumption that none does.
 pub fn record(read: &[&CubeTensor], written: &[&CubeTensor]) {
     for tensor in read.iter().chain(written) {
         let elements = tensor.shape().num_elements();

@@ -1,9 +1,8 @@
 //! The squared norms of all slots' gradients: one launch a bank, and one that adds up its shares.
 //!
-//! A cube takes one slot and one share of its elements, every [`UNITS`] · shares'th vector of A and
-//! then of B, and adds their squares to that share's sum in place. What falls to a share, and the
-//! order of summation, depend on the adapter alone: its norm has the same bits whatever else is in
-//! the bank.
+//! A cube takes one slot and one share of its elements, every [`UNITS`] · shares'th vector of A and then of B, and
+//! adds their squares to that share's sum in place. Shares and the order of summation depend on the adapter alone:
+//! its norm has the same bits in any bank.
 
 use batchlora_kernels::launch::{by_rows, cube_dim, empty, packed, record, vector_size, writable};
 use burn::{backend::TensorMetadata, tensor::DType};

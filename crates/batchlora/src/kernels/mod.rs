@@ -1,5 +1,5 @@
-//! The operator's primitives and the optimizer as CubeCL kernels, for every device of CubeCL. What each
-//! kernel moves, and which other forms were tried, is in the crate's README and in `docs/lab-notes.md`.
+//! The operator's primitives and the optimizer as CubeCL kernels, for every device of CubeCL. The crate's README and
+//! `docs/lab-notes.md` list the bytes that each kernel moves and the alternatives that were tried.
 
 #![expect(
     clippy::used_underscore_binding,

@@ -1,10 +1,10 @@
 //! `dA = dSᵀ D(X)` and `dB = s · Sᵀ dH` for all adapters: one launch of partial sums over blocks of
 //! rows, one that adds them up.
 //!
-//! Blocks are counted from the beginning of a segment and added in row order: an adapter's gradient
-//! has the same bits whatever else is in the batch. A cube takes one block of [`ROW_BLOCK`] rows, 32
-//! vectors of columns and up to 64 ranks; a unit holds 4 ranks × 1 vector of each chunk of 16 ranks
-//! in registers. The wide operand is read, and masked, once per 64 ranks.
+//! Blocks are counted from the beginning of a segment and added in row order: an adapter's gradient has the same bits
+//! in any batch. A cube takes one block of [`ROW_BLOCK`] rows, 32 vectors of columns and up to 64 ranks; a unit holds
+//! 4 ranks × 1 vector of each chunk of 16 ranks in registers. The wide operand is read, and masked, once per 64
+//! ranks.
 //!
 //! [`ROW_BLOCK`]: super::tables::ROW_BLOCK
 

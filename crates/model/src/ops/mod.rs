@@ -5,8 +5,8 @@
 //! plain tensor operations, are the reference and serve every backend; Flex has its own, and CubeCL devices
 //! have kernels. Reductions, norms, softmax and losses are `float32` whatever the operands' type.
 //!
-//! Rows are tokens: sequences of a batch follow each other without padding, so that what a token
-//! computes does not depend on the lengths of its neighbours.
+//! Rows are tokens: sequences of a batch follow each other without padding, so that a token's results do not depend
+//! on the lengths of its neighbours.
 
 mod activation;
 mod autodiff;

@@ -23,8 +23,8 @@ impl Padded<'_> {
         self.shape.sequences.longest()
     }
 
-    /// The row of every padded place. Places beyond a sequence's end hold another token of the batch: they
-    /// are finite, no real token sees them, and the way back leaves them out.
+    /// The row of every padded place. Places beyond a sequence's end hold another token of the batch: they are
+    /// finite, no real token sees them, and the inverse skips them.
     fn rows_of_places(&self) -> Vec<i32> {
         let longest = self.longest();
         let last = self.shape.sequences.rows() - 1;
@@ -54,7 +54,7 @@ impl Padded<'_> {
         B::float_permute(B::float_reshape(x, Shape::new(dims)), &[0, 2, 3, 1, 4])
     }
 
-    /// The way back, without the padding.
+    /// The inverse, without the padding.
     fn join<B: Backend>(&self, x: FloatTensor<B>, heads: usize, dtype: DType) -> FloatTensor<B> {
         let x = B::float_permute(x, &[0, 3, 1, 2, 4]);
         let places = self.shape.sequences.len() * self.longest();

@@ -67,7 +67,7 @@ impl Sequences {
         client: &burn_cubecl::cubecl::client::Client,
         device: &burn_cubecl::CubeDevice,
     ) -> super::kernels::SequenceTable {
-        // Tables are added whole: a panic elsewhere leaves none half made.
+        // Tables are added complete, so a panic elsewhere leaves no partial one.
         let mut tables = self
             .0
             .tables

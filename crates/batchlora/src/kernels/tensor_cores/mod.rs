@@ -1,8 +1,7 @@
 //! Products of rank r on tensor cores, for `bfloat16` activations on devices that have them.
 //!
-//! All operands are rounded to `bfloat16`, also packed rows and the product of rank r; sums are `float32`.
-//! An adapter's ranks are padded to a multiple of 16 whatever its neighbours have, so that its results do
-//! not depend on them.
+//! All operands are rounded to `bfloat16`, including packed rows and the product of rank r; sums are `float32`. An
+//! adapter's ranks are padded to a multiple of 16, so that its results do not depend on its neighbours.
 
 mod expand_add;
 mod gradients;

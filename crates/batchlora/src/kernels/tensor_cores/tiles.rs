@@ -32,8 +32,8 @@ impl Part {
     }
 }
 
-/// A unit's loads of a tile of the wide operand, with the bits of a mask that is read. Every load is issued
-/// before one is waited for: there is no branch, and no write to shared memory, between them.
+/// A unit's loads of a tile of the wide operand, with the bits of a mask that is read. Every load is issued before
+/// one is waited for: there is no branch, and no write to shared memory, between them.
 #[derive(CubeType)]
 pub(super) struct WideLoads<F: Float, N: Size> {
     values: Array<Vector<F, N>>,
@@ -64,7 +64,7 @@ impl<F: Float, N: Size> WideLoads<F, N> {
         }
     }
 
-    /// Issues the loads of a part. What lies outside is loaded from its edge, and never used.
+    /// Issues the loads of a part. Elements outside are loaded from its edge and never used.
     pub(super) fn issue(&mut self, wide: &Tensor<Vector<F, N>>, part: &Part, dropout: &Dropout) {
         let size = N::value();
         let vectors = comptime!(self.columns / size);
@@ -81,7 +81,7 @@ impl<F: Float, N: Size> WideLoads<F, N> {
         }
     }
 
-    /// Masks what was loaded and writes it to a tile, and a mask to be kept to `drawn`.
+    /// Masks the loaded elements and writes them to a tile, and a mask to be kept to `drawn`.
     pub(super) fn place(
         &mut self,
         tile: &mut Shared<[Vector<F, N>]>,
@@ -156,7 +156,7 @@ impl<N: Size> WeightLoads<N> {
         }
     }
 
-    /// Rounds what was loaded and writes it to a tile.
+    /// Rounds the loaded elements and writes them to a tile.
     pub(super) fn place<F: Float>(&self, tile: &mut Shared<[Vector<F, N>]>, part: &Part) {
         let size = N::value();
         let vectors = comptime!(self.columns / size);
@@ -211,7 +211,7 @@ impl NarrowLoads {
         }
     }
 
-    /// Rounds what was loaded and writes it to a tile.
+    /// Rounds the loaded elements and writes them to a tile.
     pub(super) fn place<F: Float>(&self, tile: &mut Shared<[F]>, part: &Part) {
         #[unroll]
         for load in 0..comptime!(self.rows * self.columns / self.units) {

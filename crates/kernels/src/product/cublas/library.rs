@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(names(13_000)[0], "libcublas.so.13");
     }
 
-    /// The trainer finds out by these words that it has to park a task.
+    /// The trainer recognises these words and parks a task.
     #[test]
     fn memory_that_runs_out_is_named() {
         for (status, call) in [(3, "cublasGemmEx"), (2, "cuMemAlloc_v2")] {

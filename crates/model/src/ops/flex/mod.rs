@@ -1,5 +1,5 @@
-//! The operations on the CPU: one pass over memory each, rows in parallel, nothing shared between
-//! rows, so that a row's numbers do not depend on the batch.
+//! The operations on the CPU: one pass over memory each, rows in parallel, no state shared between rows, so that a
+//! row's numbers do not depend on the batch.
 
 mod attention;
 mod cross_entropy;
@@ -17,7 +17,7 @@ use burn_flex::FlexTensor;
 
 use super::{Activation, AttentionShape, DecoderOps, Rotation, padded_attention, reference};
 
-/// The tensor as contiguous `float32` rows; other types are left to the reference.
+/// The tensor as contiguous `float32` rows; `None` for other types, which the reference computes.
 fn contiguous(tensor: &FlexTensor) -> Option<FlexTensor> {
     (tensor.dtype() == DType::F32).then(|| tensor.to_contiguous())
 }

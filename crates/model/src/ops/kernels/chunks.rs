@@ -6,7 +6,7 @@ use crate::AttentionShape;
 
 /// Places are a multiple of this, or 16 or 32: whole tiles of products, and few different shapes.
 const PLACES: usize = 64;
-/// Sequences up to this length join longer ones whatever the padding: a launch costs more.
+/// Sequences up to this length join longer ones for any padding, since a launch costs more.
 pub(super) const SHORT: usize = 256;
 
 /// Limits of the work at a time.
@@ -50,10 +50,9 @@ fn padded(length: usize) -> usize {
 /// Chunks of sequences of these lengths, longest first, within the limits; at least one sequence a chunk,
 /// and [`PLACES`] queries a part or all of a shorter sequence.
 ///
-/// Sequences go into one chunk as long as the padding is below half of the work. Parts begin at the same
-/// positions in every chunk, and a row of scores has as many units whatever the padding
-/// ([`row_layout`](super::softmax::row_layout)): without a window a sequence is summed in the same order
-/// whatever it attends beside.
+/// Sequences go into one chunk as long as the padding is below half of the work. Parts begin at the same positions in
+/// every chunk, and a row of scores has as many units for any padding ([`row_layout`](super::softmax::row_layout)):
+/// without a window a sequence is summed in the same order in any chunk.
 pub(super) fn chunks(lengths: &[usize], shape: &AttentionShape, limits: Limits) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut start = 0;

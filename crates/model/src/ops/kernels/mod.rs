@@ -1,7 +1,7 @@
 //! The decoder's operations as CubeCL kernels, for every device that CubeCL has.
 //!
-//! Operands are `float32`, `float16` or `bfloat16`; arithmetic is `float32`, results are of the
-//! operands' type. What a cube and a unit do is in each kernel's own documentation.
+//! Operands are `float32`, `float16` or `bfloat16`; arithmetic is `float32`, results have the operands' type. Each
+//! kernel documents the work of a cube and a unit.
 
 #![expect(
     clippy::used_underscore_binding,

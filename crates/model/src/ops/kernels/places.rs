@@ -94,7 +94,7 @@ impl Block<'_> {
         outs
     }
 
-    /// The way back into `rows`, without what is beyond a sequence's end.
+    /// The inverse into `rows`, without places beyond a sequence's end.
     pub(super) fn scatter(self, places: CubeTensor, heads: Heads, rows: &CubeTensor) {
         let size = vector_size(&[&places, rows]);
         record(&[&places], &[]);
@@ -147,7 +147,7 @@ impl Block<'_> {
     }
 }
 
-/// Where one vector of one head is.
+/// Position of one vector of one head.
 #[derive(CubeType, Clone, Copy)]
 struct Place {
     /// Within the batch.
