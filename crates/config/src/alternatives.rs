@@ -92,7 +92,8 @@ impl<'de> Deserialize<'de> for Validation {
                 let path = Path::new(path);
                 match path.file_name().and_then(|name| name.to_str()) {
                     Some(name) if is_number(name) => Err(ParseError(format!(
-                        "`{name}` is no file: a fraction is a number without quotes, 0.1 for 10 %"
+                        "`{name}` is not a file; write a fraction as a number without quotes, 0.1 for \
+                         10 %"
                     ))),
                     _ => Ok(Self::File(path.to_owned())),
                 }

@@ -20,7 +20,7 @@ impl FromStr for DeviceChoice {
             ("cuda", Some(index)) => Ok(Self::Cuda(index)),
             _ => {
                 let expected = if kind == "remote" && kind != text {
-                    "a worker is a stage, name it in `pipeline.stages`"
+                    "list workers in `pipeline.stages`"
                 } else {
                     "expected auto, cpu, wgpu, wgpu:<index>, cuda or cuda:<index>"
                 };

@@ -110,7 +110,7 @@ pub enum ConfigError {
         problem: String,
     },
     /// An mLoRA file was given without a base model, which it cannot name itself.
-    #[error("{}: an mLoRA configuration names no base model", path.display())]
+    #[error("{}: an mLoRA configuration does not name a base model", path.display())]
     MissingBaseModel {
         /// Path of the file.
         path: PathBuf,
@@ -146,7 +146,7 @@ impl ConfigError {
                     .to_owned(),
             ),
             Self::MissingKey { key, .. } if key == "pipeline.token_file" => Some(
-                "workers require a token: name the file with the token that they were started with"
+                "workers require a token: set it to a file with the token of the workers"
                     .to_owned(),
             ),
             Self::Override { .. } => Some(

@@ -30,14 +30,14 @@ use crate::{
 #[schemars(title = "loraloom configuration")]
 pub(crate) struct RunFile {
     /// Directory of the base model in Hugging Face form: config.json, *.safetensors (sharded or not)
-    /// and tokenizer.json. If there is none of this name, `org/name` or `org/name@revision` is a model
-    /// in the Hugging Face cache, and downloaded if it is not.
+    /// and tokenizer.json. If it does not exist, `org/name` or `org/name@revision` names a model
+    /// in the Hugging Face cache, which is downloaded if missing.
     pub(crate) model: String,
     /// Directory that the run writes to. By default `runs/NAME`, where NAME is the name of this file
     /// without its extension.
     pub(crate) output_dir: Option<String>,
-    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX. auto takes the best
-    /// device that works. Leave it out where `pipeline.stages` names devices.
+    /// Device to compute on: auto, cpu, wgpu, wgpu:INDEX, cuda or cuda:INDEX. auto uses the best
+    /// device that works. Leave it out if `pipeline.stages` names devices.
     #[schemars(with = "Option<String>", extend("default" = "auto"))]
     pub(crate) device: Option<DeviceChoice>,
     /// Type of the frozen weights and activations. Adapters and their moments are always float32.
@@ -87,14 +87,14 @@ pub(crate) struct PipelineFile {
     /// same time. Multiplies with `train.gradient_accumulation_steps`.
     #[schemars(range(min = 1), extend("default" = 1))]
     pub(crate) microbatches: Option<usize>,
-    /// Extra micro-batches that each stage keeps in flight to hide the latency of slow links. Where a
+    /// Extra micro-batches that each stage keeps in flight to hide the latency of slow links. If a
     /// transfer takes about as long as a pass, 2 hides it. Needs more groups of adapters and more
     /// memory for activations.
     #[schemars(range(min = 0, max = 16), extend("default" = 0))]
     pub(crate) extra_warmup: Option<usize>,
-    /// File with the token that the workers were started with. Required if a stage is remote.
+    /// File with the token of the workers. Required if a stage is remote.
     pub(crate) token_file: Option<String>,
-    /// Seconds without progress after which the run gives up on a worker. Must be longer than three
+    /// Seconds without progress after which the run regards a worker as lost. Must be longer than three
     /// optimizer steps take.
     #[schemars(extend("exclusiveMinimum" = 0, "default" = PipelineConfig::STEP_DEADLINE))]
     pub(crate) step_deadline: Option<f64>,
@@ -105,7 +105,7 @@ pub(crate) struct PipelineFile {
 #[serde(deny_unknown_fields, expecting = "a mapping with `path`")]
 pub(crate) struct DatasetFile {
     /// A JSONL, JSON or CSV file, also compressed (.jsonl.gz, .jsonl.zst), or a list of them read as one
-    /// table. A pattern such as data/*.jsonl stands for the files that match it, sorted;
+    /// table. A pattern such as data/*.jsonl matches several files, sorted by path;
     /// hf://datasets/ORG/NAME/FILE or hf://datasets/ORG/NAME@REVISION/FILE for files on the Hugging Face
     /// Hub.
     pub(crate) path: OneOrMany,

@@ -48,7 +48,7 @@ pub(crate) fn apply(tree: &mut Node, source: &Source<'_>) -> Result<(), ConfigEr
         let (parent, key) = steps.walk(tree)?;
         if !parent.set(key, value) {
             return Err(problem(format!(
-                "`{path}` leads into {}",
+                "`{path}` cannot be set inside {}",
                 parent.describe()
             )));
         }
@@ -73,8 +73,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
         let section = path.split('.').next().unwrap_or_default();
         if adapters.is_empty() && OF_ADAPTERS.contains(&section) {
             return problem(
-                "it does nothing, since there is no adapter here: set it where the adapters are, in the \
-                 configuration that is submitted"
+                "it has no effect without adapters: set it in the configuration that you submit"
                     .to_owned(),
             );
         }
@@ -84,7 +83,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
             ("seed", _) if !tree.get("datasets").is_some_and(holds_rows_out) => {
                 if defaults.is_some_and(|defaults| has(defaults, "seed")) {
                     return problem(
-                        "it does nothing, since `defaults` has its own `seed`: set `defaults.seed`"
+                        "it has no effect, since `defaults` sets `seed`: set `defaults.seed`"
                             .to_owned(),
                     );
                 }
@@ -95,7 +94,7 @@ pub(crate) fn refuse_without_effect(tree: &Node, source: &Source<'_>) -> Result<
         for field in fields {
             if adapters.iter().all(|adapter| has(adapter, &field)) {
                 return problem(format!(
-                    "it does nothing, since every adapter has its own `{field}`: set \
+                    "it has no effect, since every adapter sets `{field}`: set \
                      `adapters.NAME.{field}`"
                 ));
             }
@@ -182,7 +181,7 @@ impl<'a> Steps<'a> {
             };
             let owner = &names[index];
             return Err(self.problem(format!(
-                "it names {kind} `{name}`, and `{rest}` of {kind} `{owner}`: {way_out}"
+                "it is ambiguous, {kind} `{name}` or `{rest}` of {kind} `{owner}`: {way_out}"
             )));
         }
         Ok(Some((key, name)))
@@ -203,7 +202,7 @@ impl<'a> Steps<'a> {
             index.filter(|index| *index < known.len())
         });
         if matches!(value.value, Value::Null) {
-            let problem = "it must be a mapping, not null: no override takes an entry out";
+            let problem = "it must be a mapping, not null: an override cannot remove an entry";
             return Err(self.problem(problem.to_owned()));
         }
         if tree.get(key).is_none() {
@@ -227,7 +226,7 @@ impl<'a> Steps<'a> {
                 let name = found.map_or(name, |index| &known[index]);
                 match value.get("name").and_then(Node::text) {
                     Some(other) if other != name => {
-                        let problem = format!("`{name}` and `name: {other}` are two names");
+                        let problem = format!("`name: {other}` contradicts `{name}`");
                         return Err(self.problem(problem));
                     }
                     None if matches!(value.value, Value::Mapping(_)) => {
@@ -275,7 +274,7 @@ impl<'a> Steps<'a> {
             }
             node = match node.get_mut(step) {
                 Some(node) => node,
-                None => return Err(self.problem(format!("`{step}` leads nowhere"))),
+                None => return Err(self.problem(format!("`{step}` is not a mapping"))),
             };
         }
         Ok((node, key))

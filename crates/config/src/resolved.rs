@@ -110,8 +110,8 @@ pub enum ColumnMap {
         /// Column with the list.
         messages: String,
     },
-    /// `ShareGPT`, a list of `{from, value}`; as chat messages. `function_call` is the assistant's, and
-    /// `observation` a tool's.
+    /// `ShareGPT`, a list of `{from, value}`; as chat messages. `function_call` is an assistant message,
+    /// `observation` a tool message.
     Conversations {
         /// Column with the list.
         conversations: String,
@@ -146,7 +146,7 @@ pub enum ColumnMap {
 pub struct AdapterConfig {
     /// Unique name; also the name of its directory in `adapters/`.
     pub name: String,
-    /// Name of its dataset. Required here or in `defaults`, unless there is one dataset alone.
+    /// Name of its dataset. Required here or in `defaults`, unless there is only one dataset.
     #[serde(default)]
     pub dataset: String,
     /// Adapters with a larger priority train first.
@@ -156,7 +156,7 @@ pub struct AdapterConfig {
     #[serde(default = "tenant")]
     pub tenant: String,
     /// PEFT adapter directory to start from, or an adapter in the Hugging Face cache, as `model`. Its `r`,
-    /// `lora_alpha`, `use_rslora` and `target_modules` count then, not those of `lora`. By default A is random and
+    /// `lora_alpha`, `use_rslora` and `target_modules` then replace those of `lora`. By default A is random and
     /// B is zero.
     #[schemars(with = "Option<String>")]
     pub init_from: Option<PathBuf>,
@@ -224,7 +224,7 @@ pub struct TrainSettings {
     /// Learning rate at the end of the warm-up, its highest value.
     #[schemars(range(min = 0.0))]
     pub learning_rate: f64,
-    /// Course of the learning rate over the steps.
+    /// Schedule of the learning rate over the steps.
     pub lr_scheduler_type: LrSchedulerType,
     /// Optimizer steps of linear warm-up; 0 uses `warmup_ratio`.
     pub warmup_steps: usize,
@@ -251,7 +251,7 @@ pub struct TrainSettings {
     pub train_on_prompt: bool,
 }
 
-/// Course of the learning rate over the steps, as in transformers' `get_scheduler`.
+/// Schedule of the learning rate over the steps, as in transformers' `get_scheduler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedulerType {
@@ -277,7 +277,7 @@ pub struct EvalSettings {
     /// steps at which a sweep compares by eval_loss.
     #[schemars(range(min = 1))]
     pub steps: usize,
-    /// Evaluations, one every `steps`, without a new best after which the adapter ends. Needs
+    /// Evaluations, one every `steps`, without a new best after which the adapter stops. Needs
     /// validation rows. null in an adapter removes the value of `defaults`.
     #[schemars(range(min = 1))]
     pub patience: Option<usize>,

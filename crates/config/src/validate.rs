@@ -37,8 +37,8 @@ pub(crate) fn validate(
     let batches = config.adapters.iter().map(|a| a.train.batch_size);
     if let Some(largest) = batches.max().filter(|&largest| largest < cut) {
         warnings.push(format!(
-            "pipeline.microbatches is {cut}, but the largest batch has {largest} rows: no batch is cut into \
-             more micro-batches than it has rows"
+            "pipeline.microbatches is {cut}, but the largest batch has {largest} rows: a batch has at \
+             most as many micro-batches as rows"
         ));
     }
     let is_used = |name: &String| config.adapters.iter().any(|a| a.dataset == *name);
@@ -46,7 +46,7 @@ pub(crate) fn validate(
         .datasets
         .keys()
         .filter(|name| !empty && !is_used(name));
-    warnings.extend(unused.map(|name| format!("dataset `{name}` is used by no adapter")));
+    warnings.extend(unused.map(|name| format!("no adapter uses dataset `{name}`")));
     Ok(warnings)
 }
 
@@ -61,7 +61,7 @@ fn check_run(config: &RunConfig, written: Written<'_>, empty: bool) -> Result<()
         }
     }
     if paths::is_within(run, model) {
-        let problem = "is, or is in, the directory of `model`; a run needs one of its own";
+        let problem = "is the directory of `model` or inside it; choose another directory";
         return Err(written.invalid("output_dir", problem));
     }
     if config.adapters.is_empty() && !empty {
@@ -256,8 +256,7 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
     let mut warn = |text: String| warnings.push(format!("adapter `{}`: {text}", adapter.name));
     if is_constant && (steps > 0 || ratio > 0.0) {
         warn(
-            "the `constant` schedule has no warm-up, as in transformers; \
-             `constant_with_warmup` has"
+            "the `constant` schedule has no warm-up, as in transformers; use `constant_with_warmup`"
                 .to_owned(),
         );
     }
@@ -267,6 +266,6 @@ fn warn(adapter: &AdapterConfig, warnings: &mut Vec<String>) {
         ));
     }
     if train.learning_rate == 0.0 {
-        warn("the learning rate is 0, nothing is learned".to_owned());
+        warn("the learning rate is 0: the adapter learns nothing".to_owned());
     }
 }

@@ -101,7 +101,7 @@ impl Import<'_> {
             return Err(self.unsupported("datasets", index, "prompt_type", reason));
         }
         if dataset.preprocess == Some(Preprocess::Sort) {
-            let reason = "`sort` is not supported: mLoRA stops on it, so there is no order to keep";
+            let reason = "`sort` is not supported: mLoRA itself fails on it";
             return Err(self.unsupported("datasets", index, "preprocess", reason));
         }
         let template = rows::template(&dataset.prompt, self.source.path)?;
@@ -139,7 +139,7 @@ impl Import<'_> {
         let same = |earlier: &Task| earlier.adapter == task.adapter;
         if let Some(first) = file.tasks[..index].iter().position(same) {
             let adapter = &task.adapter;
-            let problem = format!("adapter `{adapter}` is trained by tasks[{first}] already");
+            let problem = format!("tasks[{first}] already trains adapter `{adapter}`");
             return Err(self.invalid("tasks", index, "adapter", problem));
         }
         let adapter = &file.adapters[adapter_index];
@@ -226,7 +226,7 @@ impl Import<'_> {
         dataset: &Dataset,
     ) -> Result<(), ConfigError> {
         if adapter.optimizer == Optimizer::Sgd {
-            let reason = "`sgd` is not supported, only `adamw` is: mLoRA stops on it";
+            let reason = "`sgd` is not supported, only `adamw` is: mLoRA itself fails on it";
             return Err(self.unsupported("adapters", index, "optimizer", reason));
         }
         if adapter.lrscheduler.is_none() {
@@ -235,13 +235,13 @@ impl Import<'_> {
                 (None, Some(_)) => "eta_min",
                 (None, None) => return Ok(()),
             };
-            let problem = "has no meaning without `lrscheduler`".to_owned();
+            let problem = "requires `lrscheduler`".to_owned();
             return Err(self.invalid("adapters", index, key, problem));
         }
         let name = &adapter.name;
         match adapter.eta_min {
             Some(eta_min) if eta_min.abs() >= 1.0 => {
-                let reason = "the cosine ends at 0; another minimum is not supported";
+                let reason = "must be 0: the cosine always ends at 0";
                 return Err(self.unsupported("adapters", index, "eta_min", reason));
             }
             Some(eta_min) if eta_min != 0.0 => self.warnings.push(format!(
@@ -256,12 +256,12 @@ impl Import<'_> {
             match steps {
                 Some(steps) if (steps - t_max).abs() < 0.5 => {}
                 Some(steps) => self.warnings.push(format!(
-                    "adapter `{name}`: the cosine takes all {steps} steps of the training, not \
-                     t_max {t_max}"
+                    "adapter `{name}`: the cosine decays over all {steps} steps, not over t_max \
+                     {t_max}"
                 )),
                 None => self.warnings.push(format!(
-                    "adapter `{name}`: the cosine takes all steps of the training, which may not \
-                     be t_max {t_max}"
+                    "adapter `{name}`: the cosine decays over all steps, which may differ from t_max \
+                     {t_max}"
                 )),
             }
         }
@@ -272,7 +272,7 @@ impl Import<'_> {
         let file = self.file;
         for Adapter { name, .. } in &file.adapters {
             if !file.tasks.iter().any(|task| task.adapter == *name) {
-                let warning = format!("adapter `{name}` is in no task: not trained");
+                let warning = format!("adapter `{name}` is not trained: no task uses it");
                 self.warnings.push(warning);
             }
         }
@@ -280,8 +280,8 @@ impl Import<'_> {
             && name != "default"
         {
             self.warnings.push(format!(
-                "dispatcher `{name}` is not used: adapters are trained together, over the devices that \
-                 `pipeline.stages` names"
+                "dispatcher `{name}` is ignored: adapters train together on the devices in \
+                 `pipeline.stages`"
             ));
         }
     }

@@ -34,7 +34,7 @@ const ADAPTERS: &[(&str, &str)] = &[
     ("dora", "mLoRA neither trains nor saves its magnitudes"),
     (
         "loraplus",
-        "a learning rate of its own for B is not supported",
+        "a separate learning rate for B is not supported",
     ),
 ];
 

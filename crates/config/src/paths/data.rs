@@ -50,7 +50,7 @@ impl Anchor<'_> {
         let Some(files) = self.files(key, node, warnings)? else {
             return Ok(());
         };
-        let problem = format!("`{written}` stands for {} files: name one", files.len());
+        let problem = format!("`{written}` matches {} files: name one", files.len());
         let mut files = files.into_iter();
         match (files.next(), files.next()) {
             (Some(file), None) => *node = file,
@@ -113,7 +113,8 @@ impl Anchor<'_> {
             from != folder && pattern::matches(&folder, &rest).is_ok_and(|files| !files.is_empty());
         let hint = if is_here {
             format!(
-                "files in the working directory match; relative paths start in the folder of this file: write {}",
+                "files in the working directory match, but relative paths start from the folder of \
+                 this file: write {}",
                 self.seen_from_folder(written)
             )
         } else if written.contains('\\') {

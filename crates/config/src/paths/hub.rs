@@ -29,8 +29,9 @@ impl Anchor<'_> {
         }
         let Some(repository) = Repository::model(&name) else {
             if name.starts_with("hf:") {
-                let problem =
-                    format!("`{name}` names no model: write ORG/NAME or ORG/NAME@REVISION");
+                let problem = format!(
+                    "`{name}` is not the name of a model: write ORG/NAME or ORG/NAME@REVISION"
+                );
                 return Err(self.source.invalid(node.location, key, problem));
             }
             return Ok(None);
@@ -86,7 +87,7 @@ impl Anchor<'_> {
             );
             let option = if is_pattern { " --include " } else { " " };
             let hint = format!(
-                "`{}{option}\"{}\"` gets it",
+                "download it with `{}{option}\"{}\"`",
                 files.repository.download_command(),
                 files.path
             );
@@ -94,7 +95,7 @@ impl Anchor<'_> {
         }
         if is_pattern {
             warnings.push(format!(
-                "{key}: of `{files}` the files in the cache are read, {}; what was not downloaded is not seen",
+                "{key}: `{files}` matches only downloaded files, {} in the cache",
                 found.len()
             ));
         }
@@ -105,7 +106,7 @@ impl Anchor<'_> {
     fn snapshot(&self, repository: &Repository) -> Result<PathBuf, (String, String)> {
         let command = repository.download_command();
         let Some(cache) = self.cache else {
-            let problem = "there is no home directory with a Hugging Face cache".to_owned();
+            let problem = "there is no home directory, and so no Hugging Face cache".to_owned();
             return Err((problem, "set HF_HOME".to_owned()));
         };
         let id = &repository.id;
@@ -119,14 +120,17 @@ impl Anchor<'_> {
                     "the Hugging Face cache `{cache}` has `{id}`, but not its revision `{}`",
                     repository.revision
                 ),
-                format!("`{command}` gets it; the cache has {}", commits.join(", ")),
+                format!(
+                    "download it with `{command}`; the cache has {}",
+                    commits.join(", ")
+                ),
             ),
             NotCached::Files(folder) => (
                 format!(
-                    "`{}` in the Hugging Face cache has not both a configuration and *.safetensors",
+                    "`{}` in the Hugging Face cache lacks a configuration or *.safetensors",
                     folder.display()
                 ),
-                format!("`{command}` gets the rest"),
+                format!("download the rest with `{command}`"),
             ),
             NotCached::Repository => (
                 format!(
@@ -134,7 +138,7 @@ impl Anchor<'_> {
                     repository.kind.singular()
                 ),
                 similar(cache, repository)
-                    .unwrap_or_else(|| format!("`{command}` gets it, if the Hub has it")),
+                    .unwrap_or_else(|| format!("if the Hub has it, download it with `{command}`")),
             ),
         })
     }
@@ -147,6 +151,6 @@ fn similar(cache: &Cache, repository: &Repository) -> Option<String> {
     let nearest = Candidates::of(&repository.id, cached.iter().map(String::as_str)).nearest?;
     let command = repository.download_command();
     Some(format!(
-        "did you mean `{nearest}`, which is there? `{command}` gets the other"
+        "did you mean `{nearest}`, which is in the cache? Download the other with `{command}`"
     ))
 }

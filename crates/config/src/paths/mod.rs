@@ -91,7 +91,7 @@ impl Anchor<'_> {
         if found != written && !found.exists() && written.exists() {
             let (written, folder) = (written.display(), self.folder.display());
             let problem = format!(
-                "`{written}` is not in `{folder}`, the folder of this file, where relative paths \
+                "`{written}` is not in `{folder}`, the folder of this file, from which relative paths \
                  start; it is in the working directory: write {}",
                 self.seen_from_folder(&written.to_string())
             );
@@ -163,7 +163,7 @@ pub(crate) fn expand(text: &str) -> Result<String, String> {
     match shellexpand::full(text) {
         Ok(expanded) => Ok(expanded.into_owned()),
         Err(error) => Err(format!(
-            "the environment variable `{}` cannot be used: {}; a `$` itself is written `$$`",
+            "the environment variable `{}` cannot be used: {}; write `$$` for a literal `$`",
             error.var_name, error.cause
         )),
     }

@@ -43,7 +43,7 @@ pub(super) fn matches(folder: &Path, pattern: &Path) -> Result<Vec<PathBuf>, Str
     let found = glob_with(&whole.to_string_lossy(), OPTIONS);
     let found = found.map_err(|error| {
         format!(
-            "`{}` is no pattern: {}; a `[` itself is written `[[]`",
+            "`{}` is not a valid pattern: {}; write `[[]` for a literal `[`",
             pattern.display(),
             error.msg
         )

@@ -51,8 +51,8 @@ impl<'de> Visitor<'de> for BalanceVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "`auto`, `staggered`, a list of layers, one number a stage, such as [11, 11], or a list of \
-             such lists, which groups take in turn",
+            "`auto`, `staggered`, a list of layers, one number per stage, such as [11, 11], or a list \
+             of such lists, which groups take in turn",
         )
     }
 
@@ -76,7 +76,7 @@ impl<'de> Visitor<'de> for BalanceVisitor {
             (_, true) => Ok(BalanceChoice::Layers(layers)),
             (true, false) => Ok(BalanceChoice::Partitions(partitions)),
             (false, false) => Err(A::Error::custom(
-                "numbers and lists are mixed: it is one number a stage, or a list of such lists",
+                "numbers and lists are mixed: expected one number per stage, or a list of such lists",
             )),
         }
     }
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
     type Value = Entry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number of layers, or a list with one a stage")
+        f.write_str("a number of layers, or a list with one per stage")
     }
 
     fn visit_u64<E: Error>(self, count: u64) -> Result<Entry, E> {

@@ -48,13 +48,14 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
             && shares
         {
             warnings.push(format!(
-                "stages {first} and {index} of the pipeline are both `{stage}`: they take turns \
-                 on it"
+                "stages {first} and {index} of the pipeline are both on `{stage}` and take turns"
             ));
         }
     }
     if pipeline.token_file.is_some() && !pipeline.has_workers() {
-        warnings.push(format!("`{TOKEN_FILE}` is not used: no stage is a worker"));
+        warnings.push(format!(
+            "`{TOKEN_FILE}` has no effect: no stage is a worker"
+        ));
     }
     let staggered = match &pipeline.balance {
         BalanceChoice::Staggered => Some("staggered"),
@@ -65,16 +66,16 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
         let why = match (pipeline.stages.len(), pipeline.schedule) {
             (1, _) => Some("the pipeline has one stage"),
             (_, Schedule::LoraPp) => None,
-            _ => Some("groups are not on their way together under this schedule"),
+            _ => Some("this schedule does not interleave groups"),
         };
-        warnings.extend(why.map(|why| format!("`{BALANCE}: {staggered}` gains nothing: {why}")));
+        warnings.extend(why.map(|why| format!("`{BALANCE}: {staggered}` has no effect: {why}")));
     }
     warnings
 }
 
 fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), ConfigError> {
     if stages.is_empty() {
-        let problem = "must name at least one stage; leave it out for one on `device`";
+        let problem = "must name at least one stage; leave it out for one stage on `device`";
         return Err(written.invalid(STAGES, problem));
     }
     for (index, stage) in stages.iter().enumerate() {
@@ -85,8 +86,8 @@ fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), Co
         let earlier = stages[..index].iter().position(|other| other == stage);
         if let (StageLocation::Remote(address), Some(first)) = (stage, earlier) {
             let problem = format!(
-                "the worker at {}:{} is stage {first} already: a worker holds one stage, \
-                 start another one there",
+                "the worker at {}:{} is already stage {first}: a worker holds one stage, so start \
+                 another one",
                 address.host, address.port
             );
             return Err(written.invalid_item(STAGES, index, problem));
@@ -109,7 +110,7 @@ fn run_device(
     let problem = match (local, device) {
         (None, None | Some(DeviceChoice::Cpu)) => return Ok(DeviceChoice::Cpu),
         (None, Some(device)) => {
-            format!("all stages of the pipeline are workers; leave it out instead of `{device}`")
+            format!("`{device}` has no effect, since all stages are workers; leave it out")
         }
         (Some(local), None) => return Ok(*local),
         (Some(local), Some(device)) if *local == DeviceChoice::Auto || *local == device => {
@@ -117,8 +118,8 @@ fn run_device(
             return Ok(device);
         }
         (Some(local), Some(device)) => format!(
-            "`{STAGES}` begins with `{local}` on this machine; leave `device` out instead of \
-             `{device}`"
+            "`{device}` contradicts `{STAGES}`, whose first stage on this machine is `{local}`; leave \
+             `device` out"
         ),
     };
     Err(written.invalid("device", problem))

@@ -37,7 +37,7 @@ impl FromStr for WorkerAddress {
         let text = text.strip_prefix(REMOTE).unwrap_or_default();
         let form = || {
             ParseError(format!(
-                "`{text}` is no worker's address: expected <id>@<host>:<port>"
+                "`{text}` is not a worker's address: expected <id>@<host>:<port>"
             ))
         };
         let (id, place) = text.split_once('@').ok_or_else(form)?;
@@ -48,19 +48,19 @@ impl FromStr for WorkerAddress {
         Ok(Self {
             id: canonical_id(id).ok_or_else(|| {
                 ParseError(format!(
-                    "`{id}` is no worker's id: expected the public key that `loraloom worker` \
+                    "`{id}` is not a worker's ID: expected the public key that `loraloom worker` \
                      prints, 64 hexadecimal digits or 52 characters of base32"
                 ))
             })?,
             host: checked_host(host).ok_or_else(|| {
                 ParseError(format!(
-                    "`{host}` is no host: expected a name, an IPv4 address or an IPv6 address in \
+                    "`{host}` is not a host: expected a name, an IPv4 address or an IPv6 address in \
                      brackets"
                 ))
             })?,
             port: port.parse().ok().filter(|port| *port != 0).ok_or_else(|| {
                 ParseError(format!(
-                    "`{port}` is no port: expected a number from 1 to 65535"
+                    "`{port}` is not a port: expected a number from 1 to 65535"
                 ))
             })?,
         })
@@ -151,7 +151,10 @@ mod tests {
     fn what_cannot_be_an_address_is_told_apart() {
         let error = |place: &str| parse(place).unwrap_err().to_string();
         for place in ["", "host", ":1"] {
-            assert!(error(place).contains("is no worker's address"), "{place}");
+            assert!(
+                error(place).contains("is not a worker's address"),
+                "{place}"
+            );
         }
         for place in [
             "::1:80",
@@ -166,16 +169,16 @@ mod tests {
             "a/b:1",
             "[fe80::1%eth0]:1",
         ] {
-            assert!(error(place).contains("is no host"), "{place}");
+            assert!(error(place).contains("is not a host"), "{place}");
         }
         let long = format!("{}:1", "a".repeat(64));
-        assert!(error(&long).contains("is no host"));
+        assert!(error(&long).contains("is not a host"));
         for place in ["h:", "h:0", "h:65536", "h:x", "h:-1"] {
-            assert!(error(place).contains("is no port"), "{place}");
+            assert!(error(place).contains("is not a port"), "{place}");
         }
         let error = |text: &str| text.parse::<WorkerAddress>().unwrap_err().to_string();
-        assert!(error("remote:abc@h:1").contains("is no worker's id"));
-        assert!(error("remote:@h:1").contains("is no worker's address"));
+        assert!(error("remote:abc@h:1").contains("is not a worker's ID"));
+        assert!(error("remote:@h:1").contains("is not a worker's address"));
     }
 
     #[test]

@@ -60,8 +60,8 @@ impl FromStr for MemoryLimit {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse_size(text.trim()).map(Self::Bytes).ok_or_else(|| {
             ParseError(format!(
-                "`{text}` is no size: expected a number and a unit, such as 20GiB or 1.5TB; a fraction \
-                 is a number without quotes, such as 0.9"
+                "`{text}` is not a size: expected a number and a unit, such as 20GiB or 1.5TB; write a \
+                 fraction without quotes, such as 0.9"
             ))
         })
     }

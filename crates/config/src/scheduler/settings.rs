@@ -87,7 +87,7 @@ impl SchedulerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyChoice {
-    /// By priority, then by arrival. An adapter that does not fit blocks all behind it.
+    /// By priority, then by arrival. An adapter that does not fit blocks all after it.
     StrictFifo,
     /// As `strict_fifo`, but smaller adapters may overtake one that does not fit.
     BestEffortFifo,

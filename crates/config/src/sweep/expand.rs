@@ -140,7 +140,7 @@ impl<'a> SweepReader<'a> {
                 [("grid", file.grid.is_some()), ("base", file.base.is_some())]
             {
                 if is_written {
-                    return Err(self.invalid(field, "has no meaning together with `adapters`"));
+                    return Err(self.invalid(field, "cannot be combined with `adapters`"));
                 }
             }
             return Ok(Vec::new());
@@ -158,8 +158,7 @@ impl<'a> SweepReader<'a> {
         let points = sizes.fold(1_usize, usize::saturating_mul);
         if points > MOST_POINTS - self.taken {
             let problem = format!(
-                "has {points} points, and grids before it have {}: a run takes at most \
-                 {MOST_POINTS}",
+                "has {points} points, and earlier grids have {}: the limit of a run is {MOST_POINTS}",
                 self.taken
             );
             return Err(self.invalid("grid", problem));
@@ -175,8 +174,7 @@ impl<'a> SweepReader<'a> {
         match axes.iter().find(|axis| SHAPE.contains(&axis.path.as_str())) {
             Some(axis) if begins => {
                 let problem = format!(
-                    "{} cannot differ between adapters with `init_from`, which keep the shape of the adapter \
-                     that they begin from",
+                    "{} cannot differ between adapters with `init_from`, which keep its shape",
                     axis.path
                 );
                 Err(self.invalid("grid", problem))

@@ -39,7 +39,7 @@ pub(crate) struct SweepFile {
 }
 
 /// Asynchronous successive halving (ASHA). At the steps grace_period · reduction_factor^k, k = 0,
-/// 1, 2, …, the best 1/reduction_factor of the adapters that have reached the step go on and the
+/// 1, 2, …, the best 1/reduction_factor of the adapters that have reached the step continue and the
 /// others stop. Adapters that reach it in the same iteration are compared together.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `grace_period`")]
@@ -50,7 +50,7 @@ pub(crate) struct EarlyStoppingFile {
     /// Optimizer steps of every adapter before the first comparison.
     #[schemars(range(min = 1))]
     pub(crate) grace_period: usize,
-    /// Ratio between the steps of two comparisons, and inverse of the share that goes on.
+    /// Ratio between the steps of two comparisons, and inverse of the share that continues.
     #[schemars(range(min = 2), extend("default" = EarlyStopping::REDUCTION_FACTOR))]
     pub(crate) reduction_factor: Option<usize>,
     /// Also stop an adapter at the step whose training loss exceeds this multiple of its first one. By default

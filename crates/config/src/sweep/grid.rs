@@ -85,7 +85,7 @@ impl GridReader<'_> {
         for (key, node) in entries {
             let path = &key.name;
             if SHARED.contains(&path.as_str()) {
-                let problem = "cannot differ within a sweep, whose adapters see the same rows in \
+                let problem = "cannot differ within a sweep, whose adapters train on the same rows in \
                                the same order and are compared by the same loss";
                 return Err(self.invalid(key.location, path, problem));
             }
@@ -98,7 +98,7 @@ impl GridReader<'_> {
                 });
             }
             if axes.iter().any(|axis| axis.path == *path) {
-                return Err(self.invalid(key.location, path, "is written twice"));
+                return Err(self.invalid(key.location, path, "appears twice"));
             }
             axes.push(Axis {
                 path: path.clone(),
@@ -118,7 +118,7 @@ impl GridReader<'_> {
         }
         if values.len() > MOST_POINTS {
             let count = values.len();
-            let problem = format!("has {count} values, at most {MOST_POINTS} are taken");
+            let problem = format!("has {count} values; the limit is {MOST_POINTS}");
             return Err(self.invalid(node.location, path, problem));
         }
         for (index, value) in values.iter().enumerate() {
@@ -126,7 +126,7 @@ impl GridReader<'_> {
             set(&mut point, path, value.clone());
             point.deserialize::<PointFile>(self.source, self.key)?;
             if values[..index].iter().any(|other| same(other, value)) {
-                let problem = format!("{} is written twice", value.describe());
+                let problem = format!("{} appears twice", value.describe());
                 return Err(self.invalid(value.location, path, problem));
             }
         }

@@ -106,11 +106,11 @@ impl<'a> Check<'a> {
             let problem = if names[..position].contains(name) {
                 format!("`{name}` is named twice")
             } else if let Some(other) = other {
-                format!("`{name}` is in sweep `{}` already", other.name)
+                format!("`{name}` is already in sweep `{}`", other.name)
             } else if let Some((first, field)) = differs {
                 format!(
-                    "`{name}` has another `{field}` than `{}`: adapters of a sweep see the same \
-                     rows in the same order",
+                    "`{name}` and `{}` differ in `{field}`: adapters of a sweep train on the same rows \
+                     in the same order",
                     first.name
                 )
             } else {

@@ -15,7 +15,7 @@ pub struct SweepConfig {
 /// Asynchronous successive halving; the names are those of Ray Tune's `ASHAScheduler`.
 ///
 /// At the steps `grace_period · reduction_factor^k`, k = 0, 1, 2, …, the best `1 / reduction_factor` of
-/// the adapters that have reached the step go on and the others stop. Adapters that reach it in the
+/// the adapters that have reached the step continue and the others stop. Adapters that reach it in the
 /// same iteration are compared together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EarlyStopping {
@@ -23,7 +23,7 @@ pub struct EarlyStopping {
     pub metric: StoppingMetric,
     /// Optimizer steps of every adapter before the first comparison; at least 1.
     pub grace_period: usize,
-    /// Ratio between the steps of two comparisons, and inverse of the share that goes on; at least 2.
+    /// Ratio between the steps of two comparisons, and inverse of the share that continues; at least 2.
     pub reduction_factor: usize,
     /// Also stops an adapter at the step whose training loss exceeds this multiple of its first one; above 1.
     /// `None` turns this off.

@@ -11,7 +11,7 @@ pub(crate) fn warn(config: &RunConfig) -> Vec<String> {
         let differ = members.any(|adapter| Some(rows(&adapter.train)) != first);
         if sweep.early_stopping.is_some() && differ {
             warnings.push(format!(
-                "sweep `{}`: its adapters take different numbers of rows in a step, and early \
+                "sweep `{}`: its adapters train on different numbers of rows per step, but early \
                  stopping compares them after the same number of steps",
                 sweep.name
             ));

@@ -95,8 +95,8 @@ fn read_yaml(text: &str) -> Parsed {
 fn yaml_problem(error: &YamlError) -> String {
     match error {
         YamlError::DuplicateMappingKey { key, .. } => match key {
-            Some(key) => format!("key `{key}` is written twice in one mapping"),
-            None => "a key is written twice in one mapping".to_owned(),
+            Some(key) => format!("key `{key}` appears twice in one mapping"),
+            None => "a key appears twice in one mapping".to_owned(),
         },
         YamlError::MultipleDocuments { .. } => {
             "a second YAML document starts here; a configuration is one document".to_owned()
@@ -182,7 +182,7 @@ impl Lines<'_> {
                 .map(Value::Float)
                 .map_err(|_| (location, format!("not a number: `{}`", value.as_str())))?,
             DeValue::Datetime(value) => {
-                return Err((location, format!("a date has no meaning here: `{value}`")));
+                return Err((location, format!("dates are not supported: `{value}`")));
             }
             DeValue::Array(items) => Value::Sequence(
                 items

@@ -27,11 +27,11 @@ const WORDS: [(&str, &str); 40] = [
     ),
     (
         "recursive references",
-        "an alias (`*name`) stands inside of what it names",
+        "an alias (`*name`) refers to a value that contains it",
     ),
     (
         "unknown anchor",
-        "an alias (`*name`) without its anchor (`&name`) above it; text that begins with `*` needs quotes",
+        "no anchor (`&name`) precedes the alias (`*name`); text that begins with `*` needs quotes",
     ),
     (
         "anchor or alias",
@@ -47,41 +47,38 @@ const WORDS: [(&str, &str); 40] = [
     ),
     (
         "merge value",
-        "`<<` takes in a mapping, or a list of mappings",
+        "`<<` requires a mapping, or a list of mappings",
     ),
-    ("!!binary", "the tag `!!binary` has no meaning here"),
-    (
-        "invalid u64",
-        "the value is not what its tag (`!!int`) says",
-    ),
+    ("!!binary", "the tag `!!binary` is not supported"),
+    ("invalid u64", "the value does not match its tag (`!!int`)"),
     (
         "invalid f64",
-        "the value is not what its tag (`!!float`) says",
+        "the value does not match its tag (`!!float`)",
     ),
     (
         "surrogate",
-        "half of a character: codes from `\\ud800` to `\\udfff` come in pairs",
+        "an unpaired surrogate: codes from `\\ud800` to `\\udfff` come in pairs",
     ),
     (
         "unexpected end of hex escape",
-        "half of a character: codes from `\\ud800` to `\\udfff` come in pairs",
+        "an unpaired surrogate: codes from `\\ud800` to `\\udfff` come in pairs",
     ),
     (
         "mapping values are not allowed",
-        "a `:` where there can be no key; look at the indentation, and quote text with `: ` in it",
+        "a `:` where no key is allowed; check the indentation, and quote text that contains `: `",
     ),
     (
         "did not find expected key",
-        "no key where there must be one; look at the indentation above",
+        "expected a key; check the indentation above",
     ),
     ("tabs disallowed", "a tab in the indentation; use spaces"),
     (
         "unknown escape character",
-        "no such escape; in double quotes a backslash is written `\\\\`",
+        "unknown escape; in double quotes write a backslash as `\\\\`",
     ),
     (
         "invalid escape",
-        "no such escape; a backslash is written `\\\\`",
+        "unknown escape; write a backslash as `\\\\`",
     ),
     (
         "trailing content after",
@@ -93,24 +90,24 @@ const WORDS: [(&str, &str); 40] = [
     ),
     (
         "parsing a quoted scalar",
-        "an escape such as `\\x` or `\\u` without the digits of a character",
+        "an escape such as `\\x` or `\\u` without its hexadecimal digits",
     ),
     (
         "unicode hexadecimal",
-        "an escape such as `\\u` without the digits of a character",
+        "an escape such as `\\u` without its hexadecimal digits",
     ),
     (
         "control character",
-        "line ends and tabs in text are written `\\n` and `\\t`",
+        "write line ends and tabs in text as `\\n` and `\\t`",
     ),
-    ("basic string", "quotes that are not closed"),
+    ("basic string", "unclosed quotes"),
     (
         "string values must be quoted",
-        "no value; text must be in quotes",
+        "expected a value; text must be in quotes",
     ),
     (
         "may only go between digits",
-        "`_` in a number may stand between two digits only",
+        "`_` in a number must be between two digits",
     ),
     (
         "block scalar",
@@ -118,15 +115,21 @@ const WORDS: [(&str, &str); 40] = [
     ),
     (
         "multiline quoted",
-        "quotes that are not closed, or lines in them that are not indented",
+        "unclosed quotes, or lines in them that are not indented",
     ),
-    ("expected ident", "no value; text must be in double quotes"),
-    ("expected value", "no value; text must be in double quotes"),
+    (
+        "expected ident",
+        "expected a value; text must be in double quotes",
+    ),
+    (
+        "expected value",
+        "expected a value; text must be in double quotes",
+    ),
     (
         "key must be a string",
-        "no key in double quotes; none may follow the last comma either",
+        "expected a key in double quotes; a trailing comma is not allowed",
     ),
-    ("trailing comma", "a comma after the last value"),
+    ("trailing comma", "a trailing comma after the last value"),
     (
         "trailing characters",
         "more text after the end of the configuration",
@@ -148,9 +151,9 @@ pub(super) fn in_words(problem: &str) -> String {
     if let Some(character) = problem.strip_prefix("unexpected character: `") {
         let character = character.strip_suffix('\'').unwrap_or(character);
         if character.starts_with("\\u") {
-            return format!("the control character `{character}` is not text");
+            return format!("the control character `{character}` is not allowed");
         }
-        return format!("text that begins with, or has, `{character}` needs quotes");
+        return format!("text that begins with or contains `{character}` needs quotes");
     }
     problem.to_owned()
 }

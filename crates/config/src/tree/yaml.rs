@@ -25,7 +25,7 @@ fn untagged<T, E: Error>(Tagged(value, tag): Tagged<T>) -> Result<T, E> {
         Some(tag) if !TAGS.contains(&tag.as_str()) => {
             let written = tag.replace("tag:yaml.org,2002:", "!!");
             Err(E::custom(format_args!(
-                "the tag `{written}` has no meaning here; text that begins with `!` needs quotes"
+                "the tag `{written}` is not supported; text that begins with `!` needs quotes"
             )))
         }
         _ => Ok(value),

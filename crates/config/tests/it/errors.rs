@@ -16,7 +16,7 @@ fn report_overrides(overrides: &[&str]) -> String {
 #[test]
 fn the_base_of_these_tests_is_good() {
     let loaded = load(GOOD, &[]).unwrap();
-    assert_eq!(loaded.warnings, ["dataset `more` is used by no adapter"]);
+    assert_eq!(loaded.warnings, ["no adapter uses dataset `more`"]);
 }
 
 #[test]

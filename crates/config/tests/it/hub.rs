@@ -240,7 +240,7 @@ fn files_of_datasets_are_found_at_their_revision() {
     assert_eq!(found, [newest.join("data/b.jsonl")]);
     let warnings = here.load("m", &format!("{start}/data/*")).unwrap().warnings;
     assert!(
-        warnings[0].contains("what was not downloaded is not seen"),
+        warnings[0].contains("matches only downloaded files"),
         "{warnings:?}"
     );
 }

@@ -327,16 +327,17 @@ fn a_name_with_dots_does_not_hide_the_settings_of_another() {
     for (set, problem) in [
         (
             "adapters.a.lora={r: 2}",
-            "it names adapter `a.lora`, and `lora` of adapter `a`: write `adapters.1` or `adapters.0.lora`",
+            "it is ambiguous, adapter `a.lora` or `lora` of adapter `a`: write `adapters.1` or \
+             `adapters.0.lora`",
         ),
         (
             "adapters.a.lora.lora={r: 2}",
-            "it names adapter `a.lora.lora`, and `lora` of adapter `a.lora`: write `adapters.2` or \
-             `adapters.1.lora`",
+            "it is ambiguous, adapter `a.lora.lora` or `lora` of adapter `a.lora`: write `adapters.2` \
+             or `adapters.1.lora`",
         ),
         (
             "datasets.d.columns={text: t}",
-            "it names dataset `d.columns`, and `columns` of dataset `d`: rename one of the two",
+            "it is ambiguous, dataset `d.columns` or `columns` of dataset `d`: rename one of the two",
         ),
     ] {
         let error = load(text, &[set]).unwrap_err().to_string();
@@ -454,13 +455,13 @@ fn legal_but_odd_settings_are_warned_of() {
                 - {name: b, dataset: d, train: {learning_rate: 0}}\n";
     let warnings = load(text, &[]).unwrap().warnings;
     insta::assert_snapshot!(warnings.join("\n"), @r"
-    stages 1 and 4 of the pipeline are both `cuda`: they take turns on it
-    `pipeline.token_file` is not used: no stage is a worker
-    adapter `a`: the `constant` schedule has no warm-up, as in transformers; `constant_with_warmup` has
+    stages 1 and 4 of the pipeline are both on `cuda` and take turns
+    `pipeline.token_file` has no effect: no stage is a worker
+    adapter `a`: the `constant` schedule has no warm-up, as in transformers; use `constant_with_warmup`
     adapter `a`: warmup_steps 3 is used and warmup_ratio 0.1 is not
-    adapter `b`: the learning rate is 0, nothing is learned
-    pipeline.microbatches is 5, but the largest batch has 4 rows: no batch is cut into more micro-batches than it has rows
-    dataset `spare` is used by no adapter
+    adapter `b`: the learning rate is 0: the adapter learns nothing
+    pipeline.microbatches is 5, but the largest batch has 4 rows: a batch has at most as many micro-batches as rows
+    no adapter uses dataset `spare`
     ");
 }
 
@@ -475,7 +476,7 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
         "defaults={train: {learning_rate: 1e-4}}",
     ] {
         let error = load(text, &[set]).unwrap_err().to_string();
-        let problem = "it does nothing, since every adapter has its own `train.learning_rate`: set \
+        let problem = "it has no effect, since every adapter sets `train.learning_rate`: set \
                        `adapters.NAME.train.learning_rate`";
         assert!(error.contains(problem), "{error}");
     }
@@ -492,7 +493,7 @@ fn overrides_of_defaults_that_do_nothing_are_refused() {
     assert!(load(&in_a_file, &["seed=9"]).is_err());
     assert!(load(text, &["seed=9"]).is_ok());
     let error = load(&format!("{text}defaults: {{seed: 3}}\n"), &["seed=9"]).unwrap_err();
-    let problem = "it does nothing, since `defaults` has its own `seed`: set `defaults.seed`";
+    let problem = "it has no effect, since `defaults` sets `seed`: set `defaults.seed`";
     assert!(error.to_string().contains(problem), "{error}");
     let unset = text.replace(
         "learning_rate: 1e-3",

@@ -146,7 +146,7 @@ fn a_base_model_is_needed() {
     assert!(
         error
             .to_string()
-            .ends_with("an mLoRA configuration names no base model"),
+            .ends_with("an mLoRA configuration does not name a base model"),
         "{error}"
     );
     assert!(error.hint().unwrap().contains("--base-model"));

@@ -114,7 +114,7 @@ fn validation_takes_a_pattern_of_one_file() {
     assert!(
         error
             .to_string()
-            .ends_with("`w-*.jsonl` stands for 2 files: name one"),
+            .ends_with("`w-*.jsonl` matches 2 files: name one"),
         "{error}"
     );
 }

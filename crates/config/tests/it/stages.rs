@@ -113,9 +113,6 @@ fn partitions_may_be_given() {
     assert_eq!(loaded(&format!("{{{balance}}}")), [""; 0]);
     assert_eq!(
         loaded(&format!("{{{balance}, schedule: gpipe}}")),
-        [
-            "`pipeline.balance: [[…], …]` gains nothing: groups are not on their way together under this \
-          schedule"
-        ]
+        ["`pipeline.balance: [[…], …]` has no effect: this schedule does not interleave groups"]
     );
 }

@@ -41,7 +41,7 @@ fn a_grid_is_every_combination_in_its_order_over_the_base() {
     let (config, warnings) = run(
         "- {name: lr, base: a, grid: {train.learning_rate: [1.0e-4, 3.0e-4], lora.r: [8, 16]}}",
     );
-    assert_eq!(warnings, ["dataset `rows` is used by no adapter"]);
+    assert_eq!(warnings, ["no adapter uses dataset `rows`"]);
     let points = ["lr-1e-4-r8", "lr-1e-4-r16", "lr-3e-4-r8", "lr-3e-4-r16"];
     assert_eq!(names(&config.adapters), [&["a"], &points[..]].concat());
     let sweep = SweepConfig {
@@ -259,7 +259,7 @@ fn sweeps_that_are_probably_not_meant_are_warned_of() {
          - {name: t, grid: {train.batch_size: [4, 8]}}",
     );
     insta::assert_snapshot!(warnings.join("\n"), @r"
-    sweep `s`: its adapters take different numbers of rows in a step, and early stopping compares them after the same number of steps
+    sweep `s`: its adapters train on different numbers of rows per step, but early stopping compares them after the same number of steps
     ");
 }
 

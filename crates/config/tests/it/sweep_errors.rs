@@ -58,7 +58,7 @@ fn sweeps_that_cannot_be() {
         &format!("{text}sweep: [{{name: s, adapters: [c, b]}}]\n"),
         &[],
     );
-    insta::assert_snapshot!(plain(&error.unwrap_err()), @"run.yaml:16:33: `sweep[0].adapters[1]`: `b` has another `seed` than `c`: adapters of a sweep see the same rows in the same order");
+    insta::assert_snapshot!(plain(&error.unwrap_err()), @"run.yaml:16:33: `sweep[0].adapters[1]`: `b` and `c` differ in `seed`: adapters of a sweep train on the same rows in the same order");
 }
 
 #[test]
@@ -104,18 +104,18 @@ fn a_grid_of_too_many_points_is_refused_before_it_is_made() {
         grid.join(", ")
     );
     let error = load(&text, &[]).unwrap_err();
-    insta::assert_snapshot!(plain(&error), @"run.yaml:14:25: `sweep[0].grid`: has 100000000 points, and grids before it have 0: a run takes at most 1024");
+    insta::assert_snapshot!(plain(&error), @"run.yaml:14:25: `sweep[0].grid`: has 100000000 points, and earlier grids have 0: the limit of a run is 1024");
     let ranks: Vec<String> = (1..=5000).map(|rank| rank.to_string()).collect();
     let text = format!(
         "{GOOD}sweep: [{{name: s, grid: {{lora.r: [{}]}}}}]\n",
         ranks.join(", ")
     );
-    insta::assert_snapshot!(plain(&load(&text, &[]).unwrap_err()), @"run.yaml:14:34: `sweep[0].grid.lora.r`: has 5000 values, at most 1024 are taken");
+    insta::assert_snapshot!(plain(&load(&text, &[]).unwrap_err()), @"run.yaml:14:34: `sweep[0].grid.lora.r`: has 5000 values; the limit is 1024");
     let ranks = ranks[..1024].join(", ");
     let two =
         format!("{{name: s, grid: {{lora.r: [{ranks}]}}}}, {{name: t, grid: {{lora.r: [8]}}}}");
     let error = load(&format!("{GOOD}sweep: [{two}]\n"), &[]).unwrap_err();
-    insta::assert_snapshot!(plain(&error), @"run.yaml:14:5091: `sweep[1].grid`: has 1 points, and grids before it have 1024: a run takes at most 1024");
+    insta::assert_snapshot!(plain(&error), @"run.yaml:14:5091: `sweep[1].grid`: has 1 points, and earlier grids have 1024: the limit of a run is 1024");
     let long = "s".repeat(98);
     let text = format!("{GOOD}sweep: [{{name: {long}, grid: {{lora.r: [8]}}}}]\n");
     insta::assert_snapshot!(plain(&load(&text, &[]).unwrap_err()), @"run.yaml:14:16: `sweep[0].name`: must have at most 100 characters, got 101");
