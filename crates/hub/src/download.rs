@@ -153,11 +153,11 @@ impl Hub {
         read.map_err(|source| network(&text, source))?;
         let info: Info = serde_json::from_slice(&body).map_err(|error| HubError::Answer {
             address: text.clone(),
-            reason: format!("not the answer of a Hub: {error}"),
+            reason: format!("unexpected response of the Hub: {error}"),
         })?;
         let is_hex = info.sha.bytes().all(|byte| byte.is_ascii_hexdigit());
         if info.sha.is_empty() || !is_hex {
-            let reason = format!("`{}` is no commit", info.sha);
+            let reason = format!("`{}` is not a commit", info.sha);
             return Err(HubError::Answer {
                 address: text,
                 reason,
@@ -197,7 +197,7 @@ impl Hub {
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
             let (true, Some(size)) = (is_name, size) else {
-                let reason = "the answer has no ETag or no size".to_owned();
+                let reason = "the response has no ETag or no size".to_owned();
                 return Err(HubError::Answer {
                     address: text,
                     reason,
@@ -263,7 +263,7 @@ impl Hub {
         }
         if bytes != remote.size {
             fs::remove_file(&part).map_err(cannot_write)?;
-            let reason = format!("{bytes} bytes came, and not {}", remote.size);
+            let reason = format!("received {bytes} bytes instead of {}", remote.size);
             return Err(HubError::Answer {
                 address: text,
                 reason,
@@ -355,7 +355,7 @@ fn network(text: &str, source: io::Error) -> HubError {
 fn astray(text: &str, location: &str) -> HubError {
     HubError::Answer {
         address: text.to_owned(),
-        reason: format!("it redirects to nowhere: `{location}`"),
+        reason: format!("invalid redirection: `{location}`"),
     }
 }
 

@@ -9,7 +9,7 @@ pub enum HubError {
     #[error("HF_ENDPOINT = `{0}` is not an address: it begins with http:// or https://")]
     Endpoint(String),
     /// The server cannot be reached, or the connection broke.
-    #[error("cannot get {address}: {source}")]
+    #[error("cannot download {address}: {source}")]
     Network {
         /// The address of the request.
         address: String,
@@ -17,7 +17,7 @@ pub enum HubError {
         source: io::Error,
     },
     /// The server refused.
-    #[error("{address} answers {status}{}", message.as_deref().map_or_else(String::new, |text| format!(": {text}")))]
+    #[error("{address} returned {status}{}", message.as_deref().map_or_else(String::new, |text| format!(": {text}")))]
     Status {
         /// The address of the request.
         address: String,
@@ -35,7 +35,7 @@ pub enum HubError {
         reason: String,
     },
     /// The repository has none of the files.
-    #[error("`{0}` on the Hub has no such files")]
+    #[error("`{0}` on the Hub does not have these files")]
     NoFiles(String),
     /// The cache cannot be written.
     #[error("cannot write {}: {source}", path.display())]
@@ -54,15 +54,15 @@ impl HubError {
             Self::Status {
                 status: 401 | 403, ..
             } => Some(
-                "the name is wrong, or the repository is private or gated: accept its terms on its page, and \
-                 give a token with HF_TOKEN or `hf auth login`",
+                "the name is wrong, or the repository is private or gated: accept its terms on its \
+                 page, and set a token with HF_TOKEN or `hf auth login`",
             ),
             Self::Status { status: 404, .. } => {
                 Some("check the name, the revision and the kind of repository")
             }
             Self::Network { .. } => Some(
-                "a second run goes on where this one was; HF_ENDPOINT names another server, SSL_CERT_FILE other \
-                 certificates",
+                "run the command again to resume; set HF_ENDPOINT for another server, SSL_CERT_FILE \
+                 for other certificates",
             ),
             _ => None,
         }

@@ -208,7 +208,7 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
         if line.read_until(b'\n', &mut head)? == 0 {
             return Err(Error::new(
                 ErrorKind::UnexpectedEof,
-                "the answer has no end",
+                "the response is incomplete",
             ));
         }
         if matches!(&head[before..], b"\r\n" | b"\n") {
@@ -278,5 +278,5 @@ fn read_some(reader: &mut impl Read, left: &mut u64, buffer: &mut [u8]) -> io::R
 }
 
 fn cut_off() -> Error {
-    Error::new(ErrorKind::UnexpectedEof, "the connection broke off")
+    Error::new(ErrorKind::UnexpectedEof, "the connection closed early")
 }

@@ -107,7 +107,7 @@ impl HubFiles {
         let named = rest.strip_prefix("//datasets/").and_then(Self::of_dataset);
         Some(named.ok_or_else(|| {
             format!(
-                "`{text}` names no file of a dataset: write hf://datasets/ORG/NAME/FILE, or \
+                "`{text}` is not the path of a dataset file: write hf://datasets/ORG/NAME/FILE, or \
                  hf://datasets/ORG/NAME@REVISION/FILE"
             )
         }))

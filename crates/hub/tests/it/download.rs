@@ -104,7 +104,7 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
     let error = here.get("org/name").unwrap_err();
     assert!(matches!(error, HubError::Network { .. }), "{error}");
     assert!(
-        error.to_string().ends_with("the connection broke off"),
+        error.to_string().ends_with("the connection closed early"),
         "{error}"
     );
     assert_eq!(
