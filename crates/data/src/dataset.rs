@@ -305,7 +305,7 @@ fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec
             let shown = config.path[index].display();
             odd.push(Warning {
                 about: about.to_owned(),
-                message: format!("{shown} is listed more than once, and its rows count as often"),
+                message: format!("{shown} is listed more than once, so its rows are repeated"),
                 hint: None,
             });
         }
@@ -313,7 +313,7 @@ fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec
     if let Some(column) = renderer.column_used_twice() {
         let message = format!("column `{column}` is both prompt and completion");
         let hint = if config.template.is_some() {
-            "beside `columns` the template is the prompt alone: leave the completion out of it"
+            "with `columns` the template is only the prompt: remove the completion from it"
         } else {
             "name the two columns in `columns`"
         };
@@ -335,9 +335,10 @@ fn mostly_shared(
     let (shared, all) = (shared.count(), validation.samples.len());
     (2 * shared > all).then(|| {
         let message = format!(
-            "{shared} of {all} validation rows are trained on too: their loss tells nothing about other rows"
+            "{shared} of {all} validation rows are also training rows: their loss says nothing about \
+             unseen rows"
         );
-        let hint = "name another file, or hold rows out, for example with `validation: 0.1`";
+        let hint = "use another file, or hold out rows, for example with `validation: 0.1`";
         Warning::new(format!("dataset {dataset}, validation"), message, hint)
     })
 }

@@ -145,8 +145,8 @@ impl<'a> EncodedRows<'a> {
         }
         if let Some((row, reason)) = self.masked().next() {
             let message = format!(
-                "{masked} of {rows} rows have nothing to train on and are dropped, the first of them at \
-                 {}: {reason}",
+                "{masked} of {rows} rows have no target token and are dropped, the first at {}: \
+                 {reason}",
                 row.location
             );
             warnings.push(Warning::new(about, message, reason.hint()));

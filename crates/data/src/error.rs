@@ -44,7 +44,10 @@ pub enum DataError {
     #[error("parquet is not supported in this build: {}", .0.display())]
     Parquet(PathBuf),
     /// The extension is not a known format's.
-    #[error("{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv, or one of them and .gz or .zst", .0.display())]
+    #[error(
+        "{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv, with or without .gz \
+         or .zst", .0.display()
+    )]
     UnknownExtension(PathBuf),
     /// A file without rows.
     #[error("{} has no rows", .0.display())]
@@ -112,7 +115,7 @@ pub enum DataError {
         problem: RowError,
     },
     /// None of the first rows has the columns of a format.
-    #[error("cannot tell the format of {}: its columns are {}", path.display(), list(columns))]
+    #[error("cannot detect the format of {}: its columns are {}", path.display(), list(columns))]
     UnknownFormat {
         /// Path of the file.
         path: PathBuf,
@@ -143,7 +146,8 @@ pub enum DataError {
     },
     /// The validation split would leave no row to train on.
     #[error(
-        "validation = {fraction} holds out {held_out} of {rows} rows of `{dataset}` and leaves none to train on"
+        "validation = {fraction} holds out {held_out} of {rows} rows of `{dataset}` and leaves no \
+         training rows"
     )]
     NothingToTrain {
         /// Name of the dataset.
@@ -181,7 +185,7 @@ pub enum DataError {
         longest: usize,
     },
     /// No row has anything to train on, even uncut.
-    #[error("none of the {rows} {split} rows of `{dataset}` has anything to train on: {reason}")]
+    #[error("none of the {rows} {split} rows of `{dataset}` has a target token: {reason}")]
     NothingInRows {
         /// Name of the dataset.
         dataset: String,
@@ -212,7 +216,7 @@ pub enum DataError {
         reason: String,
     },
     /// A special token is not in the vocabulary.
-    #[error("{key} `{token}` named by {} is not in the tokenizer's vocabulary", path.display())]
+    #[error("{key} `{token}` of {} is not in the tokenizer's vocabulary", path.display())]
     UnknownSpecialToken {
         /// The file that names it.
         path: PathBuf,
@@ -228,7 +232,7 @@ pub enum DataError {
     #[error("tokenizer: {0}")]
     Tokenize(String),
     /// An order over no samples or of empty steps.
-    #[error("no order over {num_samples} samples in steps of {rows_per_step} rows")]
+    #[error("cannot order {num_samples} samples in steps of {rows_per_step} rows")]
     EmptyOrder {
         /// Samples asked for.
         num_samples: usize,
@@ -247,7 +251,7 @@ pub enum NoTarget {
     #[error("`train` or `weight` excludes every message from training")]
     NotTrained,
     /// A template renders it as empty text.
-    #[error("the template renders nothing to train on")]
+    #[error("the template renders no target text")]
     NothingRendered,
     /// The column that is trained on has no text.
     #[error("column `{0}` is empty")]
@@ -258,17 +262,17 @@ impl NoTarget {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::NoAssistant(roles) if roles.iter().all(|role| ROLES.contains(&&**role)) => {
-                "add messages of the assistant, or set train_on_prompt: true to train on everything"
+                "add assistant messages, or set train_on_prompt: true to train on everything"
             }
             Self::NoAssistant(_) => {
-                "name the roles system, user, assistant and tool; `from: gpt` is read as well, `role: gpt` is \
-                 not"
+                "use the roles system, user, assistant and tool; `from: gpt` is accepted, `role: gpt` \
+                 is not"
             }
             Self::NotTrained => "set `train: true` for the messages to train on",
             Self::NothingRendered => {
                 "check which columns and messages the template prints, and under which conditions"
             }
-            Self::Empty(_) => "name the column that has the text in `columns`",
+            Self::Empty(_) => "set `columns` to the column that has the text",
         }
     }
 }
@@ -336,7 +340,7 @@ pub enum TemplateError {
         available: Vec<String>,
     },
     /// It prints a null.
-    #[error("it prints a null, which would be trained on as `None`")]
+    #[error("it prints a null, which becomes the text `None`")]
     PrintsNull,
     /// It failed while rendering.
     #[error("{0}")]
@@ -345,10 +349,10 @@ pub enum TemplateError {
     #[error("the template took more than {0} steps")]
     TooManySteps(u64),
     /// It produces too much text.
-    #[error("the template made more than {0} bytes of text")]
+    #[error("the template produced more than {0} bytes of text")]
     TooLong(usize),
     /// The text of a message cannot be located in the rendering.
-    #[error("cannot tell which text is that of message {message}: {reason}")]
+    #[error("cannot locate the text of message {message}: {reason}")]
     Ambiguous {
         /// Index of the message, from 1.
         message: usize,
@@ -359,7 +363,7 @@ pub enum TemplateError {
     #[error("there is no chat template")]
     Missing,
     /// The `{% generation %}` blocks cannot be told apart in the rendering.
-    #[error("its generation blocks are not balanced, or the text holds U+FDD0 or U+FDD1")]
+    #[error("its generation blocks are not balanced, or the text contains U+FDD0 or U+FDD1")]
     Generation,
 }
 
@@ -370,23 +374,23 @@ impl DataError {
             Self::Archive { compression, .. } => {
                 let test = compression.test();
                 return Some(format!(
-                    "get it anew, or make it again; `{test}` tests such files"
+                    "download or recreate the file; check it with `{test}`"
                 ));
             }
             Self::Io { path, .. } | Self::UnknownExtension(path) if is_url(path) => {
-                "only local files are read: download it, and name the file"
+                "only local files are supported: download it, and give its path"
             }
             Self::Malformed { path, reason, .. }
                 if reason.starts_with("EOF") && has_lines(path) =>
             {
-                "a row is one object on one line; name a file with one JSON document .json"
+                "each line must hold one object; rename a file with one JSON document to .json"
             }
-            Self::NotAFile(_) => "name a .jsonl, .ndjson, .json, .csv or .tsv file",
+            Self::NotAFile(_) => "use a .jsonl, .ndjson, .json, .csv or .tsv file",
             Self::Quote { .. } => QUOTE_HINT,
-            Self::Delimiter { found: '\t', .. } => "name it .tsv",
-            Self::Delimiter { found: ',', .. } => "name it .csv",
-            Self::Delimiter { .. } => "save it with commas, or with tabs as .tsv",
-            Self::Parquet(_) => "convert it to JSONL, one object a line",
+            Self::Delimiter { found: '\t', .. } => "rename it to .tsv",
+            Self::Delimiter { found: ',', .. } => "rename it to .csv",
+            Self::Delimiter { .. } => "save it with commas, or as .tsv with tabs",
+            Self::Parquet(_) => "convert it to JSONL, one object per line",
             Self::UnknownFormat {
                 similar: Some(similar),
                 ..
@@ -400,7 +404,7 @@ impl DataError {
                 "name the columns, for example `columns: {prompt: question, completion: answer}`, \
                  or give a `template`"
             }
-            Self::MixedFormats { .. } => "set `columns`, or make one dataset of each file",
+            Self::MixedFormats { .. } => "set `columns`, or make each file a dataset",
             Self::NothingToTrain { .. } => {
                 "lower `validation`, or name a file with validation rows"
             }
@@ -419,7 +423,7 @@ impl DataError {
                 "the model directory needs a tokenizer.json; transformers writes one with \
                  AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             }
-            Self::NoEos(_) => "name an `eos_token` in tokenizer_config.json",
+            Self::NoEos(_) => "set `eos_token` in tokenizer_config.json",
             Self::Row { problem, .. } => return problem.hint(),
             _ => return None,
         };
@@ -438,14 +442,14 @@ impl RowError {
                 return Some(format!("did you mean `{similar}`?"));
             }
             Self::MissingColumn { .. } => {
-                "every row needs its column; name those that hold the data in `columns`"
+                "every row needs the column; set `columns` to the columns that hold the data"
             }
             Self::Template(TemplateError::UnknownColumn { .. }) => {
                 "use columns that every row has, or test for one with {% if COLUMN %}"
             }
             Self::ListAsText(_) => {
-                "a CSV cell is always text; write the chats as JSONL, one object a line, with the list \
-                 itself in it"
+                "a CSV cell is always text; write the chats as JSONL, one object per line, with the \
+                 messages as a list"
             }
             Self::WrongType {
                 expected: "a string",
@@ -461,7 +465,7 @@ impl RowError {
                  {% generation %}...{% endgeneration %}, or set train_on_prompt: true"
             }
             Self::Template(TemplateError::PrintsNull) => {
-                "print something else for it, for example {{ column or \"\" }}, or leave the row out"
+                "print another value, for example {{ column or \"\" }}, or remove the row"
             }
             Self::Template(TemplateError::TooManySteps(_) | TemplateError::TooLong(_)) => {
                 "look for loops over ranges and for text that grows from loop to loop, or split the row"
@@ -475,7 +479,7 @@ impl RowError {
 /// The decoder's error, in words.
 fn archive_problem(source: &io::Error) -> String {
     match source.kind() {
-        io::ErrorKind::UnexpectedEof => "it ends too early".to_owned(),
+        io::ErrorKind::UnexpectedEof => "it ends early".to_owned(),
         _ => source.to_string(),
     }
 }

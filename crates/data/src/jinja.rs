@@ -95,7 +95,7 @@ pub(crate) fn add_template(
     let longest = longest_tag(&source);
     if longest > MAX_TAG {
         return Err(TemplateError::Syntax(format!(
-            "a tag of {longest} characters, strings apart; at most {MAX_TAG} are allowed"
+            "a tag has {longest} characters outside strings; the limit is {MAX_TAG}"
         )));
     }
     environment
@@ -237,7 +237,7 @@ mod tests {
             add_template(&mut environment, "most", &template(most)).expect(chain);
             let error = add_template(&mut environment, "more", &template(100_000));
             let error = error.expect_err(chain).to_string();
-            assert!(error.contains("at most 4096 are allowed"), "{error}");
+            assert!(error.contains("the limit is 4096"), "{error}");
         }
     }
 }

@@ -61,19 +61,22 @@ impl Oddities {
         let what = match renderer {
             Renderer::Text(_) => "are empty",
             Renderer::PromptCompletion { .. } => "have an empty completion",
-            Renderer::Chat { .. } => "have an empty message to learn",
+            Renderer::Chat { .. } => "have an empty target message",
         };
         let empty = (self.empty > 0).then(|| {
-            let hint =
-                "only the end of text is learnt from them; remove them if that is unintended";
+            let hint = "they train only the end of text; remove them if that is unintended";
             Warning::new(about, format!("{} of {rows} rows {what}", self.empty), hint)
         });
         let unknown = self.roles.iter().map(|(role, count)| {
             let message = format!(
-                "messages of role `{role}`, {count} in all, are not trained on, and chat templates do \
-                 not know it"
+                "{count} messages have the role `{role}`, which is not trained and unknown to chat \
+                 templates"
             );
-            Warning::new(about, message, "name the roles system, user, assistant and tool")
+            Warning::new(
+                about,
+                message,
+                "use the roles system, user, assistant and tool",
+            )
         });
         empty.into_iter().chain(unknown).collect()
     }
@@ -96,13 +99,14 @@ impl Oddities {
         let differ = || rows.iter().any(|row| row.columns != rows[0].columns);
         let same = (!self.varies && differ()).then(|| {
             let rows = rows.len();
-            format!("the template makes the same {what} of all {rows} rows")
+            format!("the template renders the same {what} for all {rows} rows")
         });
         let columns = rows.first().map(Row::names).unwrap_or_default();
         let literal = columns.iter().find(|column| template.spells(column));
         let literal = literal.map(|column| {
             format!(
-                "`{{{column}}}` in the template is text as it stands, `{{{{ {column} }}}}` is the column"
+                "`{{{column}}}` in the template is literal text, `{{{{ {column} }}}}` prints the \
+                 column"
             )
         });
         let message = match (same, literal) {
@@ -136,7 +140,7 @@ pub(crate) fn unused_columns(about: &str, rows: &[Row], renderer: &Renderer) -> 
         .filter_map(|column| {
             let filled = rows.iter().filter(|row| row.has_content(column)).count();
             let message = format!(
-                "{filled} of {} rows fill the column `{column}`, which is not trained on",
+                "{filled} of {} rows have a value in column `{column}`, which is not trained",
                 rows.len()
             );
             let hint = "print it with a `template`, or put it into the prompt or the messages";

@@ -94,13 +94,14 @@ impl EncodeReport {
         let mut warnings = Vec::new();
         if truncated > 0 {
             let share = share(self.tokens_cut, truncated * max_seq_len + self.tokens_cut);
-            let message = format!("{truncated} of {rows} rows are cut, {share} of their tokens");
-            let hint = "raise train.max_seq_len, or split the rows: the cut part is not trained";
+            let message =
+                format!("{truncated} of {rows} rows are cut and lose {share} of their tokens");
+            let hint = "raise train.max_seq_len, or split the rows: cut tokens are not trained";
             warnings.push(Warning::new(about, message, hint));
         }
         let unended = kept.saturating_sub(self.with_eos_target);
         if unended > truncated {
-            let message = format!("{unended} of {kept} samples never train the end of a text");
+            let message = format!("{unended} of {kept} samples do not train the end of text");
             let hint = "the model may not learn to stop; see the chat template's end of turn";
             warnings.push(Warning::new(about, message, hint));
         }

@@ -60,7 +60,7 @@ impl<'a> ModelFiles<'a> {
                 _ => {
                     return Err(DataError::MalformedModelFile {
                         path: self.directory.join(name),
-                        reason: format!("`{key}` is neither a string nor has a `content`"),
+                        reason: format!("`{key}` is neither a string nor an object with `content`"),
                     });
                 }
             };

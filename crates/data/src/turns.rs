@@ -96,7 +96,7 @@ impl Turns<'_> {
         };
         if self.whole.contains(STAND_IN) {
             return Err(ambiguous(
-                "the text holds U+FDD2, which stands for its content",
+                "the text contains U+FDD2, which marks its content",
             ));
         }
         let mut messages = self.conversation.messages.clone();
@@ -112,18 +112,18 @@ impl Turns<'_> {
             Ok(text) => text,
             Err(TemplateError::Render(reason)) => {
                 return Err(ambiguous(&format!(
-                    "the template fails when its content is another: {reason}"
+                    "the template fails if its content is different: {reason}"
                 )));
             }
             Err(error) => return Err(error),
         };
         let after = match replaced.split(STAND_IN).collect::<Vec<_>>()[..] {
             [_, after] => after,
-            [_] => return Err(ambiguous("the template leaves its content out")),
+            [_] => return Err(ambiguous("the template omits its content")),
             _ => return Err(ambiguous("the template writes its content more than once")),
         };
         if !self.whole.ends_with(after) {
-            return Err(ambiguous("what follows it changes with its content"));
+            return Err(ambiguous("the text after it depends on its content"));
         }
         let last = rendered(self.render(&messages[..=index], false))?;
         let Some((_, tail)) = last.as_deref().and_then(|text| text.split_once(STAND_IN)) else {
@@ -140,7 +140,7 @@ impl Turns<'_> {
         start
             .filter(|start| *start <= end)
             .map(|start| start..end)
-            .ok_or_else(|| ambiguous("what comes before it changes with its content"))
+            .ok_or_else(|| ambiguous("the text before it depends on its content"))
     }
 
     /// Position from which the text of message `index` depends on it and not on earlier messages; in `messages` it is

@@ -152,9 +152,9 @@ fn check_quotes(
             }
             let (first, last) = (field.opened.0, number - 1);
             let reason = if first < last {
-                format!("no quote closes this one: lines {first} to {last} would be one field")
+                format!("this quote is not closed: lines {first} to {last} would be one field")
             } else {
-                "no quote closes this one".to_owned()
+                "this quote is not closed".to_owned()
             };
             return Err(refuse(field.opened, reason));
         }
@@ -178,8 +178,8 @@ fn check_quotes(
                 _ if is_end => Scan::FieldStart,
                 (Scan::Closed, _) if number > field.opened.0 => {
                     let reason = format!(
-                        "lines {} to {number} would be one field, for the quote that closes this one \
-                         is there, and has text behind it",
+                        "lines {} to {number} would be one field, since text follows the quote that \
+                         closes this one",
                         field.opened.0
                     );
                     return Err(refuse(field.opened, reason));
@@ -217,7 +217,7 @@ fn malformed(path: &Path, lines: &[u64], error: ::csv::Error) -> DataError {
         }
         ::csv::ErrorKind::UnequalLengths {
             expected_len, len, ..
-        } => format!("{len} fields where the header has {expected_len}"),
+        } => format!("{len} fields, but the header has {expected_len}"),
         kind => format!("{kind:?}"),
     };
     DataError::Malformed {

@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for Json<'_> {
         }
         written.parse::<i128>().map(Value::from).map_err(|_| {
             E::custom(format!(
-                "an integer of {} digits, at most 38 are read: write it as text, in quotes",
+                "an integer of {} digits; at most 38 are supported: write it as text, in quotes",
                 digits.len()
             ))
         })

@@ -40,7 +40,7 @@ impl<R: BufRead> Frames<R> {
             }
             Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::BadMagicNumber(
                 _,
-            ))) => return Err(io::Error::other("no frame begins with these bytes")),
+            ))) => return Err(io::Error::other("expected the start of a frame")),
             Err(error) => return Err(plain(error)),
         }
         Ok(())
@@ -60,7 +60,7 @@ impl<R: BufRead> Frames<R> {
         self.is_within = false;
         match self.decoder.get_checksum_from_data() {
             Some(written) if self.decoder.get_calculated_checksum() != Some(written) => {
-                Err(io::Error::other("its checksum is that of other bytes"))
+                Err(io::Error::other("its checksum does not match"))
             }
             _ => Ok(()),
         }

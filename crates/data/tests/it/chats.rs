@@ -197,17 +197,17 @@ fn what_stays_ambiguous_is_refused_and_said() {
     // Every template tells whether a message is the last, so that no prefix fits.
     for (content, reason) in [
         ("{{ m.content }}/{{ m.content }}", "more than once"),
-        ("{{ m.content | length }}", "leaves its content out"),
+        ("{{ m.content | length }}", "omits its content"),
         (
             "{{ m.content }}",
-            "what follows it changes with its content",
+            "the text after it depends on its content",
         ),
         (
             "{{ [] | first.x if m.content == '\u{FDD2}' }}{{ m.content }}",
-            "fails when its content is another",
+            "fails if its content is different",
         ),
     ] {
-        let end = if reason.contains("follows") {
+        let end = if reason.contains("after it depends") {
             "{{ (messages | rejectattr('role', 'eq', 'system') | list)[1].content == 'b' }}"
         } else {
             ""
@@ -223,9 +223,8 @@ fn what_stays_ambiguous_is_refused_and_said() {
             let error = dataset.encode(&tokenizer, 100, false).unwrap_err();
             let text = crate::common::message(&error);
             assert!(
-                text.starts_with(
-                    "rows.jsonl:1: template: cannot tell which text is that of message 2:"
-                ) && text.contains(reason),
+                text.starts_with("rows.jsonl:1: template: cannot locate the text of message 2:")
+                    && text.contains(reason),
                 "{text}"
             );
             assert!(error.hint().unwrap().contains("{% generation %}"));

@@ -54,7 +54,7 @@ fn question_and_answer_need_columns() {
     let error = load("rows.jsonl", row).unwrap_err();
     assert_eq!(
         crate::common::message(&error),
-        "cannot tell the format of rows.jsonl: its columns are `question`, `answer`"
+        "cannot detect the format of rows.jsonl: its columns are `question`, `answer`"
     );
     assert!(
         error
@@ -212,7 +212,7 @@ fn integers_keep_their_digits() {
     );
     assert_eq!(
         crate::common::message(&error.unwrap_err()),
-        "a.jsonl:1:55: an integer of 39 digits, at most 38 are read: write it as text, in quotes"
+        "a.jsonl:1:55: an integer of 39 digits; at most 38 are supported: write it as text, in quotes"
     );
 }
 

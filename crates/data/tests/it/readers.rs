@@ -82,7 +82,7 @@ fn errors_name_file_line_and_column() {
     );
     assert_eq!(
         error("a.csv", "text,id\na,1\nb\n"),
-        "a.csv:3: 1 fields where the header has 2"
+        "a.csv:3: 1 fields, but the header has 2"
     );
     assert_eq!(
         error("a.csv", "text,text\na,1\n"),
@@ -122,7 +122,7 @@ fn errors_name_file_line_and_column() {
     ] {
         for text in [text.replace('\n', "\r\n"), text.to_owned()] {
             let line = text.lines().count();
-            let expected = format!("a.csv:{line}: 1 fields where the header has 2");
+            let expected = format!("a.csv:{line}: 1 fields, but the header has 2");
             assert_eq!(error("a.csv", &text), expected, "{text:?}");
         }
     }
@@ -230,7 +230,7 @@ fn addresses_and_rows_of_several_lines_have_hints() {
         "s3:/a/b.gz",
     ] {
         assert!(
-            hint(path).starts_with("only local files are read"),
+            hint(path).starts_with("only local files are supported"),
             "{path}"
         );
     }
@@ -241,7 +241,7 @@ fn addresses_and_rows_of_several_lines_have_hints() {
     for (name, has_hint) in [("p.jsonl", true), ("p.NDJSON", true), ("p.json", false)] {
         crate::common::write(directory.path(), name, pretty.repeat(2));
         assert_eq!(
-            hint(name).contains("one object on one line"),
+            hint(name).contains("each line must hold one object"),
             has_hint,
             "{name}"
         );

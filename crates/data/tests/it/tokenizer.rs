@@ -114,9 +114,9 @@ fn bad_model_directories_are_explained() {
         ("{", "cannot use"),
         (
             r#"{"eos_token":3}"#,
-            "`eos_token` is neither a string nor has a `content`",
+            "`eos_token` is neither a string nor an object with `content`",
         ),
-        (r#"{"eos_token":"<end>"}"#, "eos_token `<end>` named by"),
+        (r#"{"eos_token":"<end>"}"#, "eos_token `<end>` of"),
         (
             r#"{"chat_template":[{"name":"a","template":""},{"name":"b","template":""}]}"#,
             "`default`",
