@@ -30,7 +30,7 @@ pub enum SchedulerError {
     #[error("max_adapters is 0, so no adapter could ever train")]
     NoPlaces,
     /// A device's share of each adapter is negative or not finite.
-    #[error("`{device}` holds {share} of each adapter, but a share is at least 0 and finite")]
+    #[error("`{device}` holds {share} of each adapter; a share must be finite and at least 0")]
     AdapterShare {
         /// Name of the device.
         device: String,

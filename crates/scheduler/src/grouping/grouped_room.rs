@@ -151,12 +151,12 @@ impl<B: Budget> GroupedRoom<B> {
                 tasks,
             } => return self.memory.refusal(device, load, tasks),
             Rejection::Slowdown(slowdown) => format!(
-                "with `{}` a task would take at least {slowdown:.2} times as long as with its share \
-                 of the device to itself, and max_slowdown is {}",
+                "with `{}` the slowdown of a task would be at least {slowdown:.2}, and max_slowdown is \
+                 {}",
                 task.name, self.options.max_slowdown
             ),
             Rejection::Throughput { together, apart } => format!(
-                "with `{}` an iteration would take {together:.3} s, its steps one after another \
+                "with `{}` an iteration would take {together:.3} s, but its steps one after another \
                  {apart:.3} s",
                 task.name
             ),

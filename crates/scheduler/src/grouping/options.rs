@@ -28,7 +28,7 @@ impl GroupingOptions {
             return Err(SchedulerError::OutOfRange {
                 option: "max_slowdown".to_owned(),
                 given: self.max_slowdown.to_string(),
-                wanted: "a task that has its share to itself has a slowdown of 1",
+                wanted: "the slowdown of a task alone is 1",
             });
         }
         Ok(self)

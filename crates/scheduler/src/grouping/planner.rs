@@ -92,7 +92,7 @@ impl<B: Budget> Planner<'_, B> {
             let mut empty = (0..layout.groups.len()).filter(|&group| layout.tasks_in(group) == 0);
             let next = empty.find_map(|empty| {
                 let next = self.fill(layout, empty)?;
-                Some((next, format!("group {empty} had no task left")))
+                Some((next, format!("group {empty} was empty")))
             });
             if next.is_none() {
                 return filled;

@@ -96,7 +96,7 @@ impl<R: Room> Scheduler<R> {
             }
         }
         if moved {
-            let no_longer = || "a task did not fit any more where it was".into();
+            let no_longer = || "a task no longer fitted its place".into();
             decision.regrouped = Some(reason.unwrap_or_else(no_longer));
         }
         decision.groups.clone_from(&self.groups);

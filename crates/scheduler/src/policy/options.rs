@@ -86,7 +86,7 @@ impl SchedulerOptions {
             return Err(SchedulerError::OutOfRange {
                 option: "aging_seconds".to_owned(),
                 given: seconds.to_string(),
-                wanted: "has to be positive and finite",
+                wanted: "must be positive and finite",
             });
         }
         Ok(())

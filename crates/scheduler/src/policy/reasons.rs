@@ -15,27 +15,27 @@ impl<R> Scheduler<R> {
     /// The reason of a wait.
     pub(super) fn waits_for(&self, wait: &Wait) -> String {
         match wait {
-            Wait::Undecided => "nothing was decided since it came".into(),
+            Wait::Undecided => "no decision since its arrival".into(),
             Wait::Missing(reason) => format!("does not fit: {reason}"),
             Wait::NeverFits(reason) => format!("does not fit even alone: {reason}"),
-            Wait::Cap(cap) => format!("all {cap} places of max_adapters are taken"),
+            Wait::Cap(cap) => format!("max_adapters {cap} is reached"),
             Wait::OutOfMemory(beside) => {
                 let names: Vec<String> = beside.iter().map(|&task| self.name(task)).collect();
                 let names = names.join(", ");
-                format!("ran out of memory beside {names}; waits until one of them leaves")
+                format!("ran out of memory together with {names}; waits until one of them stops")
             }
-            Wait::Behind(head) => format!("{} comes first, and does not fit yet", self.name(*head)),
+            Wait::Behind(head) => format!("{} is ahead and does not fit yet", self.name(*head)),
             Wait::Delays(head, seconds) => {
                 let head = self.name(*head);
-                format!("{head} comes first, and would start {seconds:.1} s later beside it")
+                format!("{head} is ahead and would start {seconds:.1} s later with it")
             }
             Wait::TooDeep(head) => format!(
-                "{} comes first and does not fit yet, and {} are tried behind it",
+                "{} is ahead and does not fit yet, and only {} are tried after it",
                 self.name(*head),
                 self.options.backfill_depth
             ),
             Wait::OverShare(tenant, tokens) => format!(
-                "its tenant has been served {tokens:.0} tokens more than `{}`, which waits",
+                "its tenant has trained {tokens:.0} more tokens than `{}`, which waits",
                 self.tenants.get(*tenant).map_or("another", String::as_str)
             ),
         }
@@ -59,7 +59,7 @@ pub(super) fn admission<R>(
     };
     let reason = match (protected, head) {
         (false, Some(head)) => format!(
-            "fits while {} waits for its place (priority {}{raised})",
+            "fits while {} waits (priority {}{raised})",
             scheduler.name(head),
             candidate.priority
         ),
@@ -79,7 +79,7 @@ pub(super) fn admission<R>(
         },
     };
     if entry.state == TaskState::Parked {
-        format!("{reason}; goes on after step {}", entry.steps_taken)
+        format!("{reason}; resumes after step {}", entry.steps_taken)
     } else {
         reason
     }
@@ -99,7 +99,7 @@ pub(super) fn parking<R>(
     let why = scheduler.waits_for(wait);
     let reason = match by.and_then(|by| Some((by, &scheduler.entries.get(&by)?.task))) {
         Some((by, Task { priority, .. })) => format!(
-            "gives way to {} (priority {priority}, its own {}): {why}",
+            "parked for {} (priority {priority}, its own {}): {why}",
             scheduler.name(by),
             candidate.priority
         ),

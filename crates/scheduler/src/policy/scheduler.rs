@@ -155,13 +155,11 @@ impl<R: Room> Scheduler<R> {
         Some(match entry.state {
             TaskState::Queued | TaskState::Parked => self.waits_for(&entry.wait),
             TaskState::Running if entry.protected => "trains".into(),
-            TaskState::Running => {
-                "trains in a place that the first to wait takes as soon as it fits".into()
-            }
-            TaskState::Paused => "held by its owner".into(),
-            TaskState::Done => "took all its steps, or stopped early".into(),
-            TaskState::Failed => "ended by an error of its own".into(),
-            TaskState::Cancelled => "ended by its owner".into(),
+            TaskState::Running => "trains until the first waiting task fits".into(),
+            TaskState::Paused => "paused by its owner".into(),
+            TaskState::Done => "finished, or stopped early".into(),
+            TaskState::Failed => "failed".into(),
+            TaskState::Cancelled => "cancelled by its owner".into(),
         })
     }
 

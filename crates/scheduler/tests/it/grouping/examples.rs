@@ -97,8 +97,7 @@ fn a_long_step_of_one_row_is_refused_beside_a_short_one() {
         .expect_err("too long");
     assert_eq!(
         refusal.reason,
-        "with `adapter-1` a task would take at least 4.41 times as long as with its share of the \
-         device to itself, and max_slowdown is 1.2"
+        "with `adapter-1` the slowdown of a task would be at least 4.41, and max_slowdown is 1.2"
     );
     assert_eq!(room.groups(), before);
     // Where it is known, a device of its own is fine.
@@ -157,7 +156,7 @@ fn a_pipeline_has_as_many_groups_as_stages_before_any_has_two_tasks() {
 
         // The pipeline stays full as tasks end: one that had company moves, with a reason.
         room.remove(TaskId(2));
-        assert_eq!(room.regroup().as_deref(), Some("group 2 had no task left"));
+        assert_eq!(room.regroup().as_deref(), Some("group 2 was empty"));
         assert_eq!(sizes(&room).iter().min(), Some(&1));
         for id in [0, 1] {
             room.remove(TaskId(id));
@@ -247,7 +246,7 @@ fn options_that_make_no_sense_are_refused() {
     };
     for (bound, found) in [(0.9, "0.9"), (f64::NAN, "NaN")] {
         let message = with(bound).expect_err("a bound below 1").to_string();
-        let expected = format!("max_slowdown is {found}, but a task that has its share to itself");
+        let expected = format!("max_slowdown is {found}, but the slowdown of a task alone is 1");
         assert!(message.starts_with(&expected), "{message}");
     }
     assert_eq!(with(f64::INFINITY), Ok(()));

@@ -91,7 +91,7 @@ fn a_small_task_that_slows_the_blockers_waits() {
     let (world, [_, _, small]) = blocked(Pace::Linear(1.0, 0.5));
     assert_eq!(
         world.scheduler.why(small).unwrap(),
-        "`adapter-1` comes first, and would start 10.0 s later beside it"
+        "`adapter-1` is ahead and would start 10.0 s later with it"
     );
 }
 
@@ -128,7 +128,7 @@ fn no_more_than_the_depth_are_tried() {
     assert_eq!(world.state(TaskId(4)), TaskState::Queued);
     assert_eq!(
         world.scheduler.why(TaskId(4)).unwrap(),
-        "`adapter-1` comes first and does not fit yet, and 2 are tried behind it"
+        "`adapter-1` is ahead and does not fit yet, and only 2 are tried after it"
     );
 }
 

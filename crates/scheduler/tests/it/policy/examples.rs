@@ -31,7 +31,7 @@ fn a_task_of_higher_priority_parks_and_the_parked_one_goes_on_later() {
     );
     assert_eq!(
         decision.parked[0].reason,
-        "gives way to `adapter-1` (priority 5, its own 0): does not fit: 4 units, 2 left"
+        "parked for `adapter-1` (priority 5, its own 0): does not fit: 4 units, 2 left"
     );
     assert_eq!(world.state(low), TaskState::Parked);
     world.train();
@@ -39,7 +39,7 @@ fn a_task_of_higher_priority_parks_and_the_parked_one_goes_on_later() {
     let decision = world.decide();
     assert_eq!(
         decision.admitted[0].reason,
-        "next in line at priority 0; goes on after step 3"
+        "next in line at priority 0; resumes after step 3"
     );
     assert_eq!(world.scheduler.steps_taken(low), Some(3));
 }
@@ -132,7 +132,7 @@ fn out_of_memory_parks_the_newest_of_the_lowest_priority_and_does_not_try_the_sa
     assert_eq!(world.decide().admitted, []);
     assert_eq!(
         world.scheduler.why(newest).unwrap(),
-        "ran out of memory beside `adapter-0`, `adapter-2`; waits until one of them leaves"
+        "ran out of memory together with `adapter-0`, `adapter-2`; waits until one of them stops"
     );
     assert!(matches!(world.out_of_memory(), OutOfMemory::Parked(parking) if parking.task == low));
     world.decide();
@@ -178,7 +178,7 @@ fn the_cap_is_kept() {
     assert_eq!(world.running.len(), 2);
     assert_eq!(
         world.scheduler.why(TaskId(2)).unwrap(),
-        "all 2 places of max_adapters are taken"
+        "max_adapters 2 is reached"
     );
     assert_eq!(world.predicted_start(TaskId(2)), Some(7.0));
 }
