@@ -262,6 +262,6 @@ mod tests {
             ..Costs::default()
         };
         let message = free.validate().unwrap_err().to_string();
-        assert_eq!(message, "seconds_per_token is 0, and must be above 0");
+        assert_eq!(message, "seconds_per_token is 0, but must be above 0");
     }
 }

@@ -15,8 +15,8 @@ pub enum SimulationError {
     },
     /// A column that a trace must have is not in the first line.
     #[error(
-        "no column `{column}` in the first line, `{header}`; a trace has timestamp, duration, num_gpus and \
-         cluster, with commas between"
+        "no column `{column}` in the first line, `{header}`; a trace is CSV with timestamp, duration, \
+         num_gpus and cluster"
     )]
     MissingColumn {
         /// The column.
@@ -25,7 +25,7 @@ pub enum SimulationError {
         header: String,
     },
     /// A field of a row is out of its range.
-    #[error("line {line}: `{value}` is no {column}: {expected}")]
+    #[error("line {line}: {column} is `{value}`, expected {expected}")]
     Field {
         /// Line in the file, from 1.
         line: u64,
@@ -40,7 +40,7 @@ pub enum SimulationError {
     #[error("the trace has no jobs, only its first line")]
     NoJobs,
     /// The trace has too few jobs from that place on.
-    #[error("{asked} jobs from job {start} on asked for, and the trace has {available}")]
+    #[error("cannot take {asked} jobs from job {start} on: the trace has {available}")]
     TooFewJobs {
         /// Jobs asked for.
         asked: usize,
@@ -50,7 +50,7 @@ pub enum SimulationError {
         available: usize,
     },
     /// A number of the workload or of the costs is out of its range.
-    #[error("{name} is {value}, and must be {expected}")]
+    #[error("{name} is {value}, but must be {expected}")]
     OutOfRange {
         /// Its name.
         name: &'static str,
@@ -66,7 +66,7 @@ pub enum SimulationError {
         name: &'static str,
     },
     /// Too few iterations to fit costs to.
-    #[error("{measured} measured iterations, and costs follow from {needed} or more")]
+    #[error("cannot fit costs to {measured} measured iterations; at least {needed} are needed")]
     TooFewIterations {
         /// Iterations given.
         measured: usize,
@@ -74,7 +74,7 @@ pub enum SimulationError {
         needed: usize,
     },
     /// The least-squares problem has no finite solution.
-    #[error("no costs follow from what was measured")]
+    #[error("cannot fit costs to the measurements")]
     NotFitted,
     /// All jobs arrive at once, so that no spacing gives a load.
     #[error(
@@ -86,7 +86,7 @@ pub enum SimulationError {
     },
     /// The replay exceeds the clock's limit.
     #[error(
-        "the replay would take at least {} years of the trace's time, and ends after {most}",
+        "the replay would take at least {} years of the trace's time; the limit is {most}",
         if *years < 1e6 { format!("{years:.0}") } else { format!("{years:.1e}") }
     )]
     TooLong {
@@ -97,7 +97,7 @@ pub enum SimulationError {
     },
     /// A job that fits on no device.
     #[error(
-        "`{job}` takes {} alone, and a device has {}",
+        "`{job}` needs {} alone, but a device has {}",
         sizes(*bytes as u64, *device_bytes as u64)[0], sizes(*bytes as u64, *device_bytes as u64)[1]
     )]
     TooLarge {
@@ -112,7 +112,7 @@ pub enum SimulationError {
     #[error(transparent)]
     Scheduler(#[from] loraloom_scheduler::SchedulerError),
     /// Jobs wait, none trains and none will arrive.
-    #[error("{waiting} jobs wait for ever after {seconds:.0} s; the first is `{first}`")]
+    #[error("{waiting} jobs wait forever after {seconds:.0} s; the first is `{first}`")]
     Starved {
         /// Jobs that wait.
         waiting: usize,
@@ -139,11 +139,11 @@ impl SimulationError {
                 start, available, ..
             } => Some(match available.saturating_sub(*start) {
                 0 => format!("`--start` must be below {available}"),
-                left => format!("`--jobs {left}` takes all from there on"),
+                left => format!("`--jobs {left}` replays all jobs from there on"),
             }),
             Self::TooLong { .. } => Some(
-                "raise `--load` or `--rate-limit`, take more `--devices`, or fewer `--jobs`; are the trace's \
-                 durations seconds?"
+                "raise `--load` or `--rate-limit`, take more `--devices`, or fewer `--jobs`; check \
+                 that the trace's durations are seconds"
                     .to_owned(),
             ),
             _ => None,

@@ -228,7 +228,7 @@ mod tests {
         let message = Costs::fit(&iterations[..4]).unwrap_err().to_string();
         assert_eq!(
             message,
-            "4 measured iterations, and costs follow from 5 or more"
+            "cannot fit costs to 4 measured iterations; at least 5 are needed"
         );
         let mut wrong = iterations;
         wrong[2].bytes = 0.0;

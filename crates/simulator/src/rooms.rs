@@ -80,7 +80,7 @@ impl FilledRoom {
     /// Checks that a task fits on a device.
     fn fits(&self, device: &Device, task: &Task) -> Result<(), Refusal> {
         if self.rule == Filling::OneTask && !device.tasks.is_empty() {
-            let reason = "every device has its task".to_owned();
+            let reason = "every device has a task".to_owned();
             return Err(Refusal { reason });
         }
         let load = load(device.tasks.iter().chain([task]), self.rule.padding());
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(room.place(&task(0, 4, 1000), None), Ok(0));
         assert_eq!(room.place(&task(1, 4, 100), Some(1)), Ok(1));
         let refusal = room.place(&task(2, 1, 10), None).expect_err("none left");
-        assert_eq!(refusal.reason, "every device has its task");
+        assert_eq!(refusal.reason, "every device has a task");
         room.remove(TaskId(0));
         assert_eq!(room.place(&task(4, 4, 1000), Some(1)), Ok(0));
         room.clear();

@@ -35,7 +35,7 @@ pub fn read_trace(text: &str) -> Result<Vec<TracedJob>, SimulationError> {
             // The reader's own message names its own line.
             csv::ErrorKind::UnequalLengths {
                 expected_len, len, ..
-            } => format!("{len} fields where the first line has {expected_len}"),
+            } => format!("{len} fields, but the first line has {expected_len}"),
             _ => error.to_string(),
         },
     };
@@ -212,27 +212,30 @@ mod tests {
         let cases = [
             (
                 "2017-10-09,66,1,66,b",
-                "line 3: `2017-10-09` is no timestamp: a time like 2017-10-09 07:01:55",
+                "line 3: timestamp is `2017-10-09`, expected a time like 2017-10-09 07:01:55",
             ),
             (
                 "2017-10-09 00:00:00,-1,1,66,b",
-                "line 3: `-1` is no duration: seconds above 0, and at most 3155760000 (100 years)",
+                "line 3: duration is `-1`, expected seconds above 0, and at most 3155760000 (100 \
+                 years)",
             ),
             (
                 "2017-10-09 00:00:00,1e300,1,66,b",
-                "line 3: `1e300` is no duration: seconds above 0, and at most 3155760000 (100 years)",
+                "line 3: duration is `1e300`, expected seconds above 0, and at most 3155760000 (100 \
+                 years)",
             ),
             (
                 "2017-10-09 00:00:00,NaN,1,66,b",
-                "line 3: `NaN` is no duration: seconds above 0, and at most 3155760000 (100 years)",
+                "line 3: duration is `NaN`, expected seconds above 0, and at most 3155760000 (100 \
+                 years)",
             ),
             (
                 "2017-10-09 00:00:00,1,0,66,b",
-                "line 3: `0` is no num_gpus: a number above 0",
+                "line 3: num_gpus is `0`, expected a number above 0",
             ),
             (
                 "2017-10-09 00:00:00,1,1,66,",
-                "line 3: `` is no cluster: a name",
+                "line 3: cluster is ``, expected a name",
             ),
         ];
         for (row, message) in cases {
@@ -245,7 +248,7 @@ mod tests {
             let short = format!("{HEADER}{between}2017-10-09 00:00:00,1\n");
             for short in [short.replace('\n', "\r\n"), short] {
                 let message = read_trace(&short).unwrap_err().to_string();
-                let expected = format!("line {line}: 2 fields where the first line has 5");
+                let expected = format!("line {line}: 2 fields, but the first line has 5");
                 assert_eq!(message, expected, "{short:?}");
             }
         }

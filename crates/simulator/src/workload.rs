@@ -176,7 +176,7 @@ impl Workload {
             return Err(SimulationError::OutOfRange {
                 name: "the number of steps of all jobs",
                 value: steps,
-                expected: "at most 1e13: are the costs of an iteration too small?",
+                expected: "at most 1e13; check whether the costs of an iteration are too small",
             });
         }
         Ok(())

@@ -20,7 +20,7 @@ impl Room for OneEach {
         let free = |&device: &usize| self.0[device].is_none();
         let device = group.filter(free).or_else(|| (0..self.0.len()).find(free));
         let device = device.ok_or(Refusal {
-            reason: "every device has its task".to_owned(),
+            reason: "every device has a task".to_owned(),
         })?;
         self.0[device] = Some(task.id);
         Ok(device)
