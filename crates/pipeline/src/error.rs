@@ -17,7 +17,7 @@ pub enum PipelineError {
     #[error(transparent)]
     Adapter(#[from] BatchLoraError),
     /// There is no such group.
-    #[error("no group {group} among {groups}")]
+    #[error("group {group} does not exist, there are {groups}")]
     NoSuchGroup {
         /// The group asked for.
         group: usize,
@@ -25,19 +25,19 @@ pub enum PipelineError {
         groups: usize,
     },
     /// The stages do not run every layer once and in order.
-    #[error("stages of layers {layers:?} are not all layers of the model, each once and in order")]
+    #[error("stages of layers {layers:?} do not cover each layer of the model once and in order")]
     Gap {
         /// The stages' layers.
         layers: Vec<Range<usize>>,
     },
     /// The stages have different numbers of partitions.
-    #[error("groups take turns of {turns:?} on the stages, which must be the same on all of them")]
+    #[error("groups take turns of {turns:?} on the stages, but all must be equal")]
     Turns {
         /// Ranges of layers, by stage.
         turns: Vec<usize>,
     },
     /// The caches were begun by a group with another partition.
-    #[error("the caches hold layers as another group has them on the stages, not as group {group}")]
+    #[error("the caches hold the layers of another group's partition, not of group {group}")]
     OtherPartition {
         /// The group asked for.
         group: usize,
@@ -93,7 +93,7 @@ pub enum PipelineError {
         stage: usize,
     },
     /// A list takes a message that no stage sent before.
-    #[error("stage {stage} has not got {missing}")]
+    #[error("stage {stage} does not have {missing}")]
     NotSent {
         /// The stage.
         stage: usize,

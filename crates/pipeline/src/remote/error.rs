@@ -18,10 +18,10 @@ pub enum WorkerError {
     #[error("its ID is not a public key")]
     NoKey,
     /// The worker has another token.
-    #[error("it refuses the token")]
+    #[error("it rejects the token")]
     Token,
     /// The worker serves another controller.
-    #[error("it is serving another stage, of the controller {controller}")]
+    #[error("it already serves a stage of the controller {controller}")]
     Busy {
         /// Key of that controller.
         controller: String,

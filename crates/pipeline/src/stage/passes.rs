@@ -206,7 +206,7 @@ impl TrainStage for Stage {
             return Err(self.misses("backward pass", "no forward pass before it"));
         };
         let Some(gradient) = gradient.or(under_way.gradient) else {
-            return Err(self.misses("backward pass", "no gradient from above"));
+            return Err(self.misses("backward pass", "no gradient of its outputs"));
         };
         let (gradients, below) = self.backward_layers(
             self.group(at.group)?,

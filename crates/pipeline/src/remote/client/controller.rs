@@ -96,11 +96,11 @@ impl Reached {
             products,
         } = answer
         else {
-            return Err(self.line.failed("it does not say what it has loaded"));
+            return Err(self.line.failed("it does not report the loaded weights"));
         };
         for _ in 0..FIRST_PULSES {
             let answer = self.line.pulse();
-            answer.map_err(|Silence| self.line.failed("its connection has ended"))?;
+            answer.map_err(|Silence| self.line.failed("its connection closed"))?;
         }
         let monitor = Monitor::start(&self.line, self.deadline).map_err(|error| {
             let reason = format!("no thread to watch it: {error}");
@@ -158,7 +158,7 @@ impl Controller {
                 dtypes,
             } = self.claim(&control, config)?
             else {
-                return Err(WorkerError::because("it does not answer a greeting"));
+                return Err(WorkerError::because("unexpected answer to the greeting"));
             };
             let sessions = (0..SESSIONS).map(|session| open(&host, session));
             let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
@@ -201,7 +201,7 @@ impl Controller {
             let command = Command::Hello(greeting);
             let answer = control.ask(&Envelope { lease: 0, command }, Vec::new(), &[]);
             let answer = answer.map_err(|Silence| WorkerError::Unreachable {
-                reason: "its connection has ended".to_owned(),
+                reason: "its connection closed".to_owned(),
             });
             match answer? {
                 Ok((answer, _)) => return Ok(answer),
@@ -241,9 +241,9 @@ fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
 /// Reason of a failed connection, as text. Workers are known by their keys, and there are no relays.
 fn reason(said: &str) -> String {
     if said.contains("invalid peer certificate") {
-        "another worker answers there, not the one with this ID".to_owned()
+        "another worker answers at the address, not the one with this ID".to_owned()
     } else if said.contains("relay") {
-        "nobody answers there".to_owned()
+        "no worker answers at the address".to_owned()
     } else {
         said.to_owned()
     }

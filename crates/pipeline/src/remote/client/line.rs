@@ -118,7 +118,7 @@ impl Line {
     /// Ends all connections because a session has ended. The error is the worker's or another's failure
     /// where there is one.
     pub(super) fn silent(&self) -> PipelineError {
-        let lost = || self.lose("one of its sessions has ended");
+        let lost = || self.lose("one of its sessions closed");
         self.link.inquire().unwrap_or_else(lost)
     }
 

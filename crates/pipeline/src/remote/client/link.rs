@@ -110,7 +110,7 @@ impl Link {
                 // If no other stage has failed, the connection to this one has.
                 Ok(Some(trouble)) if trouble.inherited => (0, true, trouble.reason),
                 Ok(Some(trouble)) => (1, false, trouble.reason),
-                Err(_) => (2, true, "its connection has ended".to_owned()),
+                Err(_) => (2, true, "its connection closed".to_owned()),
             };
             if worst.as_ref().is_none_or(|(than, _)| rank > *than) {
                 worst = Some((rank, line.end(lost, reason)));
@@ -205,7 +205,7 @@ impl Monitor {
                 if longest.is_some_and(|since| since.elapsed() > deadline) {
                     let seconds = deadline.as_secs_f64();
                     if let Some(line) = line.upgrade() {
-                        line.lose(&format!("it has not got on for {seconds} s"));
+                        line.lose(&format!("no progress for {seconds} s"));
                     }
                     break;
                 }

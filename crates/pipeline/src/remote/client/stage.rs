@@ -71,7 +71,7 @@ impl RemoteStage {
         what: &str,
     ) -> Result<Tensor<D>, PipelineError> {
         let outputs = self.line.send(command, Vec::from_iter(input), &[promise])?;
-        first(outputs).ok_or_else(|| self.line.failed(format!("it gives no {what}")))
+        first(outputs).ok_or_else(|| self.line.failed(format!("it returned no {what}")))
     }
 
     fn ask(&self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Answer, PipelineError> {
@@ -96,7 +96,7 @@ impl RemoteStage {
     }
 
     fn strange(&self, answer: &Answer) -> PipelineError {
-        let problem = format!("its answer {answer:?} does not fit the question");
+        let problem = format!("unexpected answer {answer:?}");
         self.line.failed(problem)
     }
 

@@ -106,7 +106,7 @@ where
             return Err(WorkerError::because(error.root()));
         }
         if !handles.has_handle(&ir.id) {
-            return Err(WorkerError::because("a tensor it was to get never came"));
+            return Err(WorkerError::because("an input tensor did not arrive"));
         }
         let tensor = handles.get_float_tensor::<B>(ir);
         if ir.shape.num_dims() != 2 || !ir.dtype.is_float() {
@@ -134,7 +134,7 @@ fn check(outputs: &[Output], expected: &[TensorIr]) -> Result<(), WorkerError> {
     if found == expected {
         return Ok(());
     }
-    let reason = format!("it gives {found:?} where the controller expects {expected:?}");
+    let reason = format!("it returns {found:?}, but the controller expects {expected:?}");
     Err(WorkerError::because(reason))
 }
 

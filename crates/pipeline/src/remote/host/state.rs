@@ -75,7 +75,7 @@ impl Host {
                 if let Some(tag) = command.takes() {
                     let wanted = || self.leases.is_current(lease);
                     let Some((tensor, at)) = self.received.take(tag, wanted) else {
-                        return Err(WorkerError::because("a tensor it was to get never came"));
+                        return Err(WorkerError::because("an input tensor did not arrive"));
                     };
                     inputs.push(tensor);
                     arrived = Some(at);
@@ -141,7 +141,7 @@ impl Host {
         let by_partition = ranges.iter().map(|&[first, end]| first..end).collect();
         let found = StageLayers::new(by_partition).filter(|found| found.held().end <= layers);
         found.ok_or_else(|| {
-            let reason = format!("there are no layers {ranges:?} in a model of {layers}");
+            let reason = format!("a model of {layers} layers has no layers {ranges:?}");
             WorkerError::because(reason)
         })
     }
@@ -151,7 +151,7 @@ impl Host {
         let held = layers.held();
         let mut work = locked(&self.work);
         if !self.leases.is_current(lease) {
-            return Err(WorkerError::because("it is not this controller's any more"));
+            return Err(WorkerError::because("it serves another controller now"));
         }
         // Frees the memory of an earlier stage first.
         *work = None;
@@ -221,7 +221,7 @@ impl Host {
             let _ = batchlora::product_failure();
         }
         drop(work);
-        self.say("the controller is gone; waiting for another");
+        self.say("the controller disconnected; waiting for another");
     }
 
     fn say(&self, line: &str) {

@@ -177,7 +177,7 @@ impl Work {
                 let layers = stage.group_depth(group)?;
                 let adapter = put_together(&adapter, inputs);
                 let Some(adapter) = adapter.filter(|adapter| adapter.len() == layers) else {
-                    let reason = format!("an adapter that is not one of {layers} layers");
+                    let reason = format!("the adapter does not have {layers} layers");
                     return Err(WorkerError::because(reason));
                 };
                 Answer::Slot(stage.push(group, adapter)?).into()
@@ -188,7 +188,7 @@ impl Work {
                 self.caches.remove(&cache);
                 Done::default()
             }
-            _ => return Err(WorkerError::because("that is not for a stage")),
+            _ => return Err(WorkerError::because("the command is not for a stage")),
         })
     }
 }
@@ -197,7 +197,7 @@ pub(super) fn only(inputs: Vec<Tensor<2>>) -> Result<Tensor<2>, WorkerError> {
     let count = inputs.len();
     let mut inputs = inputs.into_iter();
     inputs.next().filter(|_| count == 1).ok_or_else(|| {
-        let reason = format!("{count} tensors where there must be one");
+        let reason = format!("expected one tensor, found {count}");
         WorkerError::because(reason)
     })
 }

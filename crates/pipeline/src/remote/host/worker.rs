@@ -145,7 +145,7 @@ impl Worker {
         let endpoint = runtime
             .block_on(connection::bind(Some((listen, key))))
             .map_err(|error| {
-                let why = "is the port taken, or the address not this machine's?";
+                let why = "check that the port is free and the address belongs to this machine";
                 cannot_listen(format!("{error}; {why}"))
             })?;
         let address = address_of(&endpoint, listen);
@@ -246,7 +246,7 @@ fn authorizer(token: TokenAuthorizer, host: &Arc<Host>) -> impl PeerAuthorizer +
     let host = Arc::clone(host);
     move |request: AuthorizationRequest<'_>| {
         let (client, session) = (request.client, request.device_index as usize);
-        let refused = |_: &_| (host.log)("refuses a controller that has another token");
+        let refused = |_: &_| (host.log)("rejects a controller with another token");
         token.authorize(request).inspect_err(refused)?;
         let ClientId::Iroh(peer) = client else {
             return Err("not over QUIC".to_owned());
@@ -254,7 +254,7 @@ fn authorizer(token: TokenAuthorizer, host: &Arc<Host>) -> impl PeerAuthorizer +
         if session == CONTROL || host.leases.holds(peer) {
             Ok(())
         } else {
-            Err(format!("{peer} has not got this worker"))
+            Err(format!("{peer} does not control this worker"))
         }
     }
 }

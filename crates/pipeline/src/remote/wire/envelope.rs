@@ -46,12 +46,12 @@ impl Envelope {
                 _ => None,
             })
             .collect();
-        let words = words.ok_or_else(|| unreadable("it is not made of words"))?;
+        let words = words.ok_or_else(|| unreadable("it has elements that are not words"))?;
         let split = words.split_first();
         let (&length, words) = split.ok_or_else(|| unreadable("it is empty"))?;
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         if length > bytes.len() as u64 {
-            return Err(unreadable("it is cut short"));
+            return Err(unreadable("it is truncated"));
         }
         bytes.truncate(length as usize);
         decode(&bytes)
@@ -77,7 +77,7 @@ pub(in crate::remote) fn answer_from_elements(elements: &[f32]) -> Result<Answer
     let split = bytes.split_first_chunk();
     let (length, bytes) = split.ok_or_else(|| unreadable("the answer is empty"))?;
     let bytes = bytes.get(..u32::from_le_bytes(*length) as usize);
-    decode(bytes.ok_or_else(|| unreadable("the answer is cut short"))?)
+    decode(bytes.ok_or_else(|| unreadable("the answer is truncated"))?)
 }
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, WorkerError> {

@@ -181,13 +181,13 @@ fn layers_that_do_not_exist_are_refused() {
         let error = model
             .connect(&controller(), &worker, 0, layers)
             .unwrap_err();
-        assert!(error.to_string().contains("there are no layers"), "{error}");
+        assert!(error.to_string().contains("has no layers"), "{error}");
     }
     let staggered = StageLayers::new(vec![0..2, 3..9]).unwrap();
     let error = model
         .connect(&controller(), &worker, 0, staggered)
         .unwrap_err();
-    assert!(error.to_string().contains("there are no layers"), "{error}");
+    assert!(error.to_string().contains("has no layers"), "{error}");
     for (ranges, refused) in [(vec![0..2, 1..3], false), (vec![0..2, 0..5], true)] {
         let staggered = StageLayers::new(ranges).unwrap();
         let connected = model.connect(&controller(), &worker, 0, staggered);
