@@ -31,14 +31,14 @@ pub enum ServerError {
         path: PathBuf,
     },
     /// The directory has no server's configuration, and none was given.
-    #[error("`{}` holds no server's configuration: {CONFIG_FILE} is missing", path.display())]
+    #[error("`{}` is not a server's directory: {CONFIG_FILE} is missing", path.display())]
     NoConfiguration {
         /// The directory.
         path: PathBuf,
     },
     /// The queue has saved steps of tasks, but there is no checkpoint.
     #[error(
-        "`{}` has no checkpoint, and the queue knows of {} with steps that were saved: {}",
+        "`{}` has no checkpoint, but the queue has {} with saved steps: {}",
         path.display(),
         match tasks.len() { 1 => "a task".to_owned(), count => format!("{count} tasks") },
         tasks.join(", ")
@@ -83,7 +83,7 @@ pub enum ServerError {
         reason: String,
     },
     /// The adapter directory of the name exists.
-    #[error("an adapter `{name}` is there already, in `{}`", path.display())]
+    #[error("an adapter `{name}` already exists in `{}`", path.display())]
     NameUsed {
         /// The name.
         name: String,
@@ -97,7 +97,7 @@ pub enum ServerError {
         error: ConfigError,
     },
     /// `--set name=...` on a clone, whose name is an argument.
-    #[error("--set {setting}: `--name` names the new adapter")]
+    #[error("--set {setting}: set the name of the new adapter with `--name`")]
     TwoNames {
         /// The setting.
         setting: String,
@@ -146,8 +146,8 @@ impl ServerError {
             Self::Config(error) | Self::Clone { error } => return error.hint(),
             Self::Trainer(TrainerError::ConfigChanged { key, run, .. }) => {
                 return Some(format!(
-                    "`loraloom serve {}` goes on with the server's own configuration; for another `{key}`, \
-                     start a server in another directory",
+                    "`loraloom serve {}` continues with the server's own configuration; for another \
+                     `{key}`, start a server in another directory",
                     quoted(run)
                 ));
             }
@@ -156,10 +156,10 @@ impl ServerError {
                 "a server ran here: restore its queue.sqlite, or serve another directory, where `init_from` \
                  starts from an adapter of this one"
             }
-            Self::NotServed { .. } => "`loraloom serve` needs a directory of its own",
+            Self::NotServed { .. } => "run `loraloom serve` in another directory",
             Self::Unserved { directory, .. } => {
                 return Some(format!(
-                    "`loraloom serve {}` goes on with it",
+                    "resume it with `loraloom serve {}`",
                     quoted(directory)
                 ));
             }
@@ -168,15 +168,15 @@ impl ServerError {
                 let command = format!("`loraloom serve {run} --config CONFIG`");
                 return Some(if path.join(FILE_NAME).exists() {
                     format!(
-                        "a server ran here: restore {CONFIG_FILE}, or start it with its own configuration, \
-                         {command}, which writes it again"
+                        "a server ran here: restore {CONFIG_FILE}, or recreate it from the original \
+                         configuration with {command}"
                     )
                 } else {
-                    format!("start with {command}: model, device, pipeline, scheduler")
+                    format!("start it with {command}: model, device, pipeline and scheduler")
                 });
             }
             Self::QueueGone { path } if path.ends_with(LOCK_NAME) => {
-                "start the server again; two of them would train the same tasks"
+                "start the server again; two servers would train the same tasks"
             }
             Self::QueueGone { .. } => {
                 "restore it and start the server again; without it, only adapters and checkpoints are left"
@@ -186,7 +186,7 @@ impl ServerError {
                  submit the tasks to another directory"
             }
             Self::OtherModel { .. } => {
-                "a server trains over one model: leave `model` out, or start a server for the other one"
+                "a server trains over one model: leave `model` out, or start another server for it"
             }
             Self::NeverFits { .. } => {
                 "lower `train.batch_size`, `train.max_seq_len` or `lora.r`, or give the server more \

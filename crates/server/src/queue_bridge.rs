@@ -258,8 +258,8 @@ impl<'o> QueueBridge<'o> {
             let mut files = live.spec.files().into_iter();
             let (path, change) = files.find_map(|path| changed.get_key_value(&path))?;
             let reason = format!(
-                "dataset `{}` changed while it trained: {} was BLAKE3 {} and is {}; restore it, then \
-                 resume the task",
+                "dataset `{}` changed during training: {} had BLAKE3 {} and now has {}; restore it, \
+                 then resume the task",
                 live.spec.adapter.dataset,
                 path.display(),
                 change.before,

@@ -45,7 +45,7 @@ fn judge(path: &Path, header: &[u8]) -> Result<()> {
         return Err(QueueError::corrupt(path, "it is empty".to_owned()));
     }
     if !header.starts_with(&MAGIC[..header.len().min(MAGIC.len())]) {
-        return foreign("it does not begin as a SQLite file does".to_owned());
+        return foreign("it does not begin with the header of SQLite".to_owned());
     }
     if header.len() < HEADER_LENGTH {
         let problem = format!("it ends after {} bytes", header.len());
@@ -55,7 +55,7 @@ fn judge(path: &Path, header: &[u8]) -> Result<()> {
     match bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes)) {
         APPLICATION => Ok(()),
         found => foreign(format!(
-            "its application_id is {found:#010x}, a queue's is {APPLICATION:#010x}"
+            "its application_id is {found:#010x}, expected {APPLICATION:#010x}"
         )),
     }
 }
@@ -72,7 +72,7 @@ pub(super) fn check_version(connection: &Connection, path: &Path) -> Result<()> 
         });
     }
     if found < VERSION {
-        let problem = format!("its schema version is {found}, and the first was {VERSION}");
+        let problem = format!("its schema version is {found}, but the first was {VERSION}");
         return Err(QueueError::corrupt(path, problem));
     }
     Ok(())
@@ -87,7 +87,7 @@ pub(super) fn check_all(queue: &Queue) -> Result<()> {
         return Err(QueueError::corrupt(path, findings.join("; ")));
     }
     if tables(connection).at(path)? != expected_tables().at(path)? {
-        let problem = "its tables are not a queue's".to_owned();
+        let problem = "its tables differ from a queue's".to_owned();
         return Err(QueueError::corrupt(path, problem));
     }
     check_specs(queue)?;
@@ -104,7 +104,10 @@ pub(super) fn check_digest(
     if submission.digest() == digest {
         return Ok(());
     }
-    let problem = format!("{id} (`{}`) is not what was accepted", submission.name);
+    let problem = format!(
+        "{id} (`{}`) differs from the accepted task",
+        submission.name
+    );
     Err(QueueError::corrupt(path, problem))
 }
 

@@ -54,7 +54,7 @@ pub enum QueueError {
         known: i64,
     },
     /// Another server holds the directory's lock.
-    #[error("a server{} has {} already", process(*pid), directory.display())]
+    #[error("a server{} already uses {}", process(*pid), directory.display())]
     ServerRunning {
         /// The run directory.
         directory: PathBuf,
@@ -223,33 +223,37 @@ impl QueueError {
                 "a server ran here: restore its queue; adapters and checkpoints do not depend on it"
             }
             Self::Missing { .. } => {
-                "a queue is created by its server; is it another directory? A run of `train` has none: \
-                 `loraloom train --resume RUN` goes on with it"
+                "check the directory: a server creates its queue there. A run of `train` has no queue; \
+                 resume it with `loraloom train --resume RUN`"
             }
             Self::NotAQueue { .. } => {
-                "nothing was changed; name another directory, or move the file away"
+                "nothing was changed; choose another directory, or move the file away"
             }
             Self::Corrupt { .. } => {
-                "nothing was changed; copy the file and what begins with its name, then \
-                 restore it from a backup or try `sqlite3 queue.sqlite .recover`"
+                "nothing was changed; copy all files that begin with its name, then restore it from a \
+                 backup or try `sqlite3 queue.sqlite .recover`"
             }
             Self::NewerSchema { .. } => "use the version of loraloom that wrote it, or a later one",
             Self::ServerRunning { .. } => {
-                "submit to the running server, or stop it first; its lock ends with its process"
+                "submit to the running server, or stop it first; the lock is released when its process \
+                 ends"
             }
             Self::ReadOnly { path, .. } if path.as_os_str().len() > LONGEST_PATH => {
-                "SQLite takes paths of at most 511 bytes, with `-journal` at their end: use a shorter one"
+                "SQLite supports paths of at most 511 bytes, including the suffix `-journal`: use a \
+                 shorter one"
             }
             Self::ReadOnly { .. } => {
                 "the file and its directory must be writable, for readers too: SQLite keeps its \
                  log and index in the directory"
             }
-            Self::DiskFull { .. } => "free some space and try again; what was accepted is kept",
-            Self::Busy { .. } => "is a process that uses the queue suspended?",
+            Self::DiskFull { .. } => "free some space and try again; accepted tasks are kept",
+            Self::Busy { .. } => "check whether a process that uses the queue is suspended",
             Self::NameTaken { .. } => "choose another name, or cancel the task",
             Self::SweepTaken { sweep, .. } => {
                 let name = quoted(format!("sweep.{sweep}.name={sweep}-2"));
-                return Some(format!("give it another name, such as with `--set {name}`"));
+                return Some(format!(
+                    "give it another name, for example with `--set {name}`"
+                ));
             }
             Self::KeyTaken { .. } => "a key identifies one submission: use a new one",
             _ => return None,

@@ -126,7 +126,7 @@ pub(super) fn create_if_missing(path: &Path) -> Result<()> {
     }
     let log = beside(path, "-wal");
     if exists(&log)? {
-        let problem = format!("it is gone, but its log {} is there", log.display());
+        let problem = format!("it is missing, but its log {} exists", log.display());
         return Err(QueueError::corrupt(path, problem));
     }
     let draft = beside(path, ".new");

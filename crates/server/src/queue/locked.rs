@@ -221,7 +221,7 @@ fn use_log(queue: &Queue) -> Result<()> {
     if queue.connection.is_readonly("main").at(path)? {
         return Err(QueueError::ReadOnly {
             path: path.to_owned(),
-            problem: "the operating system lets it be read only".to_owned(),
+            problem: "it is read-only".to_owned(),
         });
     }
     let mode: String = queue
@@ -231,7 +231,7 @@ fn use_log(queue: &Queue) -> Result<()> {
     if mode != "wal" {
         return Err(QueueError::Sqlite {
             path: path.to_owned(),
-            source: format!("its file system has no shared memory for a log: {mode}").into(),
+            source: format!("its file system does not support a write-ahead log: {mode}").into(),
         });
     }
     // Truncates a log that has grown when it is next restarted.

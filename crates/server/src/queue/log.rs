@@ -43,7 +43,7 @@ pub(super) fn inspect(path: &Path) -> Result<()> {
         thread::sleep(PAUSE);
     }
     let at = previous.unwrap_or_default();
-    let problem = format!("there are commits behind a damaged frame at byte {at}");
+    let problem = format!("commits follow a damaged frame at byte {at}");
     Err(QueueError::corrupt(path, problem))
 }
 

@@ -113,7 +113,7 @@ impl FromSql for Request {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let word = value.as_str()?;
         Self::from_word(word)
-            .ok_or_else(|| FromSqlError::Other(format!("`{word}` is no request").into()))
+            .ok_or_else(|| FromSqlError::Other(format!("`{word}` is not a request").into()))
     }
 }
 

@@ -160,7 +160,7 @@ impl FromSql for EventKind {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let words = value.as_str()?;
         Self::from_words(words)
-            .ok_or_else(|| FromSqlError::Other(format!("`{words}` is no event").into()))
+            .ok_or_else(|| FromSqlError::Other(format!("`{words}` is not an event").into()))
     }
 }
 
@@ -222,7 +222,8 @@ impl FromSql for Sql<TaskState> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let word = value.as_str()?;
         let state = TaskState::from_word(word).map(Self);
-        state.ok_or_else(|| FromSqlError::Other(format!("`{word}` is no state of a task").into()))
+        state
+            .ok_or_else(|| FromSqlError::Other(format!("`{word}` is not a state of a task").into()))
     }
 }
 
