@@ -251,7 +251,8 @@ fn a_task_that_does_not_fit_alone_and_row_by_row_says_so() {
     else {
         panic!("{:?}", run.report.adapters[0].outcome);
     };
-    let begin = "does not fit even alone and row by row: out of memory: the stage of layers 0..";
+    let begin = "does not fit even alone with one row per micro-batch: out of memory: the stage of \
+                 layers 0..";
     assert!(reason.starts_with(begin), "{reason}");
     assert!(reason.ends_with(" took 1.50 GiB of 1.00 GiB"), "{reason}");
 }

@@ -189,7 +189,7 @@ fn an_adapter_that_cannot_be_saved_in_the_end_goes_on_later() {
     let Outcome::Failed { reason, .. } = &report.adapters[0].outcome else {
         panic!("{:?}", report.adapters[0].outcome)
     };
-    assert_eq!(reason, "what it has learnt could not be saved");
+    assert_eq!(reason, "its weights could not be saved");
     assert_eq!(report.adapters[1].outcome, Outcome::Done);
     unblock(&place);
 

@@ -130,7 +130,7 @@ fn a_task_that_is_paused_while_its_data_is_away_waits_until_it_is_resumed() {
         let reason = told.reason.as_str();
         let next = if task.is_some() {
             task.take()
-        } else if reason.contains("when that can be read again") && pauses.is_some() {
+        } else if reason.contains("when that is readable again") && pauses.is_some() {
             fs::rename(&away, &data).unwrap();
             pauses.take()
         } else if reason.contains("owner") {

@@ -191,7 +191,10 @@ fn groups_that_contradict_what_runs_are_refused() {
             vec![group(&[0, 7])],
             "task 7 is in a group twice, or does not run",
         ),
-        (vec![vec![no_parts]], "task 0 is to train in 0 parts"),
+        (
+            vec![vec![no_parts]],
+            "task 0 must train in at least 1 part, not 0",
+        ),
     ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let adapters: Vec<Value> = (0..2).map(adapter).collect();

@@ -210,7 +210,7 @@ fn events_that_are_removed_begin_anew_and_say_so() {
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect();
         assert_eq!(lines[0]["event"], "warning");
-        let message = "events.jsonl was removed or replaced: events before this one are lost";
+        let message = "events.jsonl was removed or replaced: earlier events are lost";
         assert_eq!(lines[0]["message"], message);
         assert_eq!(
             (&lines[1]["event"], &lines[1]["step"]),

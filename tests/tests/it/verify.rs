@@ -174,7 +174,7 @@ fn faults_of_an_adapter_are_named() {
             }
         };
         fails(&all, &base, "effect", &["lora_B is zero in"]);
-        fails(&all, &base, "logits", &["are the base's"]);
+        fails(&all, &base, "logits", &["equal the base's"]);
 
         let fault = |path: &Path| {
             swap(&weights(path), [&a[0], &a[1]]);
@@ -183,7 +183,7 @@ fn faults_of_an_adapter_are_named() {
         let words = [&*format!("`{}` has the factors of `{}`", Q[0], Q[1])];
         fails(&fault, &base, "as saved", &words);
         let fault = |path: &Path| swap(&weights(path), [&a[0], &a[1]]);
-        fails(&fault, &base, "as saved", &[Q[0], "has other factors"]);
+        fails(&fault, &base, "as saved", &[Q[0], "has different factors"]);
 
         let fault = |path: &Path| {
             edit(path, |config| {
@@ -257,7 +257,7 @@ fn faults_of_an_adapter_that_was_made_elsewhere() {
     );
     let (_parent, other) = other_model(&base, &original);
     let found = proofs(copy.path(), Some(&other));
-    assert_fails("other", &found, "base", &["is another model than"]);
+    assert_fails("other", &found, "base", &["differs from"]);
     edit(copy.path(), |config| {
         config["base_model_name_or_path"] = json!("a/name");
     });
@@ -367,8 +367,8 @@ fn merged_models_are_base_and_adapters() {
             change(path, name, |bytes| bytes.copy_from_slice(&plain));
         }
     };
-    fails(&unmerged, None, "effect", &["are the base's"]);
-    fails(&unmerged, None, "logits", &["are the base's"]);
+    fails(&unmerged, None, "effect", &["equal the base's"]);
+    fails(&unmerged, None, "logits", &["equal the base's"]);
     let nan = |path: &Path| {
         change(path, names[0], |bytes| {
             bytes[8..12].copy_from_slice(&f32::INFINITY.to_le_bytes());
@@ -389,7 +389,7 @@ fn merged_models_are_base_and_adapters() {
 
     // A model that nobody says was merged.
     let found = proofs(&base, Some(&base));
-    assert_fails("itself", &found, "effect", &["are the base's"]);
+    assert_fails("itself", &found, "effect", &["equal the base's"]);
     let found = proofs(&base, None);
     assert_eq!(
         with(&found, Verdict::Unchecked),

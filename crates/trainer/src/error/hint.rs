@@ -20,53 +20,53 @@ impl TrainerError {
             }
             Self::InitFrom { source, .. } => return source.hint(),
             Self::RunExists { .. } => {
-                "`--resume` goes on with it; or choose another `output_dir`, or move it away"
+                "continue it with `--resume`, choose another `output_dir`, or move it away"
             }
             Self::NoCheckpoint { is_run: true, .. } => {
-                "start a new run with another `output_dir`; an adapter goes on from its weights with \
-                 `init_from: RUN/adapters/NAME/last`"
+                "start a new run with another `output_dir`; `init_from: RUN/adapters/NAME/last` \
+                 continues from the weights of an adapter"
             }
             Self::NoCheckpoint { is_run: false, .. } => "start the run without `--resume`",
-            Self::RunInUse { .. } => "wait until it has ended, or stop it",
+            Self::RunInUse { .. } => "wait until it ends, or stop it",
             Self::AdapterGone { run, .. } => {
                 return Some(format!(
-                    "a run keeps its adapters and their names; `loraloom train --resume {}` goes on \
-                     with its own configuration",
+                    "a run keeps its adapters and their names; `loraloom train --resume {}` uses its \
+                     own configuration",
                     quoted(run)
                 ));
             }
             Self::ConfigChanged { run, .. } => {
                 return Some(format!(
-                    "`loraloom train --resume {}` goes on with the run's own configuration; anything \
-                     else is a new run",
+                    "`loraloom train --resume {}` uses the run's own configuration; other changes need \
+                     a new run",
                     quoted(run)
                 ));
             }
             Self::DirectoryGone { .. } => {
-                "if it was moved, `--resume` or `serve` with its new place goes on from the last \
-                 checkpoint in it"
+                "if it was moved, `--resume` or `serve` with its new path continues from its last \
+                 checkpoint"
             }
             Self::OtherModel { .. } => {
-                "if the run's model was moved, name its directory; an adapter's own directory works \
-                 with any model of its shape: `loraloom generate --model DIR --adapter \
+                "if the run's model was moved, give its new directory; for another model of the same \
+                 shape name the adapter's directory: `loraloom generate --model DIR --adapter \
                  RUN/adapters/NAME/last`"
             }
-            Self::SavesFailed { .. } => "make room, or mend the disk",
+            Self::SavesFailed { .. } => "free space, or repair the disk",
             Self::TokenBeyondVocabulary { .. } => {
-                "is `tokenizer.json` the one that belongs to this model?"
+                "check that `tokenizer.json` belongs to this model"
             }
             Self::Partition(PartitionError::TooManyStages { layers, .. }) => {
                 return Some(format!(
-                    "name at most {layers} in `pipeline.stages`, one a layer"
+                    "name at most {layers} in `pipeline.stages`, one per layer"
                 ));
             }
             Self::Partition(_) => "`pipeline.balance: auto` spreads the layers evenly",
-            Self::NoToken => "name the file that workers were given, too",
+            Self::NoToken => "set it to a file with the token of the workers",
             #[cfg(feature = "remote")]
             Self::Pipeline(PipelineError::Worker { problem, .. }) => worker_hint(problem)?,
             Self::Pipeline(PipelineError::TooLarge { .. }) => {
-                "a smaller model, a narrower `dtype` where the device has it, or `pipeline.stages` with \
-                 several devices"
+                "use a smaller model, a narrower `dtype` if the device supports it, or several devices \
+                 in `pipeline.stages`"
             }
             Self::UnsupportedDtype { .. } => "use `dtype: float32`",
             Self::Scheduler(SchedulerError::NeverFits { .. }) | Self::DoesNotFit(_) => TO_FIT,
@@ -81,8 +81,8 @@ impl TrainerError {
 fn worker_hint(problem: &WorkerError) -> Option<&'static str> {
     Some(match problem {
         WorkerError::Unreachable { .. } => {
-            "is `loraloom worker` running there, is this the line that it printed, and does every machine \
-             let UDP through to its port?"
+            "check that `loraloom worker` runs there, that this is the line that it printed, and that \
+             every machine reaches its port over UDP"
         }
         WorkerError::Token => {
             "`pipeline.token_file` and the worker's `--token-file` must hold the same text"

@@ -81,8 +81,8 @@ pub enum TrainerError {
     Source(#[source] SourceError),
     /// A dataset's rows have changed since its task was submitted.
     #[error(
-        "the rows of dataset `{dataset}` were BLAKE3 {before} when the task was submitted and are {now}; \
-         restore them, then resume the task"
+        "the rows of dataset `{dataset}` had BLAKE3 {before} when the task was submitted and now have \
+         {now}; restore them, then resume the task"
     )]
     DatasetChanged {
         /// Its name.
@@ -93,10 +93,10 @@ pub enum TrainerError {
         now: String,
     },
     /// The configuration has no stage.
-    #[error("no device for any stage")]
+    #[error("the pipeline has no stage")]
     NoStage,
     /// Stages on workers need a token.
-    #[error("stages are on workers, but there is no `pipeline.token_file`")]
+    #[error("stages are on workers, but `pipeline.token_file` is not set")]
     NoToken,
     /// The workers' token cannot be read.
     #[error("cannot read the token in `{}`: {source}", path.display())]
@@ -167,7 +167,7 @@ pub enum TrainerError {
         run: PathBuf,
     },
     /// A configuration lacks an adapter of the run that it is to resume.
-    #[error("adapter `{adapter}` of the run is gone{}", added(new))]
+    #[error("adapter `{adapter}` of the run is missing{}", added(new))]
     AdapterGone {
         /// Its name.
         adapter: String,
@@ -212,7 +212,7 @@ pub enum TrainerError {
     },
     /// The model has no embedding for a token.
     #[error(
-        "dataset `{dataset}` has token {token}, but the model's vocabulary ends at {vocabulary}"
+        "dataset `{dataset}` has token {token}, but the model's vocabulary has {vocabulary} tokens"
     )]
     TokenBeyondVocabulary {
         /// Name of the dataset.
@@ -247,7 +247,7 @@ pub enum TrainerError {
         dtype: &'static str,
     },
     /// A prompt is longer than the model's context.
-    #[error("a prompt of {prompt} tokens leaves no room in a context of {context}")]
+    #[error("a prompt of {prompt} tokens fills the context of {context}")]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt: usize,

@@ -32,7 +32,7 @@ impl<'a> EventLog<'a> {
     pub(crate) fn emit(&mut self, event: Event) {
         self.source.event(&event);
         if matches!(self.directory.replace_events(), Ok(true)) {
-            let message = "events.jsonl was removed or replaced: events before this one are lost";
+            let message = "events.jsonl was removed or replaced: earlier events are lost";
             let lost = Event::Warning {
                 message: message.to_owned(),
             };

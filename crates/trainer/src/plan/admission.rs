@@ -53,7 +53,7 @@ impl<'a> Groups<'a> {
             let shortage = memory.iter().find_map(fits)?;
             Some((
                 *task,
-                format!("{shortage}; a run tries it, with smaller micro-batches if need be"),
+                format!("{shortage}; a run tries it, with smaller micro-batches if necessary"),
             ))
         });
         let tight = tight.collect();
@@ -63,7 +63,7 @@ impl<'a> Groups<'a> {
             let is_it = |other: &&TaskPlan| other.described.id == id;
             if !tasks.iter().flatten().any(is_it) {
                 let reason = match refused.iter().find(|(refused, _)| is_it(refused)) {
-                    Some((_, error)) => format!("{error}; a run would be refused for it"),
+                    Some((_, error)) => format!("{error}; a run would fail"),
                     None => scheduler.why(id).unwrap_or_default(),
                 };
                 waiting.push((task, reason));

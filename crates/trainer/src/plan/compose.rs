@@ -156,7 +156,7 @@ fn better_warmup(
     let (extra, seconds) = best;
     Ok((extra != config.pipeline.extra_warmup).then(|| {
         format!(
-            "`pipeline.extra_warmup: {extra}` would take {seconds:.3} s an iteration in place of \
+            "`pipeline.extra_warmup: {extra}` would take {seconds:.3} s per iteration instead of \
              {now:.3} s, with more activations in memory"
         )
     }))

@@ -12,42 +12,40 @@ pub(super) fn notes(
     tasks: usize,
 ) -> Vec<String> {
     let mut notes = vec![
-        "activations are what the operators keep for the backward pass, were the longest samples of \
-         all tasks of a group in one micro-batch; what a pass needs while it runs (attention scores, \
-         a part of the logits, gradients on their way), and what the device's allocator and driver \
-         take, comes on top"
+        "activations are those kept for the backward pass if the longest samples of all tasks of a \
+         group are in one micro-batch; temporary buffers (attention scores, a part of the logits, \
+         gradients) and the overhead of the device's allocator and driver are not counted"
             .to_owned(),
-        "operations are those of products, for the average step of the data; norms, optimizer and \
-         evaluation are not counted"
+        "operations are those of matrix products, for the average step of the data; norms, optimizer \
+         and evaluation are not counted"
             .to_owned(),
     ];
     if stages > 1 {
         notes.push(
-            "all stages are taken to be equally fast; iterations follow one another without a pause, \
-             except where the bubble is said to be drained"
+            "all stages are assumed to be equally fast; iterations follow one another without a pause, \
+             except in the idle time with drained iterations"
                 .to_owned(),
         );
         if microbatches.iter().min() != microbatches.iter().max() {
             notes.push(
-                "groups have different numbers of micro-batches; simulated, each group's step is \
-                 spread evenly over the most of them"
+                "groups have different numbers of micro-batches; the simulation spreads each group's \
+                 step evenly over the largest number"
                     .to_owned(),
             );
         }
         if speeds.link_bytes_per_second.is_none() {
-            notes.push("transfers between stages are taken to take no time".to_owned());
+            notes.push("transfers between stages are assumed to take no time".to_owned());
         }
     }
     if speeds.tflops.is_none() {
         notes.push(
-            "the speed of the stages is not known: the chart is drawn for 1 TFLOP/s each"
-                .to_owned(),
+            "the speed of the stages is unknown: the chart assumes 1 TFLOP/s each".to_owned(),
         );
     }
     if waiting > 0 {
         notes.push(format!(
-            "{waiting} of {tasks} adapters wait for a place and are in no group; a run may let them in \
-             once it has measured what the others take"
+            "{waiting} of {tasks} adapters wait and are in no group; a run may admit them once it has \
+             measured the memory of the others"
         ));
     }
     notes
@@ -64,11 +62,11 @@ pub(super) fn staggered(config: &RunConfig, partitions: &Partitions) -> Option<S
     let of_group = partitions.of_group(0);
     let layers: usize = of_group.iter().map(ExactSizeIterator::len).sum();
     Some(format!(
-        "groups have their layers on different stages: the stages hold {held} decoder layers of the \
-         model's {layers}, which `weights` counts; everything else counts what each group has there"
+        "groups have their layers on different stages: together the stages hold {held} decoder layers \
+         of a model with {layers}, which `weights` counts; all else counts the layers of each group"
     ))
 }
 
 /// The reason why layers are not staggered although the configuration asks for it.
-pub(crate) const NOT_STAGGERED: &str = "`pipeline.balance: staggered` would be faster by less than a \
-                                        thousandth: every group has the same layers on each stage";
+pub(crate) const NOT_STAGGERED: &str = "`pipeline.balance: staggered` would be less than \
+    0.1 % faster: every group has the same layers on each stage";

@@ -27,7 +27,7 @@ pub(super) fn announce(
         .zip(&products)
         // A user who turned cuBLAS off needs no warning.
         .filter(|(_, by)| by.contains("without cuBLAS") && !by.ends_with(" is off"))
-        .map(|(stage, by)| format!("products on {stage} are by {by}"))
+        .map(|(stage, by)| format!("matrix products on {stage} are by {by}"))
         .collect();
     let (time, versions) = (now(), Versions::default());
     let asked = config.pipeline.balance == BalanceChoice::Staggered;
@@ -43,8 +43,8 @@ pub(super) fn announce(
         let before = &saved.record().config["pipeline"]["microbatches"];
         if *before != parts {
             log.warn(format!(
-                "`pipeline.microbatches` was {before} and is {parts} now: sums are taken in another \
-                 order, and last digits differ from those of an undisturbed run"
+                "`pipeline.microbatches` was {before} and is {parts} now: sums are computed in another \
+                 order, and last digits differ from an uninterrupted run"
             ));
         }
         log.emit(Event::Resume {

@@ -109,7 +109,7 @@ impl Session<'_> {
         let (task, _) = self.placed.running(id)?;
         let step = task.steps;
         self.placed.tasks.held.insert(id);
-        let unsaved = Outcome::failed("what it has learnt could not be saved");
+        let unsaved = Outcome::failed("its weights could not be saved");
         self.fail(id, step, unsaved)
     }
 

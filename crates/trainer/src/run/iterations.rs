@@ -96,8 +96,8 @@ impl Watched {
         }
         let [reserved, limit] = sizes(reserved, limit);
         Some(format!(
-            "{} has reserved {reserved} for this run, and `scheduler.memory_limit` allows {limit}: its pools \
-             keep what they once needed, and other programs have that much less",
+            "{} has reserved {reserved} for this run, but `scheduler.memory_limit` allows {limit}: its \
+             pools keep freed memory, which other programs cannot use",
             self.room.device
         ))
     }
@@ -324,7 +324,7 @@ mod tests {
         let said = told(Some(5 << 30)).expect("above the limit");
         assert!(
             said.starts_with(
-                "cuda:0 has reserved 5.00 GiB for this run, and `scheduler.memory_limit` allows 4.00 GiB"
+                "cuda:0 has reserved 5.00 GiB for this run, but `scheduler.memory_limit` allows 4.00 GiB"
             ),
             "{said}"
         );

@@ -125,7 +125,8 @@ impl Session<'_> {
             return Ok(());
         };
         if task.microbatch_rows(split) == 1 {
-            let alone = format!("does not fit even alone and row by row: {reason}{held}");
+            let alone =
+                format!("does not fit even alone with one row per micro-batch: {reason}{held}");
             let (id, outcome) = self.fail_next(id, Outcome::does_not_fit(alone))?;
             return Ok(scheduler.finish(id, outcome, self.now())?);
         }

@@ -160,8 +160,8 @@ impl Serving<'_, '_> {
             let why = match task.parts {
                 1 => "trains".to_owned(),
                 parts => format!(
-                    "trains; its step is spread over {parts} iterations, since it slows shorter steps \
-                     of its group down by more than scheduler.max_slowdown otherwise"
+                    "trains; its step is spread over {parts} iterations, since it would slow down \
+                     shorter steps of its group by more than scheduler.max_slowdown"
                 ),
             };
             (task.id, why)
@@ -202,7 +202,7 @@ impl Serving<'_, '_> {
                     self.session.park(Parking {
                         task: id,
                         by: None,
-                        reason: "its owner holds it".into(),
+                        reason: "paused by its owner".into(),
                     })?;
                     self.scheduler.pause(id, self.session.now())?;
                     // The task may stay paused for days, and this process may end before.
@@ -268,7 +268,7 @@ impl Serving<'_, '_> {
             if error.is_of_an_absent_file() {
                 let cause = error.source().map(|cause| format!(": {cause}"));
                 let cause = cause.unwrap_or_default();
-                let reason = format!("{error}{cause}; it goes on when that can be read again");
+                let reason = format!("{error}{cause}; it resumes when that is readable again");
                 self.session.log.warn(format!("`{name}` waits: {reason}"));
                 let carried = &mut self.session.placed.tasks.carried;
                 carried.insert(id, name.clone());
@@ -290,7 +290,7 @@ impl Serving<'_, '_> {
         if let Some(report) = prepared.ended.remove(&id) {
             let reason = match report.outcome {
                 Outcome::Failed { reason, .. } => reason,
-                _ => "it had ended before".to_owned(),
+                _ => "ended in an earlier run".to_owned(),
             };
             self.refuse(id, name, report.steps, reason);
             return Ok(());

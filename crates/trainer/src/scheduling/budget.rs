@@ -146,13 +146,14 @@ pub(crate) fn limit_warnings(pipeline: &Pipeline, limit: MemoryLimit) -> Vec<Str
 fn limit_warning(device: &str, has: Option<u64>, limit: MemoryLimit) -> Option<String> {
     match (limit, has) {
         (MemoryLimit::Fraction(fraction), None) => Some(format!(
-            "{device} does not say how much memory it has, so `scheduler.memory_limit: {fraction}` is no \
-             limit there and memory that runs out parks a task; a size such as 20GiB is kept to"
+            "{device} does not report its memory, so `scheduler.memory_limit: {fraction}` has no \
+             effect there and a task that runs out of memory is parked; set a size such as 20GiB"
         )),
         (MemoryLimit::Bytes(asked), Some(has)) if asked > has => {
             let [_, has] = sizes(asked, has);
             Some(format!(
-                "`scheduler.memory_limit: {limit}` is more than {device} has ({has}), which is its limit"
+                "`scheduler.memory_limit: {limit}` exceeds the memory of {device} ({has}), which is \
+                 the limit instead"
             ))
         }
         _ => None,
@@ -181,11 +182,12 @@ mod tests {
     fn a_limit_that_does_not_bind_is_told() {
         let of = |has, limit| limit_warning("cuda:0", has, limit).unwrap_or_default();
         let (half, bytes) = (MemoryLimit::Fraction(0.5), MemoryLimit::Bytes(1 << 30));
-        assert!(of(None, half).starts_with("cuda:0 does not say how much memory it has"));
+        assert!(of(None, half).starts_with("cuda:0 does not report its memory"));
         let said = of(Some(1 << 20), bytes);
         assert_eq!(
             said,
-            "`scheduler.memory_limit: 1GiB` is more than cuda:0 has (1.00 MiB), which is its limit"
+            "`scheduler.memory_limit: 1GiB` exceeds the memory of cuda:0 (1.00 MiB), which is the \
+             limit instead"
         );
         for (has, limit) in [(Some(1 << 30), half), (None, bytes), (Some(1 << 30), bytes)] {
             assert_eq!(of(has, limit), "");

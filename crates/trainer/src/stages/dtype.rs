@@ -62,8 +62,8 @@ pub(crate) fn planned_dtype(
             None | Some(TensorDtype::Float32) => (TensorDtype::Float32, None),
             Some(dtype) => {
                 let note = format!(
-                    "`dtype: auto` is taken for {dtype}, as the weights are stored; on the CPU, or \
-                     on a device without it, it is float32, and twice as large"
+                    "`dtype: auto` is assumed to be {dtype}, the type of the stored weights; on the \
+                     CPU, or on a device without it, it is float32, and twice as large"
                 );
                 (dtype, Some(note))
             }

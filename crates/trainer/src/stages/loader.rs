@@ -37,7 +37,7 @@ impl StageLoader<'_> {
     /// Connects to the workers among the stages.
     #[cfg_attr(
         not(feature = "remote"),
-        expect(clippy::unused_self, reason = "this build reaches no workers")
+        expect(clippy::unused_self, reason = "this build lacks the feature `remote`")
     )]
     pub(crate) fn reach(&self, stages: &[OpenedStage]) -> Result<Vec<ReachedStage>> {
         #[cfg(feature = "remote")]
@@ -57,7 +57,7 @@ impl StageLoader<'_> {
                 }
                 #[cfg(not(feature = "remote"))]
                 StageLocation::Remote(_) => {
-                    let reason = "this build has no support for workers".to_owned();
+                    let reason = "this build lacks the feature `remote`".to_owned();
                     return Err(PipelineError::Network { reason }.into());
                 }
             });

@@ -61,31 +61,31 @@ fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
     let (clip, epsilon) = (train.max_grad_norm, train.adam_epsilon);
     if clip > 0.0 && clip <= epsilon && epsilon <= LARGE_EPSILON {
         return Some(format!(
-            "the weights do not move ({losses}): `train.max_grad_norm` {clip:?} scales gradients \
-             below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to leave them as they are"
+            "the weights do not change ({losses}): `train.max_grad_norm` {clip:?} scales gradients \
+             below `train.adam_epsilon` {epsilon:?}; raise it, or set it to 0 to turn clipping off"
         ));
     }
     let dropout = task.config.lora.lora_dropout;
     if 1.0 - dropout < LEAST_KEPT && !factors.iter().any(|factor| factor.reached) {
         return Some(format!(
-            "the weights do not move ({losses}): `lora.lora_dropout` {dropout:?} leaves the adapter \
-             no input; lower it"
+            "the weights do not change ({losses}): `lora.lora_dropout` {dropout:?} drops the adapter's \
+             whole input; lower it"
         ));
     }
     let rounded = |factor: &Unmoved| rate < f64::from(factor.largest * f32::EPSILON);
     if factors.iter().all(rounded) {
         return Some(format!(
-            "the weights do not move ({losses}): a learning rate of {rate:?} changes them by less \
-             than float32 tells apart; raise `train.learning_rate`"
+            "the weights do not change ({losses}): a learning rate of {rate:?} changes them by less \
+             than the precision of float32; raise `train.learning_rate`"
         ));
     }
     let unreached = |factor: &&Unmoved| !factor.reached && !factor.other_moved;
     if let Some(names) = named(factors.iter().filter(unreached)) {
-        return Some(format!("no training reaches {names}"));
+        return Some(format!("no gradient reaches {names}"));
     }
     if epsilon > LARGE_EPSILON {
         return Some(format!(
-            "the weights do not move ({losses}): `train.adam_epsilon` {epsilon:?} is far above their \
+            "the weights do not change ({losses}): `train.adam_epsilon` {epsilon:?} is far above their \
              gradients; lower it"
         ));
     }
@@ -95,8 +95,8 @@ fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
     }
     let names = named(factors.iter()).unwrap_or_default();
     Some(format!(
-        "the first step was too large ({losses}, at a learning rate of {rate:?}): it leaves no \
-         gradient to {names}; {}",
+        "the first step was too large ({losses}, at a learning rate of {rate:?}): afterwards {names} \
+         have no gradient; {}",
         lower(&task.config)
     ))
 }
@@ -107,14 +107,13 @@ pub(crate) fn not_finite(task: &Task, loss: f64, grad_norm: f64, learning_rate: 
     let Some(last) = task.last_loss else {
         let scale = scale(&task.config);
         return format!(
-            "{found} before anything was learned: are the weights of the model or of `init_from` \
-             damaged, is `dtype` too narrow, or the scale of {scale:?} (`lora.lora_alpha`, `lora.r`) \
-             too large?"
+            "{found} at the first step: check the weights of the model and of `init_from` for damage, \
+             the range of `dtype`, and the scale of {scale:?} (`lora.lora_alpha`, `lora.r`)"
         );
     };
     let decay = task.config.train.weight_decay;
     let what = if decay * learning_rate >= 1.0 {
-        format!("`train.weight_decay` {decay:?} takes more than all of a weight away; lower it")
+        format!("`train.weight_decay` {decay:?} subtracts more than the whole weight; lower it")
     } else {
         lower(&task.config)
     };

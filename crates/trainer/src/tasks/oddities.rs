@@ -40,7 +40,7 @@ pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path
     let base = peft.base_model_name_or_path.as_deref();
     let base = base.filter(|base| !is_called(model, base)).map(|base| {
         format!(
-            "adapter `{name}`: its `init_from` was made for `{base}`, and the model is `{}`",
+            "adapter `{name}`: its `init_from` was trained over `{base}`, but the model is `{}`",
             model.display()
         )
     });
@@ -63,7 +63,7 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
     let most = model.max_position_embeddings;
     if longest > most {
         odd.push(warning(
-            format!("its rows have up to {longest} tokens, but the model was made for {most}"),
+            format!("its rows have up to {longest} tokens, but the model supports {most}"),
             "lower train.max_seq_len",
         ));
     }
@@ -72,8 +72,8 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
     if asked > there {
         odd.push(warning(
             format!(
-                "a step of {batch} × {times} rows is more than the {there} that there are: each step is \
-                 an epoch"
+                "a step of {batch} × {times} rows is more than the {there} rows of the dataset: each \
+                 step is an epoch"
             ),
             "lower train.batch_size or train.gradient_accumulation_steps",
         ));
@@ -95,8 +95,8 @@ fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     Some(Warning {
         about: format!("adapter {}", adapter.name),
         message: format!(
-            "its warm-up takes {warmup} steps, and its training {total_steps}: the learning rate never \
-             reaches its peak"
+            "its warm-up takes {warmup} steps, but its training only {total_steps}: the learning rate \
+             never reaches its peak"
         ),
         hint: Some("lower train.warmup_steps or train.warmup_ratio"),
     })
@@ -118,8 +118,8 @@ fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> 
     Some(Warning {
         about: format!("adapter {}", adapter.name),
         message: format!(
-            "patience {patience} does not end it early: that takes {needed} evaluations before the last of \
-             its {total_steps} steps{most}, and eval.steps {every} gives {evaluations}"
+            "patience {patience} cannot end it early: that takes {needed} evaluations before the last \
+             of its {total_steps} steps{most}, and eval.steps {every} gives {evaluations}"
         ),
         hint: Some("lower eval.steps, or leave eval.patience out"),
     })

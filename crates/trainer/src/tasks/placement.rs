@@ -93,13 +93,13 @@ impl Placement {
         let mut running: BTreeSet<TaskId> = self.tasks.running_ids().into_iter().collect();
         for Parking { task, .. } in &decision.parked {
             if !running.remove(task) {
-                return refuse(format!("{task} is to be parked and does not run"));
+                return refuse(format!("cannot park {task}: it does not run"));
             }
         }
         for Admission { task, .. } in &decision.admitted {
             let waits = self.tasks.get(*task).is_some_and(|task| !task.is_running());
             if !waits || !running.insert(*task) {
-                return refuse(format!("{task} is to begin and does not wait"));
+                return refuse(format!("cannot start {task}: it does not wait"));
             }
         }
         let mut groups = Vec::with_capacity(decision.groups.len());
@@ -108,7 +108,7 @@ impl Placement {
             for member in members {
                 let (task, parts) = (member.task, member.parts);
                 if parts == 0 {
-                    return refuse(format!("{task} is to train in 0 parts, not in 1 or more"));
+                    return refuse(format!("{task} must train in at least 1 part, not 0"));
                 }
                 if !running.remove(&task) {
                     return refuse(format!("{task} is in a group twice, or does not run"));

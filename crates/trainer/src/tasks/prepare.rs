@@ -231,8 +231,8 @@ pub(crate) fn short(digest: &str) -> String {
 /// The report of a task whose rows have changed since it began.
 fn with_other_data(record: &TaskRecord, dataset: &str, digest: &str) -> Outcome {
     let reason = format!(
-        "the rows of dataset `{dataset}` were BLAKE3 {} when its first {} steps were taken and are {}; \
-         restore them, then resume it",
+        "the rows of dataset `{dataset}` had BLAKE3 {} at its first {} steps and now have {}; restore \
+         them, then resume it",
         short(&record.data),
         record.step,
         short(digest)

@@ -160,7 +160,7 @@ impl Watched {
         let stopped = |stop: Stop| {
             let reason = format!(
                 "stopped by sweep `{}`: {:.4} at step {} is number {} of {} results, and the best {} \
-                 go on",
+                 continue",
                 self.sweep, stop.value, stop.step, stop.rank, stop.results, stop.top
             );
             (stop.trial, reason)

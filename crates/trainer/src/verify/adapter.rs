@@ -105,8 +105,8 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
     let saved = match PeftNotes::read(path) {
         Ok(Some(saved)) => saved.modules,
         Ok(None) => {
-            let message = "no digests are in the file, which another program has written: factors in the \
-                           wrong place and a changed lora_alpha would not be seen";
+            let message = "the file has no digests, since another program wrote it: factors in the \
+                           wrong place and a changed lora_alpha cannot be detected";
             return proofs.unchecked(NAME, message.to_owned());
         }
         Err(error) => return proofs.fails_with(NAME, &error.into()),
@@ -132,7 +132,7 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
         let other = others.find(|(_, other)| other.factors == note.factors);
         problems.push(match other {
             Some((other, _)) => format!("`{module}` has the factors of `{other}`"),
-            None => format!("`{module}` has other factors"),
+            None => format!("`{module}` has different factors"),
         });
     }
     let surplus = found.keys().filter(|module| !saved.contains_key(*module));
@@ -170,7 +170,7 @@ fn identity(
     if let Some((who, _)) = other {
         let message = format!(
             "`{path}` is not the model that it was trained over: its weights or its config.json differ \
-             from what {who} notes"
+             from the digest in {who}"
         );
         return proofs.fails(NAME, message);
     }
@@ -181,13 +181,13 @@ fn identity(
     let named = named.filter(|named| named.is_dir());
     match named.map(|named| (named.display(), Base::open(named))) {
         Some((named, Ok(other))) if other.digest != base.digest => {
-            let message = format!("`{path}` is another model than `{named}`, which it names");
+            let message = format!("`{path}` differs from `{named}`, the model that it names");
             proofs.fails(NAME, message);
         }
         Some((_, Ok(_))) => proofs.holds(NAME, format!("`{path}` is the model it names")),
         _ => {
             let message =
-                format!("`{path}` is of its shape; which model it was trained over is not noted");
+                format!("`{path}` has its shape; the model it was trained over is not recorded");
             proofs.unchecked(NAME, message);
         }
     }

@@ -28,13 +28,13 @@ impl Base {
             return Self::open(given).map(Some);
         }
         let Some(recorded) = recorded else {
-            let message = "no base model is named; give it with `--model`";
+            let message = "the base model is unknown; give it with `--model`";
             proofs.unchecked("base", message.to_owned());
             return Ok(None);
         };
         if !recorded.is_dir() {
             let path = recorded.display();
-            let message = format!("`{path}` is no directory here; give the base with `--model`");
+            let message = format!("`{path}` is not a directory here; give the base with `--model`");
             proofs.unchecked("base", message);
             return Ok(None);
         }

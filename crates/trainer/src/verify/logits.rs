@@ -130,7 +130,7 @@ pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
             format!("not all are finite, on {prompts} prompts"),
         );
     } else if distance.is_within(ROUNDING) {
-        let message = format!("are the base's but for rounding: they differ by {distance}");
+        let message = format!("equal the base's up to rounding: they differ by {distance}");
         proofs.fails("logits", message);
     } else {
         let message = format!("differ from the base's by {distance} on {prompts} prompts");

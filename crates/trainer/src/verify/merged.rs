@@ -35,7 +35,7 @@ pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> R
     };
     if record.is_none() {
         let message =
-            "the file does not say what it was merged from, as another program has written it";
+            "the file does not record what it was merged from, since another program wrote it";
         proofs.unchecked("record", message.to_owned());
     }
     let recorded = record.as_ref().map(|record| Path::new(&record.base_path));
@@ -108,12 +108,12 @@ fn is_same(
         Some(true) => proofs.holds(NAME, format!("`{path}` is the model it was merged from")),
         None => proofs.unchecked(
             NAME,
-            format!("`{path}` is of its shape; its base is not noted"),
+            format!("`{path}` has its shape; its base is not recorded"),
         ),
         Some(false) if is_given => {
             let message = format!(
-                "`{path}` is not the model it was merged from: weights or config.json differ from what is \
-                 noted"
+                "`{path}` is not the model it was merged from: weights or config.json differ from the \
+                 recorded digest"
             );
             proofs.fails(NAME, message);
             return false;
@@ -137,7 +137,7 @@ fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
         let path = directory.display();
         match PeftAdapter::load(directory) {
             Err(error) => {
-                proofs.unchecked(NAME, format!("an adapter that was merged is gone: {error}"));
+                proofs.unchecked(NAME, format!("a merged adapter is missing: {error}"));
                 return None;
             }
             Ok(adapter) if adapter.digest() != part.digest => {
@@ -171,7 +171,7 @@ fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
     }
     let all = parameters.len();
     if changed == 0 {
-        proofs.fails("effect", format!("all {all} tensors are the base's"));
+        proofs.fails("effect", format!("all {all} tensors equal the base's"));
     } else {
         let message = format!("{changed} of {all} tensors differ from the base's");
         proofs.holds("effect", message);
