@@ -48,7 +48,7 @@ impl RunHistory {
                 let mut reason = event.reason;
                 if let Some(rows) = event.microbatch_rows {
                     // Writing to a string cannot fail.
-                    let _ = write!(reason, "; goes on with micro-batches of {rows} rows");
+                    let _ = write!(reason, "; continues with micro-batches of {rows} rows");
                 }
                 self.happened("out_of_memory", parked, None, reason);
             }

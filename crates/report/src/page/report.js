@@ -30,10 +30,10 @@ function head() {
   const figures = [
     ['Adapters', show.count(data.adapters.length), counts.filter(([count]) => count > 0).map(([count, standing]) => `${show.count(count)} ${standing}`).join(', ')],
     ['Time', show.seconds(run.seconds), plural(data.iterations.count, 'iteration')],
-    ['Tokens', show.short(run.tokens), `${show.count(run.tokens)} in all`],
+    ['Tokens', show.short(run.tokens), `${show.count(run.tokens)} in total`],
     ['Throughput', run.seconds > 0 ? `${show.short(run.tokens / run.seconds)} tok/s` : '–', 'over the whole time'],
     peak != null && ['Memory', show.bytes(peak), run.memory_predictions > 0 && isNumber(run.memory_error_percent)
-      ? `at the most; predictions ${run.memory_error_percent.toFixed(1)} % off` : 'at the most'],
+      ? `peak; predictions ${run.memory_error_percent.toFixed(1)} % off` : 'peak'],
     run.stages.length > 0 && [run.stages.length > 1 ? 'Stages' : 'Device', run.stages.length > 1 ? show.count(run.stages.length) : cut(run.stages[0], 18),
       run.stages.length > 1 ? cut(run.stages.join(', '), 44) : null],
   ].filter(Boolean);
@@ -160,7 +160,7 @@ function speed() {
   const curve = (name, index, column) => (iterations[column]?.some(isNumber) ? [{ name, index, x: iterations, y: iterations[column] }] : []);
   const ofIterations = { what: 'iteration', height: 220, zero: true };
   const share = { ...ofIterations, text: show.percent, mark: (part) => `${trim((part * 100).toFixed(1))} %` };
-  const memory = [...curve('measured', 0, 'bytes_reserved'), ...curve('predicted at the most', 1, 'bytes_predicted')];
+  const memory = [...curve('measured', 0, 'bytes_reserved'), ...curve('predicted peak', 1, 'bytes_predicted')];
   const figures = [
     chart('Throughput', curve('tokens/s', 0, 'tokens_per_second'), { ...ofIterations, text: (n) => `${show.short(n)} tok/s`, mark: show.short, note: 'tokens/s' }),
     chart('Memory', memory, { ...ofIterations, text: show.bytes, marking: byteMarks, key: true, absent: 'memory (no device reports it)' }),
@@ -198,7 +198,7 @@ function answers() {
     part('prompt', answer.prompt), part('expected', answer.reference), part('before training', answer.before),
     part('after training', answer.after, answer.after.trim() === answer.reference.trim())))));
   const left = all - shown.length;
-  section('Answers', `to rows of the adapters' datasets, before and after training; green is as expected${left > 0 ? `. ${plural(left, 'answer')} left out` : ''}`,
+  section('Answers', `to rows of the adapters' datasets, before and after training; green matches the expected answer${left > 0 ? `. ${plural(left, 'answer')} left out` : ''}`,
     cards.length > 0 && el('div', { class: 'answers' }, cards));
 }
 
@@ -221,9 +221,9 @@ function rest() {
 function foot() {
   const { rows, smoothed_over: over } = data.thinned;
   const lines = [
-    rows && `Curves are thinned: of every stretch of an adapter's steps they have those with the lowest and the highest loss and gradient norm, at most ${show.count(rows)} steps in all. Totals, first, last and best values are of all steps.`,
+    rows && `Curves are thinned to at most ${show.count(rows)} steps: each interval of an adapter's steps keeps those with the lowest and highest loss and gradient norm. Totals, first, last and best values are of all steps.`,
     over && `Smoothed losses are means over 4 % of an adapter's steps, ${show.count(over)} for the longest.`,
-    'Time is that of the iterations, with those that were done again after an interruption; evaluation and saving are left out.',
+    'Time covers the iterations, including those repeated after an interruption, but not evaluation and saving.',
     absent.length > 0 && `Not shown: ${absent.join(', ')}.`,
     run.unread > 0 && `${plural(run.unread, 'line')} of events.jsonl could not be read.`,
   ];

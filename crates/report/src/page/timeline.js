@@ -1,10 +1,10 @@
 // Drawings over time: when adapters trained, when stages worked; and the settings of a sweep.
 
 const WORDS = {
-  run_start: 'run begins', resume: 'run goes on', admit: 'begins', park: 'parked', out_of_memory: 'out of memory',
+  run_start: 'run begins', resume: 'run resumes', admit: 'begins', park: 'parked', out_of_memory: 'out of memory',
   regroup: 'regrouped', adapter_done: 'done', adapter_failed: 'failed', adapter_cancelled: 'cancelled', run_end: 'run ends',
 };
-const happened = ({ event, step }) => (event === 'admit' && step > 0 ? `goes on at step ${show.count(step)}` : WORDS[event]);
+const happened = ({ event, step }) => (event === 'admit' && step > 0 ? `resumes at step ${show.count(step)}` : WORDS[event]);
 const nameOf = (index) => data.adapters[index]?.name ?? '';
 // A list of happenings need not name all adapters of a group.
 const groupsOf = (groups) => groups.map((group) => group.slice(0, 6).map(nameOf).join(', ')
