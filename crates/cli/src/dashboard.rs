@@ -57,7 +57,7 @@ impl LiveDashboard {
         let ended = Arc::clone(&over);
         printer.hold();
         let thread = thread::spawn(move || {
-            let hint = "up and down choose an adapter   q closes this view   Ctrl-C stops the run";
+            let hint = "up and down select an adapter   q closes this view   Ctrl-C stops the run";
             let shown = show(&directory, hint, &ended);
             restore();
             printer.release();
@@ -84,7 +84,7 @@ impl Drop for LiveDashboard {
 ///
 /// If the terminal or the log cannot be used.
 pub(crate) fn watch(directory: &Path) -> anyhow::Result<()> {
-    let hint = "up and down choose an adapter   q quits";
+    let hint = "up and down select an adapter   q quits";
     let shown = show(directory, hint, &AtomicBool::new(false));
     restore();
     shown

@@ -230,7 +230,7 @@ pub(crate) fn replace(config: &mut RunConfig, choice: DeviceChoice) -> Result<()
     let stages = config.pipeline.stages.len();
     if stages > 1 {
         let message =
-            format!("`--device {choice}` is one device, and the pipeline has {stages} stages");
+            format!("`--device {choice}` is one device, but the pipeline has {stages} stages");
         let hint = "leave it out, or name the stages: `--set 'pipeline.stages=[cuda:0, cuda:1]'`";
         return Err(Failure::usage(message).hint(hint));
     }
@@ -275,7 +275,7 @@ static UNKEPT: Mutex<Option<String>> = Mutex::new(None);
 pub(crate) fn keep_kernels(compiled: bool) {
     if let Err(error) = batchlora::persist_kernels("loraloom", compiled) {
         let mut unkept = UNKEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        *unkept = Some(format!("{error}: every process makes its kernels again"));
+        *unkept = Some(format!("{error}: every process compiles its kernels again"));
     }
 }
 

@@ -107,11 +107,11 @@ impl EventPipe {
         }
         let sent = self.sender.join();
         match (status, sent) {
-            (Some(status), _) => printer.warning(&format!(
-                "`{command}`, which the events went to, failed: {status}"
-            )),
+            (Some(status), _) => {
+                printer.warning(&format!("the events command `{command}` failed: {status}"))
+            }
             (None, Ok(Err(error))) => printer.warning(&format!(
-                "`{command}` did not get all events: {error}; they are in {EVENTS_FILE}"
+                "`{command}` did not receive all events: {error}; they are in {EVENTS_FILE}"
             )),
             (None, _) => {}
         }

@@ -107,7 +107,7 @@ pub(crate) fn report_adapters(printer: &Printer, report: &RunReport, told: &BTre
         if let Outcome::Failed { reason, .. } = outcome
             && !told.contains(name)
         {
-            printer.error(&format!("{name} is not trained to its end: {reason}"));
+            printer.error(&format!("{name} did not finish: {reason}"));
         }
     }
     if report

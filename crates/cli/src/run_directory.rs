@@ -35,7 +35,7 @@ pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     refuse_used(directory)?;
     if is_something_else(directory) {
         let message = format!(
-            "`{}` is not empty, and what is in it is not of a run",
+            "`{}` is not empty and contains files that no run wrote",
             directory.display()
         );
         return Err(Failure::usage(message).hint("choose another `output_dir`, or empty it"));
@@ -45,8 +45,8 @@ pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     let all = bytes(directory.as_os_str());
     let failure = if longest > LONGEST_NAME || all > LONGEST_PATH {
         Failure::usage(format!(
-            "a path of {all} bytes, with a name of {longest}: at most {LONGEST_PATH} and \
-             {LONGEST_NAME} can be made"
+            "a path of {all} bytes, with a name of {longest}: the limits are {LONGEST_PATH} and \
+             {LONGEST_NAME}"
         ))
     } else if let Err(error) = writable(directory) {
         let exit = if failure::is_full(&error) {
@@ -100,7 +100,7 @@ pub(crate) fn refuse_own_file(path: &Path, directory: &Path) -> Result<(), Failu
     ];
     if own.iter().any(|own| first == *own) {
         let message = format!("`{}` is a file of the run", path.display());
-        return Err(Failure::usage(message).hint("name another file"));
+        return Err(Failure::usage(message).hint("choose another file"));
     }
     Ok(())
 }

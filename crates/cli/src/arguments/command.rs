@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Init(InitArguments),
     /// Check a configuration, its model, tokenizer, data, plan and directories. Needs no device.
     Check(CheckArguments),
-    /// Look at the rows of a configuration as they are trained on.
+    /// Inspect the rows of a configuration as they are trained on.
     #[command(subcommand)]
     Data(DataCommand),
     /// Estimate a run's memory, grouping, stage balance and idle time. Needs no device.
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     Merge(MergeArguments),
     /// Export an adapter for other programs: PEFT, a merged model, or llama.cpp.
     Export(ExportArguments),
-    /// Verify that an adapter or a merged model is what it claims to be.
+    /// Verify the files, base and logits of an adapter or a merged model.
     Verify(VerifyArguments),
     /// Evaluate adapters side by side on a dataset, with the base model: loss, perplexity, accuracy, exact
     /// match.

@@ -17,12 +17,12 @@ pub(crate) enum DataCommand {
 /// Arguments of `data preview`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Trained text is in ⟦ and ⟧, and in colour where the terminal has it. Every dataset that adapters use is \
+Trained text is in ⟦ and ⟧, and in colour if the terminal supports it. Every dataset that adapters use is \
 shown once for each `max_seq_len` and `train_on_prompt` that they use it with. The counts are those of \
 `check` and `train`:
 
   dropped        rows without a target token
-  fully masked   those of them that have nothing to train on, however long they may be
+  fully masked   dropped rows without a target token at any `max_seq_len`
   cut            rows above `max_seq_len`, and the tokens that they lose
   duplicates     rows with the text of an earlier row
   shared         validation rows with the text of a training row

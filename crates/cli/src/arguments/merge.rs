@@ -14,7 +14,7 @@ use super::{
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Every weight becomes W + WEIGHT·scale·B·A, summed in float32 and rounded once to the type in which it is \
-stored. With several adapters their products are added. OUT gets the base's shards, configuration, \
+stored. With several adapters their products are added. OUT has the base's shards, configuration, \
 tokenizer, chat template and licence, and loads in transformers and loraloom. A merge needs memory for one \
 tensor.
 
@@ -41,7 +41,7 @@ pub(crate) struct MergeArguments {
 #[command(after_long_help = "\
 peft copies the adapter's two files to a directory that PEFT loads beside the base. merged is `loraloom \
 merge`. gguf-lora is a file for llama.cpp's `--lora`, for the same base converted with llama.cpp; scales of \
-rsLoRA and of rank and alpha patterns, for which its format has no place, are multiplied into B.")]
+rsLoRA and of rank and alpha patterns, which its format cannot store, are multiplied into B.")]
 pub(crate) struct ExportArguments {
     /// Format of the output.
     #[arg(long, value_enum)]
@@ -71,8 +71,8 @@ pub(crate) enum ExportFormat {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-For an adapter: its files are whole, fit each other and the base; no module is without effect; factors and \
-scales are those that were saved; the base is the one it was trained over; in a run directory, ranks, \
+For an adapter: its files are complete and fit each other and the base; every module has an effect; factors \
+and scales are those that were saved; the base is the one it was trained over; in a run directory, ranks, \
 scales and modules are those of the run's configuration; and on three fixed prompts, on the CPU in float32, \
 logits differ from the base's by more than rounding.
 
@@ -80,8 +80,8 @@ For a merged model: every weight is finite; the base is the one it was merged fr
 and adapters added up, to the bit; and logits differ from the base's and equal those of base and adapters \
 within 1e-4 of the largest (float16 1e-2, bfloat16 5e-2: weights were rounded).
 
-WARN is what could not be checked, for adapters and models that another program has written, and where a \
-base or an adapter is no longer where it was. FAIL exits with 3.")]
+WARN marks what cannot be checked: if another program wrote the adapter or model, or if a base or an \
+adapter was moved. FAIL exits with 3.")]
 pub(crate) struct VerifyArguments {
     /// Adapter directory or merged model directory.
     #[arg(value_hint = ValueHint::DirPath)]

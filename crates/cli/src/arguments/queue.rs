@@ -32,7 +32,7 @@ pub(crate) struct ServeArguments {
     /// failed or waits for a file that cannot be read, and 4 if no task fits in memory.
     #[arg(long)]
     pub(crate) drain: bool,
-    /// Shell command that gets every new event on its standard input, a JSON line each, as in
+    /// Shell command that receives new events on its standard input, one JSON line each, as in
     /// events.jsonl.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) events_to: Option<String>,

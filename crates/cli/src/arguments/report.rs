@@ -9,8 +9,8 @@ use clap::{Args, ValueHint};
 #[command(after_long_help = "\
 The page is one file that needs no network. It has the curves of all adapters by steps, tokens or time, \
 speed and memory, when each adapter trained and why, leaderboards of sweeps, answers before and after \
-training, warnings and the configuration. Steps that were repeated after an interruption are in it once. \
-`train` writes the page at its end; a run or server that is at work can be reported at any time.
+training, warnings and the configuration. Steps that were repeated after an interruption appear once. \
+`train` writes the page at its end; an active run or server can be reported at any time.
 
 With --csv, --tensorboard or --json the page is written only if OUT.html is given.")]
 pub(crate) struct ReportArguments {
@@ -24,13 +24,13 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "OUT.csv", value_hint = ValueHint::FilePath)]
     pub(crate) csv: Option<PathBuf>,
     /// Write event files for TensorBoard: a folder for each adapter, with the tags of Hugging Face's
-    /// trainer. Called again, it adds what is new.
+    /// trainer. A later call adds the new steps.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) tensorboard: Option<PathBuf>,
     /// Print what the page shows as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write all of it again every 10 seconds if there are new events, until the run ends.
+    /// Rewrite the output every 10 seconds if there are new events, until the run ends.
     #[arg(long)]
     pub(crate) watch: bool,
 }
@@ -39,8 +39,8 @@ pub(crate) struct ReportArguments {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Shows the adapters with their steps and losses, curves of losses, speed, memory and the scheduler's last \
-decisions, and follows the run. Up and down choose an adapter, whose validation losses are shown, too. \
-Closing it changes nothing about the run. `train --tui` and `serve --tui` show the same.")]
+decisions, and follows the run. Up and down select an adapter, whose validation losses are shown, too. \
+Closing it does not affect the run. `train --tui` and `serve --tui` show the same.")]
 pub(crate) struct WatchArguments {
     /// Directory of a run or a server.
     #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]

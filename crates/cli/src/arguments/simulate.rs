@@ -16,8 +16,8 @@ use super::values::{
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 TRACE is CSV with the columns timestamp (YYYY-MM-DD HH:MM:SS), duration (seconds), num_gpus and cluster, \
-as in Microsoft's Philly traces. Each job becomes one adapter; its cluster is the tenant. Its number of \
-steps fills its duration on a device of its own. Rank (2, 4, 8, 16), batch size (1, 2, 4, 8) and length \
+as in Microsoft's Philly traces. Each job becomes one adapter; its cluster is the tenant. It has as \
+many steps as fill its duration alone on a device. Rank (2, 4, 8, 16), batch size (1, 2, 4, 8) and length \
 (128, 256, 512, 1024) are drawn from the seed. num_gpus is ignored.
 
 Each device holds the whole model and trains one group, which models a pipeline with as many stages as \
@@ -25,7 +25,7 @@ devices and no idle time. The costs determine how long iterations take; the sche
 and fits its own. The same seed gives the same results, except for the time of a decision.
 
 Policies: one_task_per_device, naive_grouping (the first device with room, as mLoRA) and least_loaded (the \
-device with room and the fewest tokens a step), all first come, first served; rpm (strict_fifo with \
+device with room and the fewest tokens per step), all first come, first served; rpm (strict_fifo with \
 --rate-limit) and lcf (fair without the lift of a tenant that returns), the baselines of VTC; and \
 strict_fifo, best_effort_fifo and fair. The last five group under --max-slowdown.")]
 pub(crate) struct SimulateArguments {

@@ -68,7 +68,7 @@ pub(crate) struct TrainArguments {
     /// for each of the first 4 adapters]. Rows with completions above 64 tokens are skipped.
     #[arg(long, value_name = "N")]
     pub(crate) samples: Option<usize>,
-    /// Shell command that gets every new event on its standard input, a JSON line each, as in
+    /// Shell command that receives new events on its standard input, one JSON line each, as in
     /// events.jsonl.
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) events_to: Option<String>,

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     let opened = device::open(arguments.compute.device)?;
     printer.warnings(&opened.warnings);
     if arguments.profile && opened.name == "cpu" {
-        let failure = Failure::usage("--profile needs a GPU, whose kernels it times");
+        let failure = Failure::usage("--profile times kernels of a GPU");
         let hint = "name a GPU with --device, or leave --profile out";
         return Err(failure.hint(hint).into());
     }
@@ -112,7 +112,7 @@ fn kernels(
         && !arguments.end_to_end_only
     {
         let message = format!("{most} adapters cannot share {rows} rows");
-        return Err(Failure::usage(message).hint("raise `--rows`, or ask for fewer `--adapters`"));
+        return Err(Failure::usage(message).hint("raise `--rows`, or lower `--adapters`"));
     }
     if adapters.is_empty() {
         adapters.extend(KERNEL_ADAPTERS);
@@ -134,7 +134,7 @@ fn end_to_end(
 ) -> Result<EndToEndBench, Failure> {
     let shape = arguments.shape.as_deref().unwrap_or(defaults.shape);
     let model = LlamaConfig::named(shape)
-        .ok_or_else(|| Failure::usage(format!("no model has the shape `{shape}`")))?;
+        .ok_or_else(|| Failure::usage(format!("unknown shape `{shape}`")))?;
     let mut adapters = arguments.adapters.clone();
     if adapters.is_empty() {
         adapters.extend(defaults.adapters);
@@ -142,7 +142,8 @@ fn end_to_end(
     let batch = arguments.batch.unwrap_or(defaults.batch);
     let microbatches = arguments.microbatches;
     if microbatches > batch {
-        let problem = format!("{microbatches} micro-batches of {batch} sequences of an adapter");
+        let problem =
+            format!("cannot cut {batch} sequences of an adapter into {microbatches} micro-batches");
         return Err(Failure::usage(problem).hint("lower --microbatches, or raise --batch"));
     }
     Ok(EndToEndBench {
@@ -171,8 +172,8 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
         let found = all.find(|projection| projection.name() == name);
         found.ok_or_else(|| {
             let all = Projection::ALL.map(Projection::name).join(", ");
-            Failure::usage(format!("no projection is called `{name}`"))
-                .hint(format!("expected some of {all}, or all-linear"))
+            Failure::usage(format!("unknown projection `{name}`"))
+                .hint(format!("expected any of {all}, or all-linear"))
         })
     };
     let mut before = names.iter().enumerate();

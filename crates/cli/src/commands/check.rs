@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     }
     let output = &config.output_dir;
     let usable = run_directory::refuse_unusable(output);
-    let found = |()| (format!("{} can be written", output.display()), ());
+    let found = |()| (format!("{} is writable", output.display()), ());
     findings.checked("output_dir", usable.map(found).map_err(Into::into))?;
     findings.finish()
 }
@@ -138,7 +138,7 @@ fn data<'c>(
         let dataset = printer.while_busy("reading data", read).map_err(Into::into);
         let dataset = dataset.map(|dataset| {
             let found = format!(
-                "{}; {} rows to train on, {} for validation",
+                "{}; {} training rows, {} for validation",
                 dataset.format(),
                 dataset.num_train_rows(),
                 dataset.num_validation_rows(),
@@ -209,7 +209,7 @@ fn samples(
         && *largest as usize >= model.vocab_size
     {
         let size = model.vocab_size;
-        let message = format!("token {largest} is not among the model's {size} embeddings");
+        let message = format!("token {largest} is outside the model's {size} embeddings");
         let failure = Failure::new(Exit::Data, message)
             .hint("the tokenizer belongs to another model, or its added tokens were not trained");
         return findings.fail(label, &failure.into());
@@ -283,9 +283,9 @@ fn describe_plan(config: &RunConfig) -> anyhow::Result<(String, BTreeMap<String,
     }
     let waiting = match plan.waiting.len() {
         0 => String::new(),
-        waiting => format!("; that wait: {waiting}"),
+        waiting => format!("; waiting: {waiting}"),
     };
     let training: usize = plan.groups.iter().map(|group| group.adapters.len()).sum();
-    let found = format!("adapters that train at first: {training}{waiting}");
+    let found = format!("adapters that train first: {training}{waiting}");
     Ok((found, plan.may_not_fit))
 }

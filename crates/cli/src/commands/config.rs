@@ -90,7 +90,7 @@ pub(super) fn refuse_unused(
     let mut overrides = overrides.iter();
     match overrides.find(|text| keys.contains(&section(text).as_str())) {
         Some(text) => Err(Failure::usage(format!(
-            "--set {text}: it does nothing, since {reason}"
+            "--set {text}: it has no effect, since {reason}"
         ))),
         None => Ok(()),
     }

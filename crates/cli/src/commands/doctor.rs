@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &DoctorArguments, printer: &Printer) -> anyhow::Res
     let found = format!("{backends}{without}; {threads} threads");
     findings.pass("backends", found)?;
     if let Some((gpu, backend)) = device::unused_gpu() {
-        let found = format!("this machine has {gpu}, and this build no {backend} backend");
+        let found = format!("this machine has {gpu}, but this build has no {backend} backend");
         let hint = format!("build with `{}`", device::build_with(backend));
         findings.warn("gpu", found, Some(&hint))?;
     }
@@ -112,8 +112,8 @@ fn compute(
         }
         Err(problem) => {
             let hint = match failure::hint(&problem) {
-                Some(hint) => format!("`auto` passes over it; {hint}"),
-                None => "`auto` passes over it".to_owned(),
+                Some(hint) => format!("`auto` skips it; {hint}"),
+                None => "`auto` skips it".to_owned(),
             };
             findings.warn(&listed.name, problem.to_string(), Some(&hint))
         }
@@ -190,7 +190,9 @@ fn describe(deviation: &Deviation, called: &str) -> Result<String, String> {
         return Ok(told);
     }
     let allowed = deviation.allowed;
-    Err(format!("{told}, and rounding explains {allowed:.0e}"))
+    Err(format!(
+        "{told}, but rounding explains at most {allowed:.0e}"
+    ))
 }
 
 /// The message of an error or a panic.
@@ -213,8 +215,8 @@ fn disk(findings: &mut Findings<'_>) -> anyhow::Result<()> {
         if free >= LITTLE_SPACE {
             return findings.pass("disk", found);
         }
-        let hint = "a run needs space for its adapters: free some";
+        let hint = "free some space: a run needs it for its adapters";
         return findings.warn("disk", found, Some(hint));
     }
-    findings.pass("disk", "the working directory can be written".to_owned())
+    findings.pass("disk", "the working directory is writable".to_owned())
 }

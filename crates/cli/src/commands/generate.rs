@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
-            "`{run}` has no adapters: the base model answers alone"
+            "`{run}` has no adapters: only the base model answers"
         ));
     }
     let prompt = prompt(arguments)?;
@@ -116,7 +116,7 @@ fn trimmed(text: &str) -> &str {
 fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Failure> {
     let temperature = arguments.temperature;
     if temperature == 0.0 && (arguments.top_k.is_some() || arguments.top_p.is_some()) {
-        let failure = Failure::usage("--top-k and --top-p do nothing at temperature 0");
+        let failure = Failure::usage("--top-k and --top-p have no effect at temperature 0");
         return Err(failure.hint("add `--temperature 1`"));
     }
     Ok(GenerateOptions {

@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &InitArguments, printer: &Printer) -> anyhow::Resul
     if !arguments.force
         && let Some((name, _)) = files.iter().find(|(name, _)| directory.join(name).exists())
     {
-        let message = format!("`{}` exists already", directory.join(name).display());
+        let message = format!("`{}` already exists", directory.join(name).display());
         let hint = "choose another directory, or overwrite it with `--force`";
         return Err(Failure::usage(message).hint(hint).into());
     }

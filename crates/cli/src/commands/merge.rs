@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &MergeArguments, printer: &Printer) -> anyhow::Resu
     for named in &arguments.adapters {
         if !seen.insert(&named.adapter) {
             let message = format!("the adapter `{}` is named twice", named.adapter);
-            let hint = "one weight says the same, such as `NAME*2`";
+            let hint = "use one weight, such as `NAME*2`";
             return Err(Failure::usage(message).hint(hint).into());
         }
         parts.push(part(

@@ -39,7 +39,7 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
         return Err(Failure::usage("`--csv -` and --json both print to stdout").into());
     }
     if page.is_some() && page == arguments.csv {
-        return Err(Failure::usage("the page and the table are one file").into());
+        return Err(Failure::usage("the page and the table are the same file").into());
     }
     let mut warned = false;
     loop {
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &ReportArguments, printer: &Printer) -> anyhow::Res
 fn warn_of_log(history: &RunHistory, events: &Path, printer: &Printer) {
     let events = events.display();
     match history.lines() {
-        (0, _) => printer.warning(&format!("`{events}` is empty: the run has not begun")),
+        (0, _) => printer.warning(&format!("`{events}` is empty: the run has not started")),
         (_, 0) => {}
         (all, unread) => printer.warning(&format!(
             "{unread} of {all} lines of `{events}` could not be read"

@@ -31,7 +31,8 @@ pub(super) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     match (server.submitted, adapters) {
         (0, 0) => {}
         (0, _) => printer.note(&format!(
-            "the queue exists already: submit the adapters of the configuration with `loraloom submit {} {}`",
+            "the queue already exists: submit the adapters of the configuration with `loraloom submit \
+             {} {}`",
             quoted(directory),
             file.map_or_else(|| "CONFIG".to_owned(), quoted)
         )),

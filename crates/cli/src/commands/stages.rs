@@ -40,7 +40,7 @@ pub(super) fn open(config: &RunConfig, printer: &Printer) -> anyhow::Result<Vec<
             StageLocation::Remote(_) => {
                 use crate::{exit::Exit, failure::Failure};
 
-                let failure = Failure::new(Exit::Device, "this build reaches no workers");
+                let failure = Failure::new(Exit::Device, "this build lacks the feature `remote`");
                 let hint = "build with `cargo build --release --features remote`";
                 return Err(failure.hint(hint).into());
             }

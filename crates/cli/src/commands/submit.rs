@@ -27,7 +27,7 @@ struct Report {
 }
 
 pub(super) fn submit(arguments: &SubmitArguments, printer: &Printer) -> anyhow::Result<Exit> {
-    let reason = "a task has the server's own";
+    let reason = "the server sets it";
     refuse_unused(&arguments.overrides, &OF_THE_SERVER, reason)?;
     let client = Client::open(&arguments.directory)?;
     let options = LoadOptions {

@@ -189,10 +189,10 @@ fn edited(directory: &Path, error: &(dyn Error + 'static)) -> Failure {
     let what = if directory.join(CONFIG_FILE).exists() {
         "has changed since the run wrote it"
     } else {
-        "is gone"
+        "is missing"
     };
     Failure::usage(failure::message(error)).hint(format!(
-        "{CONFIG_FILE} {what}: restore it, or name the original configuration, `loraloom train CONFIG \
+        "{CONFIG_FILE} {what}: restore it, or give the original configuration, `loraloom train CONFIG \
          --resume --output-dir {}`",
         quoted(directory)
     ))

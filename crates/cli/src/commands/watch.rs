@@ -12,7 +12,7 @@ pub(super) fn run(arguments: &WatchArguments) -> anyhow::Result<Exit> {
             "`loraloom report {} --watch` writes a page instead",
             loraloom_trainer::quoted(directory)
         );
-        let message = "stdout is not a terminal that the dashboard can be drawn on";
+        let message = "the dashboard needs stdout to be a terminal";
         return Err(Failure::usage(message).hint(hint).into());
     }
     #[cfg(unix)]

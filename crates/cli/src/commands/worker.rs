@@ -13,7 +13,7 @@ pub(super) fn run(arguments: &WorkerArguments, printer: &Printer) -> anyhow::Res
     let token = fs::read_to_string(&arguments.token_file).map_err(|error| {
         let path = arguments.token_file.display();
         Failure::usage(format!("cannot read the token in {path}: {error}"))
-            .hint("any text will do, such as the output of `openssl rand -hex 32`")
+            .hint("it may hold any text, such as the output of `openssl rand -hex 32`")
     })?;
     let opened = device::open(arguments.device)?;
     printer.warnings(&opened.warnings);
@@ -67,6 +67,6 @@ pub(super) fn run(_: &WorkerArguments, _: &Printer) -> anyhow::Result<Exit> {
     use crate::failure::Failure;
 
     let hint = "build with `cargo build --release --features remote`";
-    let failure = Failure::new(Exit::Usage, "this build has no workers");
+    let failure = Failure::new(Exit::Usage, "this build lacks the feature `remote`");
     Err(failure.hint(hint).into())
 }

@@ -171,15 +171,12 @@ fn what_cannot_be_measured_is_refused() {
             &["--shape", "llama-9"],
             "possible values: micro, tinyllama-1.1b",
         ),
-        (
-            &["--target-modules", "q_proj,q"],
-            "no projection is called `q`",
-        ),
+        (&["--target-modules", "q_proj,q"], "unknown projection `q`"),
         (
             &["--target-modules", "q_proj,v_proj,q_proj"],
             "has q_proj twice",
         ),
-        (&["--profile"], "whose kernels it times"),
+        (&["--profile"], "--profile times kernels of a GPU"),
         (&["--adapters", "0"], "expected a whole number above 0"),
         (
             &["--rows", "4", "--adapters", "8"],

@@ -17,7 +17,7 @@ fn a_good_configuration_passes() {
         "tokenizer:",
         "dataset shout:",
         "adapter shout-r4:",
-        "plan: adapters that train at first: 6",
+        "plan: adapters that train first: 6",
         "output_dir:",
     ] {
         assert!(run.stdout.contains(name), "{name} in {}", run.stdout);
@@ -193,7 +193,7 @@ fn a_long_row_takes_three_times_its_size() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{name}: {said} {output:?}");
         assert!(
-            said.contains("1 of 1 rows are cut, more than 99 %"),
+            said.contains("1 of 1 rows are cut and lose more than 99 %"),
             "{said}"
         );
     }
@@ -214,7 +214,7 @@ fn a_tokenizer_of_another_model_is_found() {
     let run = here.run(&["check", "loraloom.yaml"]);
     assert_eq!(run.code, 3, "{}", run.all());
     assert!(
-        run.stdout.contains("is not among the model's"),
+        run.stdout.contains("is outside the model's"),
         "{}",
         run.stdout
     );

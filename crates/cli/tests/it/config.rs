@@ -77,6 +77,6 @@ fn warnings_are_not_data_and_quiet_silences_them() {
     let loud = here.run(&["config", "show", "odd.yaml"]);
     let quiet = here.run(&["-q", "config", "show", "odd.yaml"]);
     assert_eq!(loud.stdout, quiet.stdout);
-    insta::assert_snapshot!(loud.stderr, @"warning: dataset `spare` is used by no adapter");
+    insta::assert_snapshot!(loud.stderr, @"warning: no adapter uses dataset `spare`");
     assert_eq!(quiet.stderr, "");
 }

@@ -218,7 +218,7 @@ fn rows_that_do_not_count_are_said() {
     insta::assert_snapshot!("rows_left_out", run.all());
     let json = eval(&[&columns[..], &["--exact-match", "#### (.*)", "--json"]].concat());
     assert!(
-        json.stderr.contains("2 of 5 rows are left out"),
+        json.stderr.contains("2 of 5 rows are dropped"),
         "{}",
         json.stderr
     );
@@ -316,7 +316,7 @@ fn a_dataset_that_a_run_has_not_is_named() {
     for (answers, message) in [
         (
             "data/shout.jsonl",
-            "the answers and the dataset are one file",
+            "the answers and the dataset are the same file",
         ),
         (
             "run/events.jsonl",

@@ -183,9 +183,7 @@ fn a_run_over_the_cache_keeps_what_it_found() {
     let trained = run(&here, &["train", "run.yaml", "--device", "cpu"]);
     assert_eq!(trained.code, 0, "{}", trained.all());
     assert!(
-        trained
-            .stderr
-            .contains("the files in the cache are read, 2"),
+        trained.stderr.contains("matches only downloaded files, 2"),
         "{}",
         trained.stderr
     );

@@ -63,7 +63,8 @@ fn who_fits_alone_trains_though_a_neighbour_does_not() {
         let train = run(&here, &train, "40MiB");
         assert_eq!(train.code, 1, "{}", train.all());
         let report = train.all();
-        let alone = "big failed: does not fit even alone and row by row: out of memory";
+        let alone =
+            "big failed: does not fit even alone with one row per micro-batch: out of memory";
         assert!(report.contains(alone), "{report}");
         assert!(ends(&here).contains(&("ok".into(), "done".into())));
 

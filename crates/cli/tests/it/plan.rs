@@ -295,8 +295,8 @@ fn what_may_not_fit_is_tried_and_said_to_be_so() {
     let train = here.run(&[&["train", "three.yaml", "--quiet"], &settings[..]].concat());
     assert_eq!(train.code, 4, "{}", train.all());
     let lines: Vec<&str> = train.stderr.lines().collect();
-    let begin = "error: shout-r2 failed at step 1: does not fit even alone and row by row: out of memory: \
-                 the stage of layers 0..4 took ";
+    let begin = "error: shout-r2 failed at step 1: does not fit even alone with one row per \
+                 micro-batch: out of memory: the stage of layers 0..4 took ";
     assert!(
         lines[0].starts_with(begin) && lines[0].contains(" MiB of 5."),
         "{}",

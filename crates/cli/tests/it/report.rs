@@ -47,7 +47,7 @@ fn check_passes(passes: &[Value]) {
 fn a_log_that_cannot_be_read_is_told() {
     let here = Workspace::new();
     for (log, said) in [
-        ("", "is empty: the run has not begun"),
+        ("", "is empty: the run has not started"),
         (
             "no event\nnor this\n",
             "2 of 2 lines of `bad/events.jsonl` could not be read",
@@ -188,7 +188,7 @@ fn what_cannot_be_reported_or_written_is_an_error() {
             2,
             "`run/config.resolved.yaml` is a file of the run",
         ),
-        ("report run x --csv x", 2, "are one file"),
+        ("report run x --csv x", 2, "are the same file"),
         (
             "report run --csv nowhere/steps.csv",
             2,
@@ -280,6 +280,6 @@ fn events_go_to_a_command() {
     fs::remove_dir_all(here.path("run")).unwrap();
     let run = here.run(&["train", "short.yaml", "--events-to", "exit 3"]);
     assert_eq!(run.code, 0, "{}", run.all());
-    let warning = "`exit 3`, which the events went to, failed: exit status: 3";
+    let warning = "the events command `exit 3` failed: exit status: 3";
     assert!(run.stderr.contains(warning), "{}", run.stderr);
 }

@@ -344,7 +344,7 @@ fn other_rows_fail_their_adapter_alone_until_they_are_back() {
         resumed.stderr.contains("number-r4 failed at step")
             && resumed
                 .stderr
-                .contains("the rows of dataset `number` were BLAKE3"),
+                .contains("the rows of dataset `number` had BLAKE3"),
         "{}",
         resumed.stderr
     );

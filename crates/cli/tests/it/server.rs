@@ -195,7 +195,7 @@ pub(crate) fn start_without_data(here: &Workspace) -> Server {
     until("a warning", || events(here, "warning") > before);
     until("a reason", || {
         let why = ok(here, &["explain", "run", "shout-r2"]).stdout;
-        why.contains("it goes on when that can be read again")
+        why.contains("it resumes when that is readable again")
     });
     server
 }

@@ -218,7 +218,7 @@ fn an_adapter_that_diverges_fails_alone() {
     // Also of a run that has ended, and quiet.
     let again = here.run(&["train", "--resume", "run", "--quiet", "--json"]);
     assert_eq!(again.code, 1, "{}", again.all());
-    let begin = "error: shout-r2 is not trained to its end: ";
+    let begin = "error: shout-r2 did not finish: ";
     assert!(again.stderr.starts_with(begin), "{}", again.stderr);
     let saved = here.path("run/adapters/number-r4/last/adapter_model.safetensors");
     assert!(saved.exists());

@@ -104,7 +104,7 @@ fn an_adapter_that_is_gone_or_cut_off_is_not_reported_as_fine() {
     fs::remove_dir_all(here.path("run/adapters")).unwrap();
     assert!(resumed(3).contains(lost));
     let base = here.run(&["generate", "--run", "run", "--max-new-tokens", "2", "hi"]);
-    let said = "warning: `run` has no adapters: the base model answers alone\n";
+    let said = "warning: `run` has no adapters: only the base model answers\n";
     assert_eq!((base.code, base.stderr.as_str()), (0, said));
 }
 

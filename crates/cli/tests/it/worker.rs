@@ -112,7 +112,7 @@ fn who_does_not_fit_is_refused() {
     let (code, stderr) = ended(train(&workspace, &[address], "token-run", 2));
     assert_eq!(code, 2, "{stderr}");
     assert!(
-        stderr.contains("stage 0 on remote:") && stderr.contains("refuses the token"),
+        stderr.contains("stage 0 on remote:") && stderr.contains("rejects the token"),
         "{stderr}"
     );
 
@@ -235,7 +235,10 @@ fn a_second_run_is_refused_and_the_first_goes_on() {
     wait_for_saves(&workspace.path("first"));
     let (code, stderr) = ended(train(&workspace, &address, "second", 2));
     assert_eq!(code, 5, "{stderr}");
-    assert!(stderr.contains("it is serving another stage"), "{stderr}");
+    assert!(
+        stderr.contains("it already serves a stage of the controller"),
+        "{stderr}"
+    );
     let output = first.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", self::stderr(&output));
 }

@@ -98,8 +98,7 @@ impl Questions {
         }
         if judged == 0 {
             let message = format!("none of the {fit} references matches `{pattern}`");
-            let hint = "the expression extracts the answer from a row's own completion as from what is \
-                        generated";
+            let hint = "the expression must match in the completions of the rows, too";
             return Err(Failure::usage(message).hint(hint).into());
         }
         if judged < fit {

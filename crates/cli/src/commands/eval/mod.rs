@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     if let Some(run) = source.run.as_ref().filter(|_| adapters.is_empty()) {
         let run = run.display();
         printer.warning(&format!(
-            "`{run}` has no adapters: the base model is evaluated alone"
+            "`{run}` has no adapters: only the base model is evaluated"
         ));
     }
     let runs = source.run.as_deref().map(run_directory::configs);
@@ -176,7 +176,9 @@ fn refuse_input(answers: &Path, arguments: &EvalArguments) -> Result<(), Failure
     if let [Ok(answers), Ok(dataset)] = &full
         && answers == dataset
     {
-        return Err(Failure::usage("the answers and the dataset are one file"));
+        return Err(Failure::usage(
+            "the answers and the dataset are the same file",
+        ));
     }
     match &arguments.chosen.source.run {
         Some(run) => run_directory::refuse_own_file(answers, run),
@@ -212,11 +214,11 @@ fn left_out(report: &EncodeReport, max_seq_len: usize) -> Vec<String> {
         _ => format!(" within {max_seq_len} tokens"),
     };
     let dropped = (dropped > 0)
-        .then(|| format!("{dropped} of {rows} rows are left out: no target token{within}"));
+        .then(|| format!("{dropped} of {rows} rows are dropped: no target token{within}"));
     let cut = (cut > 0).then(|| {
         format!(
-            "{cut} of {rows} rows are cut to {max_seq_len} tokens and lose {tokens}; --max-seq-len takes \
-             more"
+            "{cut} of {rows} rows are cut to {max_seq_len} tokens and lose {tokens}; raise \
+             --max-seq-len to keep them"
         )
     });
     dropped.into_iter().chain(cut).collect()

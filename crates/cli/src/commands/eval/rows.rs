@@ -103,7 +103,7 @@ impl Rows {
         let most = model.max_position_embeddings;
         if max_seq_len > most {
             printer.warning(&format!(
-                "rows may have {max_seq_len} tokens, but the model was made for {most}"
+                "rows may have {max_seq_len} tokens, but the model supports {most}"
             ));
         }
         Ok(rows)

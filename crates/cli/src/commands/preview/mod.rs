@@ -147,8 +147,8 @@ pub(super) fn run(arguments: &PreviewArguments, printer: &Printer) -> anyhow::Re
         (None, Some(row)) => {
             let names = names.join(", ");
             let failure = Failure::usage(format!("no row {row} in dataset {names}"));
-            let hint = "rows have the numbers of their lines in JSONL and CSV files, of their elements \
-                        in JSON lists; a row of several lines has that of its first";
+            let hint = "the number of a row is its first line in JSONL and CSV files, its element in \
+                        JSON lists";
             Err(failure.hint(hint).into())
         }
         (None, None) => Ok(Exit::Success),

@@ -60,7 +60,7 @@ fn flags(row: &Preview, max_seq_len: usize) -> String {
         let reason = reason.unwrap_or_else(|| "all its targets are cut off".to_owned());
         let _ = write!(flags, "; dropped: {reason}");
     } else if !row.trains_eos {
-        flags.push_str("; trains no end of text");
+        flags.push_str("; does not train the end of text");
     }
     for at in &row.extra_bos {
         let _ = write!(flags, "; BOS again at token {}", at + 1);

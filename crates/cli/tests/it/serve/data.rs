@@ -59,7 +59,7 @@ fn a_task_waits_for_data_that_is_away() {
 
     let drained = here.run(&["serve", "run", "--drain", "--quiet"]);
     assert_eq!(drained.code, 1, "{}", drained.all());
-    let words = "error: shout-r2 is not trained to its end: cannot read [DIR]/data/shout.jsonl: No such file";
+    let words = "error: shout-r2 did not finish: cannot read [DIR]/data/shout.jsonl: No such file";
     assert!(drained.stderr.contains(words), "{}", drained.stderr);
     assert_eq!(task(&here, "number-r4")["state"], "done");
     assert_eq!(task(&here, "shout-r2")["state"], "parked");
@@ -101,7 +101,7 @@ fn a_task_that_failed_goes_on_once_its_data_is_restored() {
     assert_eq!(failed["state"], "failed");
     let reason = failed["reason"].as_str().unwrap();
     assert!(
-        reason.contains("were BLAKE3") && reason.contains("resume it"),
+        reason.contains("had BLAKE3") && reason.contains("resume it"),
         "{reason}"
     );
     // Its checkpoint outlives those of the others, and servers.

@@ -134,7 +134,7 @@ fn what_cannot_be_is_refused() {
     refused(
         &["serve", "run"],
         2,
-        &["no server's configuration", "--config"],
+        &["is not a server's directory", "--config"],
     );
     refused(&["status", "run"], 2, &["does not exist"]);
     train_alone(&here);
@@ -182,7 +182,7 @@ fn what_cannot_be_is_refused() {
     let clone = |name: &'static str, setting: &'static str| {
         ["clone", "run", "shout-r2", "--name", name, "--set", setting]
     };
-    let name = "error: --set name=zz: `--name` names the new adapter";
+    let name = "error: --set name=zz: set the name of the new adapter with `--name`";
     refused(&clone("c1", "name=zz"), 2, &[name]);
     let name = "error: --name a/b: `name`: `a/b` names a directory";
     refused(&clone("a/b", "lora.r=2"), 2, &[name]);
@@ -211,7 +211,7 @@ fn what_cannot_be_is_refused() {
     refused(
         &["submit", "run", "tasks.yaml"],
         2,
-        &["an adapter `", "is there already"],
+        &["an adapter `", "already exists in"],
     );
 
     let queue = here.path("run/queue.sqlite");

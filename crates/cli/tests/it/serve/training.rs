@@ -167,9 +167,7 @@ fn saved_steps_are_not_trained_again_where_checkpoints_are_away() {
         assert_eq!(task(&here, "shout-r2")["saved_step"], saved);
     };
     let step = saved.as_u64().unwrap();
-    refused(&format!(
-        "with steps that were saved: shout-r2 at step {step}"
-    ));
+    refused(&format!("with saved steps: shout-r2 at step {step}"));
     // A file in its place cannot be listed, even by root.
     here.write("run/checkpoints", "");
     refused("cannot list the checkpoints in `run/checkpoints`");
