@@ -13,9 +13,8 @@ impl Session<'_> {
     /// Copies the running tasks, unless there is a recent copy.
     pub(super) fn keep_snapshot(&mut self) -> Result<()> {
         let (iteration, tokens) = (self.iterations.submitted, self.iterations.tokens);
-        let kept = self.rewind.snapshot.as_ref();
         let groups = self.placed.tasks.groups();
-        if !kept.is_some_and(|snapshot| snapshot.serves(groups, iteration)) {
+        if !self.rewind.serves(groups, iteration) {
             let snapshot = self.placed.snapshot(iteration, tokens)?;
             self.moment().stand_by(&snapshot)?;
             self.rewind.snapshot = Some(snapshot);

@@ -17,7 +17,7 @@ use crate::{
     events::EventLog,
     iteration::{SubmittedIteration, plan_iteration},
     save::Saver,
-    tasks::{Snapshot, Task, Tasks},
+    tasks::{Task, Tasks},
 };
 
 /// Most iterations without a pause.
@@ -103,7 +103,7 @@ impl Session<'_> {
             saver: &mut self.saver,
             signals,
             split,
-            renew: self.rewind.snapshot.as_ref().map(Snapshot::oldest),
+            renew: self.rewind.renew(),
         };
         self.placed.pipeline.run(&passes, &mut window)?;
         // A value that is not finite may be the fault of a worker's device instead of the task.

@@ -208,7 +208,9 @@ impl Placement {
     /// decides where each goes.
     pub(crate) fn restore(
         &mut self,
-        Rewind { snapshot, arrivals }: &Rewind,
+        Rewind {
+            snapshot, arrivals, ..
+        }: &Rewind,
         state: impl Fn(TaskId) -> Option<TaskState>,
     ) -> Result<()> {
         for (group, members) in self.tasks.groups().iter().enumerate() {

@@ -10,18 +10,43 @@ use super::Task;
 /// Most iterations between a snapshot and the start of a window; those of the window come on top.
 const LONGEST_LOOK_BACK: u64 = 32;
 
-/// Age at which a snapshot is renewed at the next step.
-const OLDEST: Duration = Duration::from_mins(1);
-
-/// The state to return to if memory runs out.
-#[derive(Debug, Default)]
+/// What to go back to if memory runs out.
+#[derive(Debug)]
 pub(crate) struct Rewind {
     pub(crate) snapshot: Option<Snapshot>,
-    /// Tasks that were admitted since, as they were then.
+    /// Time after which a copy is made again at the next step.
+    pub(crate) oldest: Duration,
+    /// Tasks that were let in since, as they came.
     pub(crate) arrivals: BTreeMap<TaskId, Task>,
 }
 
-/// The running tasks with their adapters, after an iteration.
+impl Default for Rewind {
+    fn default() -> Self {
+        Self {
+            snapshot: None,
+            oldest: Duration::from_mins(1),
+            arrivals: BTreeMap::new(),
+        }
+    }
+}
+
+impl Rewind {
+    /// When the copy is made again at the latest.
+    pub(crate) fn renew(&self) -> Option<Instant> {
+        Some(self.snapshot.as_ref()?.made + self.oldest)
+    }
+
+    /// Whether the copy has the same tasks in the same places, and was made not long before `iteration`.
+    pub(crate) fn serves(&self, groups: &[Vec<TaskId>], iteration: u64) -> bool {
+        let is_young = self.renew().is_some_and(|renew| Instant::now() < renew);
+        is_young
+            && self.snapshot.as_ref().is_some_and(|copy| {
+                copy.groups == groups && iteration < copy.iteration + LONGEST_LOOK_BACK
+            })
+    }
+}
+
+/// The running tasks with their adapters, as they were at an iteration's end.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     made: Instant,
@@ -59,24 +84,13 @@ impl Snapshot {
     pub(crate) fn tasks_mut(&mut self) -> impl Iterator<Item = &mut Task> {
         self.tasks.iter_mut()
     }
-
-    /// Whether it has the same tasks in the same places, and was made shortly before `iteration`.
-    pub(crate) fn serves(&self, groups: &[Vec<TaskId>], iteration: u64) -> bool {
-        let recent = iteration < self.iteration + LONGEST_LOOK_BACK;
-        recent && Instant::now() < self.oldest() && self.groups == groups
-    }
-
-    /// When it must be renewed.
-    pub(crate) fn oldest(&self) -> Instant {
-        self.made + OLDEST
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{LONGEST_LOOK_BACK, Snapshot};
+    use super::{LONGEST_LOOK_BACK, Rewind, Snapshot};
 
     #[test]
     fn old_copies_are_made_again() {
@@ -89,7 +103,11 @@ mod tests {
                 groups: Vec::new(),
                 tasks: Vec::new(),
             };
-            copy.serves(&[], iteration)
+            let rewind = Rewind {
+                snapshot: Some(copy),
+                ..Rewind::default()
+            };
+            rewind.serves(&[], iteration)
         };
         assert!(serves(50, 5 + LONGEST_LOOK_BACK - 1));
         assert!(!serves(70, 5));

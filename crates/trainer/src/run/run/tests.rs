@@ -4,6 +4,7 @@ use std::{
     fs,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicBool},
+    time::Duration,
 };
 
 use batchlora::SlotUpdate;
@@ -19,7 +20,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Run;
-use crate::{Event, Outcome, SavedRun, TrainerError};
+use crate::{
+    Event, Outcome, SavedRun, TrainerError,
+    run::{
+        Signals,
+        session::{Session, SessionOptions},
+    },
+    tasks::RunShape,
+};
 
 /// Errors for the next adapter that enters a stage, and for the next pass.
 #[derive(Debug, Default)]
@@ -326,4 +334,41 @@ fn memory_that_runs_out_when_a_task_begins_halves_its_rows() {
     assert_eq!(rows, [Some(4), Some(2)]);
     assert_eq!(iterations, [1, 2, 3, 4, 5]);
     assert_eq!(report.tokens, tokens);
+}
+
+/// When memory runs out, the steps since the copy are taken again.
+#[test]
+fn an_old_copy_ends_a_window() {
+    let never = AtomicBool::new(false);
+    let windows = |oldest: Option<Duration>| {
+        let mut alone = adapter("a", 2, 6);
+        alone["save"]["steps"] = json!(100);
+        let (_directory, run, _faults) = prepare(&[alone]);
+        let mut scheduler = run.scheduler().expect("a scheduler");
+        let model = run.pipeline.config().clone();
+        let shape = RunShape::new(&model, &run.context.config, run.context.element_bytes);
+        for task in &run.prepared.tasks {
+            let submitted = task.submit_to(&mut scheduler, shape, 0.0);
+            submitted.expect("it fits");
+        }
+        let mut observer: &mut dyn FnMut(&Event) = &mut |_| {};
+        let (pipeline, prepared) = (run.pipeline, run.prepared);
+        let options = SessionOptions::default();
+        let opened = Session::open(&run.context, options, pipeline, prepared, &mut observer);
+        let mut session = opened.expect("a new run");
+        if let Some(oldest) = oldest {
+            session.rewind.oldest = oldest;
+        }
+        let mut windows = 0;
+        while session
+            .train_some(&mut scheduler, Signals::from(&never))
+            .expect("it trains")
+        {
+            windows += 1;
+        }
+        assert_eq!(session.iterations.submitted, 6);
+        windows
+    };
+    assert_eq!(windows(Some(Duration::ZERO)), 6);
+    assert!(windows(None) < 6);
 }
