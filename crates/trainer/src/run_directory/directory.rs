@@ -193,3 +193,25 @@ fn keep_config(directory: &Path, config: &str) -> Result<()> {
     on(&path, fs::rename(&next, &path))?;
     on(directory, sync_directory(directory))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write};
+
+    use super::{Claim, EVENTS_FILE, RunDirectory};
+
+    #[test]
+    fn half_a_line_is_cut_off_before_a_run_goes_on() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("run");
+        let mut run = RunDirectory::create(&path, "").expect("a new run");
+        run.append(&"whole").expect("written");
+        run.events.write_all(b"\"hal").expect("written");
+        drop(run);
+        let claim = Claim::take(&path).expect("nobody trains it");
+        let mut run = RunDirectory::resume(&path, "", claim).expect("it goes on");
+        run.append(&"next").expect("written");
+        let events = fs::read_to_string(path.join(EVENTS_FILE)).expect("events");
+        assert_eq!(events, "\"whole\"\n\"next\"\n");
+    }
+}
