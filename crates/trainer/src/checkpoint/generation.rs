@@ -182,6 +182,11 @@ mod tests {
         assert_eq!(left[0].path, parent.join("3.old"));
         commit(parent, 3, b"third");
         assert_eq!(generations(parent).expect("a list").len(), 1);
+        // Nothing that an earlier process left is in the way.
+        fs::create_dir(parent.join("3.old")).expect("a directory");
+        fs::write(parent.join("3.old/run.json"), "{}").expect("written");
+        commit(parent, 3, b"fourth");
+        assert_eq!(generations(parent).expect("a list").len(), 1);
     }
 
     #[test]

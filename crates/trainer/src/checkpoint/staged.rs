@@ -67,7 +67,7 @@ impl Staged {
     /// Renames the checkpoint to its final name. An older one of the same number stays beside it until then.
     ///
     /// # Errors
-    /// If the disk fails; earlier checkpoints are then unchanged.
+    /// If the disk fails; what was there before still is then, perhaps under the other name.
     pub(crate) fn commit(mut self) -> Result<PathBuf> {
         let manifest = serde_json::to_vec_pretty(&Manifest {
             format: FORMAT,
@@ -89,12 +89,7 @@ impl Staged {
             on(&old, remove(&old))?;
             on(&path, fs::rename(&path, &old))?;
         }
-        if let Err(error) = fs::rename(&self.path, &path) {
-            if old.exists() {
-                on(&old, fs::rename(&old, &path))?;
-            }
-            return on(&path, Err(error));
-        }
+        on(&path, fs::rename(&self.path, &path))?;
         self.committed = true;
         on(&self.parent, sync_directory(&self.parent))?;
         on(&old, remove(&old))?;
