@@ -37,7 +37,10 @@ fn run(config: &Value, directory: &Path, stop: bool) -> Result<RunReport, Traine
 #[test]
 fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
     let fixture = Fixture::open("llama-gqa");
-    let adapters = [adapter("learns", 3e-3), adapter("stands", 0.0)];
+    // The last of them is out of patience at its last step.
+    let mut ends = adapter("ends", 0.0);
+    ends["train"]["max_steps"] = json!(6);
+    let adapters = [adapter("learns", 3e-3), adapter("stands", 0.0), ends];
     let run = train(|output_dir| config(&fixture, &adapters, output_dir));
     let evals = |name: &str| -> Vec<(usize, f64, bool)> {
         let evals = run.events.iter().filter_map(|event| match event {
@@ -51,8 +54,8 @@ fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
         });
         evals.collect()
     };
-    let [learns, stands] = &run.report.adapters[..] else {
-        panic!("two adapters")
+    let [learns, stands, ends] = &run.report.adapters[..] else {
+        panic!("three adapters")
     };
 
     let found = evals("learns");
@@ -81,6 +84,7 @@ fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
         (stands.steps, &stands.outcome),
         (6, &Outcome::Stopped { reason })
     );
+    assert_eq!((ends.steps, &ends.outcome), (6, &Outcome::Done));
 
     let kept = |name: &str, which: &str| {
         let path = run
@@ -95,6 +99,21 @@ fn the_best_and_the_last_adapter_are_kept_and_patience_ends_a_task() {
     if best.step < 12 {
         assert_ne!(kept("learns", "best"), kept("learns", "last"));
     }
+}
+
+#[test]
+fn an_evaluation_that_is_no_number_is_not_the_best() {
+    let fixture = Fixture::open("llama-gqa");
+    let mut explodes = adapter("explodes", 1e30);
+    explodes["train"]["max_steps"] = json!(1);
+    explodes["eval"]["steps"] = json!(1);
+    let run = train(|output_dir| config(&fixture, &[explodes], output_dir));
+    let evals = run.events.iter().filter_map(|event| match event {
+        Event::Eval { loss, best, .. } => Some((*loss, *best)),
+        _ => None,
+    });
+    assert_eq!(evals.collect::<Vec<_>>(), [(None, false)]);
+    assert_eq!(run.report.adapters[0].best, None);
 }
 
 #[test]
