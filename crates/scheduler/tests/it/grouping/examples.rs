@@ -1,5 +1,6 @@
 use loraloom_scheduler::{
-    GroupedRoom, GroupingOptions, Room, SchedulerError, StepTimeModel, Task, TaskId,
+    Coefficients, DeviceMemory, GroupedRoom, GroupingOptions, MemoryModel, Room, SchedulerError,
+    StepTimeModel, Task, TaskId,
 };
 
 use super::{
@@ -252,4 +253,36 @@ fn options_that_make_no_sense_are_refused() {
     assert_eq!(with(f64::INFINITY), Ok(()));
     let none = GroupedRoom::<Tokens>::per_group(Vec::new(), GroupingOptions::default());
     assert_eq!(none.map(|_| ()), Err(SchedulerError::NoDevices));
+}
+
+#[test]
+fn step_times_of_other_stages_are_left() {
+    let room = |stages: usize, devices: &[(&str, f64)]| {
+        let device = |&(name, per_token): &(&str, f64)| {
+            let prior = Coefficients::new(0.0, per_token, 0.0).expect("coefficients");
+            let memory = DeviceMemory::new(name, 1 << 40, 0, 1.0, MemoryModel::new(prior, 1));
+            memory.expect("a device")
+        };
+        let stages = stages.try_into().expect("a stage");
+        let devices = devices.iter().map(device).collect();
+        GroupedRoom::shared(stages, devices, GroupingOptions::default()).expect("usable options")
+    };
+    let two = [("a", 1.0), ("b", 1.0)];
+    let mut before = room(2, &two);
+    assert!(before.use_step_times(MODEL));
+    let learnt = before.learnt().expect("it learns");
+    let alone = task(0, 8, 8, 512);
+    for (stages, devices, restored) in [
+        (2, &two[..], true),
+        (3, &two, false),
+        (2, &two[..1], false),
+        (2, &[two[0], two[1], ("c", 1.0)], false),
+        (2, &[two[0], ("b", 2.0)], false),
+    ] {
+        let mut after = room(stages, devices);
+        after.remember(learnt.clone());
+        after.place(&alone, None).expect("an empty room");
+        let found = after.seconds_per_step(alone.id).is_some();
+        assert_eq!(found, restored, "{stages} {devices:?}");
+    }
 }
