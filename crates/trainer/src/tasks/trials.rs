@@ -168,3 +168,35 @@ impl Watched {
         self.asha.judge().into_iter().map(stopped).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use loraloom_config::{EarlyStopping, StoppingMetric};
+    use loraloom_scheduler::TaskId;
+
+    use super::{Trial, Trials};
+
+    #[test]
+    fn divergence_is_measured_from_the_first_loss_also_after_a_restart() {
+        let stopping = EarlyStopping {
+            metric: StoppingMetric::TrainLoss,
+            grace_period: 100,
+            reduction_factor: 3,
+            divergence: Some(2.0),
+        };
+        let diverges = |first_loss| {
+            let trial = Trial {
+                id: TaskId(3),
+                total_steps: 200,
+                first_loss,
+                results: Vec::new(),
+            };
+            let mut trials = Trials::default();
+            trials.enter("s", &stopping, trial).expect("a trial");
+            trials.trained(TaskId(3), 7, 2.5).is_some()
+        };
+        assert!(diverges(Some(1.0)));
+        assert!(!diverges(Some(2.0)));
+        assert!(!diverges(None));
+    }
+}
