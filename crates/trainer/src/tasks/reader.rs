@@ -60,3 +60,61 @@ impl Reader {
         self.read.try_iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        path::Path,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use loraloom_data::Tokenizer;
+    use loraloom_scheduler::TaskId;
+    use serde_json::{from_value, json};
+
+    use super::{Reader, RowCache};
+    use crate::NewTask;
+
+    /// Both are seen in time; how fast depends on the machine.
+    #[test]
+    fn what_was_read_is_news_and_is_read_anew_later() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-gqa");
+        let tokenizer = Tokenizer::load(&model).expect("a tokenizer");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("rows.jsonl");
+        let task = NewTask {
+            id: TaskId(1),
+            adapter: from_value(json!({"name": "a", "dataset": "data"})).expect("an adapter"),
+            dataset: from_value(json!({"path": [path], "validation": 0.0})).expect("a dataset"),
+            seed: 0,
+            digest: String::new(),
+            sweep: None,
+            paused: false,
+        };
+        let news = AtomicBool::new(false);
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let rows = RowCache::new(&tokenizer, usize::MAX);
+            let reader = Reader::start(scope, rows, &news);
+            let digest = || {
+                reader.ask(Box::new(task.clone()));
+                while !news.swap(false, Ordering::Relaxed) {
+                    assert!(begun.elapsed() < Duration::from_mins(1), "no news");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let read = reader.read().next().expect("a task that was read");
+                read.rows.expect("rows").digest.clone()
+            };
+            fs::write(&path, r#"{"text": "one"}"#).expect("written");
+            let before = digest();
+            fs::write(&path, r#"{"text": "two"}"#).expect("written");
+            // Its thread may not have seen yet that nothing else was asked for.
+            while digest() == before {
+                assert!(begun.elapsed() < Duration::from_mins(1), "not read anew");
+            }
+        });
+    }
+}

@@ -88,3 +88,33 @@ pub fn check_vocabulary(dataset: &str, samples: &[Sample], vocabulary: usize) ->
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use loraloom_data::Tokenizer;
+    use serde_json::{from_value, json};
+
+    use super::RowCache;
+
+    #[test]
+    fn datasets_of_one_name_are_told_apart() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama-gqa");
+        let tokenizer = Tokenizer::load(&model).expect("a tokenizer");
+        let mut cache = RowCache::new(&tokenizer, usize::MAX);
+        let directory = tempfile::tempdir().expect("a directory");
+        let adapter = json!({"name": "a", "dataset": "data"});
+        let adapter = from_value(adapter).expect("an adapter");
+        let mut digest = |name: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, json!({"text": name}).to_string()).expect("written");
+            let dataset = from_value(json!({"path": [path], "validation": 0.0}));
+            let read = cache.read(&adapter, &dataset.expect("a dataset"), 0);
+            read.expect("rows").digest.clone()
+        };
+        let one = digest("one.jsonl");
+        assert_ne!(digest("two.jsonl"), one);
+        assert_eq!(digest("one.jsonl"), one);
+    }
+}
