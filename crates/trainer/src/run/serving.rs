@@ -404,3 +404,40 @@ fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
 fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
     record.name == new.adapter.name && record.number == Some(new.id.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use loraloom_scheduler::TaskId;
+    use serde_json::{from_value, json};
+
+    use super::Absent;
+    use crate::NewTask;
+
+    #[test]
+    fn a_task_waits_for_each_of_its_files() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [rows, held] = ["rows", "held"].map(|name| directory.path().join(name));
+        let dataset = json!({"path": [rows], "validation": held});
+        let task = NewTask {
+            id: TaskId(1),
+            adapter: from_value(json!({"name": "a"})).expect("an adapter"),
+            dataset: from_value(dataset).expect("a dataset"),
+            seed: 0,
+            digest: String::new(),
+            sweep: None,
+            paused: false,
+        };
+        let mut absent = Absent {
+            task: Box::new(task),
+            reason: String::new(),
+            seen: Vec::new(),
+        };
+        fs::write(&rows, "rows").expect("written");
+        assert_eq!([(); 3].map(|()| absent.is_back()), [false; 3]);
+        fs::write(&held, "more rows").expect("written");
+        // It may still be written when it is first seen.
+        assert_eq!([(); 2].map(|()| absent.is_back()), [false, true]);
+    }
+}

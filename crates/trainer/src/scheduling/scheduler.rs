@@ -62,7 +62,7 @@ mod tests {
     }
 
     /// Tasks that train, with the parts of their steps, after decisions at these times. `seconds` are those of a
-    /// token, if they are known.
+    /// token, if they are known before the last decision.
     fn training(
         config: &SchedulerConfig,
         tasks: &[Task],
@@ -76,17 +76,17 @@ mod tests {
         for task in tasks {
             scheduler.submit(task.clone(), 0.0).unwrap();
         }
+        let (last, before) = times.split_last().unwrap();
+        for &time in before {
+            scheduler.decide(time);
+        }
         if let Some(token) = seconds {
             scheduler.room_mut().use_step_times(StepTimeModel {
                 token,
                 ..StepTimeModel::default()
             });
         }
-        let mut decision = None;
-        for &time in times {
-            decision = Some(scheduler.decide(time));
-        }
-        let groups = decision.unwrap().groups.into_iter().flatten();
+        let groups = scheduler.decide(*last).groups.into_iter().flatten();
         groups.map(|member| (member.task.0, member.parts)).collect()
     }
 
@@ -125,5 +125,11 @@ mod tests {
         assert_eq!(whole, [(1, 1), (2, 1)]);
         let spread = training(&bounded(1.2), &short_and_long, &[0.0], Some(1.0));
         assert!(spread[1].1 > 1, "{spread:?}");
+
+        // Far beyond the bound: nobody joins then, and nobody goes.
+        let very_long = [task(1, 0, 100, 1), task(2, 0, 100_000, 1)];
+        let of_two = |times: &[f64]| training(&default, &very_long, times, Some(1.0)).len();
+        assert_eq!(of_two(&[0.0]), 1);
+        assert_eq!(of_two(&[0.0, 1.0]), 2);
     }
 }
