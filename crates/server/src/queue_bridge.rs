@@ -473,9 +473,10 @@ mod tests {
         watch::Watch,
     };
 
-    /// A process that stops inside a transaction keeps the queue busy; training continues.
+    /// A process that stands still inside a transaction keeps the queue busy, and a disk may be full for a
+    /// while; training goes on.
     #[test]
-    fn what_a_busy_queue_does_not_take_is_written_the_next_time() {
+    fn what_a_queue_does_not_take_is_written_the_next_time() {
         let directory = tempfile::tempdir().expect("a directory");
         let (mut queue, _) = LockedQueue::acquire(directory.path()).expect("a queue");
         let submission = Submission {
@@ -507,6 +508,18 @@ mod tests {
             bridge.flush(true).expect(statement);
             let task = bridge.queue.queue().task(id).expect("a task");
             assert_eq!(task.state, state, "{statement}");
+        }
+        bridge.late.push(Transition {
+            id,
+            to: TaskState::Parked,
+            // More than a page.
+            reason: "long ".repeat(9999),
+        });
+        for (pages, state) in [(1, TaskState::Running), (u32::MAX, TaskState::Parked)] {
+            bridge.queue.queue().limit_pages(pages);
+            bridge.flush(true).expect("a disk may be full");
+            let task = bridge.queue.queue().task(id).expect("a task");
+            assert_eq!(task.state, state, "{pages} pages");
         }
     }
 }

@@ -257,6 +257,15 @@ impl Queue {
 }
 
 #[cfg(test)]
+impl Queue {
+    /// Lets the file grow to so many pages, for this connection: then the disk is full.
+    pub(crate) fn limit_pages(&self, pages: u32) {
+        let limited = self.row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()));
+        limited.expect("a limit");
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
