@@ -190,12 +190,10 @@ impl Client {
         rooms: &[DeviceRoom],
     ) -> Result<(Vec<Submission>, Vec<String>)> {
         self.check_model(&config.model)?;
-        // The server encodes rows with its own model's tokenizer and trains with its own settings.
+        // The server encodes rows with the tokenizer of its own model. What a row takes at the least follows
+        // from this setting and from the devices, and not from the rest of a configuration.
         let as_served = RunConfig {
             model: self.config.model.clone(),
-            pipeline: self.config.pipeline.clone(),
-            scheduler: self.config.scheduler.clone(),
-            dtype: self.config.dtype,
             gradient_checkpointing: self.config.gradient_checkpointing,
             ..config.clone()
         };
