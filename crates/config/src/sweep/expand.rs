@@ -169,8 +169,7 @@ impl<'a> SweepReader<'a> {
     /// An adapter with `init_from` keeps its shape, so points of these axes would differ only in their names.
     fn refuse_kept_shapes(&self, base: Option<usize>, axes: &[Axis]) -> Result<(), ConfigError> {
         let base = base.and_then(|base| self.written[base].get("init_from"));
-        let begins = base.is_some_and(|path| !is_null(path))
-            || axes.iter().any(|axis| axis.path == "init_from");
+        let begins = base.is_some_and(|path| !is_null(path));
         match axes.iter().find(|axis| SHAPE.contains(&axis.path.as_str())) {
             Some(axis) if begins => {
                 let problem = format!(

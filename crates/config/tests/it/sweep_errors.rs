@@ -48,6 +48,8 @@ fn sweeps_that_cannot_be() {
         .collect();
     let clash = "- name: s-r8\nsweep: [{name: s, grid: {lora.r: [8]}}]\nseed: 1";
     edits.push(("- name: a\n  - name: b\n    lora:\n      r: 8", clash));
+    let begins = "init_from: x\nsweep: [{name: s, base: b, grid: {lora.r: [8]}}]";
+    edits.push(("lora:\n      r: 8", begins));
     edits.push(("  - name: b\n", "  - name: b\n    seed: 3\n  - name: c\n"));
     let (other_rows, good) = (edits.pop().expect("an edit"), edits);
     let text = report(&good);
