@@ -133,7 +133,8 @@ fn another_model_in_the_place_of_a_runs_is_refused() {
         &generate[..],
         &["submit", "run", "task.yaml"],
         &clone,
-        &["serve", "run"],
+        // A server that takes the model ends, too.
+        &["serve", "run", "--drain"],
     ] {
         let run = here.run(command);
         assert_eq!(run.code, 2, "{command:?}: {}", run.all());
