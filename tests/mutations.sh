@@ -527,6 +527,35 @@ mutation tenant-not-named crates/server/src/queue/submit.rs '("tenant", self.ten
     a_key_is_accepted_once
 mutation begun-read-late $trainer/run/serving.rs 'Order::Train(task) if self.has_begun(&task) => {' \
     'Order::Train(task) if self.has_begun(&task) && false => {' a_task_whose_rows_are_read_slowly
+mutation copies-never-renewed $trainer/run/window.rs 'renew: self.rewind.renew(),' 'renew: None,' \
+    an_old_copy_ends
+mutation half-a-line-kept $trainer/run_directory/directory.rs \
+    'on(&events_path, events.set_len(length))?;' '' half_a_line_is_cut_off
+mutation old-checkpoint-in-the-way $trainer/checkpoint/staged.rs \
+    $'on(&old, remove(&old))?;\n            on(&path, fs::rename' 'on(&path, fs::rename' one_of_the_same_number
+mutation no-number-is-best $trainer/run/follow_up.rs 'let best = loss.is_finite() && ' 'let best = ' \
+    no_number_is_not_the_best
+mutation last-step-is-stopped $trainer/run/follow_up.rs 'early.filter(|_| !last)' 'early.filter(|_| !last || last)' \
+    patience_ends_a_task
+mutation step-times-of-other-stages $scheduler/grouping/grouped_room.rs \
+    'let mut same = learnt.stages == self.layout.groups.len();' 'let mut same = true;' of_other_stages
+mutation step-times-of-other-devices $scheduler/grouping/grouped_room.rs \
+    'same &= known.is_some_and(' 'same |= known.is_some_and(' of_other_stages
+mutation first-loss-forgotten $trainer/tasks/trials.rs 'if let Some(loss) = trial.first_loss {' \
+    'if let Some(loss) = trial.first_loss.filter(|_| false) {' from_the_first_loss
+mutation datasets-by-name $trainer/tasks/rows.rs '"{name} {seed} {dataset:?}"' '"{name} {seed}"' \
+    datasets_of_one_name
+mutation rows-not-read-anew $trainer/tasks/reader.rs 'rows.clear();' '' what_was_read_is_news
+mutation rows-without-news $trainer/tasks/reader.rs 'news.store(true, Ordering::Relaxed);' '' \
+    what_was_read_is_news
+mutation full-disk-ends-the-server crates/server/src/queue_bridge.rs 'QueueError::DiskFull { .. } | ' '' \
+    a_queue_does_not_take
+mutation any-model-serves $trainer/checkpoint/saved_run.rs 'if digest == self.record.model {' \
+    'if digest != " " {' another_model_in_the_place
+mutation places-not-kept $trainer/scheduling/scheduler.rs 'keep_places: true,' 'keep_places: false,' \
+    settings_reach
+mutation validation-not-waited-for $trainer/run/serving.rs 'task.dataset.path.iter().chain(validation)' \
+    'task.dataset.path.iter().chain(validation.filter(|_| false))' waits_for_each_of_its_files
 
 rm -f "$log"
 exit $((survived > 0))
