@@ -184,7 +184,7 @@ fn what_cannot_be_measured_is_refused() {
         ),
         (
             &["--batch", "2", "--microbatches", "3"],
-            "3 micro-batches of 2 sequences",
+            "cut 2 sequences of an adapter into 3 micro-batches",
         ),
     ] {
         let run = here.run(&[&["bench", "--device", "cpu"], arguments].concat());

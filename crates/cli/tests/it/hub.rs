@@ -147,7 +147,7 @@ fn what_the_cache_does_not_have_is_downloaded() {
     assert_eq!(refused.code, 3, "{}", refused.all());
     for said in [
         "has no model `org/other`; ",
-        "/api/models/org/other/revision/main answers 404",
+        "/api/models/org/other/revision/main returned 404",
     ] {
         assert!(refused.stderr.contains(said), "{}", refused.stderr);
     }
@@ -238,7 +238,7 @@ fn what_is_nowhere_ends_as_missing_files_do() {
                 "--set",
                 "datasets.rows.path=data/shout.jsonl",
             ],
-            "hint: `hf download org/tiny`",
+            "download it with `hf download org/tiny`",
         ),
         (
             &[

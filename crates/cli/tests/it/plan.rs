@@ -163,7 +163,7 @@ fn keys_of_the_pipeline_are_planned_with() {
     assert!(sum(&staggered, "weight_bytes") > sum(&even, "weight_bytes"));
     let notes = staggered["notes"].to_string();
     assert!(
-        notes.contains("hold 5 decoder layers of the model's 4"),
+        notes.contains("hold 5 decoder layers of a model with 4"),
         "{notes}"
     );
 

@@ -81,7 +81,7 @@ fn what_cannot_be_replayed_is_refused() {
     here.write("negative.json", serde_json::to_string(&costs).unwrap());
     let cases = [
         (3, "simulate nowhere.csv", "cannot read `nowhere.csv`"),
-        (3, "simulate broken.csv", "line 3: `soon` is no duration"),
+        (3, "simulate broken.csv", "line 3: duration is `soon`"),
         (2, "simulate trace.csv --jobs 11", "the trace has 10"),
         (2, "simulate trace.csv --jobs 11", "hint: `--jobs 10` takes"),
         (

@@ -183,7 +183,7 @@ fn refusals_say_what_was_asked_for_and_why() {
     );
     assert_eq!(
         error.to_string(),
-        format!("{address} answers 401: Invalid username or password.")
+        format!("{address} returned 401: Invalid username or password.")
     );
     assert!(error.hint().unwrap().contains("HF_TOKEN"));
     let error = here.get("org/nothing").unwrap_err();

@@ -42,7 +42,7 @@ fn a_dataset_that_changes_fails_its_own_task_only() {
     here.write("data/held.jsonl", rows[5..10].join("\n"));
     wait_for_state(&here, "number-r4", "failed");
     let reason = task(&here, "number-r4")["reason"].to_string();
-    assert!(reason.contains("data/held.jsonl was"), "{reason}");
+    assert!(reason.contains("data/held.jsonl had BLAKE3"), "{reason}");
 }
 
 #[test]
