@@ -80,6 +80,15 @@ mutation every-layer-rotates crates/model/src/batch.rs 'LayerRotation::None => N
     'LayerRotation::None => Some(&self.global),' parity::smollm3
 mutation windows-rotate-alike crates/model/src/batch.rs 'self.local.as_ref().unwrap_or(&self.global)' \
     '&self.global' parity::gemma3
+mutation short-factors-only crates/model/src/rope.rs '                long_factor
+' '                short_factor
+' \
+    parity::phi3
+mutation keys-for-values crates/model/src/layer.rs 'let widths = [self.num_heads * self.head_dim, key, key];
+                parts(&project(Projection::Qkv, linear, normal)?, widths)' \
+    'let widths = [self.num_heads * self.head_dim, key, key];
+                let [q, k, _] = parts(&project(Projection::Qkv, linear, normal)?, widths);
+                [q, k.clone(), k]' parity::phi3
 mutation scores-slope-one crates/model/src/ops/flex/attention.rs '*ds *= 1.0 - tangent * tangent;' \
     'let _ = (ds, tangent);' parity::gemma2
 mutation logits-slope-one crates/model/src/head.rs 'Some(slope) => gradient * slope,' \

@@ -73,7 +73,7 @@ fn milliseconds(mut work: impl FnMut()) -> anyhow::Result<f64> {
 /// One layer's seven products with frozen weights, and what the adapters add to four of them.
 fn products(model: &LlamaConfig) -> anyhow::Result<(f64, f64)> {
     let (mut frozen, mut adapted) = (0.0, 0.0);
-    for (linear, projection) in model.linears().iter().zip(Projection::ALL) {
+    for linear in model.linears() {
         let bench = KernelBench {
             rows: ROWS,
             d_in: linear.d_in,
@@ -85,7 +85,7 @@ fn products(model: &LlamaConfig) -> anyhow::Result<(f64, f64)> {
         for measured in bench.measure(&[RANK; ADAPTERS], &Device::flex())? {
             match measured.name {
                 "frozen" => frozen += measured.milliseconds,
-                "fused" if ADAPTED.contains(&projection) => {
+                "fused" if ADAPTED.contains(&linear.projection) => {
                     adapted += measured.milliseconds - measured.frozen_milliseconds;
                 }
                 _ => {}
@@ -152,7 +152,7 @@ fn optimizer(model: &LlamaConfig) -> anyhow::Result<f64> {
     let device = Device::flex();
     let mut banks = Vec::new();
     for projection in ADAPTED {
-        let linear = model.linears()[projection as usize];
+        let linear = model.linear(projection).context("a linear layer")?;
         let mut bank = AdapterBank::new(linear.d_in, linear.d_out, 0, &device);
         for seed in 0..ADAPTERS {
             let spec = LoraSpec::new(RANK, 32.0).with_lora_dropout(0.05);

@@ -215,7 +215,7 @@ fn measure(
 
 fn adapter(config: &LlamaConfig) -> anyhow::Result<Vec<LayerAdapter>> {
     let device = Device::flex();
-    let linear = config.linears()[Projection::V as usize];
+    let linear = config.linear(Projection::V).context("a linear layer")?;
     let size = [linear.d_in, linear.d_out];
     let layers = (0..config.num_hidden_layers).map(|layer| {
         let mut adapter = LayerAdapter::default();

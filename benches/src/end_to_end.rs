@@ -214,9 +214,9 @@ impl EndToEndBench {
 
 /// Floating-point operations of a step for one token, forward and backward.
 fn flops_per_token(model: &LlamaConfig, length: usize) -> f64 {
-    let weights = model.linears().map(|linear| linear.d_in * linear.d_out);
-    let frozen =
-        model.num_hidden_layers * weights.iter().sum::<usize>() + model.vocab_size * model.d_model;
+    let linears = model.linears().into_iter();
+    let weights: usize = linears.map(|linear| linear.d_in * linear.d_out).sum();
+    let frozen = model.num_hidden_layers * weights + model.vocab_size * model.d_model;
     let width = model.num_attention_heads * model.head_dim;
     let attention = model.num_hidden_layers * width * length;
     4.0 * frozen as f64 + 6.0 * attention as f64
@@ -278,7 +278,7 @@ pub(crate) mod tests {
             model,
             adapters: vec![1, 2],
             rank: 16,
-            targets: Projection::ALL.to_vec(),
+            targets: Projection::applied(false).to_vec(),
             batch: 1,
             microbatches: 1,
             length: 4,

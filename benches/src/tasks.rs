@@ -41,11 +41,12 @@ impl Task {
         device: &Device,
     ) -> Result<Vec<LayerAdapter>, BatchLoraError> {
         let spec = LoraSpec::new(bench.rank, 2.0 * bench.rank as f64).with_lora_dropout(0.05);
-        let shapes = bench.model.linears();
         let layer = |layer: usize| {
             let mut adapter = LayerAdapter::default();
             for &projection in &bench.targets {
-                let shape = &shapes[projection as usize];
+                let Some(shape) = bench.model.linear(projection) else {
+                    continue;
+                };
                 let (widths, module) = ([shape.d_in, shape.d_out], projection.number(layer));
                 let state = AdapterState::init(spec, widths, self.seed, module, device)?;
                 adapter[projection as usize] = Some(state);

@@ -193,6 +193,7 @@ fn trainer_exit(error: &TrainerError) -> Exit {
         | TrainerError::Write { .. }
         | TrainerError::Sweep(_)
         | TrainerError::NoSteps { .. }
+        | TrainerError::NoTarget { .. }
         | TrainerError::UnsupportedDtype { .. }
         | TrainerError::PromptTooLong { .. }
         | TrainerError::EmptyPrompt

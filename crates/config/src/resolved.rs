@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule, alternatives::OneOrMany,
-    target_module::modules,
+    PipelineConfig, SchedulerConfig, SweepConfig, TargetModule,
+    alternatives::OneOrMany,
+    target_module::{self, modules},
 };
 
 /// A whole run: one backbone and the adapters trained over it.
@@ -190,8 +191,8 @@ pub struct LoraSettings {
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1))]
     pub lora_dropout: f64,
     /// Linear layers to adapt: any of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and
-    /// down_proj, or all-linear for all seven.
-    #[serde(deserialize_with = "modules")]
+    /// down_proj (Phi-3: qkv_proj, o_proj, gate_up_proj and down_proj), or all-linear for all of them.
+    #[serde(deserialize_with = "modules", serialize_with = "target_module::write")]
     #[schemars(with = "OneOrMany")]
     pub target_modules: Vec<TargetModule>,
     /// Scale by lora_alpha / sqrt(r) instead of lora_alpha / r.

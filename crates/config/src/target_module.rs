@@ -1,4 +1,4 @@
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::alternatives::OneOrMany;
 
@@ -6,7 +6,7 @@ use crate::alternatives::OneOrMany;
 const ALL_LINEAR: &str = "all-linear";
 
 /// All names in `target_modules`.
-pub(crate) const NAMES: [&str; 8] = [
+pub(crate) const NAMES: [&str; 10] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -14,6 +14,8 @@ pub(crate) const NAMES: [&str; 8] = [
     "gate_proj",
     "up_proj",
     "down_proj",
+    "qkv_proj",
+    "gate_up_proj",
     ALL_LINEAR,
 ];
 
@@ -35,11 +37,15 @@ pub enum TargetModule {
     UpProj,
     /// Down-projection of the MLP.
     DownProj,
+    /// Queries, keys and values in one (Phi-3).
+    QkvProj,
+    /// Gate and up-projection in one (Phi-3).
+    GateUpProj,
 }
 
 impl TargetModule {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
+    /// All of them, which stand for those that the model has: `all-linear`.
+    pub const ALL: [Self; 9] = [
         Self::QProj,
         Self::KProj,
         Self::VProj,
@@ -47,12 +53,25 @@ impl TargetModule {
         Self::GateProj,
         Self::UpProj,
         Self::DownProj,
+        Self::QkvProj,
+        Self::GateUpProj,
     ];
 
     /// The name in a Hugging Face model.
     pub fn name(self) -> &'static str {
         NAMES[self as usize]
     }
+}
+
+/// Writes a list of names, or `all-linear`.
+pub(crate) fn write<S: Serializer>(
+    modules: &[TargetModule],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    if modules == TargetModule::ALL {
+        return serializer.serialize_str(ALL_LINEAR);
+    }
+    serializer.collect_seq(modules)
 }
 
 /// Reads one name, a list of names, or `all-linear`.

@@ -5,27 +5,28 @@ use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 use crate::{LlamaConfig, LoraWeights, ModelError, Projection};
 
-/// One adapter at one decoder layer: its state at each of the seven projections it adapts.
-pub type LayerAdapter = [Option<AdapterState>; 7];
+/// One adapter at one decoder layer: its state at each of the projections that it adapts.
+pub type LayerAdapter = [Option<AdapterState>; Projection::COUNT];
 
-/// The adapters of one decoder layer: a bank for each of its seven projections.
+/// The adapters of one decoder layer: a bank for each projection. A bank of a projection that the model does not
+/// have takes no adapter: it is zero wide.
 #[derive(Debug, Clone)]
 pub struct LayerBanks {
-    banks: [AdapterBank; 7],
+    banks: [AdapterBank; Projection::COUNT],
 }
 
 impl LayerBanks {
     /// Empty banks for decoder layer `layer`.
     pub fn new(config: &LlamaConfig, layer: usize, device: &Device) -> Self {
-        let shapes = config.linears();
         let banks = Projection::ALL.map(|projection| {
-            let shape = &shapes[projection as usize];
-            AdapterBank::new(shape.d_in, shape.d_out, projection.number(layer), device)
+            let shape = config.linear(projection);
+            let [d_in, d_out] = shape.map_or([0, 0], |shape| [shape.d_in, shape.d_out]);
+            AdapterBank::new(d_in, d_out, projection.number(layer), device)
         });
         Self { banks }
     }
 
-    /// Adds an adapter to all seven banks and returns its slot.
+    /// Adds an adapter to all banks and returns its slot.
     ///
     /// # Errors
     /// If a part of the adapter is not of its projection's shape.
@@ -37,7 +38,7 @@ impl LayerBanks {
         Ok(slot)
     }
 
-    /// Takes a slot out of all seven banks; later slots move down by one.
+    /// Takes a slot out of all banks; later slots move down by one.
     ///
     /// # Errors
     /// If there is no such slot.
@@ -90,7 +91,7 @@ impl LayerBanks {
 
 /// The adapters of one decoder layer in one forward pass; the default has none.
 #[derive(Debug, Clone, Default)]
-pub struct LayerLora([Option<BatchLora>; 7]);
+pub struct LayerLora([Option<BatchLora>; Projection::COUNT]);
 
 impl LayerLora {
     /// Makes all adapter weights leaves of a new graph.
@@ -121,7 +122,7 @@ impl LayerLora {
 
 /// Gradients of one decoder layer's packed adapter weights.
 #[derive(Debug, Clone, Default)]
-pub struct LayerGradients(pub [Option<LoraPair>; 7]);
+pub struct LayerGradients(pub [Option<LoraPair>; Projection::COUNT]);
 
 impl LayerGradients {
     /// Adds the gradients of another micro-batch of the same step.

@@ -23,12 +23,11 @@ pub struct RotaryTables {
 #[derive(Debug)]
 struct Tables {
     rope: RopeConfig,
-    head_dim: usize,
     device: Device,
     made: Mutex<Vec<Table>>,
 }
 
-/// Cosines and sines of the first positions, `[positions, head_dim / 2]`.
+/// Cosines and sines of the first positions, `[positions, rotary_dim / 2]`.
 #[derive(Debug, Clone)]
 struct Table {
     /// See [`Tables::scaled_for`].
@@ -48,7 +47,6 @@ impl RotaryTables {
     pub fn new(config: &LlamaConfig, device: &Device) -> Self {
         let tables = |rope: &RopeConfig| Tables {
             rope: rope.clone(),
-            head_dim: config.head_dim,
             device: device.clone().without_autodiff(),
             made: Mutex::default(),
         };
@@ -68,6 +66,10 @@ impl Tables {
                 original_max_position_embeddings: original,
                 ..
             } if length > original => length,
+            RopeScaling::LongRope {
+                original_max_position_embeddings: original,
+                ..
+            } if length > original => usize::MAX,
             _ => 0,
         }
     }
@@ -89,7 +91,7 @@ impl Tables {
         } else {
             length
         };
-        let table = RopeTable::new(&self.rope, self.head_dim, positions);
+        let table = RopeTable::new(&self.rope, positions);
         let shape = [table.length, table.half_dim];
         let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
         let table = Table {
@@ -142,7 +144,7 @@ impl Tables {
         let gather = |part: fn(&Table) -> &Tensor<2>| {
             let parts: Vec<_> = used.iter().map(|table| part(table).clone()).collect();
             match &parts[..] {
-                [] => Tensor::zeros([0, self.head_dim / 2], &self.device),
+                [] => Tensor::zeros([0, self.rope.rotary_dim / 2], &self.device),
                 [table] => table.clone().select(0, positions.clone()),
                 _ => Tensor::cat(parts, 0).select(0, positions.clone()),
             }
@@ -154,7 +156,7 @@ impl Tables {
     }
 }
 
-/// Cosines and sines of every token's position, `[rows, head_dim / 2]`.
+/// Cosines and sines of every token's position, `[rows, rotary_dim / 2]`.
 #[derive(Debug, Clone)]
 pub struct RotaryRows {
     /// Cosines.

@@ -167,7 +167,8 @@ fn permuted_heads(base: &LlamaConfig, projection: Projection) -> Option<usize> {
         | Architecture::Mistral
         | Architecture::Granite
         | Architecture::SmolLm3 => true,
-        Architecture::Qwen2
+        Architecture::Phi3
+        | Architecture::Qwen2
         | Architecture::Qwen3
         | Architecture::Olmo2
         | Architecture::Gemma2
@@ -189,6 +190,7 @@ fn architecture(base: &LlamaConfig) -> &'static str {
         Architecture::Granite => "granite",
         Architecture::Olmo2 => "olmo2",
         Architecture::SmolLm3 => "smollm3",
+        Architecture::Phi3 => "phi3",
         Architecture::Gemma2 => "gemma2",
         Architecture::Gemma3 => "gemma3",
     }
@@ -203,6 +205,9 @@ fn tensor_name(projection: Projection) -> &'static str {
         Projection::Gate => "ffn_gate",
         Projection::Up => "ffn_up",
         Projection::Down => "ffn_down",
+        Projection::Qkv => "attn_qkv",
+        // llama.cpp keeps gate and up in one tensor of this name.
+        Projection::GateUp => "ffn_up",
     }
 }
 

@@ -7,7 +7,7 @@ use burn::{
 
 use crate::{
     AttentionShape, LayerCache, LayerLora, LayerRotation, LlamaConfig, ModelError, Projection,
-    SequenceBatch,
+    RotaryRows, SequenceBatch,
     load::Loader,
     ops::{Activation, glu, rms_norm, rotate, self_attention},
 };
@@ -17,15 +17,12 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct DecoderLayer {
     attention_norms: Norms,
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
+    qkv: QkvProjections,
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     o_proj: Linear,
     mlp_norms: Norms,
-    gate_proj: Linear,
-    up_proj: Linear,
+    gate_up: GateUpProjections,
     down_proj: Linear,
     #[module(skip)]
     num_heads: usize,
@@ -47,6 +44,20 @@ pub struct DecoderLayer {
     residual_multiplier: Option<f64>,
 }
 
+/// `q_proj`, `k_proj` and `v_proj`, or `qkv_proj`.
+#[derive(Module, Debug)]
+enum QkvProjections {
+    Apart([Linear; 3]),
+    Fused(Linear),
+}
+
+/// `gate_proj` and `up_proj`, or `gate_up_proj`.
+#[derive(Module, Debug)]
+enum GateUpProjections {
+    Apart([Linear; 2]),
+    Fused(Linear),
+}
+
 /// Norms of what attention or feed-forward takes, and of what it gives.
 #[derive(Module, Debug)]
 struct Norms {
@@ -60,9 +71,20 @@ impl DecoderLayer {
         config: &LlamaConfig,
         index: usize,
     ) -> Result<Self, ModelError> {
-        let shapes = config.linears();
-        let linear = |projection: Projection| {
-            loader.linear(&projection.module(index), &shapes[projection as usize])
+        let linear = |projection| loader.linear(config, projection, index);
+        let qkv = if config.fused {
+            QkvProjections::Fused(linear(Projection::Qkv)?)
+        } else {
+            QkvProjections::Apart([
+                linear(Projection::Q)?,
+                linear(Projection::K)?,
+                linear(Projection::V)?,
+            ])
+        };
+        let gate_up = if config.fused {
+            GateUpProjections::Fused(linear(Projection::GateUp)?)
+        } else {
+            GateUpProjections::Apart([linear(Projection::Gate)?, linear(Projection::Up)?])
         };
         let norm = |name: &str, width: usize| {
             let name = format!("model.layers.{index}.{name}");
@@ -83,15 +105,12 @@ impl DecoderLayer {
             };
         Ok(Self {
             attention_norms: norms(config.norms.of_attention())?,
-            q_proj: linear(Projection::Q)?,
-            k_proj: linear(Projection::K)?,
-            v_proj: linear(Projection::V)?,
+            qkv,
             q_norm: head_norm("self_attn.q_norm.weight", config.num_attention_heads)?,
             k_norm: head_norm("self_attn.k_norm.weight", config.num_key_value_heads)?,
             o_proj: linear(Projection::O)?,
             mlp_norms: norms(config.norms.of_mlp())?,
-            gate_proj: linear(Projection::Gate)?,
-            up_proj: linear(Projection::Up)?,
+            gate_up,
             down_proj: linear(Projection::Down)?,
             num_heads: config.num_attention_heads,
             num_kv_heads: config.num_key_value_heads,
@@ -170,7 +189,7 @@ impl DecoderLayer {
                 None => x,
             };
             match batch.rotation(self.rotation) {
-                Some(rows) => rotate(x, rows.cos.clone(), rows.sin.clone()),
+                Some(rows) => rotate_heads(x, rows, self.head_dim),
                 None => x,
             }
         };
@@ -179,17 +198,35 @@ impl DecoderLayer {
         };
 
         let normal = normalise_if(x.clone(), &self.attention_norms.before);
-        let q = project(Projection::Q, &self.q_proj, normal.clone())?;
+        let [q, k, v] = match &self.qkv {
+            QkvProjections::Apart([q, k, v]) => [
+                project(Projection::Q, q, normal.clone())?,
+                project(Projection::K, k, normal.clone())?,
+                project(Projection::V, v, normal)?,
+            ],
+            QkvProjections::Fused(linear) => {
+                let key = self.num_kv_heads * self.head_dim;
+                let widths = [self.num_heads * self.head_dim, key, key];
+                parts(&project(Projection::Qkv, linear, normal)?, widths)
+            }
+        };
         let q = scaled(turn(q, &self.q_norm), self.query_multiplier);
-        let k = project(Projection::K, &self.k_proj, normal.clone())?;
         let k = turn(k, &self.k_norm);
-        let v = project(Projection::V, &self.v_proj, normal)?;
         let attended = project(Projection::O, &self.o_proj, attend(q, k, v))?;
         let x = add(x, attended, &self.attention_norms);
 
         let normal = normalise_if(x.clone(), &self.mlp_norms.before);
-        let gate = project(Projection::Gate, &self.gate_proj, normal.clone())?;
-        let up = project(Projection::Up, &self.up_proj, normal)?;
+        let [gate, up] = match &self.gate_up {
+            GateUpProjections::Apart([gate, up]) => [
+                project(Projection::Gate, gate, normal.clone())?,
+                project(Projection::Up, up, normal)?,
+            ],
+            GateUpProjections::Fused(linear) => {
+                let both = project(Projection::GateUp, linear, normal)?;
+                let width = both.dims()[1] / 2;
+                parts(&both, [width; 2])
+            }
+        };
         let down = project(
             Projection::Down,
             &self.down_proj,
@@ -197,6 +234,31 @@ impl DecoderLayer {
         )?;
         Ok(add(x, down, &self.mlp_norms))
     }
+}
+
+/// Columns of x, in parts of these widths.
+fn parts<const N: usize>(x: &Tensor<2>, widths: [usize; N]) -> [Tensor<2>; N] {
+    let mut start = 0;
+    widths.map(|width| {
+        start += width;
+        x.clone().narrow(1, start - width, width)
+    })
+}
+
+/// Rotates the first features of every head, as many as the tables have.
+fn rotate_heads(x: Tensor<2>, rows: &RotaryRows, head_dim: usize) -> Tensor<2> {
+    let (cos, sin) = (rows.cos.clone(), rows.sin.clone());
+    let ([count, width], rotary_dim) = (x.dims(), 2 * cos.dims()[1]);
+    if rotary_dim == head_dim {
+        return rotate(x, cos, sin);
+    }
+    let heads = width / head_dim;
+    let x = x.reshape([count, heads, head_dim]);
+    let rotated = x.clone().narrow(2, 0, rotary_dim);
+    let rotated = rotate(rotated.reshape([count, heads * rotary_dim]), cos, sin);
+    let rotated = rotated.reshape([count, heads, rotary_dim]);
+    let rest = x.narrow(2, rotary_dim, head_dim - rotary_dim);
+    Tensor::cat(vec![rotated, rest], 2).reshape([count, width])
 }
 
 /// Normalises groups of features as wide as the norm: one head, or all of them.

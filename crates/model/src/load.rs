@@ -6,7 +6,7 @@ use burn::{
     tensor::{Bytes, DType, Device, Distribution, FloatDType, Tensor, TensorData},
 };
 
-use crate::{Checkpoint, HostTensor, LinearShape, LlamaConfig, ModelError, TensorDtype};
+use crate::{Checkpoint, HostTensor, LlamaConfig, ModelError, Projection, TensorDtype};
 
 /// Bound of a uniform distribution with deviation 0.02, the Llama family's initialisation.
 const RANDOM: Distribution = Distribution::Uniform(-0.035, 0.035);
@@ -71,7 +71,16 @@ impl Loader<'_> {
         Ok(frozen(self.tensor(name, shape)?))
     }
 
-    pub(crate) fn linear(&self, module: &str, shape: &LinearShape) -> Result<Linear, ModelError> {
+    pub(crate) fn linear(
+        &self,
+        config: &LlamaConfig,
+        projection: Projection,
+        layer: usize,
+    ) -> Result<Linear, ModelError> {
+        let module = projection.module(layer);
+        let shape = config
+            .linear(projection)
+            .ok_or_else(|| ModelError::NoSuchModule(module.clone()))?;
         let weight = self.tensor(&format!("{module}.weight"), [shape.d_out, shape.d_in])?;
         let bias = shape
             .bias

@@ -1,4 +1,5 @@
-/// The seven linear layers of a decoder layer, in the order of the computation.
+/// A linear layer of a decoder layer. No model has all: Phi-3 has one for queries, keys and values, and one for
+/// gate and up-projection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Projection {
     /// Queries.
@@ -15,11 +16,18 @@ pub enum Projection {
     Up,
     /// Down-projection of the MLP.
     Down,
+    /// Queries, keys and values in one (Phi-3).
+    Qkv,
+    /// Gate and up-projection in one (Phi-3).
+    GateUp,
 }
 
 impl Projection {
+    /// Number of them.
+    pub const COUNT: usize = 9;
+
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; Self::COUNT] = [
         Self::Q,
         Self::K,
         Self::V,
@@ -27,16 +35,27 @@ impl Projection {
         Self::Gate,
         Self::Up,
         Self::Down,
+        Self::Qkv,
+        Self::GateUp,
     ];
 
-    /// The name used in `target_modules`: `q_proj`, …, `down_proj`.
+    /// Those of a model, in the order they are applied.
+    pub fn applied(fused: bool) -> &'static [Self] {
+        if fused {
+            &[Self::Qkv, Self::O, Self::GateUp, Self::Down]
+        } else {
+            Self::ALL.split_at(7).0
+        }
+    }
+
+    /// The name used in `target_modules`, such as `q_proj`.
     pub fn name(self) -> &'static str {
         self.path()
             .rsplit_once('.')
             .map_or(self.path(), |(_, name)| name)
     }
 
-    /// The path within a decoder layer: `self_attn.q_proj`, …, `mlp.down_proj`.
+    /// The path within a decoder layer, such as `self_attn.q_proj`.
     pub fn path(self) -> &'static str {
         match self {
             Self::Q => "self_attn.q_proj",
@@ -46,6 +65,8 @@ impl Projection {
             Self::Gate => "mlp.gate_proj",
             Self::Up => "mlp.up_proj",
             Self::Down => "mlp.down_proj",
+            Self::Qkv => "self_attn.qkv_proj",
+            Self::GateUp => "mlp.gate_up_proj",
         }
     }
 
@@ -56,6 +77,12 @@ impl Projection {
 
     /// The layer's coordinate in the dropout counter, distinct over the model.
     pub fn number(self, layer: usize) -> u32 {
-        (layer * Self::ALL.len() + self as usize) as u32
+        // Seven a layer, as a model has at most: one that is in place of several has the first's.
+        let within = match self {
+            Self::Qkv => Self::Q,
+            Self::GateUp => Self::Gate,
+            other => other,
+        };
+        (layer * 7 + within as usize) as u32
     }
 }

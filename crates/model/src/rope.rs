@@ -4,14 +4,14 @@ use std::f64::consts::PI;
 
 use crate::config::{RopeConfig, RopeScaling};
 
-/// Cosines and sines of every position, row-major `[length, head_dim / 2]`.
+/// Cosines and sines of every position, row-major `[length, rotary_dim / 2]`.
 ///
-/// Column `i` rotates features `i` and `i + head_dim / 2` of a head together.
+/// Column `i` rotates features `i` and `i + rotary_dim / 2` of a head together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
     /// Positions.
     pub length: usize,
-    /// Columns, `head_dim / 2`.
+    /// Columns, `rotary_dim / 2`.
     pub half_dim: usize,
     /// Cosines.
     pub cos: Vec<f32>,
@@ -22,13 +22,15 @@ pub struct RopeTable {
 impl RopeTable {
     /// The table for positions `0..length`.
     ///
-    /// `head_dim` is even. With [`RopeScaling::Dynamic`] the frequencies depend on `length`, which
-    /// is then that of the longest sequence in the batch: the tables of two lengths beyond that of
-    /// pretraining do not share a prefix.
-    pub fn new(rope: &RopeConfig, head_dim: usize, length: usize) -> Self {
-        let frequencies = inverse_frequencies(rope, head_dim, length);
+    /// With [`RopeScaling::Dynamic`] and [`RopeScaling::LongRope`] the frequencies depend on `length`, which
+    /// is then that of the longest sequence in the batch: tables of two lengths may not share a prefix.
+    pub fn new(rope: &RopeConfig, length: usize) -> Self {
+        let frequencies = inverse_frequencies(rope, length);
         let scale = match rope.scaling {
             RopeScaling::Yarn {
+                attention_factor, ..
+            }
+            | RopeScaling::LongRope {
                 attention_factor, ..
             } => attention_factor as f32,
             _ => 1.0,
@@ -53,9 +55,9 @@ impl RopeTable {
     }
 }
 
-/// Radians per position of each pair of features, `[head_dim / 2]`.
-fn inverse_frequencies(rope: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> {
-    let base = rope.theta as f32;
+/// Radians per position of each pair of features, `[rotary_dim / 2]`.
+fn inverse_frequencies(rope: &RopeConfig, length: usize) -> Vec<f32> {
+    let (base, head_dim) = (rope.theta as f32, rope.rotary_dim);
     match rope.scaling {
         RopeScaling::Dynamic {
             factor,
@@ -89,6 +91,22 @@ fn inverse_frequencies(rope: &RopeConfig, head_dim: usize, length: usize) -> Vec
         } => {
             let (theta, beta, original) = (rope.theta, (beta_fast, beta_slow), original as f64);
             yarn(theta, head_dim, factor, beta, truncate, original)
+        }
+        RopeScaling::LongRope {
+            ref short_factor,
+            ref long_factor,
+            original_max_position_embeddings: original,
+            ..
+        } => {
+            let factors = if length > original {
+                long_factor
+            } else {
+                short_factor
+            };
+            let periods = periods(base, head_dim).zip(factors);
+            periods
+                .map(|(period, &factor)| 1.0 / (factor as f32 * period))
+                .collect()
         }
     }
 }

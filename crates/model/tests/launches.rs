@@ -39,9 +39,8 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn adapter(config: &LlamaConfig, rank: usize, device: &Device) -> LayerAdapter {
-    let shapes = config.linears();
     Projection::ALL.map(|projection| {
-        let shape = &shapes[projection as usize];
+        let shape = config.linear(projection)?;
         let part = |width| Tensor::<2>::full([rank, width], 0.01, device);
         let weights = LoraPair {
             a: part(shape.d_in),

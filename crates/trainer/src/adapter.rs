@@ -11,7 +11,7 @@ use loraloom_model::{
     to_host,
 };
 
-use crate::error::Result;
+use crate::error::{Result, TrainerError};
 
 /// An adapter's state at every decoder layer.
 pub(crate) type ModelAdapter = Vec<LayerAdapter>;
@@ -41,12 +41,14 @@ pub(crate) fn fresh(
     let spec = LoraSpec::new(lora.r, lora.lora_alpha)
         .with_use_rslora(lora.use_rslora)
         .with_lora_dropout(lora.lora_dropout);
-    let (shapes, targets) = (model.linears(), targets(lora));
+    let targets = targets(lora, model.fused);
     by_projection(model.num_hidden_layers, |layer, projection| {
-        if !targets.contains(&projection) {
+        let Some(shape) = model
+            .linear(projection)
+            .filter(|_| targets.contains(&projection))
+        else {
             return Ok(None);
-        }
-        let shape = &shapes[projection as usize];
+        };
         let (shape, module) = ([shape.d_in, shape.d_out], projection.number(layer));
         let state = AdapterState::init(spec, shape, config.seed, module, device)?;
         Ok(Some(state))
@@ -122,13 +124,40 @@ pub(crate) fn adapter_bytes(adapter: &[LayerAdapter]) -> u64 {
 
 /// As [`adapter_bytes`], for an adapter that does not exist yet.
 pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
-    let ranks = AdapterRanks::uniform(lora.r, &targets(lora), model);
+    let ranks = AdapterRanks::uniform(lora.r, &targets(lora, model.fused), model);
     (ranks.parameters(model, 0..model.num_hidden_layers) * TRAINED_BYTES) as u64
 }
 
-/// The projections that an adapter targets.
-pub fn targets(lora: &LoraSettings) -> Vec<Projection> {
-    let projection = |module: &TargetModule| match module {
+/// The projections that an adapter targets in a model with or without fused ones.
+pub fn targets(lora: &LoraSettings, fused: bool) -> Vec<Projection> {
+    let projections = lora.target_modules.iter().map(|module| projection(*module));
+    projections
+        .filter(|one| Projection::applied(fused).contains(one))
+        .collect()
+}
+
+/// Refuses modules that the model does not have.
+///
+/// # Errors
+/// [`TrainerError::NoTarget`] for the first.
+pub fn check_targets(config: &AdapterConfig, model: &LlamaConfig) -> Result<()> {
+    let modules = &config.lora.target_modules;
+    let has = Projection::applied(model.fused);
+    let missing = modules
+        .iter()
+        .find(|module| !has.contains(&projection(**module)));
+    match missing {
+        Some(module) if modules[..] != TargetModule::ALL => Err(TrainerError::NoTarget {
+            adapter: config.name.clone(),
+            module: module.name(),
+            has: has.iter().map(|projection| projection.name()).collect(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn projection(module: TargetModule) -> Projection {
+    match module {
         TargetModule::QProj => Projection::Q,
         TargetModule::KProj => Projection::K,
         TargetModule::VProj => Projection::V,
@@ -136,8 +165,20 @@ pub fn targets(lora: &LoraSettings) -> Vec<Projection> {
         TargetModule::GateProj => Projection::Gate,
         TargetModule::UpProj => Projection::Up,
         TargetModule::DownProj => Projection::Down,
-    };
-    lora.target_modules.iter().map(projection).collect()
+        TargetModule::QkvProj => Projection::Qkv,
+        TargetModule::GateUpProj => Projection::GateUp,
+    }
+}
+
+/// Whether an adapter adapts fused projections.
+pub(crate) fn is_fused(states: &[LayerAdapter]) -> bool {
+    let fused = [Projection::Qkv, Projection::GateUp];
+    let mut layers = states.iter();
+    layers.any(|layer| {
+        fused
+            .iter()
+            .any(|projection| layer[*projection as usize].is_some())
+    })
 }
 
 /// An adapter's configuration as PEFT stores it. It keeps the shape of `like`, the directory that the adapter began
@@ -146,12 +187,12 @@ pub(crate) fn peft_config(
     run: &RunConfig,
     config: &AdapterConfig,
     like: Option<&PeftLoraConfig>,
+    fused: bool,
 ) -> PeftLoraConfig {
     let lora = &config.lora;
-    let names = lora
-        .target_modules
-        .iter()
-        .map(|module| module.name().to_owned());
+    let names = targets(lora, fused)
+        .into_iter()
+        .map(|projection| projection.name().to_owned());
     let mut peft = like.cloned().unwrap_or_else(|| PeftLoraConfig {
         use_rslora: lora.use_rslora,
         ..PeftLoraConfig::new(lora.r, lora.lora_alpha, names.collect())

@@ -33,7 +33,7 @@ mod stages;
 mod tasks;
 mod verify;
 
-pub use adapter::targets;
+pub use adapter::{check_targets, targets};
 pub use batch::Score;
 pub use checkpoint::{SavedRun, SavedTask, check_model, trained_over};
 pub use error::{SourceError, TO_FIT, TrainerError, quoted};

@@ -2,7 +2,7 @@
 
 use batchlora::{AdapterState, DropoutDraw, LoraSpec, Segment, Segments, SlotUpdate};
 use burn::tensor::FloatDType;
-use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
+use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage,
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
@@ -45,7 +45,8 @@ fn adapter(config: &LlamaConfig, seed: u64) -> Vec<LayerAdapter> {
     let spec = LoraSpec::new(4, 8.0).with_lora_dropout(0.1);
     let layer = |layer| {
         let mut parts = LayerAdapter::default();
-        for (projection, shape) in Projection::ALL.into_iter().zip(config.linears()) {
+        for shape in config.linears() {
+            let projection = shape.projection;
             let (size, module) = ([shape.d_in, shape.d_out], projection.number(layer));
             let state = AdapterState::init(spec, size, seed, module, &device());
             parts[projection as usize] = Some(state.expect("an adapter that fits"));
@@ -92,7 +93,7 @@ impl IterationPlanner for Training<'_> {
 /// the adapters are gone; so it is of a model that is read again. Nothing outside shows a stage's weights:
 /// every one of them has a part in these logits.
 ///
-/// The models have a tied embedding, biases, norms of heads, and norms after.
+/// The models have a tied embedding, biases, norms of heads, norms after, and fused projections.
 #[test]
 fn training_leaves_the_base_as_it_was_loaded() {
     for (name, again) in [
@@ -100,6 +101,7 @@ fn training_leaves_the_base_as_it_was_loaded() {
         ("qwen2-sharded", false),
         ("qwen3", false),
         ("olmo2", false),
+        ("phi3", false),
     ] {
         let directory = Fixture::open(name).directory;
         let config = LlamaConfig::from_directory(&directory).expect("a configuration");

@@ -357,6 +357,7 @@ fn gguf_files_are_those_of_llama_cpp() {
         ("smollm3", "smollm3", "all-r8-linear"),
         ("gemma2", "gemma2", "all-r8-cosine"),
         ("gemma3", "gemma3", "all-r4-accumulate"),
+        ("phi3", "phi3", "all-r8-cosine"),
     ] {
         let frozen = fs::read(fixture(&format!("gguf/{frozen}.gguf"))).expect("a fixture");
         let adapter = fixture(&format!("{base}/jobs/{job}/final"));

@@ -89,6 +89,11 @@ fn gemma3() {
 }
 
 #[test]
+fn phi3() {
+    assert_parity("phi3");
+}
+
+#[test]
 fn granite() {
     assert_parity("granite");
 }
@@ -132,6 +137,7 @@ fn all_fixtures_are_compared() {
             "llama-tied-rope-llama3",
             "mistral-sliding",
             "olmo2",
+            "phi3",
             "qwen2-sharded",
             "qwen3",
             "smollm3"

@@ -165,15 +165,16 @@ fn end_to_end(
 
 fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
     if names == ["all-linear"] {
-        return Ok(Projection::ALL.to_vec());
+        return Ok(Projection::applied(false).to_vec());
     }
     let named = |name: &String| {
-        let mut all = Projection::ALL.into_iter();
-        let found = all.find(|projection| projection.name() == name);
-        found.ok_or_else(|| {
-            let all = Projection::ALL.map(Projection::name).join(", ");
-            Failure::usage(format!("unknown projection `{name}`"))
-                .hint(format!("expected any of {all}, or all-linear"))
+        let all = Projection::applied(false);
+        let found = all.iter().find(|projection| projection.name() == name);
+        found.copied().ok_or_else(|| {
+            let all: Vec<_> = all.iter().map(|projection| projection.name()).collect();
+            let all = all.join(", ");
+            Failure::usage(format!("no projection is called `{name}`"))
+                .hint(format!("expected some of {all}, or all-linear"))
         })
     };
     let mut before = names.iter().enumerate();

@@ -148,8 +148,8 @@ fn compare(
             }
             Err(problem) => judge(name, Err(problem), findings)?,
         }
-        let linears = model.linears().map(|linear| [linear.d_in, linear.d_out]);
-        let mut widths = linears.to_vec();
+        let linears = model.linears().into_iter();
+        let mut widths: Vec<_> = linears.map(|linear| [linear.d_in, linear.d_out]).collect();
         widths.push([model.d_model, model.vocab_size]);
         widths.sort_unstable();
         widths.dedup();

@@ -17,9 +17,10 @@ pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
             push(name, "weight", vec![d_model]);
         }
         for linear in config.linears() {
-            push(linear.path, "weight", vec![linear.d_out, linear.d_in]);
+            let path = linear.projection.path();
+            push(path, "weight", vec![linear.d_out, linear.d_in]);
             if linear.bias {
-                push(linear.path, "bias", vec![linear.d_out]);
+                push(path, "bias", vec![linear.d_out]);
             }
         }
         let heads = [config.num_attention_heads, config.num_key_value_heads];

@@ -19,6 +19,8 @@ pub enum Architecture {
     Olmo2,
     /// `SmolLM3`: every fourth layer without rotation.
     SmolLm3,
+    /// Phi-3, 3.5 and 4, text: fused projections, `LongRoPE`.
+    Phi3,
     /// Gemma 2: bounded scores and logits, norms before and after, GELU.
     Gemma2,
     /// Gemma 3, text: norms of heads, and a rotation of its own for layers with a window.
@@ -27,7 +29,7 @@ pub enum Architecture {
 
 impl Architecture {
     /// Every supported architecture.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
@@ -35,6 +37,7 @@ impl Architecture {
         Self::Granite,
         Self::Olmo2,
         Self::SmolLm3,
+        Self::Phi3,
         Self::Gemma2,
         Self::Gemma3,
     ];
@@ -49,6 +52,7 @@ impl Architecture {
             Self::Granite => "GraniteForCausalLM",
             Self::Olmo2 => "Olmo2ForCausalLM",
             Self::SmolLm3 => "SmolLM3ForCausalLM",
+            Self::Phi3 => "Phi3ForCausalLM",
             Self::Gemma2 => "Gemma2ForCausalLM",
             Self::Gemma3 => "Gemma3ForCausalLM",
         }
@@ -64,6 +68,7 @@ impl Architecture {
             Self::Granite => "granite",
             Self::Olmo2 => "olmo2",
             Self::SmolLm3 => "smollm3",
+            Self::Phi3 => "phi3",
             Self::Gemma2 => "gemma2",
             Self::Gemma3 => "gemma3_text",
         }

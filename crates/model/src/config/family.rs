@@ -14,6 +14,8 @@ pub(super) struct Family {
     pub(super) tie_word_embeddings: bool,
     pub(super) bos_token_id: Option<u32>,
     pub(super) eos_token_id: Option<u32>,
+    /// One linear layer for queries, keys and values, and one for gate and up-projection.
+    pub(super) fused: bool,
     pub(super) attention_bias: AttentionBias,
     /// `mlp_bias` is a key.
     pub(super) mlp_bias: bool,
@@ -47,8 +49,8 @@ pub(super) enum AttentionBias {
 pub(super) enum Windows {
     /// None, whatever the file says.
     Never,
-    /// All, if the file names one.
-    Every,
+    /// All, if the file names one; without the key, this one.
+    Every(Option<usize>),
     /// With `use_sliding_window` those of `layer_types`, else those from `max_window_layers` on.
     Upper,
     /// With `use_sliding_window` those of `layer_types`, else those without rotation.
@@ -66,6 +68,7 @@ const LLAMA: Family = Family {
     tie_word_embeddings: false,
     bos_token_id: Some(1),
     eos_token_id: Some(2),
+    fused: false,
     attention_bias: AttentionBias::Key,
     mlp_bias: true,
     qk_norm: QkNorm::None,
@@ -115,7 +118,7 @@ impl Architecture {
                 num_key_value_heads: Some(8),
                 attention_bias: AttentionBias::Never,
                 mlp_bias: false,
-                windows: Windows::Every,
+                windows: Windows::Every(Some(4096)),
                 ..LLAMA
             },
             Self::Qwen2 => QWEN2,
@@ -142,6 +145,16 @@ impl Architecture {
                 bos_token_id: Some(128_000),
                 eos_token_id: Some(128_001),
                 windows: Windows::Unrotated,
+                ..LLAMA
+            },
+            Self::Phi3 => Family {
+                max_position_embeddings: 4096,
+                rms_norm_eps: 1e-5,
+                eos_token_id: Some(32_000),
+                fused: true,
+                attention_bias: AttentionBias::Never,
+                mlp_bias: false,
+                windows: Windows::Every(None),
                 ..LLAMA
             },
             Self::Gemma2 => GEMMA2,

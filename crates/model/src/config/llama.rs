@@ -1,7 +1,9 @@
 use std::path::Path;
 
 use super::{architecture::Architecture, resolve, rope::RopeConfig};
-use crate::{checkpoint::TensorDtype, error::ModelError, files::read_text, ops::Activation};
+use crate::{
+    Projection, checkpoint::TensorDtype, error::ModelError, files::read_text, ops::Activation,
+};
 
 /// A decoder of the Llama family, resolved from Hugging Face `config.json`.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +30,8 @@ pub struct LlamaConfig {
     pub max_position_embeddings: usize,
     /// The output projection is the embedding; `lm_head.weight` is not stored.
     pub tie_word_embeddings: bool,
+    /// Queries, keys and values are one linear layer, gate and up-projection another (Phi-3).
+    pub fused: bool,
     /// `q_proj`, `k_proj` and `v_proj` have a bias.
     pub qkv_bias: bool,
     /// `o_proj` has a bias.
@@ -144,11 +148,11 @@ pub struct Multipliers {
     pub logits: Option<f64>,
 }
 
-/// One of the linear layers every decoder layer has.
+/// One of the linear layers of every decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Path inside the layer, such as `self_attn.q_proj`.
-    pub path: &'static str,
+    /// Which one it is.
+    pub projection: Projection,
     /// Input features.
     pub d_in: usize,
     /// Output features.
@@ -179,24 +183,34 @@ impl LlamaConfig {
         resolve::resolve(text)
     }
 
-    /// The seven linear layers of every decoder layer, in the order they are applied.
-    pub fn linears(&self) -> [LinearShape; 7] {
+    /// The linear layers of every decoder layer, in the order they are applied.
+    pub fn linears(&self) -> Vec<LinearShape> {
+        use Projection::{Down, Gate, GateUp, K, O, Q, Qkv, Up, V};
         let query = self.num_attention_heads * self.head_dim;
         let key = self.num_key_value_heads * self.head_dim;
-        let linear = |path, d_in, d_out, bias| LinearShape {
-            path,
-            d_in,
-            d_out,
-            bias,
+        let linear = |&projection: &Projection| {
+            let (d_in, d_out, bias) = match projection {
+                Q => (self.d_model, query, self.qkv_bias),
+                K | V => (self.d_model, key, self.qkv_bias),
+                Qkv => (self.d_model, query + 2 * key, self.qkv_bias),
+                O => (query, self.d_model, self.output_bias),
+                Gate | Up => (self.d_model, self.d_ffn, self.mlp_bias),
+                GateUp => (self.d_model, 2 * self.d_ffn, self.mlp_bias),
+                Down => (self.d_ffn, self.d_model, self.mlp_bias),
+            };
+            LinearShape {
+                projection,
+                d_in,
+                d_out,
+                bias,
+            }
         };
-        [
-            linear("self_attn.q_proj", self.d_model, query, self.qkv_bias),
-            linear("self_attn.k_proj", self.d_model, key, self.qkv_bias),
-            linear("self_attn.v_proj", self.d_model, key, self.qkv_bias),
-            linear("self_attn.o_proj", query, self.d_model, self.output_bias),
-            linear("mlp.gate_proj", self.d_model, self.d_ffn, self.mlp_bias),
-            linear("mlp.up_proj", self.d_model, self.d_ffn, self.mlp_bias),
-            linear("mlp.down_proj", self.d_ffn, self.d_model, self.mlp_bias),
-        ]
+        Projection::applied(self.fused).iter().map(linear).collect()
+    }
+
+    /// One of the linear layers; `None` if the model has none of this kind.
+    pub fn linear(&self, projection: Projection) -> Option<LinearShape> {
+        let mut linears = self.linears().into_iter();
+        linears.find(|linear| linear.projection == projection)
     }
 }

@@ -90,6 +90,8 @@ pub(super) struct RawRope {
     pub(super) low_freq_factor: Option<f64>,
     pub(super) high_freq_factor: Option<f64>,
     pub(super) attention_factor: Option<f64>,
+    pub(super) short_factor: Option<Vec<f64>>,
+    pub(super) long_factor: Option<Vec<f64>>,
     pub(super) beta_fast: Option<f64>,
     pub(super) beta_slow: Option<f64>,
     pub(super) mscale: Option<f64>,

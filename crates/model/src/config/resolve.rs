@@ -91,6 +91,7 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         rms_norm_eps,
         max_position_embeddings,
         tie_word_embeddings: (raw.tie_word_embeddings).unwrap_or(family.tie_word_embeddings),
+        fused: family.fused,
         qkv_bias,
         output_bias,
         mlp_bias: family.mlp_bias && raw.mlp_bias.unwrap_or(false),

@@ -7,6 +7,8 @@ use crate::error::{ModelError, invalid, unsupported};
 /// Rotary position embedding: base period and scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
+    /// Features of a head that are rotated, the first ones; even. All of them but for Phi-4.
+    pub rotary_dim: usize,
     /// Base period.
     pub theta: f64,
     /// Scaling of the frequencies for contexts longer than those of pretraining.
@@ -56,6 +58,18 @@ pub enum RopeScaling {
         /// Longest sequence of pretraining, in tokens.
         original_max_position_embeddings: usize,
     },
+    /// `LongRoPE`: every frequency is divided by a factor of its own, others beyond the length of
+    /// pretraining; cosine and sine are scaled.
+    LongRope {
+        /// Divisors up to `original_max_position_embeddings` tokens, `[rotary_dim / 2]`.
+        short_factor: Vec<f64>,
+        /// Divisors of longer sequences, `[rotary_dim / 2]`.
+        long_factor: Vec<f64>,
+        /// Multiplies cosine and sine.
+        attention_factor: f64,
+        /// Longest sequence of pretraining, in tokens.
+        original_max_position_embeddings: usize,
+    },
 }
 
 impl RopeConfig {
@@ -73,7 +87,7 @@ impl RopeConfig {
             .or(raw.rope_parameters.as_ref())
             .unwrap_or(&empty);
         let resolve = |rope: &RawRope, theta: f64| {
-            Self::resolve(raw, rope, theta, head_dim, max_position_embeddings)
+            Self::resolve(raw, family, rope, theta, head_dim, max_position_embeddings)
         };
         let local_theta = family.gemma.as_ref().and_then(|gemma| gemma.local_theta);
         let Some(local_theta) = local_theta else {
@@ -95,15 +109,14 @@ impl RopeConfig {
 
     fn resolve(
         raw: &RawConfig,
+        family: &Family,
         rope: &RawRope,
         default_theta: f64,
         head_dim: usize,
         max_position_embeddings: usize,
     ) -> Result<Self, ModelError> {
         let partial = rope.partial_rotary_factor.or(raw.partial_rotary_factor);
-        if let Some(factor) = partial.filter(|factor| (factor - 1.0).abs() > 0.0) {
-            return Err(unsupported("partial_rotary_factor", factor.to_string()));
-        }
+        let rotary_dim = rotary_dim(partial.unwrap_or(1.0), family, head_dim)?;
         let theta = rope.rope_theta.unwrap_or(default_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(invalid(
@@ -127,11 +140,77 @@ impl RopeConfig {
             },
             "dynamic" => dynamic(rope, head_dim, max_position_embeddings)?,
             "llama3" => llama3(rope, original)?,
+            // Phi-3's older names of LongRoPE.
+            "su" | "yarn" if family.fused => {
+                longrope(rope, rotary_dim, original, max_position_embeddings)?
+            }
+            "longrope" => longrope(rope, rotary_dim, original, max_position_embeddings)?,
             "yarn" => yarn(rope, original, max_position_embeddings)?,
             other => return Err(unsupported("rope_type", format!("`{other}`"))),
         };
-        Ok(Self { theta, scaling })
+        Ok(Self {
+            rotary_dim,
+            theta,
+            scaling,
+        })
     }
+}
+
+/// transformers' Phi-3 reads the factor; its other models ignore it.
+fn rotary_dim(factor: f64, family: &Family, head_dim: usize) -> Result<usize, ModelError> {
+    let rotary_dim = (head_dim as f64 * factor) as usize;
+    let is_whole = rotary_dim == head_dim;
+    if !is_whole && !family.fused {
+        return Err(unsupported("partial_rotary_factor", factor.to_string()));
+    }
+    if !(factor > 0.0 && factor <= 1.0 && rotary_dim > 0 && rotary_dim.is_multiple_of(2)) {
+        return Err(invalid(
+            "partial_rotary_factor",
+            format!("is {factor}, which does not leave an even part of head_dim {head_dim}"),
+        ));
+    }
+    Ok(rotary_dim)
+}
+
+fn longrope(
+    rope: &RawRope,
+    rotary_dim: usize,
+    original: usize,
+    max_position_embeddings: usize,
+) -> Result<RopeScaling, ModelError> {
+    let factors = |key: &'static str, factors: &Option<Vec<f64>>| {
+        let factors = factors.clone().ok_or(ModelError::MissingKey(key))?;
+        if factors.len() != rotary_dim / 2 {
+            let (found, expected) = (factors.len(), rotary_dim / 2);
+            return Err(invalid(
+                key,
+                format!("has {found} numbers, expected {expected}"),
+            ));
+        }
+        match factors
+            .iter()
+            .find(|factor| !(factor.is_finite() && **factor > 0.0))
+        {
+            Some(factor) => Err(invalid(
+                key,
+                format!("has {factor}, expected positive numbers"),
+            )),
+            None => Ok(factors),
+        }
+    };
+    let stretch = rope.factor.flatten();
+    let stretch = stretch.unwrap_or(max_position_embeddings as f64 / original as f64);
+    let attention_factor = match rope.attention_factor {
+        Some(attention_factor) => required("attention_factor", Some(attention_factor))?,
+        None if stretch <= 1.0 => 1.0,
+        None => (1.0 + stretch.ln() / (original as f64).ln()).sqrt(),
+    };
+    Ok(RopeScaling::LongRope {
+        short_factor: factors("short_factor", &rope.short_factor)?,
+        long_factor: factors("long_factor", &rope.long_factor)?,
+        attention_factor,
+        original_max_position_embeddings: original,
+    })
 }
 
 fn dynamic(

@@ -135,6 +135,7 @@ impl Shape {
             rms_norm_eps: 1e-5,
             max_position_embeddings: self.max_position_embeddings,
             tie_word_embeddings: self.tied,
+            fused: false,
             qkv_bias: false,
             output_bias: false,
             mlp_bias: false,
@@ -146,6 +147,7 @@ impl Shape {
             attention_softcap: None,
             logit_softcap: None,
             rope: RopeConfig {
+                rotary_dim: self.d_model / self.heads,
                 theta: self.theta,
                 scaling,
             },

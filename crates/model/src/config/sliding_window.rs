@@ -14,11 +14,12 @@ pub(super) fn resolve(
     let num_hidden_layers = rotations.len();
     let default = match windows {
         Windows::Unrotated => None,
+        Windows::Every(default) => *default,
         _ => Some(DEFAULT_WINDOW),
     };
     let used = match windows {
         Windows::Never => false,
-        Windows::Every | Windows::Pattern(_) => true,
+        Windows::Every(_) | Windows::Pattern(_) => true,
         Windows::Upper | Windows::Unrotated => raw.use_sliding_window.unwrap_or(false),
     };
     let window = raw.sliding_window.unwrap_or(default);
@@ -28,7 +29,7 @@ pub(super) fn resolve(
     }
     match windows {
         Windows::Never => Ok(vec![None; num_hidden_layers]),
-        Windows::Every => {
+        Windows::Every(_) => {
             // transformers ignores the list here; a model that alternates would silently be wrong.
             let kind = if window.is_some() {
                 "sliding_attention"

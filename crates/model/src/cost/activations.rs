@@ -40,7 +40,7 @@ pub fn most_bytes_per_token(
         gradient_checkpointing,
         dropout_masks: true,
     };
-    let bytes = bytes_per_token(model, layers, |_| [16; 7], storage);
+    let bytes = bytes_per_token(model, layers, |_| [16; Projection::COUNT], storage);
     bytes.kept + bytes.computed_again
 }
 
@@ -56,7 +56,12 @@ pub fn least_bytes_per_token(
         gradient_checkpointing,
         dropout_masks: false,
     };
-    let bytes = bytes_per_token(model, &(0..model.num_hidden_layers), |_| [0; 7], storage);
+    let bytes = bytes_per_token(
+        model,
+        &(0..model.num_hidden_layers),
+        |_| [0; Projection::COUNT],
+        storage,
+    );
     bytes.kept + bytes.computed_again
 }
 
@@ -65,7 +70,7 @@ pub fn least_bytes_per_token(
 pub fn bytes_per_token(
     model: &LlamaConfig,
     layers: &Range<usize>,
-    ranks: impl Fn(usize) -> [usize; 7],
+    ranks: impl Fn(usize) -> [usize; Projection::COUNT],
     storage: ActivationStorage,
 ) -> TokenBytes {
     let hidden = model.d_model * storage.element_bytes;
@@ -87,14 +92,18 @@ pub fn bytes_per_token(
 }
 
 /// Bytes that one token keeps inside a layer, without the input and output of the layer.
-fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorage) -> usize {
+fn layer_bytes(
+    model: &LlamaConfig,
+    ranks: [usize; Projection::COUNT],
+    storage: ActivationStorage,
+) -> usize {
+    use Projection::{Down, Gate, GateUp, K, O, Q, Qkv, Up, V};
     let if_adapted = |projections: &[Projection], width| {
         let adapted = projections.iter().any(|&p| ranks[p as usize] > 0);
         if adapted { width } else { 0 }
     };
     let query = model.num_attention_heads * model.head_dim;
     let key = model.num_key_value_heads * model.head_dim;
-    let (q, k, v) = (Projection::Q, Projection::K, Projection::V);
     let (before, after) = match model.norms {
         NormPlacement::Before => (model.d_model, 0),
         NormPlacement::After => (0, model.d_model),
@@ -102,7 +111,7 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
     };
     let elements = [
         // Without a norm before attention its input is the layer's.
-        if_adapted(&[q, k, v], before),
+        if_adapted(&[Q, K, V, Qkv], before),
         // Before the norms of queries and keys.
         if model.qk_norm == QkNorm::None {
             0
@@ -110,27 +119,27 @@ fn layer_bytes(model: &LlamaConfig, ranks: [usize; 7], storage: ActivationStorag
             query + key
         },
         query + 2 * key,
-        if_adapted(&[Projection::O], query),
+        if_adapted(&[O], query),
         // The inputs of the norms after attention and before the feed-forward.
         after + before,
-        if_adapted(&[Projection::Gate, Projection::Up], model.d_model),
+        if_adapted(&[Gate, Up, GateUp], model.d_model),
         // Gate and up.
         2 * model.d_ffn,
-        if_adapted(&[Projection::Down], model.d_ffn),
+        if_adapted(&[Down], model.d_ffn),
         after,
     ];
     let elements: usize = elements.iter().sum();
-    let masked = model.linears().into_iter().zip(ranks);
-    let masks: usize = masked
-        .filter(|&(_, rank)| storage.dropout_masks && rank > 0)
-        .map(|(linear, _)| linear.d_in.div_ceil(8))
+    let linears = model.linears().into_iter();
+    let masks: usize = linears
+        .filter(|linear| storage.dropout_masks && ranks[linear.projection as usize] > 0)
+        .map(|linear| linear.d_in.div_ceil(8))
         .sum();
     elements * storage.element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES + masks
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{LlamaConfig, NormPlacement, QkNorm};
+    use crate::{LlamaConfig, NormPlacement, Projection, QkNorm};
 
     use super::{ActivationStorage, TokenBytes, bytes_per_token};
 
@@ -145,6 +154,13 @@ mod tests {
         model
     }
 
+    /// Ranks of the first seven projections.
+    fn ranks(seven: &[usize; 7]) -> [usize; Projection::COUNT] {
+        let mut ranks = [0; Projection::COUNT];
+        ranks[..7].copy_from_slice(seven);
+        ranks
+    }
+
     const PLAIN: ActivationStorage = ActivationStorage {
         element_bytes: 2,
         gradient_checkpointing: false,
@@ -154,30 +170,38 @@ mod tests {
     #[test]
     fn every_kept_tensor_is_counted_once() {
         let model = model();
-        let bytes = |ranks: [usize; 7]| bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept;
+        let bytes = |ranks: [usize; Projection::COUNT]| {
+            bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept
+        };
         // Input and output; q, k, v; the middle; gate and up.
         let base = 2 * (2 * 16 + (16 + 8 + 8) + 16 + 2 * 24);
-        assert_eq!(bytes([0; 7]), base);
+        assert_eq!(bytes([0; Projection::COUNT]), base);
         // The normed input, once for three; their rank-r products.
-        assert_eq!(bytes([4, 0, 8, 0, 0, 0, 0]), base + 2 * 16 + 4 * 12);
-        assert_eq!(bytes([0, 0, 0, 4, 0, 0, 0]), base + 2 * 16 + 4 * 4);
-        assert_eq!(bytes([0, 0, 0, 0, 4, 4, 0]), base + 2 * 16 + 4 * 8);
-        assert_eq!(bytes([0, 0, 0, 0, 0, 0, 4]), base + 2 * 24 + 4 * 4);
+        assert_eq!(bytes(ranks(&[4, 0, 8, 0, 0, 0, 0])), base + 2 * 16 + 4 * 12);
+        assert_eq!(bytes(ranks(&[0, 0, 0, 4, 0, 0, 0])), base + 2 * 16 + 4 * 4);
+        assert_eq!(bytes(ranks(&[0, 0, 0, 0, 4, 4, 0])), base + 2 * 16 + 4 * 8);
+        assert_eq!(bytes(ranks(&[0, 0, 0, 0, 0, 0, 4])), base + 2 * 24 + 4 * 4);
     }
 
     #[test]
     fn checkpointing_keeps_inputs_and_computes_a_layer_again() {
         let model = model();
-        let ranks = |layer: usize| if layer == 2 { [8; 7] } else { [4; 7] };
+        let by_layer = |layer: usize| {
+            if layer == 2 {
+                [8; Projection::COUNT]
+            } else {
+                [4; Projection::COUNT]
+            }
+        };
         let checkpointed = ActivationStorage {
             gradient_checkpointing: true,
             ..PLAIN
         };
         let hidden = 2 * 16;
-        let largest = bytes_per_token(&model, &(2..3), ranks, PLAIN);
+        let largest = bytes_per_token(&model, &(2..3), by_layer, PLAIN);
         assert_eq!(largest.computed_again, 0);
         assert_eq!(
-            bytes_per_token(&model, &(0..4), ranks, checkpointed),
+            bytes_per_token(&model, &(0..4), by_layer, checkpointed),
             TokenBytes {
                 kept: 4 * hidden,
                 computed_again: largest.kept - hidden,
@@ -192,12 +216,13 @@ mod tests {
             dropout_masks: true,
             ..PLAIN
         };
-        let bytes =
-            |ranks: [usize; 7], storage| bytes_per_token(&model, &(0..1), |_| ranks, storage).kept;
+        let bytes = |ranks: [usize; Projection::COUNT], storage| {
+            bytes_per_token(&model, &(0..1), |_| ranks, storage).kept
+        };
         for (ranks, mask) in [
-            ([0; 7], 0),
-            ([4, 0, 8, 0, 0, 0, 0], 2 * 16 / 8),
-            ([0, 0, 0, 0, 0, 0, 4], 24 / 8),
+            ([0; Projection::COUNT], 0),
+            (ranks(&[4, 0, 8, 0, 0, 0, 0]), 2 * 16 / 8),
+            (ranks(&[0, 0, 0, 0, 0, 0, 4]), 24 / 8),
         ] {
             assert_eq!(bytes(ranks, masked), bytes(ranks, PLAIN) + mask);
         }
@@ -206,9 +231,9 @@ mod tests {
     #[test]
     fn head_norms_keep_their_inputs() {
         let mut model = model();
-        let plain = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
+        let plain = bytes_per_token(&model, &(0..1), |_| [0; Projection::COUNT], PLAIN).kept;
         model.qk_norm = QkNorm::PerHead;
-        let normed = bytes_per_token(&model, &(0..1), |_| [0; 7], PLAIN).kept;
+        let normed = bytes_per_token(&model, &(0..1), |_| [0; Projection::COUNT], PLAIN).kept;
         assert_eq!(normed, plain + 2 * (16 + 8));
     }
 
@@ -217,16 +242,18 @@ mod tests {
         let mut model = model();
         model.norms = NormPlacement::After;
         let after = model.clone();
-        let bytes = |ranks: [usize; 7]| bytes_per_token(&after, &(0..1), |_| ranks, PLAIN).kept;
+        let bytes = |ranks: [usize; Projection::COUNT]| {
+            bytes_per_token(&after, &(0..1), |_| ranks, PLAIN).kept
+        };
         // Input and output; q, k, v; what attention gives; gate and up; what the feed-forward gives.
         let base = 2 * (2 * 16 + (16 + 8 + 8) + 16 + 2 * 24 + 16);
-        assert_eq!(bytes([0; 7]), base);
+        assert_eq!(bytes([0; Projection::COUNT]), base);
         // Queries take the layer's input itself.
-        assert_eq!(bytes([4, 0, 0, 0, 0, 0, 0]), base + 4 * 4);
-        assert_eq!(bytes([0, 0, 0, 0, 4, 0, 0]), base + 2 * 16 + 4 * 4);
+        assert_eq!(bytes(ranks(&[4, 0, 0, 0, 0, 0, 0])), base + 4 * 4);
+        assert_eq!(bytes(ranks(&[0, 0, 0, 0, 4, 0, 0])), base + 2 * 16 + 4 * 4);
         // With norms before them besides: the middle, and the normed input of queries.
         model.norms = NormPlacement::Both;
-        let bytes = bytes_per_token(&model, &(0..1), |_| [4, 0, 0, 0, 0, 0, 0], PLAIN).kept;
+        let bytes = bytes_per_token(&model, &(0..1), |_| ranks(&[4, 0, 0, 0, 0, 0, 0]), PLAIN).kept;
         assert_eq!(bytes, base + 2 * 16 + 2 * 16 + 4 * 4);
     }
 }

@@ -27,7 +27,7 @@ pub fn adapter_parameters(adapter: &[LayerAdapter]) -> usize {
 /// The ranks of an adapter by decoder layer and projection; 0 where it adapts nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdapterRanks {
-    by_layer: Vec<[usize; 7]>,
+    by_layer: Vec<[usize; Projection::COUNT]>,
 }
 
 impl AdapterRanks {
@@ -53,18 +53,20 @@ impl AdapterRanks {
     }
 
     /// Ranks by projection at one layer.
-    pub fn at(&self, layer: usize) -> [usize; 7] {
+    pub fn at(&self, layer: usize) -> [usize; Projection::COUNT] {
         self.by_layer[layer]
     }
 
     /// Parameters of both factors over some layers.
     pub fn parameters(&self, model: &LlamaConfig, layers: Range<usize>) -> usize {
-        let shapes = model.linears();
-        self.by_layer[layers]
-            .iter()
-            .flat_map(|ranks| ranks.iter().zip(&shapes))
-            .map(|(rank, shape)| rank * (shape.d_in + shape.d_out))
-            .sum()
+        let linears = model.linears();
+        let parameters = |ranks: &[usize; Projection::COUNT]| {
+            let linears = linears.iter();
+            let of = linears
+                .map(|linear| ranks[linear.projection as usize] * (linear.d_in + linear.d_out));
+            of.sum::<usize>()
+        };
+        self.by_layer[layers].iter().map(parameters).sum()
     }
 }
 
@@ -118,16 +120,15 @@ mod tests {
         let model = small();
         let targets = [Projection::K, Projection::Down];
         let ranks = AdapterRanks::uniform(4, &targets, &model);
-        assert_eq!(ranks.at(2), [0, 4, 0, 0, 0, 0, 4]);
+        assert_eq!(ranks.at(2), [0, 4, 0, 0, 0, 0, 4, 0, 0]);
         let of_layer = 4 * (16 + 8) + 4 * (24 + 16);
         assert_eq!(ranks.parameters(&model, 0..1), of_layer);
         assert_eq!(ranks.parameters(&model, 1..3), 2 * of_layer);
 
-        let shapes = model.linears();
         let layer = |layer| {
             let mut adapter = LayerAdapter::default();
             for projection in targets {
-                let shape = &shapes[projection as usize];
+                let shape = model.linear(projection).unwrap();
                 let state = AdapterState::init(
                     LoraSpec::new(4, 8.0),
                     [shape.d_in, shape.d_out],

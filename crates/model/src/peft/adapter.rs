@@ -27,7 +27,7 @@ impl PeftAdapter {
         let mut missing = Vec::new();
         for layer in 0..base.num_hidden_layers {
             for linear in base.linears() {
-                let module = format!("model.layers.{layer}.{}", linear.path);
+                let module = linear.projection.module(layer);
                 if rules.targets(&module) && !self.modules.contains_key(&module) {
                     missing.push(module.clone());
                 }

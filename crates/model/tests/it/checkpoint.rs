@@ -74,6 +74,7 @@ fn models_saved_by_transformers_are_complete() {
         "smollm3",
         "gemma2",
         "gemma3",
+        "phi3",
     ];
     for model in models {
         let directory = fixture(model);

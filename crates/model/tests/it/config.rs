@@ -63,6 +63,7 @@ fn resolves_as_transformers_does() {
                 case["rotated"],
                 "{name}"
             );
+            assert_eq!(json!(config.rope.rotary_dim), case["rotary_dim"], "{name}");
             let local = config.local_rope.as_ref().map(|rope| rope.theta);
             assert_eq!(json!(local), case["local_theta"], "{name}");
             let is_local = |layer: &LayerRotation| *layer == LayerRotation::Local;

@@ -31,7 +31,7 @@ fn tables_are_those_of_transformers() {
         let config = LlamaConfig::from_json(&case["config"].to_string()).unwrap();
         let positions: Vec<usize> = serde_json::from_value(case["positions"].clone()).unwrap();
         let length = positions.last().unwrap() + 1;
-        let table = RopeTable::new(&config.rope, config.head_dim, length);
+        let table = RopeTable::new(&config.rope, length);
         assert_eq!(
             (table.length, table.half_dim),
             (length, config.head_dim / 2)
@@ -62,7 +62,7 @@ fn dynamic_scaling_depends_on_the_longest_sequence() {
         "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
         "max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2.0}}"#;
     let config = LlamaConfig::from_json(config).unwrap();
-    let table = |length| RopeTable::new(&config.rope, config.head_dim, length);
+    let table = |length| RopeTable::new(&config.rope, length);
     assert_eq!(table(32).cos, table(64).cos[..32 * 8]);
     assert_ne!(table(64).cos, table(65).cos[..64 * 8]);
 }

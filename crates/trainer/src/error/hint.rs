@@ -51,7 +51,13 @@ impl TrainerError {
                  shape name the adapter's directory: `loraloom generate --model DIR --adapter \
                  RUN/adapters/NAME/last`"
             }
-            Self::SavesFailed { .. } => "free space, or repair the disk",
+            Self::SavesFailed { .. } => "make room, or mend the disk",
+            Self::NoTarget { has, .. } => {
+                let has = has.join(", ");
+                return Some(format!(
+                    "set `lora.target_modules` to some of {has}, or to all-linear"
+                ));
+            }
             Self::TokenBeyondVocabulary { .. } => {
                 "check that `tokenizer.json` belongs to this model"
             }

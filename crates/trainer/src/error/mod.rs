@@ -222,6 +222,16 @@ pub enum TrainerError {
         /// Rows of the embedding.
         vocabulary: usize,
     },
+    /// `target_modules` names a linear layer that the model does not have.
+    #[error("adapter `{adapter}` targets `{module}`, which the model does not have")]
+    NoTarget {
+        /// Name of the adapter.
+        adapter: String,
+        /// The module.
+        module: &'static str,
+        /// The model's linear layers.
+        has: Vec<&'static str>,
+    },
     /// An adapter cannot begin from its `init_from`.
     #[error("adapter `{adapter}` cannot begin from `{}`: {source}", directory.display())]
     InitFrom {

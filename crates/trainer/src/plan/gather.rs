@@ -75,7 +75,7 @@ fn gather(config: &RunConfig) -> Result<Gathered> {
             load: Workload::of(&task, split),
             ranks: match &task.initial {
                 Some(adapter) => AdapterRanks::of(adapter),
-                None => AdapterRanks::uniform(lora.r, &targets(lora), &model),
+                None => AdapterRanks::uniform(lora.r, &targets(lora, model.fused), &model),
             },
             microbatches: task.microbatches_per_step(split),
             described: task.described(run),

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use loraloom_config::RunConfig;
 use loraloom_model::{
-    LlamaConfig,
+    LlamaConfig, Projection,
     cost::{
         ActivationStorage, LayerWork, Operations, TokenBytes, bytes_per_token,
         embedding_operations, head_operations, layer_operations,
@@ -137,8 +137,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; 7] {
-    let mut largest = [0; 7];
+fn largest_ranks(group: &[&TaskPlan], layer: usize) -> [usize; Projection::COUNT] {
+    let mut largest = [0; Projection::COUNT];
     for task in group {
         for (largest, rank) in largest.iter_mut().zip(task.ranks.at(layer)) {
             *largest = rank.max(*largest);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Best, Event, TrainerError,
-    adapter::{ModelAdapter, peft_config},
+    adapter::{ModelAdapter, is_fused, peft_config},
     checkpoint::config_value,
     error::Result,
     events::EventLog,
@@ -178,7 +178,12 @@ impl<'a> Saver<'a> {
             base: self.model.to_owned(),
             before,
         };
-        let config = peft_config(self.run, &task.config, task.shape.as_ref());
+        let config = peft_config(
+            self.run,
+            &task.config,
+            task.shape.as_ref(),
+            is_fused(&states),
+        );
         Part::Adapter(files, Box::new(config), states)
     }
 

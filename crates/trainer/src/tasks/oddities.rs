@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use loraloom_config::{AdapterConfig, LrSchedulerType, RunConfig, SweepConfig};
+use loraloom_config::{AdapterConfig, LrSchedulerType, RunConfig, SweepConfig, TargetModule};
 use loraloom_data::{Encoded, Sample, Warning};
 use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 
@@ -12,19 +12,17 @@ use crate::adapter::targets;
 /// Warns of a rank larger than the adapted layers allow.
 pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     let lora = &config.lora;
-    let targets = targets(lora);
+    let targets = targets(lora, model.fused);
     let narrowest = model
         .linears()
         .into_iter()
-        .zip(Projection::ALL)
-        .filter(|(_, projection)| targets.contains(projection))
-        .map(|(linear, _)| linear)
+        .filter(|linear| targets.contains(&linear.projection))
         .min_by_key(|linear| linear.d_in.min(linear.d_out))?;
     let width = narrowest.d_in.min(narrowest.d_out);
     (lora.r > width).then(|| {
         format!(
             "adapter `{}`: rank {} is above {width}, the width of `{}`: the adapter is not low-rank",
-            config.name, lora.r, narrowest.path
+            config.name, lora.r, narrowest.projection.path()
         )
     })
 }
@@ -162,11 +160,20 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
     compare("r", lora.r.to_string(), peft.r.to_string());
     compare("lora_alpha", alphas.0.to_string(), alphas.1.to_string());
     compare("use_rslora", rslora.0.to_string(), rslora.1.to_string());
-    let theirs = match &peft.target_modules {
-        TargetModules::AllLinear => sorted(Projection::ALL.map(Projection::name)),
-        other => listed(other),
+    let all = lora.target_modules[..] == TargetModule::ALL;
+    let theirs = listed(&peft.target_modules);
+    let ours = match (all, &peft.target_modules) {
+        (true, TargetModules::Names(names)) => {
+            let fused = names.iter().any(|name| name == Projection::Qkv.name());
+            sorted(
+                Projection::applied(fused)
+                    .iter()
+                    .map(|projection| projection.name()),
+            )
+        }
+        (true, _) => listed(&TargetModules::AllLinear),
+        (false, _) => sorted(lora.target_modules.iter().map(|module| module.name())),
     };
-    let ours = sorted(lora.target_modules.iter().map(|module| module.name()));
     compare("target_modules", ours, theirs);
     if let Some(excluded) = &peft.exclude_modules {
         different.push(format!("exclude_modules {}", listed(excluded)));

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
-    adapter::from_peft,
+    adapter::{check_targets, from_peft},
     checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
     error::Result,
     stages::TypicalMicrobatch,
@@ -144,6 +144,7 @@ impl TaskFactory<'_> {
     fn begin(&self, task: &mut Task) -> Result<Vec<String>> {
         let adapter = &task.config;
         let Some(directory) = &adapter.init_from else {
+            check_targets(adapter, self.model)?;
             return Ok(odd_rank(adapter, self.model).into_iter().collect());
         };
         let failed = |error| TrainerError::InitFrom {

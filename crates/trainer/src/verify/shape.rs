@@ -7,7 +7,7 @@ use std::{
 };
 
 use loraloom_config::RunConfig;
-use loraloom_model::PeftAdapter;
+use loraloom_model::{PeftAdapter, Projection};
 
 use super::{Configurations, Proofs, in_modules, listed};
 use crate::{
@@ -115,7 +115,7 @@ impl OwnRun {
             let origin = format!("those of `{}`, which it began from", beginning.display());
             return Ok((origin, modules.collect()));
         }
-        let config = peft_config(run, named, None);
+        let config = peft_config(run, named, None, false);
         let shape = (config.r, config.scale(config.r, config.lora_alpha));
         // Without the base, the layers are those of the adapter.
         let layer = |module: &String| {
@@ -124,9 +124,11 @@ impl OwnRun {
         };
         let last = adapter.modules.keys().filter_map(layer).max();
         let layers = layers.unwrap_or(last.map_or(0, |last| last + 1));
-        let targets = targets(&named.lora);
+        let fused = [Projection::Qkv, Projection::GateUp];
+        let is_fused = |module: &String| fused.iter().any(|one| module.ends_with(one.path()));
+        let targets = targets(&named.lora, adapter.modules.keys().any(is_fused));
         let modules = (0..layers).flat_map(|layer| {
-            let module = move |target: &loraloom_model::Projection| (target.module(layer), shape);
+            let module = move |target: &Projection| (target.module(layer), shape);
             targets.iter().map(module)
         });
         let origin = format!("as configured in `{}`", self.directory.display());

@@ -11,7 +11,7 @@ use safetensors::SafeTensors;
 
 use crate::decoder::support::{backbone, config, device, fixture, host, whole};
 
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 14] = [
     "gemma2",
     "gemma3",
     "granite",
@@ -22,6 +22,7 @@ const MODELS: [&str; 13] = [
     "llama-tied-rope-llama3",
     "mistral-sliding",
     "olmo2",
+    "phi3",
     "qwen2-sharded",
     "qwen3",
     "smollm3",
@@ -232,10 +233,10 @@ fn a_backbone_in_parts_is_the_whole() {
 /// own sequence.
 #[test]
 fn rotary_rows_are_those_of_the_tokens_positions() {
-    for model in ["llama-gqa", "llama-rope-dynamic", "gemma3"] {
+    for model in ["llama-gqa", "llama-rope-dynamic", "gemma3", "phi3"] {
         let config = config(model);
         let local = config.local_rope.as_ref().unwrap_or(&config.rope);
-        let half = config.head_dim / 2;
+        let half = config.rope.rotary_dim / 2;
         let rotary = RotaryTables::new(&config, &device());
         for (lengths, rope_lengths) in [
             (&[3][..], &[3][..]),
@@ -248,10 +249,10 @@ fn rotary_rows_are_those_of_the_tokens_positions() {
             let batch = SequenceBatch::new(&rotary, layout, rope_lengths);
             let (mut cos, mut sin, mut local_cos) = (Vec::new(), Vec::new(), Vec::new());
             for (&length, &rope_length) in lengths.iter().zip(rope_lengths) {
-                let table = RopeTable::new(&config.rope, config.head_dim, rope_length.max(length));
+                let table = RopeTable::new(&config.rope, rope_length.max(length));
                 cos.extend_from_slice(&table.cos[..length * half]);
                 sin.extend_from_slice(&table.sin[..length * half]);
-                let table = RopeTable::new(local, config.head_dim, rope_length.max(length));
+                let table = RopeTable::new(local, rope_length.max(length));
                 local_cos.extend_from_slice(&table.cos[..length * half]);
             }
             assert_eq!(host(batch.global.cos), cos, "{model}: {lengths:?}");
@@ -263,7 +264,7 @@ fn rotary_rows_are_those_of_the_tokens_positions() {
         }
         let layout = Sequences::from_lengths([2, 2]);
         let next = SequenceBatch::following(&rotary, layout, 20);
-        let table = RopeTable::new(&config.rope, config.head_dim, 22);
+        let table = RopeTable::new(&config.rope, 22);
         let rows = &table.cos[20 * half..22 * half];
         assert_eq!(host(next.global.cos), [rows, rows].concat(), "{model}");
     }

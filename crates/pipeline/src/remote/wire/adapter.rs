@@ -1,9 +1,9 @@
 use batchlora::{AdapterState, LoraPair, LoraSpec};
 use burn::tensor::Tensor;
-use loraloom_model::{LayerAdapter, LlamaConfig};
+use loraloom_model::{LayerAdapter, LlamaConfig, Projection};
 
 /// The parts of an adapter at a stage's layers.
-pub(in crate::remote) type Specs = Vec<[Option<LoraSpec>; 7]>;
+pub(in crate::remote) type Specs = Vec<[Option<LoraSpec>; Projection::COUNT]>;
 
 /// Tensors of one part.
 const PART: usize = 6;
@@ -60,10 +60,11 @@ pub(in crate::remote) fn put_together(
 
 /// The shapes of an adapter's tensors in the order of [`take_apart`].
 pub(in crate::remote) fn shapes(specs: &Specs, config: &LlamaConfig) -> Vec<[usize; 2]> {
-    let linears = config.linears();
-    let parts = specs.iter().flat_map(|layer| layer.iter().zip(&linears));
+    let parts = specs
+        .iter()
+        .flat_map(|layer| layer.iter().zip(Projection::ALL));
     parts
-        .filter_map(|(spec, linear)| spec.map(|spec| (spec.r, linear)))
+        .filter_map(|(spec, projection)| Some((spec.as_ref()?.r, config.linear(projection)?)))
         .flat_map(|(r, linear)| [[r, linear.d_in], [r, linear.d_out]].repeat(PART / 2))
         .collect()
 }
