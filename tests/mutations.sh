@@ -552,6 +552,8 @@ mutation step-times-of-other-devices $scheduler/grouping/grouped_room.rs \
     'same &= known.is_some_and(' 'same |= known.is_some_and(' of_other_stages
 mutation first-loss-forgotten $trainer/tasks/trials.rs 'if let Some(loss) = trial.first_loss {' \
     'if let Some(loss) = trial.first_loss.filter(|_| false) {' from_the_first_loss
+mutation first-loss-not-entered $trainer/tasks/prepare.rs '(task.total_steps, task.first_loss)' \
+    '(task.total_steps, task.first_loss.filter(|_| false))' a_task_is_restored
 mutation datasets-by-name $trainer/tasks/rows.rs '"{name} {seed} {dataset:?}"' '"{name} {seed}"' \
     datasets_of_one_name
 mutation rows-not-read-anew $trainer/tasks/reader.rs 'rows.clear();' '' what_was_read_is_news

@@ -139,7 +139,8 @@ mod tests {
     use super::{RunShape, State, Task};
     use crate::{
         adapter::{bytes_of, fresh, fresh_bytes},
-        tasks::TaskData,
+        checkpoint::Exact,
+        tasks::{Prepared, TaskData},
     };
 
     const LENGTHS: [usize; 4] = [5, 9, 3, 3];
@@ -222,11 +223,17 @@ mod tests {
             record.evaluations_without_best,
             record.halvings,
         ) = (3, 2, 1);
+        record.first_loss = Some(Exact(1.5));
         let mut restored = task(&config);
         restored.restore(&record);
         assert_eq!(restored.steps, 3);
         assert_eq!(restored.evaluations_without_best, 2);
         assert_eq!(restored.halvings, 1);
+        assert_eq!(restored.first_loss, Some(1.5));
+        let mut prepared = Prepared::default();
+        prepared.tasks.push(restored);
+        let trial = prepared.trial(TaskId(0)).unwrap();
+        assert_eq!(trial.first_loss, Some(1.5));
     }
 
     /// On the CPU, where waiting adapters compete with training for memory, a reproducible one is dropped.
