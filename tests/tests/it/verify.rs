@@ -322,7 +322,7 @@ fn an_adapter_in_a_run_is_what_the_run_trained() {
         "base",
         &proofs(&adapter("fresh"), None),
         "base",
-        &["the adapter notes"],
+        &["the digest in the adapter"],
     );
 }
 
