@@ -166,7 +166,14 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
             json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
             "partial_rotary_factor",
         ),
-        (json!({"rope_scaling": {"type": "longrope"}}), "longrope"),
+        (
+            json!({"rope_scaling": {"type": "longrope"}}),
+            "`short_factor` is missing",
+        ),
+        (
+            json!({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}),
+            "`short_factor` has 1 numbers, expected 8",
+        ),
         (json!({"rope_scaling": {"rope_type": "su"}}), "`su`"),
         (
             json!({"rope_scaling": {"type": "linear"}}),

@@ -134,6 +134,7 @@ fn depends_on_length(config: &LlamaConfig, length: usize) -> bool {
     matches!(
         config.rope.scaling,
         RopeScaling::Dynamic { original_max_position_embeddings, .. }
+            | RopeScaling::LongRope { original_max_position_embeddings, .. }
             if length > original_max_position_embeddings
     )
 }
