@@ -173,8 +173,8 @@ fn targets(names: &[String]) -> Result<Vec<Projection>, Failure> {
         found.copied().ok_or_else(|| {
             let all: Vec<_> = all.iter().map(|projection| projection.name()).collect();
             let all = all.join(", ");
-            Failure::usage(format!("no projection is called `{name}`"))
-                .hint(format!("expected some of {all}, or all-linear"))
+            Failure::usage(format!("unknown projection `{name}`"))
+                .hint(format!("expected any of {all}, or all-linear"))
         })
     };
     let mut before = names.iter().enumerate();

@@ -51,7 +51,7 @@ impl TrainerError {
                  shape name the adapter's directory: `loraloom generate --model DIR --adapter \
                  RUN/adapters/NAME/last`"
             }
-            Self::SavesFailed { .. } => "make room, or mend the disk",
+            Self::SavesFailed { .. } => "free space, or repair the disk",
             Self::NoTarget { has, .. } => {
                 let has = has.join(", ");
                 return Some(format!(
