@@ -531,7 +531,7 @@ mutation larger-adapters-let-in $scheduler/task.rs \
     $'            && load.squared_tokens <= self.squared_tokens\n            && load.adapter_bytes <= self.adapter_bytes' \
     '            && load.squared_tokens <= self.squared_tokens' what_runs_lets_nothing
 mutation priority-not-submitted crates/server/src/queue/submit.rs 'hasher.update(&self.priority.to_le_bytes());' '' \
-    a_key_is_accepted_once
+    a_digest_is_of_all
 mutation tenant-not-named crates/server/src/queue/submit.rs '("tenant", self.tenant != other.tenant),' '' \
     a_key_is_accepted_once
 mutation begun-read-late $trainer/run/serving.rs 'Order::Train(task) if self.has_begun(&task) => {' \

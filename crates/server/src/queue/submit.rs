@@ -274,3 +274,35 @@ fn bad(field: &'static str, value: &str, problem: String) -> QueueError {
         problem,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Submission;
+
+    #[test]
+    fn a_digest_is_of_all_that_stays() {
+        let task = Submission {
+            name: "math".to_owned(),
+            tenant: "default".to_owned(),
+            priority: 0,
+            spec: "{}".to_owned(),
+            dataset_hash: "b3:00".to_owned(),
+            total_steps: None,
+            sweep: None,
+            key: None,
+        };
+        let changed = |change: fn(&mut Submission)| {
+            let mut other = task.clone();
+            change(&mut other);
+            other.digest() != task.digest()
+        };
+        assert!(changed(|task| task.name.push('x')));
+        assert!(changed(|task| task.tenant.push('x')));
+        assert!(changed(|task| task.priority = 1));
+        assert!(changed(|task| task.spec.push(' ')));
+        assert!(changed(|task| task.dataset_hash.push('1')));
+        assert!(changed(|task| task.sweep = Some(String::new())));
+        assert!(changed(|task| task.key = Some(String::new())));
+        assert!(!changed(|task| task.total_steps = Some(9)));
+    }
+}
