@@ -83,7 +83,11 @@ fn what_cannot_be_replayed_is_refused() {
         (3, "simulate nowhere.csv", "cannot read `nowhere.csv`"),
         (3, "simulate broken.csv", "line 3: duration is `soon`"),
         (2, "simulate trace.csv --jobs 11", "the trace has 10"),
-        (2, "simulate trace.csv --jobs 11", "hint: `--jobs 10` replays"),
+        (
+            2,
+            "simulate trace.csv --jobs 11",
+            "hint: `--jobs 10` replays",
+        ),
         (
             2,
             "simulate trace.csv --jobs 9 --start 4",
