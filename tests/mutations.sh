@@ -72,7 +72,7 @@ mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets
 mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation branches-unscaled crates/model/src/layer.rs \
-    'scaled(normalise_if(y, &norms.after), self.residual_multiplier)' 'scaled(normalise_if(y, &norms.after), None)' \
+    'scaled(normalise_if(y, norms.after.as_ref()), self.residual_multiplier)' 'scaled(normalise_if(y, norms.after.as_ref()), None)' \
     parity::granite
 mutation logits-unscaled crates/model/src/head.rs \
     'scaled(joined(gradients, 0), self.multiplier)' 'joined(gradients, 0)' parity::granite

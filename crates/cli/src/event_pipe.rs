@@ -108,7 +108,7 @@ impl EventPipe {
         let sent = self.sender.join();
         match (status, sent) {
             (Some(status), _) => {
-                printer.warning(&format!("the events command `{command}` failed: {status}"))
+                printer.warning(&format!("the events command `{command}` failed: {status}"));
             }
             (None, Ok(Err(error))) => printer.warning(&format!(
                 "`{command}` did not receive all events: {error}; they are in {EVENTS_FILE}"

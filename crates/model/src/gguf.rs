@@ -203,11 +203,10 @@ fn tensor_name(projection: Projection) -> &'static str {
         Projection::V => "attn_v",
         Projection::O => "attn_output",
         Projection::Gate => "ffn_gate",
-        Projection::Up => "ffn_up",
+        // llama.cpp keeps gate and up in one tensor of the second's name.
+        Projection::Up | Projection::GateUp => "ffn_up",
         Projection::Down => "ffn_down",
         Projection::Qkv => "attn_qkv",
-        // llama.cpp keeps gate and up in one tensor of this name.
-        Projection::GateUp => "ffn_up",
     }
 }
 

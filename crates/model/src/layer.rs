@@ -46,6 +46,7 @@ pub struct DecoderLayer {
 
 /// `q_proj`, `k_proj` and `v_proj`, or `qkv_proj`.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a layer")]
 enum QkvProjections {
     Apart([Linear; 3]),
     Fused(Linear),
@@ -194,10 +195,13 @@ impl DecoderLayer {
             }
         };
         let add = |x: Tensor<2>, y: Tensor<2>, norms: &Norms| {
-            x + scaled(normalise_if(y, &norms.after), self.residual_multiplier)
+            x + scaled(
+                normalise_if(y, norms.after.as_ref()),
+                self.residual_multiplier,
+            )
         };
 
-        let normal = normalise_if(x.clone(), &self.attention_norms.before);
+        let normal = normalise_if(x.clone(), self.attention_norms.before.as_ref());
         let [q, k, v] = match &self.qkv {
             QkvProjections::Apart([q, k, v]) => [
                 project(Projection::Q, q, normal.clone())?,
@@ -215,7 +219,7 @@ impl DecoderLayer {
         let attended = project(Projection::O, &self.o_proj, attend(q, k, v))?;
         let x = add(x, attended, &self.attention_norms);
 
-        let normal = normalise_if(x.clone(), &self.mlp_norms.before);
+        let normal = normalise_if(x.clone(), self.mlp_norms.before.as_ref());
         let [gate, up] = match &self.gate_up {
             GateUpProjections::Apart([gate, up]) => [
                 project(Projection::Gate, gate, normal.clone())?,
@@ -268,7 +272,7 @@ fn normalise_groups(x: Tensor<2>, norm: &RmsNorm) -> Tensor<2> {
     normalise(groups, norm).reshape([rows, width])
 }
 
-fn normalise_if(x: Tensor<2>, norm: &Option<RmsNorm>) -> Tensor<2> {
+fn normalise_if(x: Tensor<2>, norm: Option<&RmsNorm>) -> Tensor<2> {
     match norm {
         Some(norm) => normalise(x, norm),
         None => x,

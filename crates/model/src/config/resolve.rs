@@ -2,7 +2,7 @@
 
 use super::{
     architecture::Architecture,
-    family::{AttentionBias, Family, Gemma},
+    family::{AttentionBias, Family},
     llama::{LayerRotation, LlamaConfig, Multipliers},
     raw::{RawConfig, TokenIds},
     rope::RopeConfig,
@@ -73,11 +73,6 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         }
     }
     let gemma = family.gemma.as_ref();
-    let softcap = |key, written: Option<Option<f64>>, default: fn(&Gemma) -> Option<f64>| {
-        let cap = gemma.and_then(|gemma| written.unwrap_or(default(gemma)));
-        cap.map(|cap| positive(key, cap).map(|cap| cap as f32))
-            .transpose()
-    };
 
     Ok(LlamaConfig {
         architecture,
@@ -109,12 +104,12 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         attention_softcap: softcap(
             "attn_logit_softcapping",
             raw.attn_logit_softcapping,
-            |gemma| gemma.attention_softcap,
+            gemma.map(|gemma| gemma.attention_softcap),
         )?,
         logit_softcap: softcap(
             "final_logit_softcapping",
             raw.final_logit_softcapping,
-            |gemma| gemma.logit_softcap,
+            gemma.map(|gemma| gemma.logit_softcap),
         )?,
         rope,
         local_rope,
@@ -190,6 +185,21 @@ fn key_value_heads(
     Ok(heads)
 }
 
+/// A bound of scores or logits; `default` is `None` for models that have no such key.
+#[expect(
+    clippy::option_option,
+    reason = "a key may be absent, `null` or have a value"
+)]
+fn softcap(
+    key: &'static str,
+    written: Option<Option<f64>>,
+    default: Option<Option<f64>>,
+) -> Result<Option<f32>, ModelError> {
+    let cap = default.and_then(|default| written.unwrap_or(default));
+    let cap = cap.map(|cap| positive(key, cap)).transpose()?;
+    Ok(cap.map(|cap| cap as f32))
+}
+
 fn positive(key: &'static str, value: f64) -> Result<f64, ModelError> {
     if !(value.is_finite() && value > 0.0) {
         return Err(invalid(
@@ -236,9 +246,12 @@ fn granite_multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, 
 
 /// `SmolLM3`'s layers: 1 in `no_rope_layers` is a layer that rotates.
 fn rotations(raw: &RawConfig, num_hidden_layers: usize) -> Result<Vec<LayerRotation>, ModelError> {
-    let rotation = |rotates: bool| match rotates {
-        true => LayerRotation::Global,
-        false => LayerRotation::None,
+    let rotation = |rotates: bool| {
+        if rotates {
+            LayerRotation::Global
+        } else {
+            LayerRotation::None
+        }
     };
     let Some(written) = &raw.no_rope_layers else {
         let interval = raw.no_rope_layer_interval.unwrap_or(4);

@@ -9,6 +9,6 @@ pub enum Activation {
 }
 
 /// `2 √(2/π)`.
-pub(super) const GELU_SLOPE: f32 = 1.595_769_1;
+pub(super) const GELU_SLOPE: f32 = 1.595_769;
 /// `2 √(2/π) · 0.044715`.
 pub(super) const GELU_CUBE: f32 = 0.071_354_814;

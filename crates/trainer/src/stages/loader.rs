@@ -22,7 +22,7 @@ pub type OpenedStage = StageLocation<Device>;
 pub(crate) enum ReachedStage {
     Device(Device),
     #[cfg(feature = "remote")]
-    Worker(Reached),
+    Worker(Box<Reached>),
 }
 
 /// Loads the stages of one model.
@@ -53,7 +53,8 @@ impl StageLoader<'_> {
                 #[cfg(feature = "remote")]
                 StageLocation::Remote(address) => {
                     let controller = controller.as_ref().ok_or(TrainerError::NoToken)?;
-                    ReachedStage::Worker(controller.reach(reached.len(), address, self.model)?)
+                    let worker = controller.reach(reached.len(), address, self.model)?;
+                    ReachedStage::Worker(Box::new(worker))
                 }
                 #[cfg(not(feature = "remote"))]
                 StageLocation::Remote(_) => {

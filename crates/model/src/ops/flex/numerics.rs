@@ -46,7 +46,7 @@ pub(super) fn exp(x: f32) -> f32 {
 pub(super) fn tanh(x: f32) -> f32 {
     let square = x * x;
     let mut p = -5.704_989e-3;
-    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_82] {
+    for coefficient in [2.063_909e-2, -5.373_971_5e-2, 0.133_314_42, -0.333_332_8] {
         p = p * square + coefficient;
     }
     let near = p * square * x + x;

@@ -141,7 +141,7 @@ fn glu_backward_kernel<F: Float, N: Size>(
         let one = Vector::<f32, N>::new(1.0);
         let mut inner = z * (one - sigmoid);
         if comptime!(activation == Activation::GeluTanh) {
-            inner = inner * (Vector::new(GELU_SLOPE) + Vector::new(3.0 * GELU_CUBE) * z * z);
+            inner *= Vector::new(GELU_SLOPE) + Vector::new(3.0 * GELU_CUBE) * z * z;
         }
         let slope = sigmoid * (one + inner);
         d_gate[row * d_gate_stride + column] = Vector::cast_from(gradient * up * slope);

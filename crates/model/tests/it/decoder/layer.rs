@@ -91,9 +91,10 @@ impl<'a> Merged<'a> {
 
     fn norm(&self, name: &str, x: Tensor<2>) -> Tensor<2> {
         let weight = self.vector(&format!("{name}.weight")).expect("a norm");
-        let weight = match self.config.norm_plus_one {
-            true => weight.add_scalar(1.0),
-            false => weight,
+        let weight = if self.config.norm_plus_one {
+            weight.add_scalar(1.0)
+        } else {
+            weight
         };
         composed_rms_norm(x, weight, self.config.rms_norm_eps)
     }

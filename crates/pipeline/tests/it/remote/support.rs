@@ -10,7 +10,7 @@ use std::{
 
 use batchlora::{AdapterState, DropoutDraw, LoraSpec, Segment, Segments, SlotUpdate};
 use burn::tensor::{Device, FloatDType, TensorData};
-use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Projection, Sequences, Targets};
+use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage, StageLayers,
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
