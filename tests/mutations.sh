@@ -203,9 +203,8 @@ mutation ranked-by-another-metric $trainer/report/run_report.rs \
     'SweepReport::rank(&sweep.name, metric,' 'SweepReport::rank(&sweep.name, metric.filter(|_| false),' the_best_third_goes_on
 mutation paths-as-typed crates/config/src/load.rs 'paths::absolute(path)' 'Ok::<_, std::io::Error>(path.clone())' \
     every_command_on_a_run
-mutation folder-of-nobody crates/config/src/paths.rs \
-    'let is_anchored = matches!(location, Location::At(..))' \
-    'let is_anchored = matches!(location, Location::Unknown)' a_configuration_means_the_same
+mutation folder-of-nobody crates/config/src/paths/mod.rs 'Location::At(..) if !self.is_mlora => self.folder,' \
+    'Location::At(..) if !self.is_mlora && false => self.folder,' a_configuration_means_the_same
 mutation any-model-generates crates/trainer/src/checkpoint/saved_run.rs 'if digest == expected {' \
     'if digest != " " {' another_model_in_the_place
 mutation pause-of-absent-lost $trainer/run/serving.rs 'unread.held = held;' '' \
@@ -259,8 +258,8 @@ mutation losses-of-others $trainer/batch/evaluate.rs 'slots.chunks(at_once).zip(
 mutation answers-of-others $trainer/generate/generator.rs 'texts[row][index] =' 'texts[row][who.len() - 1 - index] =' \
     those_of_transformers_whatever
 mutation unmatched-references-count crates/cli/src/commands/eval/answers.rs \
-    'if let Some(expected) = self.exact_match.extract(&reference) {' \
-    'if let Some(expected) = self.exact_match.extract(&reference).or(Some(String::new())) {' rows_that_do_not_count
+    'let Some(expected) = self.exact_match.extract(&reference) else {' \
+    'let Some(expected) = self.exact_match.extract(&reference).or(Some(String::new())) else {' rows_that_do_not_count
 mutation copies-by-their-tokens crates/data/src/survey.rs 'text.hash(&mut hasher);' \
     'row.columns.hash(&mut hasher);' copies_of_them
 mutation copies-not-counted crates/data/src/survey.rs 'train.contains(text)' 'train.contains(text) && false' copies_of_them
@@ -302,7 +301,7 @@ mutation parked-have-time-left crates/server/src/status.rs '.filter(|_| trains)'
 mutation entries-not-replaced crates/config/src/overrides.rs 'Some(index) => items[index] = value,' \
     'Some(_) => items.push(value),' entries_are_replaced
 mutation parser-jargon crates/config/src/tree/words.rs 'problem.contains(part)' 'problem.is_empty()' malformed_files
-mutation run-in-the-model crates/config/src/paths.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
+mutation run-in-the-model crates/config/src/paths/mod.rs 'path.ancestors().any(is_folder)' 'is_folder(&path)' \
     values_out_of_range
 mutation long-rows-whole crates/data/src/tokenizer.rs 'text.len() <= 2 * bytes' 'bytes > 0' a_long_row_takes
 mutation epsilon-not-blamed $trainer/tasks/diagnosis.rs 'if epsilon > LARGE_EPSILON {' 'if false {' settings_that_keep
@@ -336,7 +335,7 @@ mutation standby-is-empty $trainer/save/standby.rs 'self.state().kept = Some(kep
 mutation training-goes-on $trainer/save/standby.rs 'mem::forget(state);' 'drop(state);' a_stop_inside_a_step
 mutation standby-of-now $trainer/save/moment.rs '=> (snapshot.iteration, snapshot.tokens)' \
     '=> (self.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
-mutation old-copy-serves $trainer/tasks/snapshot.rs '&& Instant::now() < self.oldest()' '' old_copies
+mutation old-copy-serves $trainer/tasks/snapshot.rs 'Instant::now() < renew' 'Instant::now() > renew || true' old_copies
 mutation own-file-unexplained crates/cli/src/commands/train.rs \
     'named.config.is_dir() && named.overrides.is_empty()' 'false' a_run_whose_own_configuration
 mutation stdout-full-is-a-bug crates/cli/src/failure.rs 'cause.downcast_ref().and_then(full)' 'None' stdout_on
@@ -481,7 +480,7 @@ mutation submitted-as-written crates/server/src/client.rs \
 mutation references-cut crates/cli/src/commands/eval/rows.rs 'const UNCUT: usize = 1 << 40;' \
     'const UNCUT: usize = 30;' rows_that_do_not_count
 mutation served-rows-unknown crates/cli/src/run_directory.rs \
-    'configs.extend(Client::open(directory)?.configurations()?.into_iter().rev());' '' what_is_submitted_is_trained
+    'configs.extend(tasks.rev().map(|(_, config)| config));' 'drop(tasks);' what_is_submitted_is_trained
 mutation other-base-unsaid crates/trainer/src/generate/generator.rs \
     'base.is_some_and(|base| *base != digest)' 'base.is_some_and(|_| false)' a_merged_model_answers
 mutation other-template-unsaid crates/cli/src/commands/eval/rows.rs \
