@@ -102,6 +102,7 @@ fn attention(model: &LlamaConfig) -> anyhow::Result<f64> {
         num_kv_heads: model.num_key_value_heads,
         head_dim: model.head_dim,
         window: None,
+        score_scale: None,
         softcap: None,
     };
     let kv = model.num_key_value_heads * model.head_dim;

@@ -5,10 +5,7 @@ use burn::{
     tensor::{Device, FloatDType, Int, Tensor, TensorData},
 };
 
-use crate::{
-    Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, layer::scaled,
-    load::Loader,
-};
+use crate::{Checkpoint, DecoderLayer, LanguageModelHead, LlamaConfig, ModelError, load::Loader};
 
 /// A contiguous part of the frozen model: all of it, or the layers of one pipeline stage.
 #[derive(Module, Debug)]
@@ -97,7 +94,12 @@ impl Backbone {
         let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
         let count = ids.len();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [count]), &weight.device());
-        Some(scaled(weight.select(0, ids), self.embedding_multiplier))
+        let embedded = weight.select(0, ids);
+        Some(match self.embedding_multiplier {
+            // transformers rounds the factor to the type of the weights, too.
+            Some(multiplier) => embedded.mul_scalar(multiplier),
+            None => embedded,
+        })
     }
 
     /// Bytes of all weights in memory, a tied embedding once.

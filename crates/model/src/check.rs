@@ -83,6 +83,7 @@ fn run(
             num_kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,
             window,
+            score_scale: None,
             softcap,
         };
         Box::new(move |x| self_attention(x[0].clone(), x[1].clone(), x[2].clone(), &shape))

@@ -38,7 +38,7 @@ pub struct LanguageModelHead {
     /// The output projection as stored, `[vocabulary, d_model]`: with tied embeddings this is the
     /// embedding itself.
     pub(crate) weight: Param<Tensor<2>>,
-    /// Factor of the logits. The hidden states take it, which are smaller.
+    /// Factor of the logits. The hidden states are multiplied by it, which are smaller than the logits.
     #[module(skip)]
     pub(crate) multiplier: Option<f64>,
     /// Bound of the logits.
@@ -146,6 +146,12 @@ impl LanguageModelHead {
         let normal = self.normal(selected);
         let projection = self.weight.val().transpose();
         let bytes = projection.dims()[1] * normal.dtype().size();
+        // The slope of a bound is as large as the logits.
+        let bytes = if self.softcap.is_some() {
+            2 * bytes
+        } else {
+            bytes
+        };
         let chunk = chunk_rows(count, logits_held(device == Device::flex()) / bytes);
         let chunks = (0..count).step_by(chunk).map(|start| {
             let end = (start + chunk).min(count);

@@ -2,7 +2,7 @@ use batchlora::{BatchLoraError, frozen_linear};
 use burn::{
     module::Module,
     nn::{Linear, RmsNorm},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 use crate::{
@@ -39,7 +39,7 @@ pub struct DecoderLayer {
     #[module(skip)]
     rotation: LayerRotation,
     #[module(skip)]
-    query_multiplier: Option<f64>,
+    score_scale: Option<f64>,
     #[module(skip)]
     residual_multiplier: Option<f64>,
 }
@@ -120,7 +120,7 @@ impl DecoderLayer {
             softcap: config.attention_softcap,
             activation: config.activation,
             rotation: config.rotations[index],
-            query_multiplier: config.multipliers.query,
+            score_scale: config.score_scale,
             residual_multiplier: config.multipliers.residual,
         })
     }
@@ -161,6 +161,7 @@ impl DecoderLayer {
             num_heads: self.num_heads,
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
+            score_scale: self.score_scale,
             window: self.window,
             softcap: self.softcap,
         }
@@ -214,7 +215,7 @@ impl DecoderLayer {
                 parts(&project(Projection::Qkv, linear, normal)?, widths)
             }
         };
-        let q = scaled(turn(q, &self.q_norm), self.query_multiplier);
+        let q = turn(q, &self.q_norm);
         let k = turn(k, &self.k_norm);
         let attended = project(Projection::O, &self.o_proj, attend(q, k, v))?;
         let x = add(x, attended, &self.attention_norms);
@@ -279,11 +280,13 @@ fn normalise_if(x: Tensor<2>, norm: Option<&RmsNorm>) -> Tensor<2> {
     }
 }
 
+/// Multiplies in `float32`: in half precision the factor would be rounded to the type of x.
 pub(crate) fn scaled(x: Tensor<2>, multiplier: Option<f64>) -> Tensor<2> {
-    match multiplier {
-        Some(multiplier) => x.mul_scalar(multiplier),
-        None => x,
-    }
+    let Some(multiplier) = multiplier else {
+        return x;
+    };
+    let dtype = x.dtype();
+    x.cast(DType::F32).mul_scalar(multiplier).cast(dtype)
 }
 
 pub(crate) fn normalise(x: Tensor<2>, norm: &RmsNorm) -> Tensor<2> {

@@ -199,6 +199,7 @@ fn attention_moves_little_more_than_the_scores_that_are_seen() {
         num_kv_heads: 8,
         head_dim: 128,
         window: None,
+        score_scale: None,
         softcap: None,
     };
     let _dry_run = DryRun::new();

@@ -229,23 +229,39 @@ pub(crate) fn to_peft(
 mod tests {
     use burn::tensor::Device;
     use loraloom_config::{LoadOptions, RunConfig};
-    use loraloom_model::LlamaConfig;
+    use loraloom_model::{LlamaConfig, Projection};
     use std::path::Path;
 
     use super::{adapter_bytes, fresh, fresh_bytes};
 
     #[test]
     fn an_adapter_takes_what_was_said_before_it_was_made() {
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/tiny-llama");
-        let model = LlamaConfig::from_directory(&model).expect("a model");
         let text = "model: m\ndatasets: {d: {path: p}}\nadapters:\n  \
                     - {name: a, lora: {r: 3, target_modules: [k_proj, down_proj]}}\n  \
                     - {name: b, lora: {r: 16, target_modules: all-linear}}\n";
         let loaded = RunConfig::load_yaml(text, Path::new("x.yaml"), &LoadOptions::default());
-        for adapter in loaded.expect("a configuration").config.adapters {
-            let made = fresh(&adapter, &model, &Device::flex()).expect("an adapter");
-            assert_eq!(fresh_bytes(&adapter.lora, &model), adapter_bytes(&made));
-            assert!(adapter_bytes(&made) > 0);
+        let adapters = loaded.expect("a configuration").config.adapters;
+        for model in ["assets/tiny-llama", "tests/fixtures/phi3"] {
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../..")
+                .join(model);
+            let model = LlamaConfig::from_directory(&directory).expect("a model");
+            for adapter in &adapters {
+                let made = fresh(adapter, &model, &Device::flex()).expect("an adapter");
+                assert_eq!(fresh_bytes(&adapter.lora, &model), adapter_bytes(&made));
+                let adapted = made[0].iter().flatten().count();
+                let expected = match (adapter.name.as_str(), model.fused) {
+                    ("a", fused) => {
+                        if fused {
+                            1
+                        } else {
+                            2
+                        }
+                    }
+                    (_, fused) => Projection::applied(fused).len(),
+                };
+                assert_eq!(adapted, expected, "{}", adapter.name);
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ fn greedy_decoding_takes_the_argmax_over_the_grown_sequence() {
         "smollm3",
         "gemma2",
         "gemma3",
+        "phi3",
     ] {
         let fixture = Fixture::open(name);
         let jobs = fixture.jobs();

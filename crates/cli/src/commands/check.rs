@@ -7,7 +7,9 @@ use std::{
 
 use loraloom_config::{AdapterConfig, Loaded, RunConfig};
 use loraloom_data::{Dataset, EncodedDataset, Tokenizer};
-use loraloom_model::{Checkpoint, LlamaConfig, PeftAdapter, cost::AdapterRanks, parameter_shapes};
+use loraloom_model::{
+    Checkpoint, LlamaConfig, PeftAdapter, Projection, cost::AdapterRanks, parameter_shapes,
+};
 use loraloom_trainer::{
     Plan, Speeds, TO_FIT, check_targets, odd_beginning, odd_rank, odd_settings, odd_sweeps,
     targets, total_steps,
@@ -243,15 +245,23 @@ fn describe_adapter(
         return Ok((found, odd_beginning(adapter, &loaded.config, directory)));
     }
     let lora = &adapter.lora;
-    let fused = model.is_some_and(|model| model.fused);
-    let targets = targets(lora, fused);
-    let modules = targets.iter().map(|projection| projection.name());
-    let modules = modules.collect::<Vec<_>>().join(", ");
+    let modules: Vec<_> = match model {
+        Some(model) => {
+            check_targets(adapter, model)?;
+            let targets = targets(lora, model.fused).into_iter();
+            targets.map(Projection::name).collect()
+        }
+        None => lora
+            .target_modules
+            .iter()
+            .map(|module| module.name())
+            .collect(),
+    };
+    let modules = modules.join(", ");
     let mut found = format!("r {} on {modules}", lora.r);
     let mut odd = Vec::new();
     if let Some(model) = model {
-        check_targets(adapter, model)?;
-        let ranks = AdapterRanks::uniform(lora.r, &targets, model);
+        let ranks = AdapterRanks::uniform(lora.r, &targets(lora, model.fused), model);
         found += &in_millions(ranks.parameters(model, 0..model.num_hidden_layers));
         odd.extend(odd_rank(adapter, model));
     }

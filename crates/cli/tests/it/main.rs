@@ -16,6 +16,7 @@ mod eval;
 #[cfg(unix)]
 mod examples;
 #[cfg(target_os = "linux")]
+mod families;
 mod full_disk;
 mod generate;
 #[cfg(unix)]

@@ -11,7 +11,7 @@ mod write;
 pub use dtype::TensorDtype;
 pub use open::Checkpoint;
 pub(crate) use open::{INDEX_FILE, SINGLE_FILE};
-pub use parameters::{frozen_parameters, parameter_shapes, stage_parameters};
+pub use parameters::{frozen_parameters, parameter_shapes, stage_parameters, weight_bytes};
 pub(crate) use shard::Shard;
 pub use tensor::HostTensor;
 pub(crate) use write::{NewTensor, write_safetensors};

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use crate::config::LlamaConfig;
+use crate::{Projection, config::LlamaConfig};
 
 /// Hugging Face name and shape of every parameter of a decoder, layer by layer.
 /// Linear weights are `[d_out, d_in]`.
@@ -12,11 +12,16 @@ pub fn parameter_shapes(config: &LlamaConfig) -> Vec<(String, Vec<usize>)> {
         let mut push = |path: &str, parameter: &str, shape: Vec<usize>| {
             shapes.push((format!("model.layers.{layer}.{path}.{parameter}"), shape));
         };
-        let norms = [config.norms.of_attention(), config.norms.of_mlp()];
-        for name in norms.into_iter().flatten().flatten() {
+        for name in config.norms.of_attention().into_iter().flatten() {
             push(name, "weight", vec![d_model]);
         }
         for linear in config.linears() {
+            // The digest of a checkpoint goes by this order.
+            if matches!(linear.projection, Projection::Gate | Projection::GateUp) {
+                for name in config.norms.of_mlp().into_iter().flatten() {
+                    push(name, "weight", vec![d_model]);
+                }
+            }
             let path = linear.projection.path();
             push(path, "weight", vec![linear.d_out, linear.d_in]);
             if linear.bias {
@@ -57,6 +62,21 @@ pub fn stage_parameters(
         None if name == "model.embed_tokens.weight" => embeds,
         None => ends,
     })
+}
+
+/// Bytes of the weights of a stage with these layers, whose elements have `element_bytes` but in norms of
+/// 1 + weight, which are `float32`.
+pub fn weight_bytes(model: &LlamaConfig, layers: &Range<usize>, element_bytes: usize) -> usize {
+    let bytes = stage_parameters(model, layers).map(|(name, shape)| {
+        let is_wide = model.norm_plus_one && name.ends_with("norm.weight");
+        let each = if is_wide {
+            size_of::<f32>()
+        } else {
+            element_bytes
+        };
+        shape.iter().product::<usize>() * each
+    });
+    bytes.sum()
 }
 
 /// Number of frozen parameters of a stage with these layers.

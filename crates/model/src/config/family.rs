@@ -5,6 +5,8 @@ use crate::ops::Activation;
 /// `config.json` does not have.
 pub(super) struct Family {
     pub(super) max_position_embeddings: usize,
+    /// Where transformers has one, it has priority over that among the parameters of the rotation.
+    pub(super) original_max_position_embeddings: Option<usize>,
     pub(super) rms_norm_eps: f64,
     pub(super) rope_theta: f64,
     /// `None`: as many as query heads.
@@ -55,12 +57,15 @@ pub(super) enum Windows {
     Upper,
     /// With `use_sliding_window` those of `layer_types`, else those without rotation.
     Unrotated,
-    /// Those of `layer_types`, else all but one in `sliding_window_pattern`, by default this number.
-    Pattern(usize),
+    /// Those of `layer_types`, else every other one, the first included.
+    Alternating,
+    /// Those of `layer_types`, else all but every sixth or `sliding_window_pattern`-th.
+    Pattern,
 }
 
 const LLAMA: Family = Family {
     max_position_embeddings: 2048,
+    original_max_position_embeddings: None,
     rms_norm_eps: 1e-6,
     rope_theta: 10_000.0,
     num_key_value_heads: None,
@@ -98,7 +103,7 @@ const GEMMA2: Family = Family {
     eos_token_id: Some(1),
     mlp_bias: false,
     norms: NormPlacement::Both,
-    windows: Windows::Pattern(2),
+    windows: Windows::Alternating,
     activation: Activation::GeluTanh,
     gemma: Some(Gemma {
         attention_softcap: Some(50.0),
@@ -149,6 +154,7 @@ impl Architecture {
             },
             Self::Phi3 => Family {
                 max_position_embeddings: 4096,
+                original_max_position_embeddings: Some(4096),
                 rms_norm_eps: 1e-5,
                 eos_token_id: Some(32_000),
                 fused: true,
@@ -162,7 +168,7 @@ impl Architecture {
                 max_position_embeddings: 131_072,
                 rope_theta: 1_000_000.0,
                 qk_norm: QkNorm::PerHead,
-                windows: Windows::Pattern(6),
+                windows: Windows::Pattern,
                 gemma: Some(Gemma {
                     attention_softcap: None,
                     logit_softcap: None,

@@ -48,6 +48,8 @@ pub struct LlamaConfig {
     pub norm_plus_one: bool,
     /// Activation of the feed-forward block's gate.
     pub activation: Activation,
+    /// Scale of the scores of attention; `None` is `1 / sqrt(head_dim)`.
+    pub score_scale: Option<f64>,
     /// Bound on the scores of attention: `cap · tanh(score / cap)`.
     pub attention_softcap: Option<f32>,
     /// The same bound on the logits.
@@ -140,8 +142,6 @@ impl NormPlacement {
 pub struct Multipliers {
     /// Of the embeddings.
     pub embedding: Option<f64>,
-    /// Of the queries, besides the `1 / sqrt(head_dim)` of every attention.
-    pub query: Option<f64>,
     /// Of the outputs of attention and feed-forward, before they are added to the residual stream.
     pub residual: Option<f64>,
     /// Of the logits.

@@ -93,12 +93,14 @@ pub(super) fn resolve(text: &str) -> Result<LlamaConfig, ModelError> {
         qk_norm: family.qk_norm,
         norms: family.norms,
         multipliers: match architecture {
-            Architecture::Granite => granite_multipliers(&raw, head_dim)?,
-            Architecture::Gemma2 | Architecture::Gemma3 => {
-                gemma_multipliers(&raw, d_model, head_dim)?
-            }
+            Architecture::Granite => granite_multipliers(&raw)?,
+            Architecture::Gemma2 | Architecture::Gemma3 => Multipliers {
+                embedding: Some((d_model as f64).sqrt()),
+                ..Multipliers::default()
+            },
             _ => Multipliers::default(),
         },
+        score_scale: score_scale(&raw, architecture)?,
         norm_plus_one: gemma.is_some(),
         activation: family.activation,
         attention_softcap: softcap(
@@ -210,36 +212,30 @@ fn positive(key: &'static str, value: f64) -> Result<f64, ModelError> {
     Ok(value)
 }
 
-/// The embeddings are scaled, and scores by another width than that of a head.
-fn gemma_multipliers(
-    raw: &RawConfig,
-    d_model: usize,
-    head_dim: usize,
-) -> Result<Multipliers, ModelError> {
-    let width = positive(
-        "query_pre_attn_scalar",
-        raw.query_pre_attn_scalar.unwrap_or(256.0),
-    )?;
-    let query = (head_dim as f64 / width).sqrt();
-    Ok(Multipliers {
-        embedding: Some((d_model as f64).sqrt()),
-        query: Some(query).filter(|query| (query - 1.0).abs() > 1e-12),
-        ..Multipliers::default()
+/// Granite and Gemma have keys for it.
+fn score_scale(raw: &RawConfig, architecture: Architecture) -> Result<Option<f64>, ModelError> {
+    Ok(match architecture {
+        Architecture::Granite => {
+            let scale = raw.attention_multiplier.unwrap_or(1.0);
+            Some(positive("attention_multiplier", scale)?)
+        }
+        Architecture::Gemma2 | Architecture::Gemma3 => {
+            let width = raw.query_pre_attn_scalar.unwrap_or(256.0);
+            Some(positive("query_pre_attn_scalar", width)?.sqrt().recip())
+        }
+        _ => None,
     })
 }
 
-/// Granite's factors. Its attention has `attention_multiplier` in place of `1 / sqrt(head_dim)`.
-fn granite_multipliers(raw: &RawConfig, head_dim: usize) -> Result<Multipliers, ModelError> {
-    let factor = |key, written: Option<f64>, of_one: f64| {
-        let factor = positive(key, written.unwrap_or(1.0))? * of_one;
+fn granite_multipliers(raw: &RawConfig) -> Result<Multipliers, ModelError> {
+    let factor = |key, written: Option<f64>| {
+        let factor = positive(key, written.unwrap_or(1.0))?;
         Ok::<_, ModelError>(Some(factor).filter(|factor| (factor - 1.0).abs() > 1e-12))
     };
-    let root = (head_dim as f64).sqrt();
-    let logits = factor("logits_scaling", raw.logits_scaling, 1.0)?;
+    let logits = factor("logits_scaling", raw.logits_scaling)?;
     Ok(Multipliers {
-        embedding: factor("embedding_multiplier", raw.embedding_multiplier, 1.0)?,
-        query: factor("attention_multiplier", raw.attention_multiplier, root)?,
-        residual: factor("residual_multiplier", raw.residual_multiplier, 1.0)?,
+        embedding: factor("embedding_multiplier", raw.embedding_multiplier)?,
+        residual: factor("residual_multiplier", raw.residual_multiplier)?,
         logits: logits.map(f64::recip),
     })
 }

@@ -73,6 +73,18 @@ pub enum RopeScaling {
 }
 
 impl RopeConfig {
+    /// The length beyond which every position is rotated otherwise, so that keys in a cache no longer fit.
+    /// Dynamic scaling keeps them, as transformers does.
+    pub fn changes_after(&self) -> Option<usize> {
+        match self.scaling {
+            RopeScaling::LongRope {
+                original_max_position_embeddings: original,
+                ..
+            } => Some(original),
+            _ => None,
+        }
+    }
+
     /// From either dialect; `rope_scaling` wins over `rope_parameters`, as in transformers. The second is
     /// that of layers with a window, where they have one of their own.
     pub(super) fn resolve_both(
@@ -100,10 +112,14 @@ impl RopeConfig {
             let theta = raw.rope_theta.unwrap_or(family.rope_theta);
             return Ok((resolve(rope, theta)?, None));
         };
-        let global = rope.full_attention.as_deref().unwrap_or(rope);
-        let local = rope.sliding_attention.as_deref().unwrap_or(&empty);
-        let theta = raw.rope_theta.unwrap_or(family.rope_theta);
+        let nested = raw.rope_parameters.as_ref().unwrap_or(&empty);
+        let full = nested.full_attention.as_deref().unwrap_or(&empty);
+        let local = nested.sliding_attention.as_deref().unwrap_or(&empty);
+        let scaling = raw.rope_scaling.as_ref().filter(written);
+        let theta = full.rope_theta.or(raw.rope_theta);
+        let theta = theta.unwrap_or(family.rope_theta);
         let local_theta = raw.rope_local_base_freq.unwrap_or(local_theta);
+        let global = scaling.unwrap_or(full);
         Ok((resolve(global, theta)?, Some(resolve(local, local_theta)?)))
     }
 
@@ -127,6 +143,7 @@ impl RopeConfig {
         // A top-level value has priority over the one among the parameters.
         let original = raw
             .original_max_position_embeddings
+            .or(family.original_max_position_embeddings)
             .or(rope.original_max_position_embeddings)
             .unwrap_or(max_position_embeddings);
         if original == 0 {

@@ -144,6 +144,7 @@ impl Shape {
             multipliers: Multipliers::default(),
             norm_plus_one: false,
             activation: Activation::Silu,
+            score_scale: None,
             attention_softcap: None,
             logit_softcap: None,
             rope: RopeConfig {

@@ -19,7 +19,7 @@ pub(super) fn resolve(
     };
     let used = match windows {
         Windows::Never => false,
-        Windows::Every(_) | Windows::Pattern(_) => true,
+        Windows::Every(_) | Windows::Alternating | Windows::Pattern => true,
         Windows::Upper | Windows::Unrotated => raw.use_sliding_window.unwrap_or(false),
     };
     let window = raw.sliding_window.unwrap_or(default);
@@ -42,21 +42,19 @@ pub(super) fn resolve(
             }
             Ok(vec![window; num_hidden_layers])
         }
-        Windows::Upper | Windows::Unrotated | Windows::Pattern(_) => {
+        Windows::Upper | Windows::Unrotated | Windows::Alternating | Windows::Pattern => {
             if let Some(types) = &raw.layer_types {
                 return listed(types, window, num_hidden_layers);
             }
             let first = raw.max_window_layers.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
-            let pattern = match windows {
-                Windows::Pattern(pattern) => raw.sliding_window_pattern.unwrap_or(*pattern),
-                _ => 1,
-            };
-            if pattern == 0 {
+            let period = raw.sliding_window_pattern.unwrap_or(6);
+            if period == 0 {
                 return Err(invalid("sliding_window_pattern", "is 0"));
             }
             let has_window = |layer: usize| match windows {
                 Windows::Unrotated => rotations[layer] == LayerRotation::None,
-                Windows::Pattern(_) => !(layer + 1).is_multiple_of(pattern),
+                Windows::Alternating => layer.is_multiple_of(2),
+                Windows::Pattern => !(layer + 1).is_multiple_of(period),
                 _ => layer >= first,
             };
             let layers = 0..num_hidden_layers;

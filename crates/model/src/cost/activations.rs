@@ -119,6 +119,8 @@ fn layer_bytes(
             query + key
         },
         query + 2 * key,
+        // Values are a part of the fused projection's output, which is kept with them.
+        if model.fused { query + key } else { 0 },
         if_adapted(&[O], query),
         // The inputs of the norms after attention and before the feed-forward.
         after + before,
@@ -134,7 +136,11 @@ fn layer_bytes(
         .filter(|linear| storage.dropout_masks && ranks[linear.projection as usize] > 0)
         .map(|linear| linear.d_in.div_ceil(8))
         .sum();
-    elements * storage.element_bytes + ranks.iter().sum::<usize>() * PRODUCT_BYTES + masks
+    let linears = model.linears().into_iter();
+    let products: usize = linears
+        .map(|linear| ranks[linear.projection as usize])
+        .sum();
+    elements * storage.element_bytes + products * PRODUCT_BYTES + masks
 }
 
 #[cfg(test)]
@@ -235,6 +241,31 @@ mod tests {
         model.qk_norm = QkNorm::PerHead;
         let normed = bytes_per_token(&model, &(0..1), |_| [0; Projection::COUNT], PLAIN).kept;
         assert_eq!(normed, plain + 2 * (16 + 8));
+    }
+
+    #[test]
+    fn fused_projections_are_kept_whole() {
+        let mut model = model();
+        model.fused = true;
+        let bytes = |adapted: &[Projection]| {
+            let mut ranks = [0; Projection::COUNT];
+            for &projection in adapted {
+                ranks[projection as usize] = 4;
+            }
+            bytes_per_token(&model, &(0..1), |_| ranks, PLAIN).kept
+        };
+        // Input and output; queries, keys and values as they come, rotated queries and keys; the middle; gate and up.
+        let base = 2 * (2 * 16 + (16 + 8 + 8) + (16 + 8) + 16 + 2 * 24);
+        assert_eq!(bytes(&[]), base);
+        for projection in [Projection::Qkv, Projection::GateUp] {
+            assert_eq!(
+                bytes(&[projection]),
+                base + 2 * 16 + 4 * 4,
+                "{projection:?}"
+            );
+        }
+        // It has no such projection.
+        assert_eq!(bytes(&[Projection::V]), base + 2 * 16);
     }
 
     #[test]

@@ -78,8 +78,11 @@ mod tests {
         tensor::{Device, FloatDType},
     };
 
-    use super::{super::frozen_parameters, AdapterRanks, adapter_parameters};
-    use crate::{Backbone, LayerAdapter, LlamaConfig, Projection, QkNorm};
+    use super::{
+        super::{frozen_parameters, weight_bytes},
+        AdapterRanks, adapter_parameters,
+    };
+    use crate::{Backbone, Checkpoint, LayerAdapter, LlamaConfig, Projection, QkNorm};
 
     fn small() -> LlamaConfig {
         let mut model = LlamaConfig::named("micro").unwrap();
@@ -113,6 +116,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn norms_of_one_plus_weight_are_float32_in_half_precision() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/gemma3");
+        let model = LlamaConfig::from_directory(fixture.as_ref()).unwrap();
+        let checkpoint = Checkpoint::open(fixture.as_ref()).unwrap();
+        let (layers, device) = (0..model.num_hidden_layers, Device::flex());
+        for (dtype, element_bytes) in [(FloatDType::BF16, 2), (FloatDType::F32, 4)] {
+            let part = Backbone::load(&checkpoint, &model, layers.clone(), dtype, &device).unwrap();
+            let expected = weight_bytes(&model, &layers, element_bytes) as u64;
+            assert_eq!(part.weight_bytes(), expected, "{dtype:?}");
+        }
+        let parameters = frozen_parameters(&model, &layers);
+        assert!(weight_bytes(&model, &layers, 2) > 2 * parameters);
     }
 
     #[test]

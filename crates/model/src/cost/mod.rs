@@ -13,4 +13,4 @@ pub use operations::{
     LayerWork, Operations, attention_pairs, embedding_operations, head_operations, layer_operations,
 };
 
-pub use crate::checkpoint::frozen_parameters;
+pub use crate::checkpoint::{frozen_parameters, weight_bytes};

@@ -49,7 +49,7 @@ pub struct LayerWork {
 
 /// Operations of one decoder layer. A frozen weight takes two operations a token, and two for the
 /// gradient of its input. Attention takes two products forward and five backward, where the scores are
-/// computed again. An adapter's factors take two operations a parameter and token, two for the
+/// computed again, and once more if they are bounded. An adapter's factors take two operations a parameter and token, two for the
 /// gradient of their input and two for their own.
 pub fn layer_operations(
     model: &LlamaConfig,
@@ -66,10 +66,15 @@ pub fn layer_operations(
     let product = 2.0 * width as f64 * work.attention_pairs;
     let adapter = 2.0 * work.adapter_parameters as f64 * work.tokens;
     let forward = frozen + 2.0 * product + adapter;
+    let backward_products = if model.attention_softcap.is_some() {
+        6.0
+    } else {
+        5.0
+    };
     let again = if gradient_checkpointing { forward } else { 0.0 };
     Operations {
         forward,
-        backward: frozen + 5.0 * product + 2.0 * adapter + again,
+        backward: frozen + backward_products * product + 2.0 * adapter + again,
     }
 }
 
@@ -136,6 +141,17 @@ mod tests {
             assert_eq!(again.forward, found.forward);
             assert_eq!(again.backward, found.total());
         }
+        model.attention_softcap = Some(50.0);
+        let work = LayerWork {
+            tokens: 4.0,
+            attention_pairs: 10.0,
+            adapter_parameters: parameters,
+        };
+        let bounded = layer_operations(&model, work, false).backward;
+        assert_eq!(
+            bounded,
+            frozen + 6.0 * f64::from(2 * 16 * 10) + 2.0 * adapter
+        );
         let found = head_operations(&model, 4.0);
         assert_eq!((found.forward, found.backward), (10240.0, 0.0));
         let found = embedding_operations(&model, 4.0);

@@ -299,6 +299,7 @@ mod tests {
                 num_kv_heads: 2,
                 head_dim: 6,
                 window,
+                score_scale: None,
                 softcap,
             };
             let (q, gradient) = (random(SHAPE, 1), random(SHAPE, 2));

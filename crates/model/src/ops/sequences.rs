@@ -91,8 +91,10 @@ pub struct AttentionShape {
     pub num_heads: usize,
     /// Key and value heads; `num_heads / num_kv_heads` query heads share one.
     pub num_kv_heads: usize,
-    /// Width of a head. Scores are scaled by `1 / sqrt(head_dim)`.
+    /// Width of a head.
     pub head_dim: usize,
+    /// Scale of the scores; `None` is `1 / sqrt(head_dim)`.
+    pub score_scale: Option<f64>,
     /// A token sees itself and `window - 1` tokens before it; `None` is all before it.
     pub window: Option<usize>,
     /// Scores are bounded: `softcap · tanh(score / softcap)`.
@@ -102,7 +104,8 @@ pub struct AttentionShape {
 impl AttentionShape {
     /// The scale of the scores.
     pub(crate) fn scale(&self) -> f64 {
-        1.0 / (self.head_dim as f64).sqrt()
+        self.score_scale
+            .unwrap_or_else(|| 1.0 / (self.head_dim as f64).sqrt())
     }
 
     /// The first key that query `position` sees.

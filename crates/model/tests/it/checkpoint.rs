@@ -61,6 +61,31 @@ fn fixture(model: &str) -> PathBuf {
         .join(model)
 }
 
+/// Runs and adapters of earlier builds name their model by it.
+#[test]
+fn a_model_has_the_digest_that_it_always_had() {
+    // Computed in Python from the definition: config.json, then parameters in the order of the layers.
+    for (model, digest) in [
+        (
+            "llama-gqa",
+            "d784d3273a7ae01f28a63d8e11e766faab3bb0b39cf1064617641d74e31f3797",
+        ),
+        (
+            "qwen2-sharded",
+            "5ff8d4f34331e488d597ffc40d99b21e684f2faad4ac973b695cbae66bc6d42e",
+        ),
+        (
+            "qwen3",
+            "30f2e2be8ce50a11065a9045420fce42a96a98ba47da1e1448011583545ba81c",
+        ),
+    ] {
+        let directory = fixture(model);
+        let config = LlamaConfig::from_directory(&directory).unwrap();
+        let checkpoint = Checkpoint::open(&directory).unwrap();
+        assert_eq!(checkpoint.digest(&config).unwrap(), digest, "{model}");
+    }
+}
+
 #[test]
 fn models_saved_by_transformers_are_complete() {
     let models = [

@@ -73,11 +73,11 @@ fn resolves_as_transformers_does() {
             assert_eq!(json!(softcaps), case["softcaps"], "{name}");
             let Multipliers {
                 embedding,
-                query,
                 residual,
                 logits,
             } = config.multipliers;
-            let of_scores = query.unwrap_or(1.0) / (config.head_dim as f64).sqrt();
+            let of_heads = 1.0 / (config.head_dim as f64).sqrt();
+            let of_scores = config.score_scale.unwrap_or(of_heads);
             for (found, key) in [
                 (embedding.unwrap_or(1.0), "embedding_multiplier"),
                 (of_scores, "score_scale"),
@@ -231,6 +231,107 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
     }
     let unsupported = LlamaConfig::from_json(&with(&json!({"architectures": ["X"]}))).unwrap_err();
     assert!(unsupported.hint().unwrap().contains("Qwen3ForCausalLM"));
+}
+
+#[test]
+fn gemma3_scales_its_global_layers_only() {
+    let of = |keys: Value| {
+        let mut config = json!({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+            "sliding_window_pattern": 2});
+        for (key, value) in keys.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        LlamaConfig::from_json(&with(&config))
+    };
+    let linear = json!({"rope_type": "linear", "factor": 8.0});
+    let config = of(json!({"rope_scaling": linear})).unwrap();
+    assert_eq!(config.rope.scaling, RopeScaling::Linear { factor: 8.0 });
+    let local = config.local_rope.unwrap();
+    assert_eq!(
+        (local.scaling, json!(local.theta)),
+        (RopeScaling::Default, json!(1e4))
+    );
+    // What is not nested is no parameter of either kind of layer.
+    let config = of(json!({"rope_parameters": linear})).unwrap();
+    assert_eq!(config.rope.scaling, RopeScaling::Default);
+    let nested =
+        json!({"sliding_attention": {"rope_theta": 7.0}, "full_attention": {"rope_theta": 9.0}});
+    let config = of(json!({"rope_scaling": linear, "rope_parameters": nested})).unwrap();
+    assert_eq!(
+        json!([config.rope.theta, config.local_rope.unwrap().theta]),
+        json!([9.0, 7.0])
+    );
+    for (keys, needed) in [
+        (json!({"hidden_activation": "gelu"}), "`hidden_activation`"),
+        (
+            json!({"use_bidirectional_attention": true}),
+            "use_bidirectional_attention",
+        ),
+        (json!({"query_pre_attn_scalar": 0}), "query_pre_attn_scalar"),
+        (
+            json!({"attn_logit_softcapping": -1.0}),
+            "attn_logit_softcapping",
+        ),
+        (
+            json!({"final_logit_softcapping": 0.0}),
+            "final_logit_softcapping",
+        ),
+        (
+            json!({"sliding_window_pattern": 0}),
+            "sliding_window_pattern",
+        ),
+    ] {
+        let message = of(keys.clone()).expect_err("accepted").to_string();
+        assert!(message.contains(needed), "{keys}: {message}");
+    }
+}
+
+#[test]
+fn phi3_has_longrope_under_its_older_names() {
+    let of = |rope: Value, keys: Value| {
+        let mut config = json!({"architectures": ["Phi3ForCausalLM"], "model_type": "phi3",
+            "max_position_embeddings": 131_072, "attention_bias": true});
+        for (key, value) in keys.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        config["rope_scaling"] = rope;
+        LlamaConfig::from_json(&with(&config))
+    };
+    let factors = |name: &str| json!({"type": name, "short_factor": vec![1.5; 8], "long_factor": vec![2.5; 8]});
+    for name in ["su", "yarn", "longrope"] {
+        let config = of(factors(name), json!({})).unwrap();
+        // It has no such key.
+        assert!(config.fused && !config.qkv_bias && !config.output_bias);
+        let RopeScaling::LongRope {
+            short_factor,
+            long_factor,
+            attention_factor,
+            original_max_position_embeddings,
+        } = config.rope.scaling
+        else {
+            panic!("{name} is {:?}", config.rope.scaling);
+        };
+        assert_eq!(json!([short_factor[0], long_factor[7]]), json!([1.5, 2.5]));
+        assert_eq!(original_max_position_embeddings, 4096);
+        let expected = (1.0 + 32f64.ln() / 4096f64.ln()).sqrt();
+        assert!((attention_factor - expected).abs() < 1e-12);
+    }
+    for (key, value, expected) in [
+        ("factor", 4.0, (1.0 + 4f64.ln() / 4096f64.ln()).sqrt()),
+        ("attention_factor", 1.25, 1.25),
+    ] {
+        let mut rope = factors("longrope");
+        rope[key] = json!(value);
+        let RopeScaling::LongRope {
+            attention_factor, ..
+        } = of(rope, json!({})).unwrap().rope.scaling
+        else {
+            panic!("another scaling");
+        };
+        assert!((attention_factor - expected).abs() < 1e-12, "{key}");
+    }
+    let odd = of(Value::Null, json!({"partial_rotary_factor": 0.6})).unwrap_err();
+    assert!(odd.to_string().contains("partial_rotary_factor"), "{odd}");
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::{collections::HashMap, ops::Range};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use loraloom_model::{
     Backbone, Checkpoint, DecoderLayer, LanguageModelHead, LayerAdapter, LayerBanks, LayerCache,
-    LayerGradients, LlamaConfig, ModelError, RotaryTables, Targets, cost::frozen_parameters,
+    LayerGradients, LlamaConfig, ModelError, RotaryTables, Targets, cost::weight_bytes,
 };
 
 use super::{
@@ -96,7 +96,7 @@ impl Stage {
         backbone: impl FnOnce(Range<usize>) -> Result<Backbone, ModelError>,
     ) -> Result<Self, PipelineError> {
         let held = layers.held();
-        let bytes = frozen_parameters(config, &held) as u64 * DType::from(dtype).size() as u64;
+        let bytes = weight_bytes(config, &held, DType::from(dtype).size()) as u64;
         if let Some(there) = device_memory(device)
             && bytes > there
         {

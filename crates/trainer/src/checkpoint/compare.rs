@@ -1,7 +1,8 @@
 //! Differences between configurations that `--resume` accepts.
 
 use loraloom_config::{ConfigError, RunConfig};
-use serde_json::{Map, Value};
+use loraloom_model::Projection;
+use serde_json::{Map, Value, json};
 
 /// Keys that may change: they decide where and how the run computes and where it writes. The digest identifies the
 /// model.
@@ -113,8 +114,15 @@ fn of_entries(key: &str, saved: &Value, now: &Value, free: &[&str]) -> Option<Di
     })
 }
 
+/// `all-linear`, and what it was written as once: the seven layers of a decoder without fused ones.
+fn is_all_linear(modules: &Value) -> bool {
+    let seven = Projection::applied(false).iter();
+    *modules == "all-linear" || *modules == json!(seven.map(|one| one.name()).collect::<Vec<_>>())
+}
+
 fn deep(key: &str, saved: &Value, now: &Value) -> Option<Difference> {
-    if saved == now {
+    let targets = key.ends_with(".target_modules");
+    if saved == now || (targets && is_all_linear(saved) && is_all_linear(now)) {
         return None;
     }
     if let (Value::Object(saved), Value::Object(now)) = (saved, now) {
@@ -184,6 +192,33 @@ mod tests {
             Difference::Value { key, saved, now } => format!("{key} {saved} {now}"),
             Difference::Gone { adapter, new } => format!("{adapter} gone, {new:?} new"),
         })
+    }
+
+    #[test]
+    fn all_linear_is_the_seven_names_that_it_was_written_as() {
+        let seven = [
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ];
+        let of = |modules: Value| {
+            let mut config = config();
+            config["adapters"][0]["lora"] = json!({"target_modules": modules});
+            config
+        };
+        assert_eq!(
+            difference(&of(json!(seven)), &of(json!("all-linear"))),
+            None
+        );
+        assert_eq!(
+            difference(&of(json!("all-linear")), &of(json!(seven))),
+            None
+        );
+        assert!(difference(&of(json!(seven[..6])), &of(json!("all-linear"))).is_some());
     }
 
     #[test]

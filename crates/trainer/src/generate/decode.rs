@@ -29,8 +29,15 @@ pub(crate) fn decode(
     let mut caches = pipeline.caches();
     let mut answers = vec![Vec::new(); slots.len()];
     let mut ended = vec![false; slots.len()];
-    let mut next: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+    let mut all: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+    let mut next = all.clone();
     for _ in 0..max_new_tokens.min(room) {
+        let changes = pipeline.config().rope.changes_after();
+        let past = caches.tokens();
+        if changes.is_some_and(|length| (1..=length).contains(&past) && past + 1 > length) {
+            caches = pipeline.caches();
+            next.clone_from(&all);
+        }
         let microbatch = side_by_side(&next, slots, caches.tokens())?;
         let logits = pipeline.next_logits(group, &microbatch, &mut caches)?;
         let vocabulary = pipeline.config().vocab_size;
@@ -41,6 +48,7 @@ pub(crate) fn decode(
                 answers[index].push(token);
             }
             // Ended sequences stay in the batch until all have ended.
+            all[index].push(token);
             next[index] = vec![token];
         }
         if ended.iter().all(|&ended| ended) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
-use loraloom_model::cost::frozen_parameters;
+use loraloom_model::cost::weight_bytes;
 use loraloom_pipeline::{HostMemory, StageLayers};
 use loraloom_scheduler::{DeviceMemory, SchedulerError, TaskId};
 
@@ -110,7 +110,8 @@ fn budgets(
             continue;
         };
         let held = layers.iter().map(StageLayers::held);
-        let weights = held.map(|layers| frozen_parameters(model, &layers));
+        let element_bytes = gathered.dtype.size();
+        let weights = held.map(|layers| weight_bytes(model, &layers, element_bytes));
         let (adapter_share, bytes_per_token) = shares(
             model,
             &layers,
@@ -120,7 +121,7 @@ fn budgets(
         let room = DeviceRoom {
             device: name,
             limit_bytes: limit,
-            fixed_bytes: (weights.sum::<usize>() * gathered.dtype.size()) as u64 + read_bytes,
+            fixed_bytes: weights.sum::<usize>() as u64 + read_bytes,
             adapter_share,
             bytes_per_token,
             page_bytes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use loraloom_config::{DeviceChoice, RunConfig, StageLocation};
-use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, frozen_parameters};
+use loraloom_model::cost::{ActivationStorage, GRADIENT_BYTES, STORED_BYTES, weight_bytes};
 use loraloom_pipeline::{
     StageLayers,
     simulate::{StageReport, gantt_text},
@@ -184,7 +184,7 @@ fn stages(
         .zip(operations)
         .map(|(((name, layers), simulated), operations)| {
             let held = layers.held();
-            let weight_bytes = frozen_parameters(model, &held) * storage.element_bytes;
+            let weight_bytes = weight_bytes(model, &held, storage.element_bytes);
             let parameters = groups.adapter_parameters(layers);
             let adapter_bytes = parameters * STORED_BYTES;
             let gradient_bytes = parameters * GRADIENT_BYTES;

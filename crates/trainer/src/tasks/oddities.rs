@@ -9,6 +9,8 @@ use loraloom_model::{LlamaConfig, PeftLoraConfig, Projection, TargetModules};
 use super::task::total_steps;
 use crate::adapter::targets;
 
+const ALL_LINEAR: &str = "all-linear";
+
 /// Warns of a rank larger than the adapted layers allow.
 pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     let lora = &config.lora;
@@ -160,19 +162,11 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
     compare("r", lora.r.to_string(), peft.r.to_string());
     compare("lora_alpha", alphas.0.to_string(), alphas.1.to_string());
     compare("use_rslora", rslora.0.to_string(), rslora.1.to_string());
-    let all = lora.target_modules[..] == TargetModule::ALL;
     let theirs = listed(&peft.target_modules);
-    let ours = match (all, &peft.target_modules) {
-        (true, TargetModules::Names(names)) => {
-            let fused = names.iter().any(|name| name == Projection::Qkv.name());
-            sorted(
-                Projection::applied(fused)
-                    .iter()
-                    .map(|projection| projection.name()),
-            )
-        }
-        (true, _) => listed(&TargetModules::AllLinear),
-        (false, _) => sorted(lora.target_modules.iter().map(|module| module.name())),
+    let ours = if lora.target_modules[..] == TargetModule::ALL {
+        ALL_LINEAR.to_owned()
+    } else {
+        names(lora.target_modules.iter().map(|module| module.name()))
     };
     compare("target_modules", ours, theirs);
     if let Some(excluded) = &peft.exclude_modules {
@@ -199,9 +193,23 @@ fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
 
 fn listed(modules: &TargetModules) -> String {
     match modules {
-        TargetModules::Names(names) => sorted(names.iter().map(String::as_str)),
+        TargetModules::Names(listed) => names(listed.iter().map(String::as_str)),
         TargetModules::Pattern(pattern) => format!("`{pattern}`"),
-        TargetModules::AllLinear => "all-linear".to_owned(),
+        TargetModules::AllLinear => ALL_LINEAR.to_owned(),
+    }
+}
+
+/// Names in alphabetical order, or `all-linear` for all those of a model.
+fn names<'a>(listed: impl IntoIterator<Item = &'a str>) -> String {
+    let listed = sorted(listed);
+    let all = [false, true].map(|fused| {
+        let all = Projection::applied(fused).iter();
+        sorted(all.map(|projection| projection.name()))
+    });
+    if all.contains(&listed) {
+        ALL_LINEAR.to_owned()
+    } else {
+        listed
     }
 }
 

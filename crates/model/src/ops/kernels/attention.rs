@@ -100,10 +100,10 @@ impl<'a> Attention<'a> {
     /// Scores are `bfloat16` where q is, as in transformers' eager attention; `float16` has too small
     /// a range for them.
     fn probabilities(&self, q: CubeTensor, k: CubeTensor, part: &Part) -> CubeTensor {
-        let scores = self.scores(q, k);
+        let mut scores = self.scores(q, k);
         let scale = self.shape.scale() as f32;
         if let Some(cap) = self.shape.softcap {
-            softcap(&scores, scale, cap);
+            scores = softcap(scores, scale, cap);
         }
         softmax(scores, self.places(part), scale, self.dtype)
     }
@@ -185,10 +185,10 @@ pub(super) fn self_attention_backward(
             chunk_dv.put(seen.start, transposed(p.clone()), part_gradient.clone());
             let dp = matmul(part_gradient, transposed(part_v), scores_type(q.dtype));
             let scale = shape.scale() as f32;
-            let ds = softmax_backward(p, dp, attention.places(part), scale);
+            let mut ds = softmax_backward(p, dp, attention.places(part), scale);
             if let Some(cap) = shape.softcap {
                 let scores = attention.scores(part_q.clone(), part_k.clone());
-                softcap_backward(&ds, scores, scale, cap);
+                ds = softcap_backward(ds, scores, scale, cap);
             }
             chunk_dq.put(lines.start, ds.clone(), part_k);
             chunk_dk.put(seen.start, transposed(ds), part_q);

@@ -101,6 +101,7 @@ mod tests {
             num_kv_heads: 2,
             head_dim: 8,
             window,
+            score_scale: None,
             softcap: None,
         }
     }

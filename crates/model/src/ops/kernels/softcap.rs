@@ -8,15 +8,15 @@ use cubecl::prelude::*;
 
 use super::rows::UNITS;
 
-/// Scores `[batch, rows, keys]`, contiguous; `scale · score` is bounded by `cap`. The result still has to
-/// be scaled.
-pub(super) fn softcap(scores: &CubeTensor, scale: f32, cap: f32) {
+/// Bounds scores `[batch, rows, keys]` that still have to be multiplied by `scale`, so that
+/// `scale · score` ends at `cap`.
+pub(super) fn softcap(scores: CubeTensor, scale: f32, cap: f32) -> CubeTensor {
     let elements = scores.shape().num_elements();
     if elements == 0 {
-        return;
+        return scores;
     }
-    let size = vector_size(&[scores]);
-    record(&[scores], &[scores]);
+    let size = vector_size(&[&scores]);
+    record(&[&scores], &[&scores]);
     softcap_kernel::launch(
         &scores.client,
         cubes((elements / size).div_ceil(UNITS)),
@@ -27,20 +27,26 @@ pub(super) fn softcap(scores: &CubeTensor, scale: f32, cap: f32) {
         cap / scale,
         burn::backend::cubecl::dtype_to_storage_type(scores.dtype),
     );
+    scores
 }
 
-/// Multiplies the gradient of bounded scores by the slope of the bound at scores as they were before
-/// [`softcap`]: `1 - tanh²(scale · score / cap)`. Both are `[batch, rows, keys]`, contiguous.
-pub(super) fn softcap_backward(gradient: &CubeTensor, scores: CubeTensor, scale: f32, cap: f32) {
+/// Multiplies the gradient of bounded scores by the slope of the bound, `1 - tanh²(scale · score / cap)`,
+/// at scores that are not bounded. Both are `[batch, rows, keys]`.
+pub(super) fn softcap_backward(
+    gradient: CubeTensor,
+    scores: CubeTensor,
+    scale: f32,
+    cap: f32,
+) -> CubeTensor {
     let elements = scores.shape().num_elements();
     if elements == 0 {
-        return;
+        return gradient;
     }
-    let size = vector_size(&[gradient, &scores]);
-    record(&[gradient, &scores], &[gradient]);
+    let size = vector_size(&[&gradient, &scores]);
+    record(&[&gradient, &scores], &[&gradient]);
     let dtypes = [gradient.dtype, scores.dtype];
     softcap_backward_kernel::launch(
-        &gradient.client.clone(),
+        &gradient.client,
         cubes((elements / size).div_ceil(UNITS)),
         cube_dim(UNITS, 1),
         size,
@@ -49,6 +55,17 @@ pub(super) fn softcap_backward(gradient: &CubeTensor, scores: CubeTensor, scale:
         scale / cap,
         dtypes.map(burn::backend::cubecl::dtype_to_storage_type),
     );
+    gradient
+}
+
+/// The place of a vector in a tensor `[batch, rows, keys]` whose rows may be padded.
+#[cube]
+fn place<F: Float, N: Size>(tensor: &Tensor<Vector<F, N>>, vector: usize) -> usize {
+    let size = N::value();
+    let width = tensor.shape(2) / size;
+    let row = vector / width;
+    let (batch, within) = (row / tensor.shape(1), row % tensor.shape(1));
+    batch * (tensor.stride(0) / size) + within * (tensor.stride(1) / size) + vector % width
 }
 
 #[cube(launch)]
@@ -58,10 +75,12 @@ fn softcap_kernel<F: Float, N: Size>(
     outer: f32,
     #[define(F)] _dtype: ElemType,
 ) {
-    if ABSOLUTE_POS < scores.len() {
-        let score = Vector::<f32, N>::cast_from(scores[ABSOLUTE_POS]);
+    let vectors = scores.shape(0) * scores.shape(1) * (scores.shape(2) / N::value());
+    if ABSOLUTE_POS < vectors {
+        let at = place::<F, N>(scores, ABSOLUTE_POS);
+        let score = Vector::<f32, N>::cast_from(scores[at]);
         let bounded = (score * Vector::new(inner)).tanh() * Vector::new(outer);
-        scores[ABSOLUTE_POS] = Vector::cast_from(bounded);
+        scores[at] = Vector::cast_from(bounded);
     }
 }
 
@@ -72,11 +91,13 @@ fn softcap_backward_kernel<F: Float, S: Float, N: Size>(
     inner: f32,
     #[define(F, S)] _dtypes: [ElemType; 2],
 ) {
-    if ABSOLUTE_POS < gradient.len() {
-        let score = Vector::<f32, N>::cast_from(scores[ABSOLUTE_POS]);
+    let vectors = scores.shape(0) * scores.shape(1) * (scores.shape(2) / N::value());
+    if ABSOLUTE_POS < vectors {
+        let score = Vector::<f32, N>::cast_from(scores[place::<S, N>(scores, ABSOLUTE_POS)]);
         let tangent = (score * Vector::new(inner)).tanh();
         let slope = Vector::new(1.0f32) - tangent * tangent;
-        let value = Vector::<f32, N>::cast_from(gradient[ABSOLUTE_POS]);
-        gradient[ABSOLUTE_POS] = Vector::cast_from(value * slope);
+        let at = place::<F, N>(gradient, ABSOLUTE_POS);
+        let value = Vector::<f32, N>::cast_from(gradient[at]);
+        gradient[at] = Vector::cast_from(value * slope);
     }
 }

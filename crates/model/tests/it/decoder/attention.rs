@@ -27,7 +27,8 @@ pub(crate) fn composed_attention([q, k, v]: [Tensor<2>; 3], shape: &AttentionSha
                     .slice([rows.clone(), head * width..(head + 1) * width])
             };
             let scores = part(&q, head).matmul(part(&k, head / group).transpose());
-            let scores = scores.div_scalar((width as f64).sqrt());
+            let scale = shape.score_scale.unwrap_or(1.0 / (width as f64).sqrt());
+            let scores = scores.mul_scalar(scale);
             let scores = match shape.softcap {
                 Some(cap) => scores.div_scalar(cap).tanh().mul_scalar(cap),
                 None => scores,
@@ -46,12 +47,15 @@ fn compare_attention(lengths: &[usize], [heads, kv_heads, head_dim]: [usize; 3],
     let windows = [None, Some(1), Some(3), Some(16), Some(1000)].map(|window| (window, None));
     let bounded = [(None, Some(1.0)), (Some(16), Some(0.2))];
     for (window, softcap) in windows.into_iter().chain(bounded) {
+        // Of its own where scores are bounded, too.
+        let score_scale = softcap.map(|_| 0.4);
         let shape = AttentionShape {
             sequences: Sequences::from_lengths(lengths.iter().copied()),
             num_heads: heads,
             num_kv_heads: kv_heads,
             head_dim,
             window,
+            score_scale,
             softcap,
         };
         let rows = shape.sequences.rows();
@@ -167,6 +171,7 @@ fn grouped(lengths: &[usize]) -> AttentionShape {
         num_kv_heads: 2,
         head_dim: 16,
         window: None,
+        score_scale: None,
         softcap: None,
     }
 }
@@ -174,13 +179,18 @@ fn grouped(lengths: &[usize]) -> AttentionShape {
 /// Several parts, whose gradients of keys and values add up in `float32`.
 #[test]
 fn attention_in_half_precision_is_rounded_float32() {
-    let shape = grouped(&[300, 5, 150]);
-    for (dtype, tolerance) in [(FloatDType::F16, 4e-3), (FloatDType::BF16, 3e-2)] {
+    let bounded = AttentionShape {
+        softcap: Some(1.0),
+        ..grouped(&[300, 5, 192])
+    };
+    let cases = [grouped(&[300, 5, 150]), bounded];
+    let types = [(FloatDType::F16, 4e-3), (FloatDType::BF16, 3e-2)];
+    for (shape, (dtype, tolerance)) in cases.iter().flat_map(|shape| types.map(|of| (shape, of))) {
         if !device().supports_dtype(DType::from(dtype)) {
             continue;
         }
-        let found = attention_in(&device(), [dtype, dtype], &shape, 1.5);
-        let expected = attention_in(&Device::flex(), [dtype, FloatDType::F32], &shape, 1.5);
+        let found = attention_in(&device(), [dtype, dtype], shape, 1.5);
+        let expected = attention_in(&Device::flex(), [dtype, FloatDType::F32], shape, 1.5);
         for (what, (found, expected)) in ["out", "dq", "dk", "dv"]
             .into_iter()
             .zip(found.iter().zip(&expected))
@@ -218,6 +228,7 @@ fn nothing_at_all_is_nothing() {
         num_kv_heads: 1,
         head_dim: 4,
         window: None,
+        score_scale: None,
         softcap: None,
     };
     let empty = |width: usize| Tensor::<2>::zeros([0, width], &device());
@@ -236,6 +247,7 @@ fn attention_stays_within_the_sequence() {
             num_kv_heads: 2,
             head_dim: 12,
             window: Some(9),
+            score_scale: None,
             softcap: None,
         };
         let device = device().autodiff();

@@ -147,6 +147,7 @@ impl<'a> Merged<'a> {
             num_kv_heads: self.config.num_key_value_heads,
             head_dim: self.config.head_dim,
             window: self.config.sliding_window[LAYER],
+            score_scale: self.config.score_scale,
             softcap: self.config.attention_softcap,
         };
         let key = self.config.num_key_value_heads * self.config.head_dim;
@@ -159,7 +160,6 @@ impl<'a> Merged<'a> {
             [project(Q), project(K), project(V)]
         };
         let q = self.turned("self_attn.q_norm", q, batch);
-        let q = q.mul_scalar(multipliers.query.unwrap_or(1.0));
         let k = self.turned("self_attn.k_norm", k, batch);
         let attended = composed_attention([q, k, v], &shape);
         let x = x + after(after_attention, self.linear(O, attended));

@@ -306,6 +306,7 @@ fn half_precision_is_rounded_float32() {
             num_kv_heads: 2,
             head_dim: 8,
             window: None,
+            score_scale: None,
             softcap: None,
         };
         let rows = shape.sequences.rows();
