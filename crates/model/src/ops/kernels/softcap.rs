@@ -58,14 +58,11 @@ pub(super) fn softcap_backward(
     gradient
 }
 
-/// The place of a vector in a tensor `[batch, rows, keys]` whose rows may be padded.
+/// The place of a vector in a tensor `[batch, rows, keys]` of `width` vectors a row, whose rows may be padded.
 #[cube]
-fn place<F: Float, N: Size>(tensor: &Tensor<Vector<F, N>>, vector: usize) -> usize {
-    let size = N::value();
-    let width = tensor.shape(2) / size;
+fn place(vector: usize, width: usize, rows: usize, of_batch: usize, of_row: usize) -> usize {
     let row = vector / width;
-    let (batch, within) = (row / tensor.shape(1), row % tensor.shape(1));
-    batch * (tensor.stride(0) / size) + within * (tensor.stride(1) / size) + vector % width
+    row / rows * of_batch + row % rows * of_row + vector % width
 }
 
 #[cube(launch)]
@@ -75,9 +72,11 @@ fn softcap_kernel<F: Float, N: Size>(
     outer: f32,
     #[define(F)] _dtype: ElemType,
 ) {
-    let vectors = scores.shape(0) * scores.shape(1) * (scores.shape(2) / N::value());
-    if ABSOLUTE_POS < vectors {
-        let at = place::<F, N>(scores, ABSOLUTE_POS);
+    let size = N::value();
+    let (rows, width) = (scores.shape(1), scores.shape(2) / size);
+    if ABSOLUTE_POS < scores.shape(0) * rows * width {
+        let (of_batch, of_row) = (scores.stride(0) / size, scores.stride(1) / size);
+        let at = place(ABSOLUTE_POS, width, rows, of_batch, of_row);
         let score = Vector::<f32, N>::cast_from(scores[at]);
         let bounded = (score * Vector::new(inner)).tanh() * Vector::new(outer);
         scores[at] = Vector::cast_from(bounded);
@@ -91,12 +90,16 @@ fn softcap_backward_kernel<F: Float, S: Float, N: Size>(
     inner: f32,
     #[define(F, S)] _dtypes: [ElemType; 2],
 ) {
-    let vectors = scores.shape(0) * scores.shape(1) * (scores.shape(2) / N::value());
-    if ABSOLUTE_POS < vectors {
-        let score = Vector::<f32, N>::cast_from(scores[place::<S, N>(scores, ABSOLUTE_POS)]);
+    let size = N::value();
+    let (rows, width) = (scores.shape(1), scores.shape(2) / size);
+    if ABSOLUTE_POS < scores.shape(0) * rows * width {
+        let (of_batch, of_row) = (scores.stride(0) / size, scores.stride(1) / size);
+        let from = place(ABSOLUTE_POS, width, rows, of_batch, of_row);
+        let score = Vector::<f32, N>::cast_from(scores[from]);
         let tangent = (score * Vector::new(inner)).tanh();
         let slope = Vector::new(1.0f32) - tangent * tangent;
-        let at = place::<F, N>(gradient, ABSOLUTE_POS);
+        let (of_batch, of_row) = (gradient.stride(0) / size, gradient.stride(1) / size);
+        let at = place(ABSOLUTE_POS, width, rows, of_batch, of_row);
         let value = Vector::<f32, N>::cast_from(gradient[at]);
         gradient[at] = Vector::cast_from(value * slope);
     }
