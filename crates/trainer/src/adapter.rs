@@ -130,10 +130,12 @@ pub(crate) fn fresh_bytes(lora: &LoraSettings, model: &LlamaConfig) -> u64 {
 
 /// The projections that an adapter targets in a model with or without fused ones.
 pub fn targets(lora: &LoraSettings, fused: bool) -> Vec<Projection> {
+    let applied = Projection::applied(fused);
+    if lora.target_modules[..] == TargetModule::ALL {
+        return applied.to_vec();
+    }
     let projections = lora.target_modules.iter().map(|module| projection(*module));
-    projections
-        .filter(|one| Projection::applied(fused).contains(one))
-        .collect()
+    projections.filter(|one| applied.contains(one)).collect()
 }
 
 /// Refuses modules that the model does not have.

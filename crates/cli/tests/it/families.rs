@@ -79,8 +79,8 @@ fn modules_that_the_model_lacks_are_refused() {
     let here = workspace();
     // The default names them, too.
     for set in [
-        "adapters[some].lora.target_modules=[qkv_proj,up_proj]",
-        "adapters[some].lora.target_modules=q_proj",
+        "adapters[1].lora.target_modules=[qkv_proj,up_proj]",
+        "adapters[1].lora.target_modules=q_proj",
     ] {
         for command in ["check", "plan", "train"] {
             let run = here.run(&[command, "run.yaml", "--set", set]);
@@ -88,7 +88,8 @@ fn modules_that_the_model_lacks_are_refused() {
             let said = run.all();
             assert!(said.contains("adapter `some` targets `"), "{said}");
             assert!(said.contains("which the model does not have"), "{said}");
-            let hint = "some of qkv_proj, o_proj, gate_up_proj, down_proj, or to all-linear";
+            let hint =
+                "set it to some of qkv_proj, o_proj, gate_up_proj, down_proj, or to all-linear";
             assert!(said.contains(hint), "{said}");
         }
     }

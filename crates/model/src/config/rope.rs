@@ -150,6 +150,9 @@ impl RopeConfig {
             return Err(invalid("original_max_position_embeddings", "is 0"));
         }
         let name = rope.rope_type.as_deref().or(rope.legacy_type.as_deref());
+        if name.is_none() && (rope.short_factor.is_some() || rope.long_factor.is_some()) {
+            return Err(ModelError::MissingKey("rope_type"));
+        }
         let scaling = match name.unwrap_or("default") {
             "default" => RopeScaling::Default,
             "linear" => RopeScaling::Linear {
@@ -215,7 +218,11 @@ fn longrope(
             None => Ok(factors),
         }
     };
-    let stretch = rope.factor.flatten();
+    let stretch = rope
+        .factor
+        .flatten()
+        .map(|factor| required("factor", Some(factor)));
+    let stretch = stretch.transpose()?;
     let stretch = stretch.unwrap_or(max_position_embeddings as f64 / original as f64);
     let attention_factor = match rope.attention_factor {
         Some(attention_factor) => required("attention_factor", Some(attention_factor))?,

@@ -330,6 +330,14 @@ fn phi3_has_longrope_under_its_older_names() {
         };
         assert!((attention_factor - expected).abs() < 1e-12, "{key}");
     }
+    let mut unnamed = factors("longrope");
+    unnamed["type"] = Value::Null;
+    let unnamed = of(unnamed, json!({})).unwrap_err().to_string();
+    assert!(unnamed.contains("`rope_type` is missing"), "{unnamed}");
+    let mut zero = factors("longrope");
+    zero["factor"] = json!(0);
+    let zero = of(zero, json!({})).unwrap_err().to_string();
+    assert!(zero.contains("`factor` is 0"), "{zero}");
     let odd = of(Value::Null, json!({"partial_rotary_factor": 0.6})).unwrap_err();
     assert!(odd.to_string().contains("partial_rotary_factor"), "{odd}");
 }

@@ -55,7 +55,8 @@ impl TrainerError {
             Self::NoTarget { has, .. } => {
                 let has = has.join(", ");
                 return Some(format!(
-                    "set `lora.target_modules` to some of {has}, or to all-linear"
+                    "the default of `lora.target_modules` is Llama's attention: set it to some of {has}, or to \
+                     all-linear"
                 ));
             }
             Self::TokenBeyondVocabulary { .. } => {
