@@ -40,13 +40,18 @@ pub enum DataError {
     /// A directory, a pipe or a device.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// A Parquet file.
-    #[error("parquet is not supported in this build: {}", .0.display())]
-    Parquet(PathBuf),
+    /// A Parquet file cannot be read.
+    #[error("cannot read `{}` as Parquet: {reason}", path.display())]
+    Parquet {
+        /// Path of the file.
+        path: PathBuf,
+        /// Message of the parser.
+        reason: String,
+    },
     /// The extension is not a known format's.
     #[error(
-        "{} has no known extension: expected .jsonl, .ndjson, .json, .csv or .tsv, with or without .gz \
-         or .zst", .0.display()
+        "{} has no known extension: expected .parquet, or .jsonl, .ndjson, .json, .csv or .tsv, with or \
+         without .gz or .zst", .0.display()
     )]
     UnknownExtension(PathBuf),
     /// A file without rows.
@@ -385,12 +390,15 @@ impl DataError {
             {
                 "each line must hold one object; rename a file with one JSON document to .json"
             }
-            Self::NotAFile(_) => "use a .jsonl, .ndjson, .json, .csv or .tsv file",
+            Self::NotAFile(_) => "use a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file",
             Self::Quote { .. } => QUOTE_HINT,
             Self::Delimiter { found: '\t', .. } => "rename it to .tsv",
             Self::Delimiter { found: ',', .. } => "rename it to .csv",
             Self::Delimiter { .. } => "save it with commas, or as .tsv with tabs",
-            Self::Parquet(_) => "convert it to JSONL, one object per line",
+            Self::Parquet { reason, .. } if reason.contains("isabled feature") => {
+                "compressions are Snappy and gzip: write it again with `compression=\"snappy\"`"
+            }
+            Self::Parquet { .. } => "download or create it again",
             Self::UnknownFormat {
                 similar: Some(similar),
                 ..

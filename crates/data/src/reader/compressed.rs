@@ -68,13 +68,20 @@ pub(crate) fn extension(path: &Path) -> Option<String> {
     Some(extension.to_string_lossy().to_ascii_lowercase())
 }
 
+/// Refuses what is not a regular file.
+pub(super) fn refuse_special(path: &Path) -> Result<(), DataError> {
+    let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
+    if metadata.is_file() {
+        Ok(())
+    } else {
+        Err(DataError::NotAFile(path.to_owned()))
+    }
+}
+
 /// The bytes of a file, decompressed if its name or its first bytes indicate a compressed file.
 pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, DataError> {
     // Opening a pipe blocks until a writer comes, and files are read more than once.
-    let metadata = fs::metadata(path).map_err(|source| cannot_read(path, source))?;
-    if !metadata.is_file() {
-        return Err(DataError::NotAFile(path.to_owned()));
-    }
+    refuse_special(path)?;
     decompressed(path).map_err(|source| cannot_read(path, source))
 }
 

@@ -3,6 +3,7 @@
 mod compressed;
 mod csv;
 mod json;
+mod parquet;
 mod value;
 mod zstandard;
 
@@ -24,7 +25,7 @@ pub(crate) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>,
         Some("json") => json::read(path, json::Extension::Json)?,
         Some("csv") => csv::read(path, b',', warnings)?,
         Some("tsv") => csv::read(path, b'\t', warnings)?,
-        Some("parquet") => return Err(DataError::Parquet(path.to_owned())),
+        Some("parquet") => parquet::read(path, warnings)?,
         _ => return Err(DataError::UnknownExtension(path.to_owned())),
     };
     if rows.is_empty() {
