@@ -77,14 +77,13 @@ fn fused_projections_are_targets_by_their_names() {
 #[test]
 fn modules_that_the_model_lacks_are_refused() {
     let here = workspace();
-    // The default names them, too.
-    for set in [
-        "adapters[1].lora.target_modules=[qkv_proj,up_proj]",
-        "adapters[1].lora.target_modules=q_proj",
-    ] {
+    // Without the key they are Llama's.
+    for other in [", target_modules: [qkv_proj, up_proj]", ""] {
+        let config = CONFIG.replace(", target_modules: [qkv_proj, down_proj]", other);
+        here.write("run.yaml", config);
         for command in ["check", "plan", "train"] {
-            let run = here.run(&[command, "run.yaml", "--set", set]);
-            assert_eq!(run.code, 2, "{command} {set}: {}", run.all());
+            let run = here.run(&[command, "run.yaml"]);
+            assert_eq!(run.code, 2, "{command} {other}: {}", run.all());
             let said = run.all();
             assert!(said.contains("adapter `some` targets `"), "{said}");
             assert!(said.contains("which the model does not have"), "{said}");
