@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<Row>,
         .get_fields()
         .iter()
         .cloned()
-        .partition(|column| is_text_or_number(column));
+        .partition(is_text_or_number);
     if kept.is_empty() {
         return Err(unreadable(ParquetError::General(
             "no column holds text or numbers".to_owned(),
