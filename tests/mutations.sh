@@ -67,12 +67,13 @@ mutation seed-ignored $trainer/adapter.rs \
 mutation beta1-ignored $trainer/iteration/plan.rs 'beta1: train.adam_beta1,' 'beta1: 0.9,' parity::
 mutation beta2-ignored $trainer/iteration/plan.rs 'beta2: train.adam_beta2,' 'beta2: 0.999,' parity::
 mutation epsilon-ignored $trainer/iteration/plan.rs 'epsilon: train.adam_epsilon,' 'epsilon: 1e-8,' parity::
-mutation cache-one-short $trainer/generate/decode.rs 'caches.tokens()' 'caches.tokens().saturating_sub(1)' generation::
+mutation cache-one-short $trainer/generate/decode.rs 'slots, caches.tokens())' 'slots, caches.tokens().saturating_sub(1))' generation::
+mutation stale-keys-kept $trainer/generate/decode.rs '            next.clone_from(&all);' '' generation::
 mutation validation-per-row $trainer/batch/evaluate.rs 'score.targets += targets;' 'score.targets += rows.len();' evaluation::
 mutation liveness-off $trainer/tasks/diagnosis.rs 'if factors.is_empty() {' 'if true {' liveness::
 mutation rope-by-row $trainer/batch/assemble.rs 'rope_lengths.push(task.longest);' 'rope_lengths.push(length);' parity::
 mutation branches-unscaled crates/model/src/layer.rs \
-    'scaled(normalise_if(y, norms.after.as_ref()), self.residual_multiplier)' 'scaled(normalise_if(y, norms.after.as_ref()), None)' \
+    '                self.residual_multiplier,' '                None,' \
     parity::granite
 mutation logits-unscaled crates/model/src/head.rs \
     'scaled(joined(gradients, 0), self.multiplier)' 'joined(gradients, 0)' parity::granite
@@ -416,8 +417,8 @@ mutation loss-of-another-step crates/server/src/queue/locked.rs 'iif(step = ?2, 
 mutation failed-is-ranked crates/report/src/leaderboard.rs '.filter(|_| entry.state != FAILED)' '' failed_come_last
 mutation rows-that-are-not-there crates/data/src/order.rs 'rows_per_step: rows_per_step.min(num_samples),' \
     'rows_per_step,' no_step_has_more_rows planned_with_the_rows
-mutation nothing-read-is-planned $trainer/plan/admission.rs '* gathered.dtype.size()) as u64 + read_bytes' \
-    '* gathered.dtype.size()) as u64 + read_bytes.min(0)' refuse_the_same_adapter
+mutation nothing-read-is-planned $trainer/plan/admission.rs 'weights.sum::<usize>() as u64 + read_bytes' \
+    'weights.sum::<usize>() as u64 + read_bytes.min(0)' refuse_the_same_adapter
 mutation kept-places-whole $scheduler/grouping/grouped_room.rs 'self.layout.kept(&profile, group, memory, rules)' \
     'self.layout.kept(&profile, group, memory, &Rules::new(&self.options, rules.pipeline, None))' \
     keep_their_places
