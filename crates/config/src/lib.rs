@@ -28,7 +28,7 @@ mod sweep;
 mod target_module;
 mod tree;
 mod validate;
-mod written;
+mod written_config;
 
 pub use absent::{Absent, OnHub};
 pub use error::{ConfigError, ParseError};

@@ -15,7 +15,7 @@ use crate::{
     sweep,
     tree::{Node, Value, read_file, read_text},
     validate::validate,
-    written::Written,
+    written_config::WrittenConfig,
 };
 
 /// Options of the caller that change a configuration file.
@@ -192,7 +192,7 @@ impl RunConfig {
             seed.deserialize::<Option<u64>>(source, "seed")?;
         }
         let file: RunFile = merged(&tree).deserialize(source, "")?;
-        let written = Written {
+        let written = WrittenConfig {
             tree: &tree,
             source,
             expansion: &expansion,

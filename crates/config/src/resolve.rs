@@ -6,7 +6,7 @@ use crate::{
     ConfigError, DatasetConfig, DtypeChoice, RunConfig, Validation,
     file::{DatasetFile, RunFile},
     pipeline, sweep,
-    written::Written,
+    written_config::WrittenConfig,
 };
 
 /// Fills in the values that the file leaves open. Checks the ranges of `pipeline`, `scheduler` and
@@ -16,7 +16,7 @@ use crate::{
 ///
 /// An invalid pipeline, scheduler or sweep; an adapter that names no dataset where there are
 /// several, or one that does not exist.
-pub(crate) fn resolve(file: RunFile, written: Written<'_>) -> Result<RunConfig, ConfigError> {
+pub(crate) fn resolve(file: RunFile, written: WrittenConfig<'_>) -> Result<RunConfig, ConfigError> {
     let (device, pipeline) = pipeline::resolve(file.pipeline, file.device, written)?;
     file.scheduler.check(written)?;
     let datasets: BTreeMap<String, DatasetConfig> = file
@@ -59,7 +59,7 @@ fn dataset_of(
     adapter: usize,
     named: &str,
     datasets: &BTreeMap<String, DatasetConfig>,
-    written: Written<'_>,
+    written: WrittenConfig<'_>,
 ) -> Result<String, ConfigError> {
     let (location, key) = written.of_adapter(adapter, "dataset");
     let mut names = datasets.keys();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     AdapterConfig, ConfigError, DatasetConfig, LrSchedulerType, RunConfig, Validation, paths,
-    pipeline, written::Written,
+    pipeline, written_config::WrittenConfig,
 };
 
 /// Most rows in a batch, batches in a step and passes over a dataset; larger values are typing errors.
@@ -20,7 +20,7 @@ const MOST_DIGITS: usize = 20;
 /// The first value out of its range, with the key that sets it and its place.
 pub(crate) fn validate(
     config: &RunConfig,
-    written: Written<'_>,
+    written: WrittenConfig<'_>,
     empty: bool,
 ) -> Result<Vec<String>, ConfigError> {
     let mut warnings = pipeline::warn(&config.pipeline);
@@ -50,7 +50,11 @@ pub(crate) fn validate(
     Ok(warnings)
 }
 
-fn check_run(config: &RunConfig, written: Written<'_>, empty: bool) -> Result<(), ConfigError> {
+fn check_run(
+    config: &RunConfig,
+    written: WrittenConfig<'_>,
+    empty: bool,
+) -> Result<(), ConfigError> {
     let (model, run) = (&config.model, &config.output_dir);
     for (key, is_empty) in [
         ("model", model.as_os_str().is_empty()),
@@ -70,7 +74,7 @@ fn check_run(config: &RunConfig, written: Written<'_>, empty: bool) -> Result<()
     Ok(())
 }
 
-fn check_datasets(config: &RunConfig, written: Written<'_>) -> Result<(), ConfigError> {
+fn check_datasets(config: &RunConfig, written: WrittenConfig<'_>) -> Result<(), ConfigError> {
     let nodes = written.tree.get("datasets").unwrap_or(written.tree);
     for (name, dataset) in &config.datasets {
         let node = nodes.get(name).unwrap_or(nodes);
@@ -91,7 +95,7 @@ fn check_datasets(config: &RunConfig, written: Written<'_>) -> Result<(), Config
     Ok(())
 }
 
-fn check_names(adapters: &[AdapterConfig], written: Written<'_>) -> Result<(), ConfigError> {
+fn check_names(adapters: &[AdapterConfig], written: WrittenConfig<'_>) -> Result<(), ConfigError> {
     let source = written.source;
     for (index, adapter) in adapters.iter().enumerate() {
         let (location, key) = written.of_adapter(index, "name");
@@ -151,7 +155,7 @@ const EPSILON: Range = (
 /// Checks the fields of one adapter.
 struct Check<'a> {
     index: usize,
-    written: Written<'a>,
+    written: WrittenConfig<'a>,
 }
 
 impl Check<'_> {

@@ -1,7 +1,7 @@
 //! Resolves the section `pipeline`, with all checks that need no model.
 
 use super::{BalanceChoice, PipelineConfig, Schedule, StageLocation};
-use crate::{ConfigError, DeviceChoice, file::PipelineFile, written::Written};
+use crate::{ConfigError, DeviceChoice, file::PipelineFile, written_config::WrittenConfig};
 
 const STAGES: &str = "pipeline.stages";
 const BALANCE: &str = "pipeline.balance";
@@ -16,7 +16,7 @@ const TOKEN_FILE: &str = "pipeline.token_file";
 pub(crate) fn resolve(
     file: Option<PipelineFile>,
     device: Option<DeviceChoice>,
-    written: Written<'_>,
+    written: WrittenConfig<'_>,
 ) -> Result<(DeviceChoice, PipelineConfig), ConfigError> {
     let file = file.unwrap_or_default();
     let only = || vec![StageLocation::Device(device.unwrap_or(DeviceChoice::Auto))];
@@ -73,7 +73,7 @@ pub(crate) fn warn(pipeline: &PipelineConfig) -> Vec<String> {
     warnings
 }
 
-fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), ConfigError> {
+fn check_stages(stages: &[StageLocation], written: WrittenConfig<'_>) -> Result<(), ConfigError> {
     if stages.is_empty() {
         let problem = "must name at least one stage; leave it out for one stage on `device`";
         return Err(written.invalid(STAGES, problem));
@@ -100,7 +100,7 @@ fn check_stages(stages: &[StageLocation], written: Written<'_>) -> Result<(), Co
 fn run_device(
     stages: &mut [StageLocation],
     device: Option<DeviceChoice>,
-    written: Written<'_>,
+    written: WrittenConfig<'_>,
 ) -> Result<DeviceChoice, ConfigError> {
     let device = device.filter(|device| *device != DeviceChoice::Auto);
     let local = stages.iter_mut().find_map(|stage| match stage {
@@ -125,7 +125,7 @@ fn run_device(
     Err(written.invalid("device", problem))
 }
 
-fn check_numbers(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+fn check_numbers(pipeline: &PipelineConfig, written: WrittenConfig<'_>) -> Result<(), ConfigError> {
     if pipeline.microbatches == 0 {
         return Err(written.invalid("pipeline.microbatches", "must be at least 1, got 0"));
     }
@@ -142,7 +142,7 @@ fn check_numbers(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), 
     Ok(())
 }
 
-fn check_balance(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+fn check_balance(pipeline: &PipelineConfig, written: WrittenConfig<'_>) -> Result<(), ConfigError> {
     let mistake = |layers: &Vec<usize>| layer_mistake(layers, pipeline.stages.len());
     match &pipeline.balance {
         BalanceChoice::Auto | BalanceChoice::Staggered => {}
@@ -162,7 +162,10 @@ fn check_balance(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), 
     Ok(())
 }
 
-fn check_token_file(pipeline: &PipelineConfig, written: Written<'_>) -> Result<(), ConfigError> {
+fn check_token_file(
+    pipeline: &PipelineConfig,
+    written: WrittenConfig<'_>,
+) -> Result<(), ConfigError> {
     match &pipeline.token_file {
         Some(path) if path.as_os_str().is_empty() => {
             Err(written.invalid(TOKEN_FILE, "must not be empty"))

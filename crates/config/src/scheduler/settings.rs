@@ -2,7 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::MemoryLimit;
-use crate::{ConfigError, written::Written};
+use crate::{ConfigError, written_config::WrittenConfig};
 
 /// Which adapters train at the same time, and in which groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ impl SchedulerConfig {
     /// # Errors
     ///
     /// The first value out of its range, with its place.
-    pub(crate) fn check(&self, written: Written<'_>) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, written: WrittenConfig<'_>) -> Result<(), ConfigError> {
         let refuse = |field: &str, problem: String| {
             Err(written.invalid(&format!("scheduler.{field}"), problem))
         };

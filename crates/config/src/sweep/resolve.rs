@@ -2,7 +2,8 @@ use super::{
     EarlyStopping, StoppingMetric, SweepConfig, SweepFile, file::EarlyStoppingFile, paths::SHARED,
 };
 use crate::{
-    AdapterConfig, ConfigError, RunConfig, tree::Node, validate::unsafe_name, written::Written,
+    AdapterConfig, ConfigError, RunConfig, tree::Node, validate::unsafe_name,
+    written_config::WrittenConfig,
 };
 
 /// The sweeps of a run whose adapters are known, points included.
@@ -14,7 +15,7 @@ use crate::{
 pub(crate) fn resolve(
     files: Vec<SweepFile>,
     config: &RunConfig,
-    written: Written<'_>,
+    written: WrittenConfig<'_>,
 ) -> Result<Vec<SweepConfig>, ConfigError> {
     let mut sweeps: Vec<SweepConfig> = Vec::new();
     for (index, file) in files.into_iter().enumerate() {
@@ -53,7 +54,7 @@ struct Check<'a> {
     index: usize,
     node: &'a Node,
     config: &'a RunConfig,
-    written: Written<'a>,
+    written: WrittenConfig<'a>,
 }
 
 impl<'a> Check<'a> {

@@ -7,13 +7,13 @@ use crate::{
 
 /// A configuration as it is written, for errors that name the place of a setting.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Written<'a> {
+pub(crate) struct WrittenConfig<'a> {
     pub(crate) tree: &'a Node,
     pub(crate) source: &'a Source<'a>,
     pub(crate) expansion: &'a Expansion,
 }
 
-impl Written<'_> {
+impl WrittenConfig<'_> {
     /// The error for the value of a key.
     pub(crate) fn invalid(&self, key: &str, problem: impl Into<String>) -> ConfigError {
         self.source.invalid(self.tree.locate(key), key, problem)
