@@ -287,7 +287,7 @@ mutation quotes-take-rows crates/data/src/reader/csv.rs 'if state != Scan::Quote
     quotes_take_no_rows quotes_that_seem
 mutation format-by-values-alone crates/data/src/format.rs '.all(|(_, column)| row.get(column).is_some())' \
     '.all(|_| false)' the_row_that_breaks
-mutation roles-unknown crates/data/src/oddities.rs '!ROLES.contains(&message.role())' 'false' chats_without_an_assistant
+mutation roles-unknown crates/data/src/row_warnings.rs '!ROLES.contains(&message.role())' 'false' chats_without_an_assistant
 mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false {' nulls_in_templates
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
 mutation check-alone-warns crates/trainer/src/tasks/prepare.rs 'data.warnings.iter().chain(&odd)' \

@@ -12,11 +12,11 @@ use crate::{
     encoded_rows::EncodedRows,
     error::{DataError, NoTarget, RowError, TemplateError},
     format::DetectedFormat,
-    oddities::{Oddities, unused_columns},
     preview::{self, Preview, Shown},
     reader,
     render::Renderer,
     row::{Location, Row},
+    row_warnings::{RowWarnings, unused_columns},
     sample::EncodedDataset,
     split::{self, Split},
     survey::{self, SplitSurvey, Survey},
@@ -88,8 +88,8 @@ impl Dataset {
         if rows.is_empty() {
             return Err(DataError::NoPath(name.to_owned()));
         }
-        let oddities = check(&renderer, &rows, detected)?;
-        if oddities.empty == rows.len() && !matches!(renderer, Renderer::Chat { .. }) {
+        let counts = check(&renderer, &rows, detected)?;
+        if counts.empty == rows.len() && !matches!(renderer, Renderer::Chat { .. }) {
             let empty = |column: &str| NoTarget::Empty(column.to_owned());
             let column = renderer.target_column();
             return Err(DataError::NothingInRows {
@@ -100,16 +100,16 @@ impl Dataset {
             });
         }
         let about = format!("dataset {name}");
-        warnings.extend(oddities.warnings(&about, rows.len(), &renderer));
-        warnings.extend(oddities.odd_template(&about, &rows, &renderer));
+        warnings.extend(counts.warnings(&about, rows.len(), &renderer));
+        warnings.extend(counts.template_warning(&about, &rows, &renderer));
         warnings.extend(unused_columns(&about, &rows, &renderer));
-        warnings.extend(odd_settings(&about, config, &renderer));
+        warnings.extend(setting_warnings(&about, config, &renderer));
         let (train, validation) = match &config.validation {
             Validation::File(path) => {
                 let validation = reader::read(path, &mut warnings)?;
-                let oddities = check(&renderer, &validation, detected)?;
+                let counts = check(&renderer, &validation, detected)?;
                 let about = format!("{about}, validation");
-                warnings.extend(oddities.warnings(&about, validation.len(), &renderer));
+                warnings.extend(counts.warnings(&about, validation.len(), &renderer));
                 (rows, Some(validation))
             }
             Validation::Fraction(fraction) => {
@@ -173,9 +173,9 @@ impl Dataset {
         let mut encode = |split| {
             let rows = self.rows(split).unwrap_or_default();
             let encoded = self.encode_rows(rows, tokenizer, max_seq_len, train_on_prompt)?;
-            let odd = encoded.warnings(&self.name, split);
+            let of_split = encoded.warnings(&self.name, split);
             let encoded = encoded.into_dataset(&self.name, split)?;
-            warnings.extend(odd);
+            warnings.extend(of_split);
             Ok::<_, DataError>(encoded)
         };
         let train = encode(Split::Training)?;
@@ -295,15 +295,15 @@ impl Dataset {
 }
 
 /// Warnings about the settings of a dataset.
-fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec<Warning> {
+fn setting_warnings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec<Warning> {
     // If a file has two names, neither need be the real path.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let paths: Vec<PathBuf> = config.path.iter().map(real).collect();
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         if paths[..index].contains(path) {
             let shown = config.path[index].display();
-            odd.push(Warning {
+            warnings.push(Warning {
                 about: about.to_owned(),
                 message: format!("{shown} is listed more than once, so its rows are repeated"),
                 hint: None,
@@ -317,9 +317,9 @@ fn odd_settings(about: &str, config: &DatasetConfig, renderer: &Renderer) -> Vec
         } else {
             "name the two columns in `columns`"
         };
-        odd.push(Warning::new(about, message, hint));
+        warnings.push(Warning::new(about, message, hint));
     }
-    odd
+    warnings
 }
 
 /// A warning if more than half of the validation rows are training rows as well. A few are common, because files
@@ -372,11 +372,11 @@ fn detect(name: &str, files: &[(&Path, Vec<Row>)]) -> Result<ColumnMap, DataErro
 }
 
 /// Renders every row once, so that an invalid one is found before training. Returns warnings about the rows.
-fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<Oddities, DataError> {
-    let mut oddities = Oddities::default();
+fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<RowWarnings, DataError> {
+    let mut counts = RowWarnings::default();
     for row in rows {
         let text = renderer.render(row).map_err(|problem| row.error(problem))?;
-        oddities.count(&text);
+        counts.count(&text);
     }
     // A configured column that no row has is a typo, even if it is optional.
     if let (Some(column), Some(first), false) = (renderer.optional_column(), rows.first(), detected)
@@ -385,5 +385,5 @@ fn check(renderer: &Renderer, rows: &[Row], detected: bool) -> Result<Oddities, 
         let (column, available) = (column.to_owned(), first.names());
         return Err(first.error(RowError::MissingColumn { column, available }));
     }
-    Ok(oddities)
+    Ok(counts)
 }

@@ -7,9 +7,9 @@ use std::{
 
 use crate::{
     format::similar_name,
-    oddities::ROLES,
     reader::{Compression, extension},
     row::Location,
+    row_warnings::ROLES,
 };
 
 /// Hint for a quote that spans lines of a CSV file.

@@ -19,9 +19,9 @@ pub(crate) const ROLES: [&str; 7] = [
     "ipython",
 ];
 
-/// Counts of oddities in the rows of a split.
+/// Counts of what warnings report of the rows of a split.
 #[derive(Debug, Default)]
-pub(crate) struct Oddities {
+pub(crate) struct RowWarnings {
     /// Rows whose target has no text.
     pub(crate) empty: usize,
     /// Messages of roles that templates do not know and that are not trained on, by role.
@@ -32,7 +32,7 @@ pub(crate) struct Oddities {
     varies: bool,
 }
 
-impl Oddities {
+impl RowWarnings {
     pub(crate) fn count(&mut self, text: &RowText) {
         if let RowText::Text(text) | RowText::PromptCompletion { prompt: text, .. } = text {
             let first = self.first.get_or_insert_with(|| text.clone());
@@ -82,7 +82,7 @@ impl Oddities {
     }
 
     /// A template that prints no column, or has one as Python's `format` would print it.
-    pub(crate) fn odd_template(
+    pub(crate) fn template_warning(
         &self,
         about: &str,
         rows: &[Row],
