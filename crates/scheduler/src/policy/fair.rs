@@ -6,12 +6,12 @@ use super::{Ledger, order::Candidate};
 
 /// A ledger, and the tenants that wait.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Account {
+pub(super) struct TenantCounters {
     pub(super) ledger: Ledger,
     backlogged: BTreeSet<String>,
 }
 
-impl Account {
+impl TenantCounters {
     pub(super) fn counter(&self, tenant: &str) -> f64 {
         self.ledger.counters.get(tenant).copied().unwrap_or(0.0)
     }
@@ -61,10 +61,14 @@ impl Account {
 /// unprotected running task of a tenant that is not too far ahead comes directly after the first
 /// waiting task, which has waited for its place, and before all others: two tasks do not swap at every
 /// decision.
-pub(super) fn rank(candidates: &mut [Candidate], accounts: &BTreeMap<i64, Account>, lead: f64) {
-    let waiting: BTreeMap<i64, f64> = accounts
+pub(super) fn rank(
+    candidates: &mut [Candidate],
+    tenant_counters: &BTreeMap<i64, TenantCounters>,
+    lead: f64,
+) {
+    let waiting: BTreeMap<i64, f64> = tenant_counters
         .iter()
-        .filter_map(|(&priority, account)| Some((priority, account.least_backlogged()?.1)))
+        .filter_map(|(&priority, counters)| Some((priority, counters.least_backlogged()?.1)))
         .collect();
     for candidate in candidates
         .iter_mut()
@@ -76,7 +80,7 @@ pub(super) fn rank(candidates: &mut [Candidate], accounts: &BTreeMap<i64, Accoun
     }
     candidates.sort_unstable_by(Candidate::within_priority);
     let mut tasks_of: BTreeMap<(i64, usize), f64> = BTreeMap::new();
-    let mut fronts: BTreeMap<i64, Front> = BTreeMap::new();
+    let mut unprotected: BTreeMap<i64, UnprotectedTasks> = BTreeMap::new();
     for candidate in candidates.iter_mut() {
         let rank = tasks_of
             .entry((candidate.priority, candidate.tenant))
@@ -84,30 +88,32 @@ pub(super) fn rank(candidates: &mut [Candidate], accounts: &BTreeMap<i64, Accoun
         *rank += 1.0;
         candidate.key = candidate.counter + lead * (1.0 - 1.0 / *rank);
         if !candidate.protected {
-            let front = fronts.entry(candidate.priority).or_insert(Front {
-                least: f64::INFINITY,
-                first_waiting: f64::INFINITY,
-            });
-            front.least = front.least.min(candidate.counter);
+            let tasks = unprotected
+                .entry(candidate.priority)
+                .or_insert(UnprotectedTasks {
+                    least: f64::INFINITY,
+                    first_waiting: f64::INFINITY,
+                });
+            tasks.least = tasks.least.min(candidate.counter);
             if !candidate.runs {
-                front.first_waiting = front.first_waiting.min(candidate.key);
+                tasks.first_waiting = tasks.first_waiting.min(candidate.key);
             }
         }
     }
     for candidate in candidates.iter_mut() {
-        if let Some(front) = fronts.get(&candidate.priority)
+        if let Some(tasks) = unprotected.get(&candidate.priority)
             && candidate.runs
             && !candidate.protected
-            && candidate.counter <= front.least + lead
+            && candidate.counter <= tasks.least + lead
         {
-            candidate.key = candidate.key.min(front.first_waiting.next_up());
+            candidate.key = candidate.key.min(tasks.first_waiting.next_up());
         }
     }
 }
 
 /// The unprotected tasks of a priority.
 #[derive(Debug)]
-struct Front {
+struct UnprotectedTasks {
     /// Least counter of their tenants.
     least: f64,
     /// Least key of those that wait.
@@ -116,14 +122,14 @@ struct Front {
 
 /// During a placement, the tenants whose tasks are not all placed yet.
 #[derive(Debug, Default)]
-pub(super) struct Unplaced {
+pub(super) struct UnplacedTenants {
     tasks: BTreeMap<(i64, usize), usize>,
     /// By priority, the least counter first. Counters are not negative, so their bits sort as they do.
     counters: BTreeMap<i64, BTreeSet<(u64, usize)>>,
     lead: f64,
 }
 
-impl Unplaced {
+impl UnplacedTenants {
     pub(super) fn new(candidates: &[Candidate], lead: f64) -> Self {
         let mut all = Self {
             lead,
@@ -177,40 +183,46 @@ mod tests {
 
     #[test]
     fn a_tenant_that_returns_is_lifted_to_the_least_of_those_that_wait() {
-        let mut account = Account::default();
-        account.set_backlogged(tenants(&["a", "b"]), true);
-        account.charge("a", 100.0);
-        account.charge("b", 70.0);
-        account.set_backlogged(tenants(&["a", "b", "new"]), true);
-        assert_eq!(account.least_backlogged(), Some(("b", 70.0)));
-        assert_eq!(account.counter("new").to_bits(), 70.0_f64.to_bits());
+        let mut counters = TenantCounters::default();
+        counters.set_backlogged(tenants(&["a", "b"]), true);
+        counters.charge("a", 100.0);
+        counters.charge("b", 70.0);
+        counters.set_backlogged(tenants(&["a", "b", "new"]), true);
+        assert_eq!(counters.least_backlogged(), Some(("b", 70.0)));
+        assert_eq!(counters.counter("new").to_bits(), 70.0_f64.to_bits());
     }
 
     #[test]
     fn a_tenant_that_is_ahead_stays_ahead_when_it_returns() {
-        let mut account = Account::default();
-        account.set_backlogged(tenants(&["a", "b"]), true);
-        account.charge("a", 100.0);
-        account.set_backlogged(tenants(&["b"]), true);
-        account.charge("b", 70.0);
-        account.set_backlogged(tenants(&["a", "b"]), true);
-        assert_eq!((account.counter("a"), account.counter("b")), (100.0, 70.0));
+        let mut counters = TenantCounters::default();
+        counters.set_backlogged(tenants(&["a", "b"]), true);
+        counters.charge("a", 100.0);
+        counters.set_backlogged(tenants(&["b"]), true);
+        counters.charge("b", 70.0);
+        counters.set_backlogged(tenants(&["a", "b"]), true);
+        assert_eq!(
+            (counters.counter("a"), counters.counter("b")),
+            (100.0, 70.0)
+        );
     }
 
     #[test]
     fn the_level_is_that_of_the_tenants_that_waited_until_now() {
-        let mut account = Account::default();
-        account.set_backlogged(tenants(&["a"]), true);
-        account.charge("a", 100.0);
-        account.set_backlogged(tenants(&["b"]), true);
-        assert_eq!(account.least_backlogged(), Some(("b", 100.0)));
+        let mut counters = TenantCounters::default();
+        counters.set_backlogged(tenants(&["a"]), true);
+        counters.charge("a", 100.0);
+        counters.set_backlogged(tenants(&["b"]), true);
+        assert_eq!(counters.least_backlogged(), Some(("b", 100.0)));
     }
 
     #[test]
     fn service_while_no_tenant_waits_does_not_count() {
-        let mut account = Account::default();
-        account.charge("a", 100.0);
-        account.set_backlogged(tenants(&["a", "b"]), true);
-        assert_eq!((account.counter("a"), account.counter("b")), (100.0, 100.0));
+        let mut counters = TenantCounters::default();
+        counters.charge("a", 100.0);
+        counters.set_backlogged(tenants(&["a", "b"]), true);
+        assert_eq!(
+            (counters.counter("a"), counters.counter("b")),
+            (100.0, 100.0)
+        );
     }
 }

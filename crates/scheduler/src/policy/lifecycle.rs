@@ -95,8 +95,8 @@ impl<R: Room> Scheduler<R> {
         self.changed |= steps > 0 && self.reservation.is_some();
         if let Policy::Fair { .. } = self.options.policy {
             let task = &entry.task;
-            let account = self.accounts.entry(task.priority).or_default();
-            account.charge(&task.tenant, tokens as f64);
+            let counters = self.tenant_counters.entry(task.priority).or_default();
+            counters.charge(&task.tenant, tokens as f64);
         }
         Ok(())
     }

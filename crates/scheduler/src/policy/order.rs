@@ -59,8 +59,8 @@ impl<R> Scheduler<R> {
         let mut counters: BTreeMap<(i64, usize), f64> = BTreeMap::new();
         let mut counter = |entry: &Entry| {
             let task = &entry.task;
-            let account = self.accounts.get(&task.priority);
-            let of = || account.map_or(0.0, |account| account.counter(&task.tenant));
+            let of_priority = self.tenant_counters.get(&task.priority);
+            let of = || of_priority.map_or(0.0, |counters| counters.counter(&task.tenant));
             let known = counters.entry((task.priority, entry.tenant));
             *known.or_insert_with(of)
         };
@@ -85,7 +85,7 @@ impl<R> Scheduler<R> {
         };
         let mut candidates: Vec<Candidate> = self.live.iter().filter_map(candidate).collect();
         if let Policy::Fair { lead, .. } = options.policy {
-            fair::rank(&mut candidates, &self.accounts, lead as f64);
+            fair::rank(&mut candidates, &self.tenant_counters, lead as f64);
         }
         candidates.sort_unstable_by(Candidate::within_priority);
         if options.aging_seconds.is_some() {

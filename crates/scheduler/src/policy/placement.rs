@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Policy, SchedulerOptions,
     entry::{Entry, Wait},
-    fair::Unplaced,
+    fair::UnplacedTenants,
     order::Candidate,
 };
 use crate::{Room, TaskId};
@@ -18,7 +18,7 @@ pub(super) struct Placement<'a, R> {
     entries: &'a BTreeMap<TaskId, Entry>,
     options: &'a SchedulerOptions,
     now: f64,
-    unplaced: Unplaced,
+    unplaced: UnplacedTenants,
     kept: Option<&'a Reservation>,
     /// The tasks that have places, in the order they got them.
     placed: Vec<TaskId>,
@@ -56,7 +56,7 @@ impl<'a, R: Room> Placement<'a, R> {
             entries,
             options,
             now,
-            unplaced: Unplaced::default(),
+            unplaced: UnplacedTenants::default(),
             kept,
             placed: Vec::new(),
             groups: Vec::new(),
@@ -68,7 +68,7 @@ impl<'a, R: Room> Placement<'a, R> {
 
     pub(super) fn run(mut self, candidates: &[Candidate]) -> Placed {
         if let Policy::Fair { lead, .. } = self.options.policy {
-            self.unplaced = Unplaced::new(candidates, lead as f64);
+            self.unplaced = UnplacedTenants::new(candidates, lead as f64);
         }
         for candidate in candidates {
             if let Some(entry) = self.entries.get(&candidate.task) {

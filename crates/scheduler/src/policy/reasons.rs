@@ -66,8 +66,8 @@ pub(super) fn admission<R>(
         _ => match &scheduler.options.policy {
             Policy::Fair { .. } => {
                 let tenant = &entry.task.tenant;
-                let account = scheduler.accounts.get(&candidate.priority);
-                let tokens = account.map_or(0.0, |account| account.counter(tenant));
+                let counters = scheduler.tenant_counters.get(&candidate.priority);
+                let tokens = counters.map_or(0.0, |counters| counters.counter(tenant));
                 format!(
                     "turn of `{tenant}`, served {tokens:.0} tokens (priority {}{raised})",
                     candidate.priority

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     History, Ledger, Policy, SchedulerOptions,
     entry::{Entry, Wait},
-    fair::Account,
+    fair::TenantCounters,
     order::Candidate,
     placement::{Placed, Placement, Reservation},
 };
@@ -50,7 +50,7 @@ pub struct Scheduler<R> {
     pub(super) tenants: Vec<String>,
     pub(super) tenant_numbers: BTreeMap<String, usize>,
     /// By priority.
-    pub(super) accounts: BTreeMap<i64, Account>,
+    pub(super) tenant_counters: BTreeMap<i64, TenantCounters>,
     pub(super) reservation: Option<Reservation>,
     /// The head, and its predicted start if step times are known.
     pub(super) head: Option<(TaskId, Option<f64>)>,
@@ -79,7 +79,7 @@ impl<R: Room> Scheduler<R> {
             live: BTreeSet::new(),
             tenants: Vec::new(),
             tenant_numbers: BTreeMap::new(),
-            accounts: BTreeMap::new(),
+            tenant_counters: BTreeMap::new(),
             reservation: None,
             head: None,
             groups: Vec::new(),
@@ -203,9 +203,9 @@ impl<R: Room> Scheduler<R> {
 
     /// Service of the tenants, by priority; empty unless the policy is fair.
     pub fn ledgers(&self) -> impl Iterator<Item = (i64, &Ledger)> {
-        self.accounts
+        self.tenant_counters
             .iter()
-            .map(|(&priority, account)| (priority, &account.ledger))
+            .map(|(&priority, counters)| (priority, &counters.ledger))
     }
 
     /// The state that a restart after `now` needs.
@@ -222,7 +222,7 @@ impl<R: Room> Scheduler<R> {
 
     /// Restores the ledger of a priority.
     pub fn set_ledger(&mut self, priority: i64, ledger: Ledger) {
-        self.accounts.entry(priority).or_default().ledger = ledger;
+        self.tenant_counters.entry(priority).or_default().ledger = ledger;
         self.changed = true;
     }
 
@@ -239,15 +239,15 @@ impl<R: Room> Scheduler<R> {
         };
         let is_ahead = |member: &Member| {
             let task = &self.entries.get(&member.task)?.task;
-            let account = self.accounts.get(&task.priority)?;
-            let (_, least) = account.least_backlogged()?;
-            Some(account.counter(&task.tenant) > least + lead as f64)
+            let counters = self.tenant_counters.get(&task.priority)?;
+            let (_, least) = counters.least_backlogged()?;
+            Some(counters.counter(&task.tenant) > least + lead as f64)
         };
         let mut running = self.groups.iter().flatten();
         running.any(|member| is_ahead(member).unwrap_or(false))
     }
 
-    /// Tells the accounts which tenants wait. A task that can never fit does not count.
+    /// Tells the counters which tenants wait. A task that can never fit does not count.
     fn note_backlogs(&mut self) {
         let Policy::Fair { lift, .. } = self.options.policy else {
             return;
@@ -263,14 +263,14 @@ impl<R: Room> Scheduler<R> {
             }
         }
         for &priority in backlogs.keys() {
-            self.accounts.entry(priority).or_default();
+            self.tenant_counters.entry(priority).or_default();
         }
-        for (priority, account) in &mut self.accounts {
+        for (priority, counters) in &mut self.tenant_counters {
             let numbers = backlogs.remove(priority).unwrap_or_default();
             let names = numbers
                 .into_iter()
                 .filter_map(|tenant| self.tenants.get(tenant));
-            account.set_backlogged(names.cloned().collect(), lift);
+            counters.set_backlogged(names.cloned().collect(), lift);
         }
     }
 }
