@@ -64,7 +64,7 @@ fn draw(svg: &mut String, replays: &[(&str, &Replay)]) -> fmt::Result {
         true,
         completions,
     )?;
-    let over_time = |count: fn(&super::Moment) -> usize| {
+    let over_time = |count: fn(&super::JobCounts) -> usize| {
         let line = |(_, replay): &(&str, &Replay)| steps(replay, count);
         replays.iter().map(line).collect()
     };
@@ -73,14 +73,14 @@ fn draw(svg: &mut String, replays: &[(&str, &Replay)]) -> fmt::Result {
         legend + PANEL,
         "jobs that train",
         false,
-        over_time(|moment| moment.running),
+        over_time(|counts| counts.running),
     )?;
     panel(
         svg,
         legend + 2.0 * PANEL,
         "jobs that wait",
         false,
-        over_time(|moment| moment.waiting),
+        over_time(|counts| counts.waiting),
     )?;
     writeln!(svg, "</svg>")
 }
@@ -118,10 +118,10 @@ fn done_by(replay: &Replay) -> Line {
 }
 
 /// A count over time, as a step function.
-fn steps(replay: &Replay, count: fn(&super::Moment) -> usize) -> Line {
+fn steps(replay: &Replay, count: fn(&super::JobCounts) -> usize) -> Line {
     let mut line: Line = Vec::new();
-    for moment in &replay.moments {
-        let (seconds, value) = (moment.nanoseconds as f64 / 1e9, count(moment) as f64);
+    for counts in &replay.job_counts {
+        let (seconds, value) = (counts.nanoseconds as f64 / 1e9, count(counts) as f64);
         line.extend(line.last().map(|&(_, before)| (seconds, before)));
         line.push((seconds, value));
     }

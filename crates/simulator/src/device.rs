@@ -41,14 +41,14 @@ pub(super) struct Device {
     /// The group that it is to train.
     pub(super) assigned: Vec<Member>,
     /// The iterations that it is in.
-    pub(super) stretch: Option<Stretch>,
+    pub(super) run: Option<IterationRun>,
     /// The members that were measured last.
     pub(super) measured: Vec<Member>,
 }
 
 /// Iterations of the same members, one after another.
 #[derive(Debug)]
-pub(super) struct Stretch {
+pub(super) struct IterationRun {
     pub(super) members: Vec<Member>,
     /// Nanoseconds.
     pub(super) begun: u64,
@@ -62,7 +62,7 @@ pub(super) struct Stretch {
     pub(super) bytes: f64,
 }
 
-impl Stretch {
+impl IterationRun {
     /// When its last iteration ends.
     pub(super) fn end(&self) -> u64 {
         self.begun
@@ -118,7 +118,7 @@ pub(super) fn devices_for(groups: &[Vec<Member>], devices: &[Device]) -> Vec<usi
 
 #[cfg(test)]
 mod tests {
-    use super::{Device, Stretch, devices_for};
+    use super::{Device, IterationRun, devices_for};
     use loraloom_scheduler::{Member, TaskId};
 
     fn group(tasks: &[u64]) -> Vec<Member> {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn iterations_are_counted_once_and_cut_at_their_end() {
-        let mut stretch = Stretch {
+        let mut run = IterationRun {
             members: group(&[1]),
             begun: 100,
             period: 10,
@@ -155,10 +155,10 @@ mod tests {
             counted: 0,
             bytes: 0.0,
         };
-        assert_eq!((stretch.end(), stretch.count(109)), (150, 0));
-        assert_eq!((stretch.count(125), stretch.count(125)), (2, 0));
-        assert!(!stretch.is_at_boundary(125) && stretch.is_at_boundary(120));
-        stretch.cut();
-        assert_eq!((stretch.end(), stretch.count(1000)), (130, 1));
+        assert_eq!((run.end(), run.count(109)), (150, 0));
+        assert_eq!((run.count(125), run.count(125)), (2, 0));
+        assert!(!run.is_at_boundary(125) && run.is_at_boundary(120));
+        run.cut();
+        assert_eq!((run.end(), run.count(1000)), (130, 1));
     }
 }

@@ -9,10 +9,10 @@ use loraloom_scheduler::{
 };
 
 use super::{
-    ClockStep, Costs, DecisionTime, Devices, Job, Moment, Padding, Replay, ReplayedJob,
+    ClockStep, Costs, DecisionTime, Devices, Job, JobCounts, Padding, Replay, ReplayedJob,
     SimulationError,
     costs::Share,
-    device::{Device, Stretch, devices_for},
+    device::{Device, IterationRun, devices_for},
     fairness::Fairness,
     progress::{Progress, UNITS},
     random::Random,
@@ -101,12 +101,12 @@ impl<R: Room> Clock<R> {
         }
     }
 
-    /// Time of the next arrival, submission, end of a stretch, or decision without news.
+    /// Time of the next arrival, submission, end of a run of iterations, or decision without news.
     fn next_event(&self) -> Option<u64> {
         let arrival = self.jobs.get(self.arrived).map(|job| job.arrival);
         let submission = self.unsubmitted.first().map(|&(time, _)| time);
-        let stretches = self.devices.iter().filter_map(|d| d.stretch.as_ref());
-        let end = stretches.map(Stretch::end).min();
+        let runs = self.devices.iter().filter_map(|d| d.run.as_ref());
+        let end = runs.map(IterationRun::end).min();
         let due = end.and(self.due());
         let times = [arrival, submission, end, due];
         times.into_iter().flatten().min()
@@ -156,19 +156,19 @@ impl<R: Room> Clock<R> {
 
     /// Counts the iterations of a device that have ended by now.
     fn count(&mut self, device: usize, now: u64) -> Result<(), SimulationError> {
-        let Some(stretch) = self.devices[device].stretch.as_mut() else {
+        let Some(run) = self.devices[device].run.as_mut() else {
             return Ok(());
         };
-        let iterations = stretch.count(now);
+        let iterations = run.count(now);
         if iterations == 0 {
             return Ok(());
         }
         self.replay.iterations += iterations;
-        self.replay.busy_nanoseconds += u128::from(iterations) * u128::from(stretch.period);
-        if stretch.bytes > self.costs.device_bytes {
+        self.replay.busy_nanoseconds += u128::from(iterations) * u128::from(run.period);
+        if run.bytes > self.costs.device_bytes {
             self.replay.iterations_out_of_memory += iterations;
         }
-        for member in &stretch.members {
+        for member in &run.members {
             let job = &mut self.jobs[self.places[&member.task]];
             let units = job.advance(iterations, member.parts);
             let service = u128::from(units) * job.task.tokens_per_step as u128;
@@ -184,18 +184,18 @@ impl<R: Room> Clock<R> {
         Ok(())
     }
 
-    /// Ends a stretch that is due, and returns whether that is news for the scheduler.
+    /// Ends a run of iterations that is due, and returns whether that is news for the scheduler.
     fn end(&mut self, device: usize, now: u64) -> Result<bool, SimulationError> {
         let slot = &mut self.devices[device];
-        let Some(stretch) = slot.stretch.take_if(|stretch| stretch.end() == now) else {
+        let Some(run) = slot.run.take_if(|run| run.end() == now) else {
             return Ok(false);
         };
-        let mut news = slot.measured != stretch.members;
+        let mut news = slot.measured != run.members;
         if news {
-            slot.measured.clone_from(&stretch.members);
-            self.measure(&stretch)?;
+            slot.measured.clone_from(&run.members);
+            self.measure(&run)?;
         }
-        for member in &stretch.members {
+        for member in &run.members {
             let job = &mut self.jobs[self.places[&member.task]];
             job.on = None;
             if job.is_complete() {
@@ -228,28 +228,28 @@ impl<R: Room> Clock<R> {
         self.fairness.observe();
         let waits: Vec<bool> = self.waiting.iter().map(|&count| count > 0).collect();
         self.fairness.wait(&waits);
-        let moment = Moment {
+        let counts = JobCounts {
             nanoseconds: now,
             running: decision.groups.iter().map(Vec::len).sum(),
             waiting: self.waiting.iter().sum(),
         };
-        let last = self.replay.moments.last();
-        if last.is_none_or(|last| (last.running, last.waiting) != (moment.running, moment.waiting))
+        let last = self.replay.job_counts.last();
+        if last.is_none_or(|last| (last.running, last.waiting) != (counts.running, counts.waiting))
         {
-            self.replay.moments.push(moment);
+            self.replay.job_counts.push(counts);
         }
     }
 
     /// Reports an iteration to the scheduler, without its steps, which were reported before.
-    fn measure(&mut self, stretch: &Stretch) -> Result<(), SimulationError> {
+    fn measure(&mut self, run: &IterationRun) -> Result<(), SimulationError> {
         let (relative, random) = &mut self.noise;
         let factor = (1.0 + *relative * random.normal()).max(0.1);
-        let tasks = stretch
+        let tasks = run
             .members
             .iter()
             .map(|member| (&self.jobs[self.places[&member.task]].task, member.parts));
         let bytes = Measurement {
-            peak_in_use_bytes: Some(stretch.bytes as u64),
+            peak_in_use_bytes: Some(run.bytes as u64),
             reserved_bytes: None,
         };
         let running = |task: &TaskId| self.scheduler.state(*task) == Some(TaskState::Running);
@@ -268,7 +268,7 @@ impl<R: Room> Clock<R> {
                     tokens: 0,
                 })
                 .collect(),
-            seconds: seconds(stretch.period) * factor,
+            seconds: seconds(run.period) * factor,
             // Devices are alike: the measurement holds for all.
             memory: vec![bytes; self.devices.len()],
         };
@@ -309,32 +309,32 @@ impl<R: Room> Clock<R> {
     /// Stops a device at the end of its iteration if it is assigned other tasks. Returns whether that was
     /// now, so that its tasks are free.
     fn interrupt(&mut self, device: usize, now: u64) -> bool {
-        let Some(stretch) = &self.devices[device].stretch else {
+        let Some(run) = &self.devices[device].run else {
             return false;
         };
         let wanted = self.devices[device]
             .assigned
             .iter()
             .filter(|member| self.is_free_for(device, member.task));
-        if wanted.eq(&stretch.members) {
+        if wanted.eq(&run.members) {
             return false;
         }
         let slot = &mut self.devices[device];
-        if let Some(stretch) = slot.stretch.take_if(|stretch| stretch.is_at_boundary(now)) {
-            for member in &stretch.members {
+        if let Some(run) = slot.run.take_if(|run| run.is_at_boundary(now)) {
+            for member in &run.members {
                 self.jobs[self.places[&member.task]].on = None;
             }
             return true;
         }
-        if let Some(stretch) = &mut slot.stretch {
-            stretch.cut();
+        if let Some(run) = &mut slot.run {
+            run.cut();
         }
         false
     }
 
     /// Lets an idle device train its assigned tasks.
     fn begin(&mut self, device: usize, now: u64) {
-        if self.devices[device].stretch.is_some() {
+        if self.devices[device].run.is_some() {
             return;
         }
         let mut members = self.devices[device].assigned.clone();
@@ -356,7 +356,7 @@ impl<R: Room> Clock<R> {
         if slot.measured != members || self.step != ClockStep::Events {
             iterations = 1;
         }
-        slot.stretch = Some(Stretch {
+        slot.run = Some(IterationRun {
             members,
             begun: now,
             period: ((self.costs.seconds(&shares, self.padding) * 1e9) as u64).max(1),
@@ -369,11 +369,11 @@ impl<R: Room> Clock<R> {
     fn finished(mut self) -> Result<Replay, SimulationError> {
         let unfinished = || self.jobs.iter().filter(|job| job.finished.is_none());
         if let Some(first) = unfinished().next() {
-            let last = self.replay.moments.last();
+            let last = self.replay.job_counts.last();
             return Err(SimulationError::Starved {
                 waiting: unfinished().count(),
                 first: first.task.name.clone(),
-                seconds: last.map_or(0.0, |moment| seconds(moment.nanoseconds)),
+                seconds: last.map_or(0.0, |counts| seconds(counts.nanoseconds)),
             });
         }
         self.replay.tokens = self.tokens();

@@ -28,7 +28,7 @@ pub use engine::replay;
 pub use error::SimulationError;
 pub use fit::{FittedCosts, TimedIteration};
 pub use metrics::{Comparison, Metrics, PolicyResult};
-pub use replay::{ClockStep, DecisionTime, Moment, Replay, ReplayedJob};
+pub use replay::{ClockStep, DecisionTime, JobCounts, Replay, ReplayedJob};
 pub use simulation::{SimulatedPolicy, Simulation};
 pub use trace::{TracedJob, read_trace};
 pub use workload::{Job, Workload};

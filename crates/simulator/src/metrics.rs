@@ -82,8 +82,18 @@ impl Metrics {
             decision_milliseconds_p99: quantile(&milliseconds(0), 0.99),
             decision_milliseconds_p99_of_1000_waiting: (!of_1000.is_empty())
                 .then(|| quantile(&of_1000, 0.99)),
-            most_running: replay.moments.iter().map(|m| m.running).max().unwrap_or(0),
-            most_waiting: replay.moments.iter().map(|m| m.waiting).max().unwrap_or(0),
+            most_running: replay
+                .job_counts
+                .iter()
+                .map(|m| m.running)
+                .max()
+                .unwrap_or(0),
+            most_waiting: replay
+                .job_counts
+                .iter()
+                .map(|m| m.waiting)
+                .max()
+                .unwrap_or(0),
             iterations_out_of_memory: replay.iterations_out_of_memory,
             largest_iteration_bytes: replay.largest_bytes,
         }

@@ -21,7 +21,7 @@ pub struct Replay {
     /// Every job, in order of arrival.
     pub jobs: Vec<ReplayedJob>,
     /// Numbers of training and waiting jobs, at each change.
-    pub moments: Vec<Moment>,
+    pub job_counts: Vec<JobCounts>,
     /// Every decision, in order.
     pub decisions: Vec<DecisionTime>,
     /// Devices.
@@ -64,7 +64,7 @@ pub struct ReplayedJob {
 
 /// Numbers of jobs from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct JobCounts {
     /// Nanoseconds after the first arrival.
     pub nanoseconds: u64,
     /// Jobs that train.

@@ -232,7 +232,7 @@ fn a_rate_limit_leaves_devices_idle_that_fair_uses() {
     // Two jobs of two hours on each of three days.
     assert!(end(&limited) > Some(48 * HOUR) && end(&fair) < Some(16 * HOUR));
     assert_eq!(limited.busy_nanoseconds, fair.busy_nanoseconds);
-    let waiting = limited.moments.iter().map(|moment| moment.waiting);
+    let waiting = limited.job_counts.iter().map(|counts| counts.waiting);
     assert_eq!(waiting.max(), Some(5), "jobs over the limit wait");
     simulation.rate_limit = 6;
     let free = simulation.run(SimulatedPolicy::RequestRate).unwrap();
