@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use crate::{
     RunHistory,
-    adapter::{AdapterHistory, EvalRow, Standing, StepRow},
+    adapter::{AdapterHistory, EvalRow, ReportedState, StepRow},
     events::{Begin, Ended, Eval, LoggedEvent, MeasuredIteration, TakenStep},
-    history::{Happening, IterationRow, drop_last},
+    history::{IterationRow, RunEvent, drop_last},
 };
 
 /// Iterations whose passes are kept: the last consecutive ones.
@@ -33,14 +33,14 @@ impl RunHistory {
             LoggedEvent::Admit(admit) => {
                 let adapter = self.adapter(&admit.adapter);
                 self.adapters[adapter].admit(admit.step, admit.total_steps, self.clock);
-                self.happened("admit", Some(adapter), Some(admit.step), admit.reason);
+                self.add_event("admit", Some(adapter), Some(admit.step), admit.reason);
             }
             LoggedEvent::Park(park) => {
                 let adapter = self.adapter(&park.adapter);
-                self.adapters[adapter].leave(Standing::Parked, self.clock);
+                self.adapters[adapter].leave(ReportedState::Parked, self.clock);
                 let by = park.by.map(|by| format!(", for {by}")).unwrap_or_default();
                 let reason = park.reason + &by;
-                self.happened("park", Some(adapter), Some(park.step), reason);
+                self.add_event("park", Some(adapter), Some(park.step), reason);
             }
             LoggedEvent::OutOfMemory(event) => {
                 self.rewind(event.iteration, |_| false);
@@ -50,7 +50,7 @@ impl RunHistory {
                     // Writing to a string cannot fail.
                     let _ = write!(reason, "; continues with micro-batches of {rows} rows");
                 }
-                self.happened("out_of_memory", parked, None, reason);
+                self.add_event("out_of_memory", parked, None, reason);
             }
             LoggedEvent::Step(step) => self.step(step),
             LoggedEvent::Iteration(iteration) => self.iterate(&iteration),
@@ -67,8 +67,8 @@ impl RunHistory {
                     names.map(|name| self.adapter(name)).collect()
                 };
                 let groups = regroup.groups.iter().map(&mut indices).collect();
-                self.happened("regroup", None, None, regroup.reason);
-                if let Some(last) = self.happenings.last_mut() {
+                self.add_event("regroup", None, None, regroup.reason);
+                if let Some(last) = self.run_events.last_mut() {
                     last.groups = groups;
                 }
             }
@@ -79,25 +79,25 @@ impl RunHistory {
             LoggedEvent::AdapterDone(ended) => {
                 let adapter = self.adapter(&ended.adapter);
                 let total = self.adapters[adapter].total_steps;
-                let standing = if total.is_some_and(|total| ended.step < total) {
-                    Standing::Stopped
+                let state = if total.is_some_and(|total| ended.step < total) {
+                    ReportedState::Stopped
                 } else {
-                    Standing::Done
+                    ReportedState::Done
                 };
-                self.ended("adapter_done", standing, ended);
+                self.ended("adapter_done", state, ended);
             }
             LoggedEvent::AdapterFailed(ended) => {
-                self.ended("adapter_failed", Standing::Failed, ended);
+                self.ended("adapter_failed", ReportedState::Failed, ended);
             }
             LoggedEvent::AdapterCancelled(ended) => {
-                self.ended("adapter_cancelled", Standing::Cancelled, ended);
+                self.ended("adapter_cancelled", ReportedState::Cancelled, ended);
             }
             LoggedEvent::Warning(warning) => self.warnings.push(warning.message),
             LoggedEvent::RunEnd(end) => {
-                self.happened("run_end", None, None, String::new());
-                let standing = Standing::Interrupted;
+                self.add_event("run_end", None, None, String::new());
+                let state = ReportedState::Interrupted;
                 for adapter in &mut self.adapters {
-                    adapter.interrupt(standing, self.clock);
+                    adapter.interrupt(state, self.clock);
                 }
                 self.end = Some(end);
             }
@@ -111,16 +111,16 @@ impl RunHistory {
             adapter.is_settled() && !begin.adapters.contains(&adapter.name)
         });
         for adapter in &mut self.adapters {
-            adapter.interrupt(Standing::Waiting, self.clock);
+            adapter.interrupt(ReportedState::Waiting, self.clock);
         }
         for name in &begin.adapters {
             let adapter = self.adapter(name);
             // It continues after the run was stopped.
-            if self.adapters[adapter].standing == Standing::Interrupted {
-                self.adapters[adapter].standing = Standing::Waiting;
+            if self.adapters[adapter].state == ReportedState::Interrupted {
+                self.adapters[adapter].state = ReportedState::Waiting;
             }
         }
-        self.happened(event, None, None, String::new());
+        self.add_event(event, None, None, String::new());
         if let Ok(time) = begin.time.parse::<jiff::Timestamp>() {
             self.begins
                 .push((self.clock, time.as_millisecond() as f64 / 1e3));
@@ -210,11 +210,11 @@ impl RunHistory {
         evals.push(row);
     }
 
-    fn ended(&mut self, event: &'static str, standing: Standing, ended: Ended) {
+    fn ended(&mut self, event: &'static str, state: ReportedState, ended: Ended) {
         let adapter = self.adapter(&ended.adapter);
-        self.happened(event, Some(adapter), Some(ended.step), ended.reason.clone());
+        self.add_event(event, Some(adapter), Some(ended.step), ended.reason.clone());
         let (iteration, seconds) = (self.iteration, self.clock);
-        self.adapters[adapter].end(standing, ended.reason, iteration, seconds);
+        self.adapters[adapter].end(state, ended.reason, iteration, seconds);
     }
 
     /// Drops everything after an iteration, since that is repeated.
@@ -228,14 +228,14 @@ impl RunHistory {
         }
     }
 
-    fn happened(
+    fn add_event(
         &mut self,
         event: &'static str,
         adapter: Option<usize>,
         step: Option<u64>,
         reason: String,
     ) {
-        self.happenings.push(Happening {
+        self.run_events.push(RunEvent {
             event,
             seconds: self.clock,
             iteration: self.iteration,

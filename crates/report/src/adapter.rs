@@ -32,7 +32,7 @@ pub(crate) struct EvalRow {
 /// State of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
+pub(crate) enum ReportedState {
     #[default]
     Waiting,
     Running,
@@ -48,7 +48,7 @@ pub(crate) enum Standing {
     Interrupted,
 }
 
-impl Standing {
+impl ReportedState {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -80,7 +80,7 @@ pub(crate) struct AdapterHistory {
     pub(crate) evals: Vec<EvalRow>,
     /// Intervals in which it trained, in seconds of the run's training.
     pub(crate) spans: Vec<[f64; 2]>,
-    pub(crate) standing: Standing,
+    pub(crate) state: ReportedState,
     /// The reason of its end.
     pub(crate) reason: String,
     /// The last iteration before its end.
@@ -100,27 +100,33 @@ impl AdapterHistory {
         drop_last(&mut self.rows, |row| row.step > step);
         drop_last(&mut self.evals, |row| row.step > step);
         self.total_steps = total_steps.or(self.total_steps);
-        self.leave(Standing::Running, seconds);
+        self.leave(ReportedState::Running, seconds);
         self.reason.clear();
         self.spans.push([seconds, seconds]);
     }
 
     /// Records that it stops training.
-    pub(crate) fn leave(&mut self, standing: Standing, seconds: f64) {
+    pub(crate) fn leave(&mut self, state: ReportedState, seconds: f64) {
         self.now(seconds);
-        self.standing = standing;
+        self.state = state;
     }
 
     /// Records its end after an iteration.
-    pub(crate) fn end(&mut self, standing: Standing, reason: String, iteration: u64, seconds: f64) {
-        self.leave(standing, seconds);
+    pub(crate) fn end(
+        &mut self,
+        state: ReportedState,
+        reason: String,
+        iteration: u64,
+        seconds: f64,
+    ) {
+        self.leave(state, seconds);
         self.reason = reason;
         self.ended_at = iteration;
     }
 
     /// Advances the time.
     pub(crate) fn now(&mut self, seconds: f64) {
-        if self.standing == Standing::Running
+        if self.state == ReportedState::Running
             && let Some(span) = self.spans.last_mut()
         {
             span[1] = seconds;
@@ -129,35 +135,35 @@ impl AdapterHistory {
 
     /// Whether its end is final; an interruption is not.
     pub(crate) fn is_settled(&self) -> bool {
-        self.standing.has_ended() && self.standing != Standing::Interrupted
+        self.state.has_ended() && self.state != ReportedState::Interrupted
     }
 
     /// Drops everything after an iteration.
     pub(crate) fn rewind(&mut self, iteration: u64) {
         drop_last(&mut self.rows, |row| row.iteration > iteration);
         drop_last(&mut self.evals, |row| row.iteration > iteration);
-        if self.standing.has_ended() && self.ended_at > iteration {
-            self.standing = Standing::Waiting;
+        if self.state.has_ended() && self.ended_at > iteration {
+            self.state = ReportedState::Waiting;
             self.reason.clear();
         }
     }
 
     /// Sets its state from a server's queue, which knows states that no event reports.
-    pub(crate) fn stands(&mut self, state: &str) {
-        let standing = match state {
-            "paused" => Standing::Paused,
-            "done" if self.standing != Standing::Stopped => Standing::Done,
-            "failed" => Standing::Failed,
-            "cancelled" => Standing::Cancelled,
+    pub(crate) fn set_queue_state(&mut self, state: &str) {
+        let reported = match state {
+            "paused" => ReportedState::Paused,
+            "done" if self.state != ReportedState::Stopped => ReportedState::Done,
+            "failed" => ReportedState::Failed,
+            "cancelled" => ReportedState::Cancelled,
             _ => return,
         };
-        self.standing = standing;
+        self.state = reported;
     }
 
     /// Records that the run was stopped or ended.
-    pub(crate) fn interrupt(&mut self, standing: Standing, seconds: f64) {
-        if !self.standing.has_ended() {
-            self.leave(standing, seconds);
+    pub(crate) fn interrupt(&mut self, state: ReportedState, seconds: f64) {
+        if !self.state.has_ended() {
+            self.leave(state, seconds);
         }
     }
 
@@ -187,7 +193,7 @@ impl AdapterHistory {
             eval_loss: self.best().map(|best| best.loss),
             train_loss: self.last_loss(),
             steps: self.steps(),
-            state: self.standing.word().to_owned(),
+            state: self.state.word().to_owned(),
         }
     }
 }

@@ -13,7 +13,7 @@ use ratatui::{
 
 use crate::{
     RunHistory,
-    adapter::{AdapterHistory, Standing},
+    adapter::{AdapterHistory, ReportedState},
     thin::{kept, smoothed},
 };
 
@@ -33,7 +33,7 @@ const POINTS: usize = 400;
 /// Number of steps whose mean duration predicts the time left.
 const RECENT: usize = 20;
 /// Number of latest events.
-const HAPPENINGS: u16 = 6;
+const EVENT_LINES: u16 = 6;
 
 /// State of the display.
 #[derive(Debug, Default)]
@@ -57,13 +57,13 @@ impl Dashboard {
     /// Draws the run. `hint` is the last line: the keys, or a message of the program.
     pub fn draw(&self, history: &RunHistory, hint: &str, frame: &mut Frame<'_>) {
         let adapters = history.adapters.len();
-        let most = frame.area().height.saturating_sub(HAPPENINGS + 2) / 2;
+        let most = frame.area().height.saturating_sub(EVENT_LINES + 2) / 2;
         let rows = u16::try_from(adapters + 3).unwrap_or(most).min(most);
-        let [title, table, middle, happenings, keys] = Layout::vertical([
+        let [title, table, middle, events, keys] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(rows),
             Constraint::Min(0),
-            Constraint::Length(HAPPENINGS),
+            Constraint::Length(EVENT_LINES),
             Constraint::Length(1),
         ])
         .areas(frame.area());
@@ -73,7 +73,7 @@ impl Dashboard {
         self.table(history, frame, table);
         self.losses(history, frame, losses);
         self::speed(history, frame, speed);
-        self::happenings(history, frame, happenings);
+        self::events(history, frame, events);
         frame.render_widget(Line::from(hint).style(Modifier::DIM), keys);
     }
 
@@ -90,13 +90,13 @@ impl Dashboard {
             let total = adapter
                 .total_steps
                 .map_or("?".to_owned(), |total| total.to_string());
-            let left = match adapter.standing {
-                Standing::Running => left(adapter).map_or_else(String::new, time),
+            let left = match adapter.state {
+                ReportedState::Running => left(adapter).map_or_else(String::new, time),
                 _ => String::new(),
             };
             Row::new([
                 adapter.name.clone(),
-                adapter.standing.word().to_owned(),
+                adapter.state.word().to_owned(),
                 format!("{}/{total}", adapter.steps()),
                 number(adapter.last_loss()),
                 number(adapter.best().map(|best| best.loss)),
@@ -182,13 +182,13 @@ impl Dashboard {
 
 /// The run in one line.
 fn title(history: &RunHistory) -> Line<'_> {
-    let standing = |wanted| {
+    let count_of = |wanted| {
         let adapters = history.adapters.iter();
         adapters
-            .filter(move |adapter| adapter.standing == wanted)
+            .filter(move |adapter| adapter.state == wanted)
             .count()
     };
-    let (running, all) = (standing(Standing::Running), history.adapters.len());
+    let (running, all) = (count_of(ReportedState::Running), history.adapters.len());
     let state = match &history.end {
         Some(end) if end.interrupted => "interrupted".to_owned(),
         Some(_) => "ended".to_owned(),
@@ -196,7 +196,7 @@ fn title(history: &RunHistory) -> Line<'_> {
     };
     let mut parts = vec![
         state,
-        format!("{} done", standing(Standing::Done)),
+        format!("{} done", count_of(ReportedState::Done)),
         format!("iteration {}", history.iteration),
         time(history.clock),
     ];
@@ -244,16 +244,16 @@ fn speed(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
 }
 
 /// Decisions of the scheduler and warnings, the latest at the bottom.
-fn happenings(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
-    let said = history.happenings.iter().map(|happening| {
-        let name = happening.adapter.and_then(|at| history.adapters.get(at));
+fn events(history: &RunHistory, frame: &mut Frame<'_>, area: Rect) {
+    let said = history.run_events.iter().map(|event| {
+        let name = event.adapter.and_then(|at| history.adapters.get(at));
         let name = name.map(|adapter| format!(" {}", adapter.name));
         format!(
             "{:>8}  {}{}  {}",
-            time(happening.seconds),
-            happening.event.replace('_', " "),
+            time(event.seconds),
+            event.event.replace('_', " "),
             name.unwrap_or_default(),
-            happening.reason
+            event.reason
         )
     });
     let warnings = history.warnings.iter();

@@ -29,7 +29,7 @@ pub struct RunHistory {
     /// Names of metrics that steps have besides loss and gradient norm.
     pub(crate) metrics: Vec<String>,
     pub(crate) iterations: Vec<IterationRow>,
-    pub(crate) happenings: Vec<Happening>,
+    pub(crate) run_events: Vec<RunEvent>,
     pub(crate) warnings: Vec<String>,
     /// Seconds of training and the iteration of each checkpoint.
     pub(crate) checkpoints: Vec<(f64, u64)>,
@@ -78,7 +78,7 @@ pub(crate) struct IterationRow {
 
 /// A decision of the scheduler, or another event that affects the run.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Happening {
+pub(crate) struct RunEvent {
     /// The event's name.
     pub(crate) event: &'static str,
     /// Seconds of training before it.
@@ -168,7 +168,7 @@ impl RunHistory {
         self.settings.add(config);
         for adapter in &config.adapters {
             let index = self.adapter(&adapter.name);
-            self.adapters[index].stands(state);
+            self.adapters[index].set_queue_state(state);
         }
     }
 

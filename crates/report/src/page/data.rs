@@ -7,18 +7,18 @@ use serde_json::Value;
 use super::{
     curves::{Curve, Evals, Iterations, rows_of_each},
     sweeps::SweepPage,
-    text::{self, Few},
+    text::{self, Truncated},
 };
 use crate::{
     RunHistory,
-    adapter::{AdapterHistory, Standing},
+    adapter::{AdapterHistory, ReportedState},
     answers::Answered,
-    history::Happening,
+    history::RunEvent,
     thin::span,
 };
 
-/// Happenings, warnings and checkpoints on a page.
-const HAPPENINGS: usize = 1000;
+/// Events, warnings and checkpoints on a page.
+const EVENTS: usize = 1000;
 const WARNINGS: usize = 200;
 const CHECKPOINTS: usize = 500;
 /// Most settings in which adapters differ.
@@ -32,17 +32,17 @@ pub(crate) struct Data<'a> {
     /// Metrics of steps besides loss and gradient norm.
     metrics: &'a [String],
     iterations: Iterations,
-    happenings: Few<Happening>,
-    checkpoints: Few<(f64, u64)>,
+    happenings: Truncated<RunEvent>,
+    checkpoints: Truncated<(f64, u64)>,
     /// Stage, group, micro-batch, whether backward, start and end in seconds, iteration.
     passes: Vec<(usize, usize, usize, bool, f64, f64, u64)>,
     sweeps: Vec<SweepPage>,
     settings: Vec<(String, Vec<Value>)>,
-    answers: Few<(&'a str, &'a Answered)>,
-    warnings: Few<String>,
+    answers: Truncated<(&'a str, &'a Answered)>,
+    warnings: Truncated<String>,
     config: &'a str,
     config_is_whole: bool,
-    thinned: Thinned,
+    thinned: CurveLimits,
     /// Numbers of colours and dashes that lines cycle through.
     palette: [usize; 2],
 }
@@ -73,7 +73,7 @@ struct Run<'a> {
 #[derive(Debug, Serialize)]
 struct Adapter<'a> {
     name: &'a str,
-    standing: Standing,
+    standing: ReportedState,
     reason: &'a str,
     steps: u64,
     total_steps: Option<u64>,
@@ -95,7 +95,7 @@ struct Best {
 
 /// Limits of the curves.
 #[derive(Debug, Serialize)]
-struct Thinned {
+struct CurveLimits {
     /// Most rows of an adapter's curve; `null` if all are there.
     rows: Option<usize>,
     /// Window of a smoothed loss in steps, for the longest curve.
@@ -136,16 +136,16 @@ impl<'a> Data<'a> {
                 .collect(),
             metrics: &run.metrics,
             iterations: Iterations::of(&run.iterations),
-            happenings: Few::last(&run.happenings, HAPPENINGS),
-            checkpoints: Few::last(&run.checkpoints, CHECKPOINTS),
+            happenings: Truncated::last(&run.run_events, EVENTS),
+            checkpoints: Truncated::last(&run.checkpoints, CHECKPOINTS),
             passes: passes.collect(),
             sweeps: SweepPage::of(run),
             settings,
             answers: text::answers(&run.answers),
-            warnings: Few::last(&run.warnings, WARNINGS),
+            warnings: Truncated::last(&run.warnings, WARNINGS),
             config,
             config_is_whole,
-            thinned: Thinned {
+            thinned: CurveLimits {
                 rows: (longest > most).then_some(most),
                 smoothed_over: span(longest),
             },
@@ -198,7 +198,7 @@ impl<'a> Adapter<'a> {
         });
         Self {
             name: &adapter.name,
-            standing: adapter.standing,
+            standing: adapter.state,
             reason: &adapter.reason,
             steps: adapter.steps(),
             total_steps: adapter.total_steps,

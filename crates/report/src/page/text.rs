@@ -13,12 +13,12 @@ const CONFIG: usize = 200_000;
 
 /// The first elements of a list, and their total number.
 #[derive(Debug, Serialize)]
-pub(crate) struct Few<T> {
+pub(crate) struct Truncated<T> {
     pub(crate) shown: Vec<T>,
     pub(crate) all: usize,
 }
 
-impl<T: Clone> Few<T> {
+impl<T: Clone> Truncated<T> {
     /// The last `most` elements, since the latest events show the state of a run.
     pub(crate) fn last(all: &[T], most: usize) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl<T: Clone> Few<T> {
 }
 
 /// The answers that fit, by adapter.
-pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Few<(&str, &Answered)> {
+pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Truncated<(&str, &Answered)> {
     let mut room = ANSWERS;
     let each = all.iter().flat_map(|(name, answers)| {
         answers
@@ -48,7 +48,7 @@ pub(crate) fn answers(all: &BTreeMap<String, Vec<Answered>>) -> Few<(&str, &Answ
         room = room.saturating_sub(bytes);
         fits
     });
-    Few {
+    Truncated {
         shown: shown.collect(),
         all: each.count(),
     }
