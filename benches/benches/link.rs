@@ -35,7 +35,7 @@ use loraloom_pipeline::{
     executor::{
         GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes, TransferTimes,
     },
-    remote::{Controller, StageOrder, Worker, WorkerOptions},
+    remote::{Controller, StageSpec, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
 use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
@@ -134,14 +134,14 @@ fn measure(
     let controller = Controller::new(TOKEN, Duration::from_mins(10))?;
     let mut stages = Vec::new();
     for (stage, (address, _)) in workers.iter().enumerate() {
-        let order = StageOrder {
+        let spec = StageSpec {
             layers: (stage..stage + 1).into(),
             checkpoint: &checkpoint,
             dtype: FloatDType::F32,
             gradient_checkpointing: false,
         };
         let reached = controller.reach(stage, &address.parse()?, &config)?;
-        stages.push(reached.load(&order)?);
+        stages.push(reached.load(&spec)?);
     }
     let mut pipeline = Pipeline::new(stages)?;
     pipeline.reserve_groups(shape.groups)?;

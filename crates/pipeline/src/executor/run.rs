@@ -176,7 +176,7 @@ fn in_threads<S: TrainStage + ?Sized, T: IterationPlanner>(
         let mut conducted = Ok(());
         for (index, mut stage) in loops.into_iter().enumerate() {
             let (list, works) = channel::<Work>();
-            let alarm = Alarm {
+            let guard = FailureGuard {
                 armed: true,
                 stage: index,
                 outbox: outbox.clone(),
@@ -186,7 +186,7 @@ fn in_threads<S: TrainStage + ?Sized, T: IterationPlanner>(
                 let result = works.iter().try_for_each(|work| stage.execute(&work));
                 let result = result.and_then(|()| stage.finish());
                 if result.is_ok() {
-                    alarm.disarm();
+                    guard.disarm();
                 }
                 result
             };
@@ -228,20 +228,20 @@ fn in_threads<S: TrainStage + ?Sized, T: IterationPlanner>(
 }
 
 /// Announces the failure of a stage, by an error or a panic, when it is dropped.
-struct Alarm {
+struct FailureGuard {
     armed: bool,
     stage: usize,
     outbox: Outbox,
     notify: Sender<Notice>,
 }
 
-impl Alarm {
+impl FailureGuard {
     fn disarm(mut self) {
         self.armed = false;
     }
 }
 
-impl Drop for Alarm {
+impl Drop for FailureGuard {
     fn drop(&mut self) {
         if self.armed {
             self.outbox.stop();

@@ -5,7 +5,7 @@ use burn::{backend::DispatchDevice, tensor::Device};
 
 use super::HostMemory;
 #[cfg(feature = "remote")]
-use crate::remote::Line;
+use crate::remote::WorkerConnection;
 
 /// Name of a device: `cpu` and `cuda:0` as in a configuration; wgpu's, which every process numbers
 /// for itself, by their kind.
@@ -39,7 +39,7 @@ pub struct MemoryGauge(Kind);
 enum Kind {
     Device(Device),
     #[cfg(feature = "remote")]
-    Worker(Arc<Line>),
+    Worker(Arc<WorkerConnection>),
 }
 
 impl MemoryGauge {
@@ -48,8 +48,8 @@ impl MemoryGauge {
     }
 
     #[cfg(feature = "remote")]
-    pub(crate) fn of_worker(line: &Arc<Line>) -> Self {
-        Self(Kind::Worker(Arc::clone(line)))
+    pub(crate) fn of_worker(worker: &Arc<WorkerConnection>) -> Self {
+        Self(Kind::Worker(Arc::clone(worker)))
     }
 
     /// Whether both measure the same device. Two workers never do.
@@ -70,7 +70,7 @@ impl MemoryGauge {
                 usage.map(|usage| usage.bytes_reserved)
             }
             #[cfg(feature = "remote")]
-            Kind::Worker(line) => line.reserved_bytes(),
+            Kind::Worker(worker) => worker.reserved_bytes(),
         }
     }
 }

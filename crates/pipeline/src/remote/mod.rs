@@ -23,8 +23,8 @@ mod error;
 mod host;
 mod wire;
 
-pub use client::{Controller, Reached, RemoteStage, StageOrder};
+pub use client::{Controller, Reached, RemoteStage, StageSpec};
 pub use error::WorkerError;
 pub use host::{MakeStandIn, ServeError, StandIn, Worker, WorkerOptions};
 
-pub(crate) use client::{Line, RemoteCache};
+pub(crate) use client::{RemoteCache, WorkerConnection};

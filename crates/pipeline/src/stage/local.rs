@@ -8,7 +8,7 @@ use loraloom_model::{
 
 use super::{
     Microbatch, PipelineStage, StageCache, TrainStage,
-    passes::{UnderWay, free_dropped_graphs},
+    passes::{SavedActivations, free_dropped_graphs},
 };
 use crate::{MemoryGauge, PipelineError, StageLayers, device_memory, device_name};
 
@@ -52,7 +52,7 @@ pub(super) struct Group {
     /// Of optimizer steps that are still to be taken, by layer.
     pub(super) gradients: Option<Vec<LayerGradients>>,
     /// Forward passes that wait for their backward pass, by micro-batch.
-    pub(super) under_way: HashMap<usize, UnderWay>,
+    pub(super) activations: HashMap<usize, SavedActivations>,
 }
 
 impl Stage {
@@ -226,7 +226,7 @@ impl PipelineStage for Stage {
 
     fn abandon(&mut self) -> bool {
         for group in &mut self.groups {
-            group.under_way.clear();
+            group.activations.clear();
             group.gradients = None;
         }
         free_dropped_graphs(&self.device);
@@ -244,7 +244,7 @@ impl PipelineStage for Stage {
                 banks: layers.clone().map(empty).collect(),
                 layers,
                 gradients: None,
-                under_way: HashMap::new(),
+                activations: HashMap::new(),
             });
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::{HostMemory, PipelineError};
 
 /// State that a forward pass keeps for its backward pass.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct SavedActivations {
     /// A graph per layer of the group, from the first layer that has an adapter on.
     layers: Vec<LayerTape>,
     microbatch: PlacedMicrobatch,
@@ -185,13 +185,13 @@ impl TrainStage for Stage {
             }
             None => (Some(hidden), None, None),
         };
-        let under_way = UnderWay {
+        let saved = SavedActivations {
             layers,
             microbatch: placed,
             gradient,
         };
         let group = self.group_mut(at.group)?;
-        group.under_way.insert(at.microbatch, under_way);
+        group.activations.insert(at.microbatch, saved);
         self.keep_to_limit()?;
         Ok(Forwarded { hidden, losses })
     }
@@ -201,18 +201,18 @@ impl TrainStage for Stage {
         at: MicrobatchId,
         gradient: Option<Tensor<2>>,
     ) -> Result<Option<Tensor<2>>, PipelineError> {
-        let under_way = self.group_mut(at.group)?.under_way.remove(&at.microbatch);
-        let Some(under_way) = under_way else {
+        let saved = self.group_mut(at.group)?.activations.remove(&at.microbatch);
+        let Some(saved) = saved else {
             return Err(self.misses("backward pass", "no forward pass before it"));
         };
-        let Some(gradient) = gradient.or(under_way.gradient) else {
+        let Some(gradient) = gradient.or(saved.gradient) else {
             return Err(self.misses("backward pass", "no gradient of its outputs"));
         };
         let (gradients, below) = self.backward_layers(
             self.group(at.group)?,
-            under_way.layers,
+            saved.layers,
             gradient,
-            &under_way.microbatch,
+            &saved.microbatch,
         )?;
         let sums = &mut self.group_mut(at.group)?.gradients;
         match sums {

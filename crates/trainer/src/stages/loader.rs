@@ -4,7 +4,7 @@ use burn::tensor::{Device, FloatDType};
 use loraloom_config::{DtypeChoice, RunConfig, StageLocation};
 use loraloom_model::{Checkpoint, LlamaConfig};
 #[cfg(feature = "remote")]
-use loraloom_pipeline::remote::{Controller, Reached, StageOrder};
+use loraloom_pipeline::remote::{Controller, Reached, StageSpec};
 use loraloom_pipeline::{Partitions, PipelineError, PipelineStage, Stage};
 
 use super::dtype::resolve_dtype;
@@ -122,13 +122,13 @@ impl StageLoader<'_> {
                     ReachedStage::Device(device) => devices.push((stage, device, layers)),
                     #[cfg(feature = "remote")]
                     ReachedStage::Worker(worker) => {
-                        let order = StageOrder {
+                        let spec = StageSpec {
                             layers,
                             checkpoint: self.checkpoint,
                             dtype,
                             gradient_checkpointing: self.config.gradient_checkpointing,
                         };
-                        let load = move || Ok(worker.load(&order)?.into());
+                        let load = move || Ok(worker.load(&spec)?.into());
                         workers.push((stage, scope.spawn(load)));
                     }
                 }

@@ -14,15 +14,15 @@ use loraloom_config::WorkerAddress;
 use loraloom_model::{Checkpoint, LlamaConfig};
 
 use super::{
-    line::{Line, Session, Silence},
     link::{Link, Monitor},
     stage::RemoteStage,
+    worker_connection::{SessionEnded, WorkerConnection, WorkerSession},
 };
 use crate::{
     PipelineError, StageLayers,
     remote::{
         WorkerError, connection,
-        wire::{Answer, CONTROL, Command, Envelope, Greeting, LoadOrder, PROTOCOL, SESSIONS},
+        wire::{Answer, CONTROL, Command, Envelope, Greeting, LoadRequest, PROTOCOL, SESSIONS},
     },
 };
 
@@ -42,7 +42,7 @@ pub struct Controller {
 
 /// The stage that a worker is to load.
 #[derive(Debug, Clone)]
-pub struct StageOrder<'a> {
+pub struct StageSpec<'a> {
     /// Its decoder layers.
     pub layers: StageLayers,
     /// The model's weights as the controller has them.
@@ -56,7 +56,7 @@ pub struct StageOrder<'a> {
 /// A worker that has accepted this controller and has not loaded its stage.
 #[derive(Debug)]
 pub struct Reached {
-    line: Arc<Line>,
+    worker: Arc<WorkerConnection>,
     deadline: Duration,
     config: LlamaConfig,
     on_cpu: bool,
@@ -78,39 +78,35 @@ impl Reached {
     ///
     /// # Errors
     /// [`PipelineError::Worker`] if it has other weights or cannot hold them.
-    pub fn load(self, order: &StageOrder<'_>) -> Result<RemoteStage, PipelineError> {
-        let by_partition = order.layers.by_partition().iter();
-        let command = Command::Load(LoadOrder {
+    pub fn load(self, spec: &StageSpec<'_>) -> Result<RemoteStage, PipelineError> {
+        let by_partition = spec.layers.by_partition().iter();
+        let command = Command::Load(LoadRequest {
             layers: by_partition.map(|range| [range.start, range.end]).collect(),
-            dtype: order.dtype,
-            gradient_checkpointing: order.gradient_checkpointing,
-            digest: connection::weights_digest(
-                order.checkpoint,
-                &self.config,
-                &order.layers.held(),
-            )?,
+            dtype: spec.dtype,
+            gradient_checkpointing: spec.gradient_checkpointing,
+            digest: connection::weights_digest(spec.checkpoint, &self.config, &spec.layers.held())?,
         });
-        let (answer, _) = self.line.ask(command, Vec::new(), &[])?;
+        let (answer, _) = self.worker.ask(command, Vec::new(), &[])?;
         let Answer::Loaded {
             weight_bytes,
             products,
         } = answer
         else {
-            return Err(self.line.failed("it does not report the loaded weights"));
+            return Err(self.worker.failed("it does not report the loaded weights"));
         };
         for _ in 0..FIRST_PULSES {
-            let answer = self.line.pulse();
-            answer.map_err(|Silence| self.line.failed("its connection closed"))?;
+            let answer = self.worker.pulse();
+            answer.map_err(|SessionEnded| self.worker.failed("its connection closed"))?;
         }
-        let monitor = Monitor::start(&self.line, self.deadline).map_err(|error| {
+        let monitor = Monitor::start(&self.worker, self.deadline).map_err(|error| {
             let reason = format!("no thread to watch it: {error}");
-            self.line.failed(reason)
+            self.worker.failed(reason)
         })?;
         Ok(RemoteStage {
-            line: self.line,
+            worker: self.worker,
             config: self.config,
-            layers: order.layers.clone(),
-            dtype: order.dtype.into(),
+            layers: spec.layers.clone(),
+            dtype: spec.dtype.into(),
             on_cpu: self.on_cpu,
             weight_bytes,
             products,
@@ -163,7 +159,7 @@ impl Controller {
             let sessions = (0..SESSIONS).map(|session| open(&host, session));
             let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
             Ok(Reached {
-                line: Line::new(stage, address, sessions, lease, &self.link),
+                worker: WorkerConnection::new(stage, address, sessions, lease, &self.link),
                 deadline: self.deadline,
                 config: config.clone(),
                 on_cpu,
@@ -189,7 +185,7 @@ impl Controller {
     }
 
     /// Greets a worker until it accepts this controller.
-    fn claim(&self, control: &Session, config: &LlamaConfig) -> Result<Answer, WorkerError> {
+    fn claim(&self, control: &WorkerSession, config: &LlamaConfig) -> Result<Answer, WorkerError> {
         let begun = Instant::now();
         loop {
             let greeting = Greeting {
@@ -200,7 +196,7 @@ impl Controller {
             };
             let command = Command::Hello(greeting);
             let answer = control.ask(&Envelope { lease: 0, command }, Vec::new(), &[]);
-            let answer = answer.map_err(|Silence| WorkerError::Unreachable {
+            let answer = answer.map_err(|SessionEnded| WorkerError::Unreachable {
                 reason: "its connection closed".to_owned(),
             });
             match answer? {
@@ -214,7 +210,7 @@ impl Controller {
     }
 }
 
-fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
+fn open(host: &RemoteHost, session: usize) -> Result<WorkerSession, WorkerError> {
     let device = Device::remote_options(host).device_index(session).init();
     let device = device.map_err(|error| match error {
         ConnectError::Unauthorized => WorkerError::Token,
@@ -235,7 +231,7 @@ fn open(host: &RemoteHost, session: usize) -> Result<Session, WorkerError> {
             reason: reason(&error.to_string()),
         },
     })?;
-    Ok(Session::new(device))
+    Ok(WorkerSession::new(device))
 }
 
 /// Reason of a failed connection, as text. Workers are known by their keys, and there are no relays.

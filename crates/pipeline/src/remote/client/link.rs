@@ -11,7 +11,7 @@ use std::{
 use iroh::Endpoint;
 use tokio::runtime::Runtime;
 
-use super::line::Line;
+use super::worker_connection::WorkerConnection;
 use crate::{
     PipelineError,
     remote::{WorkerError, connection, wire::CONTROL},
@@ -23,7 +23,7 @@ pub(super) struct Link {
     endpoint: Endpoint,
     /// `None` when it has been dropped.
     runtime: Option<Runtime>,
-    lines: Mutex<Vec<Weak<Line>>>,
+    workers: Mutex<Vec<Weak<WorkerConnection>>>,
     end: Mutex<Option<End>>,
     /// Held during [`inquire`](Self::inquire).
     inquiry: Mutex<()>,
@@ -73,7 +73,7 @@ impl Link {
         Ok(Self {
             endpoint,
             runtime: Some(runtime),
-            lines: Mutex::default(),
+            workers: Mutex::default(),
             end: Mutex::default(),
             inquiry: Mutex::default(),
         })
@@ -84,8 +84,8 @@ impl Link {
     }
 
     /// Adds a worker.
-    pub(super) fn join(&self, line: Weak<Line>) {
-        locked(&self.lines).push(line);
+    pub(super) fn join(&self, worker: Weak<WorkerConnection>) {
+        locked(&self.workers).push(worker);
     }
 
     /// # Errors
@@ -102,18 +102,18 @@ impl Link {
         if let Err(end) = self.check() {
             return Some(end);
         }
-        let lines = locked(&self.lines).clone();
+        let workers = locked(&self.workers).clone();
         let mut worst: Option<(u8, End)> = None;
-        for line in lines.iter().filter_map(Weak::upgrade) {
-            let (rank, lost, reason) = match line.health() {
+        for worker in workers.iter().filter_map(Weak::upgrade) {
+            let (rank, lost, reason) = match worker.health() {
                 Ok(None) => continue,
                 // If no other stage has failed, the connection to this one has.
-                Ok(Some(trouble)) if trouble.inherited => (0, true, trouble.reason),
-                Ok(Some(trouble)) => (1, false, trouble.reason),
+                Ok(Some(failure)) if failure.inherited => (0, true, failure.reason),
+                Ok(Some(failure)) => (1, false, failure.reason),
                 Err(_) => (2, true, "its connection closed".to_owned()),
             };
             if worst.as_ref().is_none_or(|(than, _)| rank > *than) {
-                worst = Some((rank, line.end(lost, reason)));
+                worst = Some((rank, worker.end(lost, reason)));
             }
         }
         worst.map(|(_, end)| self.end(end))
@@ -160,36 +160,36 @@ pub(super) struct Monitor {
 type Waiting = Arc<Mutex<Option<Instant>>>;
 
 impl Monitor {
-    /// Watches the sessions of a line. The stage is lost if one does not answer within `deadline`.
+    /// Watches the sessions of a worker. The stage is lost if one does not answer within `deadline`.
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub(super) fn start(line: &Arc<Line>, deadline: Duration) -> io::Result<Self> {
+    pub(super) fn start(worker: &Arc<WorkerConnection>, deadline: Duration) -> io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
         let monitor = Self {
             stopped: Arc::clone(&stopped),
         };
         let mut waiting: Vec<Waiting> = Vec::new();
-        for (index, session) in line.sessions().iter().enumerate() {
-            let (line, session) = (Arc::downgrade(line), session.clone());
+        for (index, session) in worker.sessions().iter().enumerate() {
+            let (worker, session) = (Arc::downgrade(worker), session.clone());
             let stopped = Arc::clone(&stopped);
             let own = Waiting::default();
             waiting.push(Arc::clone(&own));
             let watch = move || {
                 while !stopped.load(Ordering::Relaxed) {
                     *locked(&own) = Some(Instant::now());
-                    // The control session also asks for time and memory. Others do not keep the line.
-                    let control = Some(&line).filter(|_| index == CONTROL);
+                    // The control session also asks for time and memory. Others do not keep the connection.
+                    let control = Some(&worker).filter(|_| index == CONTROL);
                     let answer = match control.and_then(Weak::upgrade) {
-                        Some(line) => line.pulse(),
+                        Some(worker) => worker.pulse(),
                         None => session.ping(),
                     };
                     *locked(&own) = None;
                     if answer.is_err() {
                         if !stopped.load(Ordering::Relaxed)
-                            && let Some(line) = line.upgrade()
+                            && let Some(worker) = worker.upgrade()
                         {
-                            line.silent();
+                            worker.session_ended();
                         }
                         break;
                     }
@@ -198,14 +198,14 @@ impl Monitor {
             };
             thread::Builder::new().name("session".into()).spawn(watch)?;
         }
-        let line = Arc::downgrade(line);
+        let worker = Arc::downgrade(worker);
         let look = move || {
             while !stopped.load(Ordering::Relaxed) {
                 let longest = waiting.iter().filter_map(|since| *locked(since)).min();
                 if longest.is_some_and(|since| since.elapsed() > deadline) {
                     let seconds = deadline.as_secs_f64();
-                    if let Some(line) = line.upgrade() {
-                        line.lose(&format!("no progress for {seconds} s"));
+                    if let Some(worker) = worker.upgrade() {
+                        worker.lose(&format!("no progress for {seconds} s"));
                     }
                     break;
                 }

@@ -8,8 +8,8 @@ use burn::{
 use loraloom_model::{LayerAdapter, LlamaConfig, Targets};
 
 use super::{
-    line::{Line, Promise},
     link::Monitor,
+    worker_connection::{Promise, WorkerConnection},
 };
 use crate::{
     Forwarded, MemoryGauge, Microbatch, MicrobatchId, PendingTimes, PipelineError, PipelineStage,
@@ -20,7 +20,7 @@ use crate::{
 /// A stage on a worker. Calls that compute return at once, with tensors that are still to be computed.
 #[derive(Debug)]
 pub struct RemoteStage {
-    pub(super) line: Arc<Line>,
+    pub(super) worker: Arc<WorkerConnection>,
     pub(super) config: LlamaConfig,
     pub(super) layers: StageLayers,
     pub(super) dtype: DType,
@@ -70,12 +70,14 @@ impl RemoteStage {
         promise: Promise,
         what: &str,
     ) -> Result<Tensor<D>, PipelineError> {
-        let outputs = self.line.send(command, Vec::from_iter(input), &[promise])?;
-        first(outputs).ok_or_else(|| self.line.failed(format!("it returned no {what}")))
+        let outputs = self
+            .worker
+            .send(command, Vec::from_iter(input), &[promise])?;
+        first(outputs).ok_or_else(|| self.worker.failed(format!("it returned no {what}")))
     }
 
     fn ask(&self, command: Command, inputs: Vec<Tensor<2>>) -> Result<Answer, PipelineError> {
-        let (answer, _) = self.line.ask(command, inputs, &[])?;
+        let (answer, _) = self.worker.ask(command, inputs, &[])?;
         Ok(answer)
     }
 
@@ -90,14 +92,14 @@ impl RemoteStage {
             .into_iter()
             .map(|shape| Promise::matrix(shape, DType::F32))
             .collect();
-        let (answer, outputs) = self.line.ask(command, Vec::new(), &promises)?;
+        let (answer, outputs) = self.worker.ask(command, Vec::new(), &promises)?;
         let tensors = outputs.into_iter().map(Tensor::from_primitive::<Remote>);
         put_together(specs, tensors.collect()).ok_or_else(|| self.strange(&answer))
     }
 
     fn strange(&self, answer: &Answer) -> PipelineError {
         let problem = format!("unexpected answer {answer:?}");
-        self.line.failed(problem)
+        self.worker.failed(problem)
     }
 
     fn hidden(&self, rows: usize) -> Promise {
@@ -111,7 +113,7 @@ impl RemoteStage {
 
 impl TrainStage for RemoteStage {
     fn device(&self) -> &Device {
-        self.line.compute()
+        self.worker.compute()
     }
 
     fn computes_in_call(&self) -> bool {
@@ -138,13 +140,13 @@ impl TrainStage for RemoteStage {
             microbatches,
         };
         let values = self.compute(command, None, promise, "times")?;
-        let clock = Arc::clone(self.line.clock());
+        let clock = Arc::clone(self.worker.clock());
         Ok(Some(PendingTimes { values, clock }))
     }
 
     fn remote_inbox(&self) -> Option<Arc<dyn RemoteInbox>> {
-        let line: Arc<dyn RemoteInbox> = self.line.clone();
-        Some(line)
+        let inbox: Arc<dyn RemoteInbox> = self.worker.clone();
+        Some(inbox)
     }
 
     fn forward(
@@ -167,7 +169,7 @@ impl TrainStage for RemoteStage {
             self.hidden(rows)
         };
         let outputs = self
-            .line
+            .worker
             .send(command, Vec::from_iter(hidden), &[promise])?;
         self.under_way.insert(at, rows);
         let (hidden, losses) = if ends_model {
@@ -194,7 +196,7 @@ impl TrainStage for RemoteStage {
         let delivered = gradient.is_none() && !self.ends_model();
         let command = Command::Backward { at, delivered };
         let inputs = Vec::from_iter(gradient);
-        let outputs = self.line.send(command, inputs, promise.as_slice())?;
+        let outputs = self.worker.send(command, inputs, promise.as_slice())?;
         Ok(first(outputs))
     }
 
@@ -241,7 +243,7 @@ impl PipelineStage for RemoteStage {
     }
 
     fn name(&self) -> String {
-        self.line.address().to_owned()
+        self.worker.address().to_owned()
     }
 
     fn reserve_groups(&mut self, count: usize) -> Result<(), PipelineError> {
@@ -304,9 +306,9 @@ impl PipelineStage for RemoteStage {
     }
 
     fn cache(&self) -> StageCache {
-        let line = Arc::clone(&self.line);
-        let number = line.next_cache();
-        StageCache::Remote(RemoteCache { line, number })
+        let worker = Arc::clone(&self.worker);
+        let number = worker.next_cache();
+        StageCache::Remote(RemoteCache { worker, number })
     }
 
     fn target_scores(
@@ -336,18 +338,18 @@ impl PipelineStage for RemoteStage {
     }
 
     fn gauge(&self) -> MemoryGauge {
-        MemoryGauge::of_worker(&self.line)
+        MemoryGauge::of_worker(&self.worker)
     }
 
     fn failure(&self) -> Option<PipelineError> {
-        self.line.inquire()
+        self.worker.inquire()
     }
 }
 
 /// Keys and values that a worker keeps for a stage's layers.
 #[derive(Debug)]
 pub struct RemoteCache {
-    line: Arc<Line>,
+    worker: Arc<WorkerConnection>,
     number: u64,
 }
 
@@ -356,7 +358,7 @@ impl Drop for RemoteCache {
         let cache = self.number;
         // An error means that the worker is lost, which its next command reports.
         let _ = self
-            .line
+            .worker
             .send(Command::DropCache { cache }, Vec::new(), &[]);
     }
 }

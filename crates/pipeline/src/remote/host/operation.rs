@@ -19,7 +19,7 @@ use super::{
 };
 use crate::remote::{
     WorkerError,
-    wire::{Answer, Command, Envelope, OPERATION, Trouble, answer_to_elements},
+    wire::{Answer, Command, Envelope, OPERATION, StageFailure, answer_to_elements},
 };
 
 /// Adds the custom operation that executes a host's commands to a server of backend `B`.
@@ -83,7 +83,7 @@ where
             if !answered && !talk {
                 let reason = reason.clone();
                 let inherited = inherited || host.received.is_broken();
-                host.fail(lease, Trouble { reason, inherited });
+                host.fail(lease, StageFailure { reason, inherited });
             }
             let error = TensorError::new(ExecutionError::with_context(reason));
             for ir in outputs {

@@ -18,7 +18,7 @@ use crate::{
     remote::{
         WorkerError,
         connection::{describe, weights_digest},
-        wire::{Answer, Command, Greeting, LoadOrder, PROTOCOL, Trouble},
+        wire::{Answer, Command, Greeting, LoadRequest, PROTOCOL, StageFailure},
     },
 };
 
@@ -37,7 +37,7 @@ pub(super) struct Host {
     /// The stage, under the lease it was loaded for.
     pub(super) work: Mutex<Option<(u64, Work)>>,
     /// The first failure, and its lease.
-    pub(super) failure: Mutex<Option<(u64, Trouble)>>,
+    pub(super) failure: Mutex<Option<(u64, StageFailure)>>,
     pub(super) log: Box<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -69,7 +69,7 @@ impl Host {
                 }
                 Ok(Done::default())
             }
-            Command::Load(order) => self.load(lease, &order),
+            Command::Load(request) => self.load(lease, &request),
             command => {
                 let mut arrived = None;
                 if let Some(tag) = command.takes() {
@@ -146,8 +146,8 @@ impl Host {
         })
     }
 
-    fn load(&self, lease: u64, order: &LoadOrder) -> Result<Done, WorkerError> {
-        let layers = self.layers(&order.layers)?;
+    fn load(&self, lease: u64, request: &LoadRequest) -> Result<Done, WorkerError> {
+        let layers = self.layers(&request.layers)?;
         let held = layers.held();
         let mut work = locked(&self.work);
         if !self.leases.is_current(lease) {
@@ -157,20 +157,20 @@ impl Host {
         *work = None;
         let digest = weights_digest(&self.checkpoint, &self.config, &held)
             .map_err(|error| WorkerError::failed(&error))?;
-        if digest != order.digest {
+        if digest != request.digest {
             return Err(WorkerError::Mismatch {
                 what: format!("weights of layers {held:?}"),
                 worker: named(digest),
-                controller: named(order.digest),
+                controller: named(request.digest),
             });
         }
-        let (dtype, device) = (order.dtype, &self.device);
+        let (dtype, device) = (request.dtype, &self.device);
         if !device.supports_dtype(dtype) {
             let reason = format!("its device does not support {dtype:?}");
             return Err(WorkerError::because(reason));
         }
         let stage = Stage::load(&self.checkpoint, &self.config, layers, dtype, device)?
-            .with_gradient_checkpointing(order.gradient_checkpointing);
+            .with_gradient_checkpointing(request.gradient_checkpointing);
         let loaded = Answer::Loaded {
             weight_bytes: stage.weight_bytes(),
             products: stage.products(),
@@ -187,30 +187,30 @@ impl Host {
     }
 
     /// Records the reason of a pass's failure; the first one counts.
-    pub(super) fn fail(&self, lease: u64, trouble: Trouble) {
+    pub(super) fn fail(&self, lease: u64, failure: StageFailure) {
         if !self.leases.is_current(lease) {
             return;
         }
-        let line = format!("failed: {}", trouble.reason);
+        let line = format!("failed: {}", failure.reason);
         {
-            let mut failure = locked(&self.failure);
-            if failure.as_ref().is_some_and(|(of, _)| *of == lease) {
+            let mut first = locked(&self.failure);
+            if first.as_ref().is_some_and(|(of, _)| *of == lease) {
                 return;
             }
-            *failure = Some((lease, trouble));
+            *first = Some((lease, failure));
         }
         self.say(&line);
     }
 
     /// The first failure under a lease. A matrix product may fail after its pass has returned.
-    pub(super) fn failed(&self, lease: u64) -> Option<Trouble> {
+    pub(super) fn failed(&self, lease: u64) -> Option<StageFailure> {
         if let Some(reason) = batchlora::product_failure() {
             let inherited = false;
-            self.fail(lease, Trouble { reason, inherited });
+            self.fail(lease, StageFailure { reason, inherited });
         }
         let failure = locked(&self.failure);
         let failure = failure.as_ref().filter(|(of, _)| *of == lease);
-        failure.map(|(_, trouble)| trouble.clone())
+        failure.map(|(_, failure)| failure.clone())
     }
 
     /// Drops the stage of a controller that has left. Waits for the pass that is being computed.

@@ -203,9 +203,9 @@ impl fmt::Debug for Guard {
 
 impl ProtocolHandler for Guard {
     async fn accept(&self, connection: Connection) -> Result<(), AcceptError> {
-        let visit = Visit::new(&self.host, connection.remote_id());
+        let connected = ConnectionGuard::new(&self.host, connection.remote_id());
         let result = self.server.accept(connection).await;
-        drop(visit);
+        drop(connected);
         result
     }
 
@@ -215,12 +215,12 @@ impl ProtocolHandler for Guard {
 }
 
 /// An open connection; the server may be dropped before it ends.
-struct Visit {
+struct ConnectionGuard {
     host: Arc<Host>,
     peer: EndpointId,
 }
 
-impl Visit {
+impl ConnectionGuard {
     fn new(host: &Arc<Host>, peer: EndpointId) -> Self {
         let host = Arc::clone(host);
         host.leases.connected(peer);
@@ -228,7 +228,7 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         if let Some(lease) = self.host.leases.disconnected(self.peer) {
             let host = Arc::clone(&self.host);

@@ -16,7 +16,7 @@ pub(in crate::remote) enum Command {
     /// Asks for the first failure. Answered.
     Health,
     /// Reads layers. Answered.
-    Load(LoadOrder),
+    Load(LoadRequest),
     /// See [`PipelineStage::reserve_groups`](crate::PipelineStage::reserve_groups). Answered.
     ReserveGroups { count: usize },
     /// See [`PipelineStage::swap_groups`](crate::PipelineStage::swap_groups). Answered.
@@ -118,7 +118,7 @@ pub(in crate::remote) struct Greeting {
 
 /// The contents of a stage.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(in crate::remote) struct LoadOrder {
+pub(in crate::remote) struct LoadRequest {
     /// First layer and one past the last of each range that groups take in turn; see
     /// [`StageLayers`](crate::StageLayers).
     pub(in crate::remote) layers: Vec<[usize; 2]>,
@@ -154,7 +154,7 @@ pub(in crate::remote) enum Answer {
         reserved_bytes: Option<u64>,
     },
     /// The first failure.
-    Health(Option<Trouble>),
+    Health(Option<StageFailure>),
     Refused(WorkerError),
 }
 
@@ -163,7 +163,7 @@ impl Answer {
     pub(in crate::remote) fn shorten(&mut self, limit: usize) {
         let cut = |text: &mut String, limit| text.truncate(text.floor_char_boundary(limit));
         match self {
-            Self::Health(Some(Trouble { reason, .. }))
+            Self::Health(Some(StageFailure { reason, .. }))
             | Self::Refused(WorkerError::Failed { reason }) => cut(reason, limit),
             Self::Refused(WorkerError::Mismatch {
                 what,
@@ -181,7 +181,7 @@ impl Answer {
 
 /// The reason of a worker's failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::remote) struct Trouble {
+pub(in crate::remote) struct StageFailure {
     pub(in crate::remote) reason: String,
     /// Whether the cause is a tensor that another stage did not send.
     pub(in crate::remote) inherited: bool,

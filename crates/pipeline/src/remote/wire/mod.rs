@@ -6,7 +6,7 @@ mod envelope;
 mod microbatch;
 
 pub(super) use adapter::{Specs, put_together, shapes, take_apart};
-pub(super) use command::{Answer, Command, Greeting, LoadOrder, Trouble};
+pub(super) use command::{Answer, Command, Greeting, LoadRequest, StageFailure};
 pub(super) use envelope::{
     ANSWER, ANSWER_DTYPE, Envelope, answer_from_elements, answer_to_elements,
 };

@@ -14,7 +14,7 @@ use loraloom_model::{Checkpoint, LayerAdapter, LlamaConfig, Sequences, Targets};
 use loraloom_pipeline::{
     Microbatch, Pipeline, PipelineError, Stage, StageLayers,
     executor::{GroupPlan, IterationOutcome, IterationPlan, IterationPlanner, Passes},
-    remote::{Controller, RemoteStage, StageOrder, Worker, WorkerOptions},
+    remote::{Controller, RemoteStage, StageSpec, Worker, WorkerOptions},
     schedule::{PipelineShape, Schedule},
 };
 
@@ -74,7 +74,7 @@ impl Model {
         stage: usize,
         layers: impl Into<StageLayers>,
     ) -> Result<RemoteStage, PipelineError> {
-        let order = StageOrder {
+        let spec = StageSpec {
             layers: layers.into(),
             checkpoint: &self.checkpoint,
             dtype: self.dtype,
@@ -82,7 +82,7 @@ impl Model {
         };
         controller
             .reach(stage, worker.address(), &self.config)?
-            .load(&order)
+            .load(&spec)
     }
 
     pub(crate) fn local(&self, layers: impl Into<StageLayers>) -> Stage {

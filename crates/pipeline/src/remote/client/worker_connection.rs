@@ -23,17 +23,17 @@ use crate::{
         WorkerError,
         wire::{
             ANSWER, ANSWER_DTYPE, Answer, COMPUTE, CONTROL, Command, Envelope, GRADIENT, HIDDEN,
-            OPERATION, SQUARES, Trouble, answer_from_elements,
+            OPERATION, SQUARES, StageFailure, answer_from_elements,
         },
     },
 };
 
-/// The sessions of a worker.
+/// The sessions of a worker, and the state that they share.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct WorkerConnection {
     stage: usize,
     address: String,
-    sessions: Vec<Session>,
+    sessions: Vec<WorkerSession>,
     lease: u64,
     link: Arc<Link>,
     caches: AtomicU64,
@@ -42,15 +42,15 @@ pub(crate) struct Line {
     reserved_bytes: AtomicU64,
 }
 
-impl Line {
+impl WorkerConnection {
     pub(super) fn new(
         stage: usize,
         address: &WorkerAddress,
-        sessions: Vec<Session>,
+        sessions: Vec<WorkerSession>,
         lease: u64,
         link: &Arc<Link>,
     ) -> Arc<Self> {
-        let line = Arc::new(Self {
+        let worker = Arc::new(Self {
             stage,
             address: address.to_string(),
             sessions,
@@ -60,8 +60,8 @@ impl Line {
             clock: Arc::default(),
             reserved_bytes: AtomicU64::new(0),
         });
-        link.join(Arc::downgrade(&line));
-        line
+        link.join(Arc::downgrade(&worker));
+        worker
     }
 
     pub(super) fn next_cache(&self) -> u64 {
@@ -72,7 +72,7 @@ impl Line {
         &self.address
     }
 
-    pub(super) fn sessions(&self) -> &[Session] {
+    pub(super) fn sessions(&self) -> &[WorkerSession] {
         &self.sessions
     }
 
@@ -117,17 +117,17 @@ impl Line {
 
     /// Ends all connections because a session has ended. The error is the worker's or another's failure
     /// where there is one.
-    pub(super) fn silent(&self) -> PipelineError {
+    pub(super) fn session_ended(&self) -> PipelineError {
         let lost = || self.lose("one of its sessions closed");
         self.link.inquire().unwrap_or_else(lost)
     }
 
     /// The worker's first failure. Does not wait for what it computes.
-    pub(super) fn health(&self) -> Result<Option<Trouble>, Silence> {
+    pub(super) fn health(&self) -> Result<Option<StageFailure>, SessionEnded> {
         let envelope = self.envelope(Command::Health);
         match self.sessions[CONTROL].ask(&envelope, Vec::new(), &[])? {
-            Ok((Answer::Health(trouble), _)) => Ok(trouble),
-            _ => Err(Silence),
+            Ok((Answer::Health(failure), _)) => Ok(failure),
+            _ => Err(SessionEnded),
         }
     }
 
@@ -144,17 +144,17 @@ impl Line {
     }
 
     /// Asks the worker for its time and memory. Does not wait for what it computes.
-    pub(super) fn pulse(&self) -> Result<(), Silence> {
+    pub(super) fn pulse(&self) -> Result<(), SessionEnded> {
         let envelope = self.envelope(Command::Pulse);
         let asked = now();
         let answer = self.sessions[CONTROL].ask(&envelope, Vec::new(), &[])?;
-        let (answer, _) = answer.map_err(|_| Silence)?;
+        let (answer, _) = answer.map_err(|_| SessionEnded)?;
         let Answer::Pulse {
             time,
             reserved_bytes,
         } = answer
         else {
-            return Err(Silence);
+            return Err(SessionEnded);
         };
         self.clock.observe(asked, now(), time);
         let bytes = reserved_bytes.unwrap_or_default();
@@ -188,12 +188,12 @@ impl Line {
     ) -> Result<(Answer, Vec<FloatTensor<Remote>>), PipelineError> {
         self.link.check()?;
         let answer = self.sessions[COMPUTE].ask(&self.envelope(command), inputs, promises);
-        let answer = answer.map_err(|Silence| self.silent())?;
+        let answer = answer.map_err(|SessionEnded| self.session_ended())?;
         answer.map_err(|problem| self.problem(problem))
     }
 }
 
-impl RemoteInbox for Line {
+impl RemoteInbox for WorkerConnection {
     fn send(&self, tag: Tag, tensor: Tensor<2>) -> Result<(), PipelineError> {
         self.link.check()?;
         let session = match tag {
@@ -209,7 +209,7 @@ impl RemoteInbox for Line {
 
 /// One of the queues of a worker.
 #[derive(Debug, Clone)]
-pub(super) struct Session {
+pub(super) struct WorkerSession {
     device: Device,
 }
 
@@ -240,7 +240,7 @@ impl Promise {
     }
 }
 
-impl Session {
+impl WorkerSession {
     pub(super) fn new(device: Device) -> Self {
         Self { device }
     }
@@ -298,14 +298,14 @@ impl Session {
         envelope: &Envelope,
         inputs: Vec<Tensor<2>>,
         promises: &[Promise],
-    ) -> Result<Result<Reply, WorkerError>, Silence> {
+    ) -> Result<Result<Reply, WorkerError>, SessionEnded> {
         let mut all = vec![Promise::vector(ANSWER, ANSWER_DTYPE)];
         all.extend_from_slice(promises);
         let mut outputs = match self.send(envelope, inputs, &all) {
             Ok(outputs) => outputs.into_iter(),
             Err(error) => return Ok(Err(error)),
         };
-        let answer = outputs.next().ok_or(Silence)?;
+        let answer = outputs.next().ok_or(SessionEnded)?;
         let elements = read(Tensor::<1>::from_primitive::<Remote>(answer))?;
         Ok(match answer_from_elements(&elements) {
             Ok(Answer::Refused(error)) | Err(error) => Err(error),
@@ -314,7 +314,7 @@ impl Session {
     }
 
     /// Waits until the queue has executed all earlier commands.
-    pub(super) fn ping(&self) -> Result<(), Silence> {
+    pub(super) fn ping(&self) -> Result<(), SessionEnded> {
         let envelope = Envelope {
             lease: 0,
             command: Command::Ping,
@@ -323,7 +323,7 @@ impl Session {
         let outputs = self.send(&envelope, Vec::new(), &[promise]);
         let output = outputs.ok().and_then(|mut outputs| outputs.pop());
         read(Tensor::<1>::from_primitive::<Remote>(
-            output.ok_or(Silence)?,
+            output.ok_or(SessionEnded)?,
         ))?;
         Ok(())
     }
@@ -334,9 +334,9 @@ pub(super) type Reply = (Answer, Vec<FloatTensor<Remote>>);
 
 /// A session has ended without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Silence;
+pub(super) struct SessionEnded;
 
-fn read(tensor: Tensor<1>) -> Result<Vec<f32>, Silence> {
-    let data = tensor.try_into_data().map_err(|_| Silence)?;
-    data.try_into_vec().map_err(|_| Silence)
+fn read(tensor: Tensor<1>) -> Result<Vec<f32>, SessionEnded> {
+    let data = tensor.try_into_data().map_err(|_| SessionEnded)?;
+    data.try_into_vec().map_err(|_| SessionEnded)
 }
