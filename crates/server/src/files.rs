@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// training. The thread ends when this is dropped, after the file that it is reading.
 #[derive(Debug)]
 pub(crate) struct Files {
-    asked: Sender<Asked>,
+    commands: Sender<WatchCommand>,
     changed: Receiver<(PathBuf, Change)>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Change {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum WatchCommand {
     Watch(PathBuf, Option<Stamp>),
     KeepOnly(BTreeSet<PathBuf>),
 }
@@ -38,15 +38,15 @@ enum Asked {
 impl Files {
     /// Starts without files; `news` is set whenever one has changed.
     pub(crate) fn start(news: Arc<AtomicBool>) -> Self {
-        let (asked, asks) = channel();
+        let (commands, received) = channel();
         let (tell, changed) = channel();
         thread::spawn(move || {
             let mut seen = SeenFiles::default();
             let mut look = Instant::now() + CHECK_INTERVAL;
             loop {
-                match asks.recv_timeout(look.saturating_duration_since(Instant::now())) {
-                    Ok(Asked::Watch(path, stamp)) => seen.watch(path, stamp),
-                    Ok(Asked::KeepOnly(files)) => seen.keep_only(&files),
+                match received.recv_timeout(look.saturating_duration_since(Instant::now())) {
+                    Ok(WatchCommand::Watch(path, stamp)) => seen.watch(path, stamp),
+                    Ok(WatchCommand::KeepOnly(files)) => seen.keep_only(&files),
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
                         for changed in seen.take_changed() {
@@ -60,20 +60,20 @@ impl Files {
                 }
             }
         });
-        Self { asked, changed }
+        Self { commands, changed }
     }
 
     /// Watches files, as they are now.
     pub(crate) fn watch(&self, files: Vec<PathBuf>) {
         for path in files {
             let stamp = stamp(&path);
-            self.ask(Asked::Watch(path, stamp));
+            self.send(WatchCommand::Watch(path, stamp));
         }
     }
 
     /// Stops watching all files but these.
     pub(crate) fn keep_only(&self, files: BTreeSet<PathBuf>) {
-        self.ask(Asked::KeepOnly(files));
+        self.send(WatchCommand::KeepOnly(files));
     }
 
     /// Files whose content has changed; each is returned once.
@@ -81,9 +81,9 @@ impl Files {
         self.changed.try_iter().collect()
     }
 
-    fn ask(&self, asked: Asked) {
+    fn send(&self, command: WatchCommand) {
         // The channel is closed only if the thread has panicked; then changes go unnoticed.
-        let _ = self.asked.send(asked);
+        let _ = self.commands.send(command);
     }
 }
 

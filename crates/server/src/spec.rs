@@ -18,7 +18,7 @@ use crate::Result;
 const NAME: &str = "the task's specification";
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct SpecFile<'a> {
     model: &'a Path,
     seed: u64,
     datasets: BTreeMap<&'a str, &'a DatasetConfig>,
@@ -57,14 +57,14 @@ impl Spec {
             adapters: vec![self.adapter.name.clone()],
             early_stopping: stopping.clone(),
         });
-        let written = Written {
+        let file = SpecFile {
             model,
             seed: self.seed,
             datasets: BTreeMap::from([(self.adapter.dataset.as_str(), &self.dataset)]),
             adapters: [&self.adapter],
             sweep: sweep.collect(),
         };
-        serde_saphyr::to_string(&written).map_err(|error| ConfigError::Write(error.to_string()))
+        serde_saphyr::to_string(&file).map_err(|error| ConfigError::Write(error.to_string()))
     }
 
     /// Reads YAML as a configuration, with overrides in the form `KEY=VALUE`; also returns warnings.

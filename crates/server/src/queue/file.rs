@@ -124,14 +124,14 @@ pub(super) fn create_if_missing(path: &Path) -> Result<()> {
     if exists(path)? {
         return Ok(());
     }
-    let log = beside(path, "-wal");
+    let log = with_suffix(path, "-wal");
     if exists(&log)? {
         let problem = format!("it is missing, but its log {} exists", log.display());
         return Err(QueueError::corrupt(path, problem));
     }
-    let draft = beside(path, ".new");
+    let draft = with_suffix(path, ".new");
     for suffix in ["", "-journal", "-wal", "-shm"] {
-        let file = beside(&draft, suffix);
+        let file = with_suffix(&draft, suffix);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(QueueError::io("remove", &file, error));
@@ -178,7 +178,7 @@ fn exists(path: &Path) -> Result<bool> {
 }
 
 /// The path with `suffix` appended to the file's name.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

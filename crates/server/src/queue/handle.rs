@@ -11,7 +11,7 @@ use super::{
     FILE_NAME, HistoryEntry, Presence, QueueError, QueuedTask, Result, Submission,
     check::{check_digest, check_header, check_version},
     error::At,
-    file::{beside, open},
+    file::{open, with_suffix},
     lock, log,
     task::Sql,
 };
@@ -50,7 +50,7 @@ impl Queue {
             absolute(directory).map_err(|source| QueueError::io("find", directory, source))?;
         let path = directory.join(FILE_NAME);
         check_header(&path)?;
-        log::inspect(&beside(&path, "-wal"))?;
+        log::inspect(&with_suffix(&path, "-wal"))?;
         let connection = open(&path)?;
         check_version(&connection, &path)?;
         Ok(Self {

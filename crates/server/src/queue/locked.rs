@@ -194,7 +194,7 @@ impl LockedQueue {
                 params![Sql(*id), text.as_ref(), write.number],
             )?;
             if rows == 0 {
-                write.standing(*id)?;
+                write.row_state(*id)?;
             }
             changed += rows;
         }

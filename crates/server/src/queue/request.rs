@@ -6,7 +6,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use super::{
     EventKind, Queue, QueueError, Result,
     lock::ServerLock,
-    write::{Standing, Write},
+    write::{TaskRowState, Write},
 };
 
 /// A request of a task's owner.
@@ -148,12 +148,12 @@ impl Queue {
 
 impl Write<'_> {
     fn take_down(&self, id: TaskId, request: Request) -> Result<Answer> {
-        let Standing {
+        let TaskRowState {
             name,
             state,
             requested: pending,
             ..
-        } = self.standing(id)?;
+        } = self.row_state(id)?;
         if state == TaskState::Failed && request == Request::Resume {
             self.refuse_taken(&name)?;
         }
@@ -186,13 +186,13 @@ impl Write<'_> {
     pub(super) fn carry_out_waiting(&self) -> Result<Vec<(TaskId, TaskState)>> {
         let mut carried = Vec::new();
         for id in self.ids("requested IS NOT NULL AND state != 'running'")? {
-            let standing = self.standing(id)?;
-            let Some(request) = standing.requested else {
+            let row_state = self.row_state(id)?;
+            let Some(request) = row_state.requested else {
                 continue;
             };
-            if let Some(to) = request.destination(standing.state, standing.begun) {
+            if let Some(to) = request.destination(row_state.state, row_state.begun) {
                 self.enter(id, to, &format!("asked to {request}"))?;
-                if standing.state == TaskState::Failed {
+                if row_state.state == TaskState::Failed {
                     self.back_to_saved(id)?;
                 }
                 carried.push((id, to));

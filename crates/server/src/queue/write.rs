@@ -21,7 +21,7 @@ pub(super) struct Write<'a> {
 
 /// The fields of a task that transitions and requests depend on.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct TaskRowState {
     pub(super) name: String,
     pub(super) state: TaskState,
     pub(super) requested: Option<Request>,
@@ -69,9 +69,9 @@ impl Write<'_> {
         }
     }
 
-    pub(super) fn standing(&self, id: TaskId) -> Result<Standing> {
+    pub(super) fn row_state(&self, id: TaskId) -> Result<TaskRowState> {
         let read = |row: &Row<'_>| {
-            Ok(Standing {
+            Ok(TaskRowState {
                 name: row.get(0)?,
                 state: get(row, 1)?,
                 requested: row.get(2)?,
@@ -108,12 +108,12 @@ impl Write<'_> {
     /// Moves a task to another state; clears a request that this carries out. A task is done once all its
     /// steps are saved.
     pub(super) fn enter(&self, id: TaskId, to: TaskState, reason: &str) -> Result<()> {
-        let Standing {
+        let TaskRowState {
             name,
             state: from,
             requested,
             ..
-        } = self.standing(id)?;
+        } = self.row_state(id)?;
         if !from.can_become(to) {
             return Err(QueueError::IllegalTransition { id, name, from, to });
         }
