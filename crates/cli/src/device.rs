@@ -69,7 +69,7 @@ const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
 /// is given a directory with sockets. It gets one without a display and stays quiet.
 ///
 /// Call this at the start of the process: no other thread may run.
-pub(crate) fn hush() {
+pub(crate) fn silence_wayland() {
     let needed = cfg!(all(feature = "wgpu", target_os = "linux"));
     if needed && is_complained_of(std::env::var_os(RUNTIME_DIRECTORY).as_deref()) {
         #[expect(unsafe_code, reason = "a variable is set while there is one thread")]

@@ -35,7 +35,7 @@ use exit::Exit;
 use printer::Printer;
 
 fn main() -> ExitCode {
-    device::hush();
+    device::silence_wayland();
     panics::install();
     allocations::count();
     let arguments = match Arguments::parse_from(std::env::args_os()) {

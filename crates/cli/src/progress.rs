@@ -10,7 +10,7 @@ use std::{
 use indicatif::ProgressBar;
 use loraloom_trainer::{Event, Pace};
 
-use self::line::{Line, Printed, left, plain, time_left};
+use self::line::{LastPlainLine, Line, left, plain, time_left};
 use crate::{
     frame::{self, Row, Size},
     printer::{self, Printer},
@@ -40,16 +40,16 @@ pub(crate) struct Progress<'a> {
     began: Instant,
     pace: Pace,
     tokens_per_second: f64,
-    printed: Printed,
+    last_plain: LastPlainLine,
     /// A single bar draws all lines, so that they change together.
     bar: Option<ProgressBar>,
-    drawn: Option<Drawn>,
+    last_frame: Option<LastFrame>,
     spinner: Option<ProgressBar>,
 }
 
 /// The last frame that was drawn.
 #[derive(Debug, Clone, Copy)]
-struct Drawn {
+struct LastFrame {
     at: Instant,
     columns: usize,
     lines: usize,
@@ -72,9 +72,9 @@ impl<'a> Progress<'a> {
             began: Instant::now(),
             pace: Pace::default(),
             tokens_per_second: 0.0,
-            printed: Printed::default(),
+            last_plain: LastPlainLine::default(),
             bar: None,
-            drawn: None,
+            last_frame: None,
             spinner: None,
         }
     }
@@ -221,7 +221,7 @@ impl<'a> Progress<'a> {
             },
             tokens: 0,
             pace: Pace::default(),
-            printed: Printed::default(),
+            last_plain: LastPlainLine::default(),
         };
         self.adapters.insert(adapter.to_owned(), line);
     }
@@ -241,7 +241,7 @@ impl<'a> Progress<'a> {
                 let rate = line.tokens as f64 / seconds;
                 line.row.more.push(format!("{rate:.0} tok/s"));
             }
-            if !drawn && !many && line.printed.is_due(&line.row, now) {
+            if !drawn && !many && line.last_plain.is_due(&line.row, now) {
                 self.printer.note(&plain(&line.row()));
             }
         }
@@ -249,7 +249,7 @@ impl<'a> Progress<'a> {
             self.draw(now);
         } else if many {
             let all = self.all(now);
-            if self.printed.is_due(&all, now) {
+            if self.last_plain.is_due(&all, now) {
                 self.printer.note(&plain(&all));
             }
         }
@@ -314,16 +314,16 @@ impl<'a> Progress<'a> {
         let Some(bars) = self.printer.bars() else {
             return;
         };
-        let early = |drawn: Drawn| now.duration_since(drawn.at) < FRAME_INTERVAL;
-        if self.drawn.is_some_and(early) {
+        let early = |frame: LastFrame| now.duration_since(frame.at) < FRAME_INTERVAL;
+        if self.last_frame.is_some_and(early) {
             return;
         }
         let size = Size::of_stderr();
-        if let Some(drawn) = self.drawn.filter(|drawn| drawn.columns != size.columns) {
-            self.printer.wipe(drawn.lines, drawn.columns);
+        if let Some(last) = self.last_frame.filter(|last| last.columns != size.columns) {
+            self.printer.wipe(last.lines, last.columns);
         }
         let frame = self.frame(size, now);
-        self.drawn = Some(Drawn {
+        self.last_frame = Some(LastFrame {
             at: now,
             columns: size.columns,
             lines: frame.len(),

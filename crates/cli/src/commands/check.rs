@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     let model = model(&config.model, &mut findings)?;
     let tokenizer = tokenizer(&config.model, &mut findings)?;
     let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
-    findings.odd(&odd_sweeps(&config, &steps))?;
+    findings.warn_all(&odd_sweeps(&config, &steps))?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
         let described = describe_adapter(adapter, &config.model, model.as_ref());
@@ -151,7 +151,7 @@ fn data<'c>(
         let Some(dataset) = findings.checked(&label, dataset)? else {
             continue;
         };
-        findings.odd(dataset.warnings())?;
+        findings.warn_all(dataset.warnings())?;
         let Some(tokenizer) = tokenizer else { continue };
         for (max_seq_len, train_on_prompt) in ways {
             let label = format!("{label} at max_seq_len {max_seq_len}");
@@ -162,7 +162,7 @@ fn data<'c>(
                     if let Some(validation) = &encoded.validation {
                         samples(&format!("{label}, validation"), validation, model, findings)?;
                     }
-                    findings.odd(&encoded.warnings)?;
+                    findings.warn_all(&encoded.warnings)?;
                     for adapter in &config.adapters {
                         let train = &adapter.train;
                         let way = (train.max_seq_len, train.train_on_prompt);
@@ -177,7 +177,7 @@ fn data<'c>(
                             }
                         }
                         if let Some(model) = model {
-                            findings.odd(&odd_settings(adapter, model, &encoded))?;
+                            findings.warn_all(&odd_settings(adapter, model, &encoded))?;
                         }
                     }
                 }

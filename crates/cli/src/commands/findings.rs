@@ -29,7 +29,7 @@ struct Finding {
 }
 
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct FindingsOutput<'a> {
     ok: bool,
     checks: &'a [Finding],
 }
@@ -61,7 +61,7 @@ impl<'a> Findings<'a> {
     }
 
     /// Reports the warnings that training also gives.
-    pub(super) fn odd(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
+    pub(super) fn warn_all(&mut self, warnings: &[Warning]) -> anyhow::Result<()> {
         for warning in warnings {
             self.warn(&warning.about, warning.message.clone(), warning.hint)?;
         }
@@ -97,7 +97,7 @@ impl<'a> Findings<'a> {
     /// Prints the rest and returns the exit code.
     pub(super) fn finish(self) -> anyhow::Result<Exit> {
         if self.json {
-            let written = self.printer.json(&Written {
+            let written = self.printer.json(&FindingsOutput {
                 ok: self.passes(),
                 checks: &self.all,
             });

@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct GenerateOutput<'a> {
     prompt: &'a str,
     completions: Vec<Completion<'a>>,
 }
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &GenerateArguments, printer: &Printer) -> anyhow::R
                 text,
             }
         };
-        printer.json(&Written {
+        printer.json(&GenerateOutput {
             prompt: &prompt,
             completions: who.iter().zip(&texts).map(completion).collect(),
         })?;

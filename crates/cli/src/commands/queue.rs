@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{arguments::TaskArguments, exit::Exit, printer::Printer};
 
 #[derive(Serialize)]
-struct Asked {
+struct RequestOutput {
     id: TaskId,
     name: String,
     state: TaskState,
@@ -41,7 +41,7 @@ pub(super) fn ask(
     let client = Client::open(&arguments.directory)?;
     let (task, answer) = client.ask(&arguments.task, request)?;
     if arguments.json {
-        printer.json(&Asked {
+        printer.json(&RequestOutput {
             id: task.id,
             name: task.name,
             state: task.state,

@@ -22,12 +22,12 @@ pub(super) struct Line {
     /// Tokens of its last step.
     pub(super) tokens: usize,
     pub(super) pace: Pace,
-    pub(super) printed: Printed,
+    pub(super) last_plain: LastPlainLine,
 }
 
 /// The step and time of the last plain line.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Printed(pub(super) Option<(usize, Instant)>);
+pub(super) struct LastPlainLine(pub(super) Option<(usize, Instant)>);
 
 impl Line {
     /// Updates the row from a step.
@@ -67,7 +67,7 @@ impl Line {
     }
 }
 
-impl Printed {
+impl LastPlainLine {
     /// True if a plain line is due: at the first and last step, at every tenth of the steps, and after
     /// a long time.
     pub(super) fn is_due(&mut self, row: &Row, now: Instant) -> bool {

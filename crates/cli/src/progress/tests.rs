@@ -7,7 +7,7 @@ use loraloom_trainer::Event;
 
 use super::{
     Progress,
-    line::{PLAIN_INTERVAL, Printed},
+    line::{LastPlainLine, PLAIN_INTERVAL},
 };
 use crate::{
     arguments::OutputArguments,
@@ -106,7 +106,7 @@ fn the_time_left_is_that_of_the_slowest_and_of_those_to_come() {
 #[test]
 fn plain_lines_come_at_both_ends_every_tenth_and_after_a_while() {
     let now = Instant::now();
-    let mut printed = Printed::default();
+    let mut last_plain = LastPlainLine::default();
     let row = |step| Row {
         name: String::new(),
         step,
@@ -116,10 +116,10 @@ fn plain_lines_come_at_both_ends_every_tenth_and_after_a_while() {
         more: Vec::new(),
     };
     let due: Vec<usize> = (1..=100)
-        .filter(|&step| printed.is_due(&row(step), now))
+        .filter(|&step| last_plain.is_due(&row(step), now))
         .collect();
     assert_eq!(due, [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
-    let mut printed = Printed(Some((41, now)));
-    assert!(!printed.is_due(&row(42), now));
-    assert!(printed.is_due(&row(42), now + PLAIN_INTERVAL));
+    let mut last_plain = LastPlainLine(Some((41, now)));
+    assert!(!last_plain.is_due(&row(42), now));
+    assert!(last_plain.is_due(&row(42), now + PLAIN_INTERVAL));
 }

@@ -28,7 +28,7 @@ use crate::{
 };
 
 #[derive(Debug, Serialize)]
-struct Written<'a> {
+struct EvalOutput<'a> {
     dataset: WrittenRows<'a>,
     results: &'a [WrittenResult],
 }
@@ -150,7 +150,7 @@ pub(super) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
     }
     if arguments.json {
         let report = &encoded.report;
-        printer.json(&Written {
+        printer.json(&EvalOutput {
             dataset: WrittenRows {
                 name: &rows.name,
                 split: rows.split_of_run().map(Split::name),

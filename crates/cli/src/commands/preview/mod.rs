@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[derive(Debug, Serialize)]
-struct Written {
+struct PreviewOutput {
     datasets: Vec<WrittenDataset>,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn run(arguments: &PreviewArguments, printer: &Printer) -> anyhow::Re
         }
     }
     if arguments.json {
-        printer.json(&Written { datasets: written })?;
+        printer.json(&PreviewOutput { datasets: written })?;
     }
     match (refusal, row.filter(|_| !found)) {
         (Some(refusal), _) => Err(refusal.into()),
