@@ -499,8 +499,8 @@ mutation completion-in-template-unsaid crates/data/src/render.rs \
 mutation system-is-counted crates/data/src/message.rs 'index + usize::from(!self.has_system_before)' 'index + 1' \
     what_stays_ambiguous
 mutation pause-unsaved $trainer/run/serving.rs \
-    $'                    self.session.saver.ask();\n                }\n                Ok(())\n            }\n            Order::Resume' \
-    $'                }\n                Ok(())\n            }\n            Order::Resume' \
+    $'                    self.session.saver.ask();\n                }\n                Ok(())\n            }\n            TaskCommand::Resume' \
+    $'                }\n                Ok(())\n            }\n            TaskCommand::Resume' \
     a_server_saves_running_and_parked
 mutation finished-tasks-undone crates/report/src/absorb.rs \
     'adapter.is_settled() && !begin.adapters.contains(&adapter.name)' 'false' what_a_server_has_finished
@@ -534,8 +534,8 @@ mutation priority-not-submitted crates/server/src/queue/submit.rs 'hasher.update
     a_digest_is_of_all
 mutation tenant-not-named crates/server/src/queue/submit.rs '("tenant", self.tenant != other.tenant),' '' \
     a_key_is_accepted_once
-mutation begun-read-late $trainer/run/serving.rs 'Order::Train(task) if self.has_begun(&task) => {' \
-    'Order::Train(task) if self.has_begun(&task) && false => {' a_task_whose_rows_are_read_slowly
+mutation begun-read-late $trainer/run/serving.rs 'TaskCommand::Train(task) if self.has_begun(&task) => {' \
+    'TaskCommand::Train(task) if self.has_begun(&task) && false => {' a_task_whose_rows_are_read_slowly
 mutation copies-never-renewed $trainer/run/window.rs 'renew: self.rewind.renew(),' 'renew: None,' \
     an_old_copy_ends
 mutation half-a-line-kept $trainer/run_directory/directory.rs \

@@ -8,7 +8,7 @@ use std::{
 
 use loraloom_scheduler::{TaskId, TaskState};
 use loraloom_trainer::{
-    DeviceRoom, Event, Identity, NewTask, Order, Pace, SourceError, TaskSource,
+    DeviceRoom, Event, Identity, NewTask, Pace, SourceError, TaskCommand, TaskSource,
 };
 use serde::de::DeserializeOwned;
 
@@ -44,7 +44,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which an idle server polls the queue.
 const IDLE_SLEEP: Duration = Duration::from_millis(50);
 
-/// The queue as the trainer's [`TaskSource`]: rows become orders, events become transitions.
+/// The queue as the trainer's [`TaskSource`]: rows become commands, events become transitions.
 pub(crate) struct QueueBridge<'o> {
     queue: LockedQueue,
     /// The queue and the lock, to notice if another file takes their place.
@@ -112,8 +112,8 @@ impl<'o> QueueBridge<'o> {
         })
     }
 
-    /// The queue's orders for the trainer; `None` once a server that drains has nothing left to train.
-    fn next_orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>> {
+    /// The queue's commands for the trainer; `None` once a server that drains has nothing left to train.
+    fn next_commands(&mut self, idle: bool) -> Result<Option<Vec<TaskCommand>>> {
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
@@ -123,57 +123,57 @@ impl<'o> QueueBridge<'o> {
         }
         self.flush(!self.late.is_empty())?;
         self.watch.clear();
-        let mut orders = Vec::new();
-        self.carry_out_waiting(&mut orders)?;
-        self.new_tasks(&mut orders)?;
-        self.requests_of_running(&mut orders)?;
-        orders.extend(self.changed_files());
-        if idle && orders.is_empty() {
+        let mut commands = Vec::new();
+        self.carry_out_waiting(&mut commands)?;
+        self.new_tasks(&mut commands)?;
+        self.requests_of_running(&mut commands)?;
+        commands.extend(self.changed_files());
+        if idle && commands.is_empty() {
             if self.drain && !self.can_train()? {
                 return Ok(None);
             }
             thread::sleep(IDLE_SLEEP);
         }
-        Ok(Some(orders))
+        Ok(Some(commands))
     }
 
     /// Carries out requests of tasks that do not run, and tells the trainer.
-    fn carry_out_waiting(&mut self, orders: &mut Vec<Order>) -> Result<()> {
+    fn carry_out_waiting(&mut self, commands: &mut Vec<TaskCommand>) -> Result<()> {
         for (id, state) in self.queue.carry_out_waiting()? {
             let live = self.live.iter().find(|(_, live)| live.progress.id == id);
             let Some(name) = live.map(|(name, _)| name.clone()) else {
                 // A failed task that is resumed. One that the trainer has not received yet is among the new tasks.
                 if id <= self.last && !state.is_final() {
                     let task = self.queue.queue().task(id)?;
-                    orders.extend(self.take_up(task)?);
+                    commands.extend(self.take_up(task)?);
                 }
                 continue;
             };
-            orders.push(match state {
-                TaskState::Paused => Order::Pause(id),
+            commands.push(match state {
+                TaskState::Paused => TaskCommand::Pause(id),
                 TaskState::Cancelled => {
                     self.forget(&name);
-                    Order::Cancel(id)
+                    TaskCommand::Cancel(id)
                 }
-                _ => Order::Resume(id),
+                _ => TaskCommand::Resume(id),
             });
         }
         Ok(())
     }
 
-    fn new_tasks(&mut self, orders: &mut Vec<Order>) -> Result<()> {
+    fn new_tasks(&mut self, commands: &mut Vec<TaskCommand>) -> Result<()> {
         for task in self.queue.queue().tasks_after(self.last)? {
             self.last = task.id;
             if task.state == TaskState::Failed {
-                orders.push(Order::Keep(task.id, task.name));
+                commands.push(TaskCommand::Keep(task.id, task.name));
             } else if !task.state.is_final() {
-                orders.extend(self.take_up(task)?);
+                commands.extend(self.take_up(task)?);
             }
         }
         Ok(())
     }
 
-    fn requests_of_running(&mut self, orders: &mut Vec<Order>) -> Result<()> {
+    fn requests_of_running(&mut self, commands: &mut Vec<TaskCommand>) -> Result<()> {
         for task in self.queue.queue().requests()? {
             // A newer request for a task that does not run is carried out the next time.
             let Some(live) = self.live.get_mut(&task.name) else {
@@ -182,9 +182,9 @@ impl<'o> QueueBridge<'o> {
             match task.requested.filter(|_| task.state == TaskState::Running) {
                 Some(Request::Pause) => {
                     live.holds = true;
-                    orders.push(Order::Pause(task.id));
+                    commands.push(TaskCommand::Pause(task.id));
                 }
-                Some(Request::Cancel) => orders.push(Order::Cancel(task.id)),
+                Some(Request::Cancel) => commands.push(TaskCommand::Cancel(task.id)),
                 Some(Request::Resume) | None => {}
             }
         }
@@ -208,8 +208,8 @@ impl<'o> QueueBridge<'o> {
         Ok(self.live.values().any(can_train))
     }
 
-    /// The order to train a task. A task that this version cannot read fails instead.
-    fn take_up(&mut self, task: QueuedTask) -> Result<Option<Order>> {
+    /// The command to train a task. A task that this version cannot read fails instead.
+    fn take_up(&mut self, task: QueuedTask) -> Result<Option<TaskCommand>> {
         let submission = self.queue.queue().spec(task.id)?;
         let spec = match Spec::from_text(&submission.spec) {
             Ok(spec) => spec,
@@ -224,7 +224,7 @@ impl<'o> QueueBridge<'o> {
         };
         self.files.watch(spec.files());
         let (name, stopping) = spec.sweep.clone().unzip();
-        let order = Order::Train(Box::new(NewTask {
+        let command = TaskCommand::Train(Box::new(NewTask {
             id: task.id,
             adapter: spec.adapter.clone(),
             dataset: spec.dataset.clone(),
@@ -247,11 +247,11 @@ impl<'o> QueueBridge<'o> {
             holds: false,
         };
         self.live.insert(task.name, live);
-        Ok(Some(order))
+        Ok(Some(command))
     }
 
     /// Fails tasks whose files have changed since they were read.
-    fn changed_files(&mut self) -> Vec<Order> {
+    fn changed_files(&mut self) -> Vec<TaskCommand> {
         let changed = self.files.changed();
         let live = self.live.values();
         let failed = live.filter_map(|live| {
@@ -265,7 +265,7 @@ impl<'o> QueueBridge<'o> {
                 change.before,
                 change.now
             );
-            Some(Order::Fail(live.progress.id, reason))
+            Some(TaskCommand::Fail(live.progress.id, reason))
         });
         failed.collect()
     }
@@ -439,7 +439,7 @@ impl<'o> QueueBridge<'o> {
 }
 
 impl TaskSource for QueueBridge<'_> {
-    /// A write error ends the server when it next asks for orders.
+    /// A write error ends the server when it next asks for commands.
     fn event(&mut self, event: &Event) {
         if let Err(error) = self.note(event) {
             self.failed.get_or_insert(error);
@@ -453,8 +453,8 @@ impl TaskSource for QueueBridge<'_> {
         Ok(recorded.map_err(ServerError::from)?)
     }
 
-    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
-        Ok(self.next_orders(idle)?)
+    fn commands(&mut self, idle: bool) -> Result<Option<Vec<TaskCommand>>, SourceError> {
+        Ok(self.next_commands(idle)?)
     }
 
     fn decided(&mut self, reasons: &[(TaskId, String)]) -> Result<(), SourceError> {

@@ -1,4 +1,4 @@
-//! Events of a run: lines of `events.jsonl`, and calls of its observer, which may also give orders.
+//! Events of a run: lines of `events.jsonl`, and calls of its observer, which may also give commands.
 
 mod event;
 mod log;
@@ -6,4 +6,4 @@ mod source;
 
 pub use event::{EVENT_VERSION, Event, Versions};
 pub(crate) use log::EventLog;
-pub use source::{NewTask, Order, TaskSource};
+pub use source::{NewTask, TaskCommand, TaskSource};

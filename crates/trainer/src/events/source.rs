@@ -27,7 +27,7 @@ pub struct NewTask {
 
 /// An instruction to a run, carried out between two iterations.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order {
+pub enum TaskCommand {
     /// Train this task, from its checkpoint if it has one. A failed task is resumed.
     Train(Box<NewTask>),
     /// Pause a task.
@@ -57,11 +57,11 @@ pub trait TaskSource {
     }
 
     /// Instructions to carry out before the next iteration; `None` ends the run. `idle` is true if no task trains:
-    /// then this may wait briefly for orders.
+    /// then this may wait briefly for commands.
     ///
     /// # Errors
     /// As [`rooms`](Self::rooms).
-    fn orders(&mut self, idle: bool) -> Result<Option<Vec<Order>>, SourceError>;
+    fn commands(&mut self, idle: bool) -> Result<Option<Vec<TaskCommand>>, SourceError>;
 
     /// Receives, after a decision, the reason why each live task trains or waits.
     ///
@@ -77,7 +77,7 @@ impl<F: FnMut(&Event)> TaskSource for F {
         self(event);
     }
 
-    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+    fn commands(&mut self, _idle: bool) -> Result<Option<Vec<TaskCommand>>, SourceError> {
         Ok(None)
     }
 }

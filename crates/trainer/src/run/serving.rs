@@ -16,7 +16,7 @@ use loraloom_scheduler::{
 
 use super::{Signals, session::Session};
 use crate::{
-    AdapterReport, Event, NewTask, Order, Outcome, SavedRun, TrainerError,
+    AdapterReport, Event, NewTask, Outcome, SavedRun, TaskCommand, TrainerError,
     checkpoint::{Standing, TaskRecord},
     error::Result,
     tasks::{Prepared, ReadTask, Reader, RowCache, RunShape, Task, TaskData, TaskFactory, short},
@@ -79,15 +79,15 @@ impl Absent {
 }
 
 impl Serving<'_, '_> {
-    /// Carries out orders and trains, until the source or a signal ends the run.
+    /// Carries out commands and trains, until the source or a signal ends the run.
     pub(super) fn serve(&mut self, signals: Signals<'_>) -> Result<()> {
         let mut idle = true;
         loop {
             if signals.stop() {
                 return self.end();
             }
-            let orders = match self.session.log.source.orders(idle) {
-                Ok(Some(orders)) => orders,
+            let commands = match self.session.log.source.commands(idle) {
+                Ok(Some(commands)) => commands,
                 Ok(None) => return self.end(),
                 Err(error) => {
                     self.end()?;
@@ -96,9 +96,9 @@ impl Serving<'_, '_> {
             };
             // Tasks that arrive together share the rows that are read.
             let mut cache = RowCache::new(self.factory.tokenizer, self.factory.model.vocab_size);
-            let news = !orders.is_empty();
-            for order in orders {
-                self.follow(order, &mut cache)?;
+            let news = !commands.is_empty();
+            for command in commands {
+                self.follow(command, &mut cache)?;
             }
             if news {
                 self.explain()?;
@@ -172,19 +172,19 @@ impl Serving<'_, '_> {
         source.decided(&reasons).map_err(TrainerError::Source)
     }
 
-    fn follow(&mut self, order: Order, cache: &mut RowCache<'_>) -> Result<()> {
-        if let Order::Train(task) = &order {
+    fn follow(&mut self, command: TaskCommand, cache: &mut RowCache<'_>) -> Result<()> {
+        if let TaskCommand::Train(task) = &command {
             // A checkpoint has one task of each name.
             let carried = &mut self.session.placed.tasks.carried;
             carried.retain(|&id, name| id == task.id || *name != task.adapter.name);
         }
-        match order {
+        match command {
             // A checkpoint without the task would lose its progress, so it is added before the next one.
-            Order::Train(task) if self.has_begun(&task) => {
+            TaskCommand::Train(task) if self.has_begun(&task) => {
                 let rows = cache.read(&task.adapter, &task.dataset, task.seed);
                 self.begin(task.clone(), task.paused, rows)
             }
-            Order::Train(task) => {
+            TaskCommand::Train(task) => {
                 let unread = Unread {
                     adapter: task.adapter.name.clone(),
                     held: task.paused,
@@ -194,9 +194,9 @@ impl Serving<'_, '_> {
                 self.reader.ask(task);
                 Ok(())
             }
-            Order::Pause(id) => {
+            TaskCommand::Pause(id) => {
                 let state = self.scheduler.state(id);
-                // An order is repeated if its success could not be reported to the queue.
+                // A command is repeated if its success could not be reported to the queue.
                 let runs_or_waits = state.is_some_and(|state| state.can_become(TaskState::Paused));
                 if !self.hold(id, true) && runs_or_waits {
                     self.session.park(Parking {
@@ -210,14 +210,14 @@ impl Serving<'_, '_> {
                 }
                 Ok(())
             }
-            Order::Resume(id) => {
+            TaskCommand::Resume(id) => {
                 let paused = self.scheduler.state(id) == Some(TaskState::Paused);
                 if !self.hold(id, false) && paused {
                     self.scheduler.resume(id, self.session.now())?;
                 }
                 Ok(())
             }
-            Order::Cancel(id) => {
+            TaskCommand::Cancel(id) => {
                 self.session.placed.tasks.carried.remove(&id);
                 if let Some(Unread { adapter, .. }) = self.unread.remove(&id) {
                     let event = Event::AdapterCancelled { adapter, step: 0 };
@@ -228,8 +228,8 @@ impl Serving<'_, '_> {
                 }
                 Ok(())
             }
-            Order::Fail(id, reason) => self.fail(id, reason),
-            Order::Keep(id, name) => {
+            TaskCommand::Fail(id, reason) => self.fail(id, reason),
+            TaskCommand::Keep(id, name) => {
                 self.session.placed.tasks.carried.insert(id, name);
                 Ok(())
             }

@@ -10,7 +10,7 @@ use crate::Standby;
 pub struct Signals<'a> {
     /// Save everything and end the run.
     pub stop: &'a AtomicBool,
-    /// The [`TaskSource`](crate::TaskSource) has orders.
+    /// The [`TaskSource`](crate::TaskSource) has commands.
     pub news: &'a AtomicBool,
     /// Save everything and continue; cleared when saving begins.
     pub save: &'a AtomicBool,

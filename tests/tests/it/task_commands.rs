@@ -1,4 +1,4 @@
-//! Orders of a queue to a run.
+//! Commands of a queue to a run.
 
 use std::{
     fs,
@@ -13,7 +13,8 @@ use loraloom_config::{LoadOptions, RunConfig};
 use loraloom_scheduler::TaskId;
 use loraloom_tests::Fixture;
 use loraloom_trainer::{
-    DeviceRoom, Event, NewTask, Order, Outcome, Run, Signals, SourceError, TaskSource, inspect,
+    DeviceRoom, Event, NewTask, Outcome, Run, Signals, SourceError, TaskCommand, TaskSource,
+    inspect,
 };
 use serde_json::json;
 
@@ -34,7 +35,7 @@ struct Script<'a, F> {
     news: &'a AtomicBool,
 }
 
-impl<F: FnMut(&Told) -> Option<Vec<Order>>> TaskSource for Script<'_, F> {
+impl<F: FnMut(&Told) -> Option<Vec<TaskCommand>>> TaskSource for Script<'_, F> {
     fn event(&mut self, event: &Event) {
         if matches!(event, Event::Step { .. }) {
             self.told.steps += 1;
@@ -46,7 +47,7 @@ impl<F: FnMut(&Told) -> Option<Vec<Order>>> TaskSource for Script<'_, F> {
         Ok(())
     }
 
-    fn orders(&mut self, _idle: bool) -> Result<Option<Vec<Order>>, SourceError> {
+    fn commands(&mut self, _idle: bool) -> Result<Option<Vec<TaskCommand>>, SourceError> {
         self.news.store(false, Ordering::Relaxed);
         // Rows are read beside the run.
         sleep(Duration::from_millis(5));
@@ -88,7 +89,7 @@ fn run_and_task(directory: &Path) -> (Run, NewTask) {
 }
 
 /// The only task, interrupted by the script's end.
-fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<Order>>) {
+fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<TaskCommand>>) {
     let (never, news) = (AtomicBool::new(false), AtomicBool::new(false));
     let signals = Signals {
         news: &news,
@@ -104,13 +105,13 @@ fn follow(run: Run, next: impl FnMut(&Told) -> Option<Vec<Order>>) {
     assert_eq!(report.adapters[0].outcome, Outcome::Interrupted);
 }
 
-/// A queue that could not note that an order was carried out gives it again.
+/// A queue that could not note that a command was carried out gives it again.
 #[test]
 fn a_task_may_be_paused_twice() {
     let directory = tempfile::tempdir().unwrap();
     let (run, task) = run_and_task(directory.path());
-    let mut task = Some(Order::Train(Box::new(task)));
-    let mut pauses = vec![Order::Pause(ID); 2];
+    let mut task = Some(TaskCommand::Train(Box::new(task)));
+    let mut pauses = vec![TaskCommand::Pause(ID); 2];
     follow(run, |told| match task.take() {
         Some(train) => Some(vec![train]),
         None if told.steps == 0 => Some(Vec::new()),
@@ -124,8 +125,8 @@ fn a_task_that_is_paused_while_its_data_is_away_waits_until_it_is_resumed() {
     let (run, task) = run_and_task(directory.path());
     let [data, away] = ["data.jsonl", "away.jsonl"].map(|name| directory.path().join(name));
     fs::rename(&data, &away).unwrap();
-    let mut task = Some(Order::Train(Box::new(task)));
-    let (mut pauses, mut resumes) = (Some(Order::Pause(ID)), Some(Order::Resume(ID)));
+    let mut task = Some(TaskCommand::Train(Box::new(task)));
+    let (mut pauses, mut resumes) = (Some(TaskCommand::Pause(ID)), Some(TaskCommand::Resume(ID)));
     follow(run, |told| {
         let reason = told.reason.as_str();
         let next = if task.is_some() {
