@@ -488,7 +488,7 @@ mutation other-template-unsaid crates/cli/src/commands/eval/rows.rs \
     'dataset.is_some_and(|dataset| dataset.template != file.template)' \
     'dataset.is_some_and(|_| false)' a_dataset_that_a_run_has_not
 mutation broken-tokenizer-passes crates/trainer/src/verify/merged.rs \
-    'proofs.fails_with("tokenizer", &error.into());' 'drop(error);' a_merged_model_outlives
+    'results.fails_with("tokenizer", &error.into());' 'drop(error);' a_merged_model_outlives
 mutation shared-rows-unsaid crates/data/src/dataset.rs '(2 * shared > all)' '(2 * shared > 9 * all)' \
     settings_that_were_hardly
 mutation a-few-shared-rows-said crates/data/src/dataset.rs '(2 * shared > all)' '(3 * shared > all - 1)' \

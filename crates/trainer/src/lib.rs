@@ -14,7 +14,7 @@
 //! | `checkpoint`, `events` | what `--resume` reads, lines of `events.jsonl` and the observer |
 //! | `tasks` | an adapter in training, its rows, its state and its place |
 //! | `generate`, `iteration`, `plan`, `save` | decoding, the next steps for the stages, the forecast of a run, what a run writes during training |
-//! | `run`, `verify` | the loop, proof of what was written |
+//! | `run`, `verify` | the loop, checks of what was written |
 
 mod adapter;
 mod batch;
@@ -52,4 +52,4 @@ pub use tasks::{
     DatasetSummary, Inspected, check_vocabulary, inspect, odd_beginning, odd_rank, odd_settings,
     odd_sweeps, total_steps,
 };
-pub use verify::{Configurations, Proof, Verdict, verify};
+pub use verify::{CheckResult, Configurations, Verdict, verify};

@@ -8,7 +8,7 @@ use std::{
 use loraloom_config::RunConfig;
 use loraloom_model::{Checkpoint, LlamaConfig, MergePart, PeftAdapter, TensorDtype, merge};
 use loraloom_tests::{Fixture, train};
-use loraloom_trainer::{Proof, Verdict, verify};
+use loraloom_trainer::{CheckResult, Verdict, verify};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ fn saved(adapter: &Path, base: &Path) -> (TempDir, PathBuf) {
     (parent, directory)
 }
 
-fn proofs(path: &Path, model: Option<&Path>) -> Vec<Proof> {
+fn results(path: &Path, model: Option<&Path>) -> Vec<CheckResult> {
     let configurations = |run: &Path| {
         let loaded = RunConfig::load(&run.join("config.resolved.yaml"), &[]);
         loaded
@@ -62,20 +62,21 @@ fn proofs(path: &Path, model: Option<&Path>) -> Vec<Proof> {
 }
 
 /// Checks that came to this, by name.
-fn with(proofs: &[Proof], verdict: Verdict) -> Vec<&'static str> {
-    let proofs = proofs.iter().filter(|proof| proof.verdict == verdict);
-    proofs.map(|proof| proof.name).collect()
+fn with(results: &[CheckResult], verdict: Verdict) -> Vec<&'static str> {
+    let results = results.iter().filter(|result| result.verdict == verdict);
+    results.map(|result| result.name).collect()
 }
 
 /// Checks that the one failure has this name, and all these words.
 #[track_caller]
-fn assert_fails(what: &str, proofs: &[Proof], name: &str, words: &[&str]) {
-    let mut failed = proofs
+fn assert_fails(what: &str, results: &[CheckResult], name: &str, words: &[&str]) {
+    let mut failed = results
         .iter()
-        .filter(|proof| proof.verdict == Verdict::Fails);
-    let found = failed
-        .find(|proof| proof.name == name && words.iter().all(|word| proof.message.contains(word)));
-    assert!(found.is_some(), "{what}: {words:?} in {proofs:#?}");
+        .filter(|result| result.verdict == Verdict::Fails);
+    let found = failed.find(|result| {
+        result.name == name && words.iter().all(|word| result.message.contains(word))
+    });
+    assert!(found.is_some(), "{what}: {words:?} in {results:#?}");
 }
 
 /// Changes the values of one tensor of a safetensors file, and nothing else of it.
@@ -131,7 +132,7 @@ fn good_adapters_pass() {
     assert!(adapters.len() > 18);
     for (adapter, base) in &adapters {
         let what = adapter.display();
-        let found = proofs(adapter, Some(base));
+        let found = results(adapter, Some(base));
         assert_eq!(with(&found, Verdict::Fails), [""; 0], "{what}: {found:#?}");
         assert_eq!(
             with(&found, Verdict::Unchecked),
@@ -140,7 +141,7 @@ fn good_adapters_pass() {
         );
 
         let (_parent, saved) = saved(adapter, base);
-        let found = proofs(&saved, Some(base));
+        let found = results(&saved, Some(base));
         let all = ["files", "effect", "as saved", "base", "logits"];
         assert_eq!(with(&found, Verdict::Holds), all, "{what}: {found:#?}");
     }
@@ -159,7 +160,7 @@ fn faults_of_an_adapter_are_named() {
         let fails = |fault: &dyn Fn(&Path), model: &Path, name: &str, words: &[&str]| {
             let (_parent, saved) = saved(&original, &base);
             fault(&saved);
-            assert_fails(adapter, &proofs(&saved, Some(model)), name, words);
+            assert_fails(adapter, &results(&saved, Some(model)), name, words);
         };
         let weights = |path: &Path| path.join(WEIGHTS);
         let b = Q.map(|module| factor(module, "lora_B"));
@@ -231,7 +232,7 @@ fn faults_of_an_adapter_are_named() {
     });
     assert_fails(
         "k_proj",
-        &proofs(&saved, Some(&base)),
+        &results(&saved, Some(&base)),
         "base",
         &["2 modules without weights"],
     );
@@ -249,19 +250,19 @@ fn faults_of_an_adapter_that_was_made_elsewhere() {
     edit(copy.path(), |config| {
         config["base_model_name_or_path"] = json!(base);
     });
-    let found = proofs(copy.path(), None);
+    let found = results(copy.path(), None);
     assert_eq!(with(&found, Verdict::Unchecked), ["as saved"], "{found:#?}");
     assert_eq!(
         with(&found, Verdict::Holds),
         ["files", "effect", "base", "logits"]
     );
     let (_parent, other) = other_model(&base, &original);
-    let found = proofs(copy.path(), Some(&other));
+    let found = results(copy.path(), Some(&other));
     assert_fails("other", &found, "base", &["differs from"]);
     edit(copy.path(), |config| {
         config["base_model_name_or_path"] = json!("a/name");
     });
-    let found = proofs(copy.path(), None);
+    let found = results(copy.path(), None);
     assert_eq!(
         with(&found, Verdict::Unchecked),
         ["as saved", "base"],
@@ -272,7 +273,7 @@ fn faults_of_an_adapter_that_was_made_elsewhere() {
         &factor(Q[0], "lora_B"),
         |bytes| bytes.fill(0),
     );
-    assert_fails("zero", &proofs(copy.path(), None), "effect", &[Q[0]]);
+    assert_fails("zero", &results(copy.path(), None), "effect", &[Q[0]]);
 }
 
 #[test]
@@ -293,12 +294,12 @@ fn an_adapter_in_a_run_is_what_the_run_trained() {
             .join("last")
     };
     for name in ["fresh", "begun"] {
-        let found = proofs(&adapter(name), None);
+        let found = results(&adapter(name), None);
         let all = ["files", "effect", "as saved", "run", "base", "logits"];
         assert_eq!(with(&found, Verdict::Holds), all, "{name}: {found:#?}");
     }
     let (_parent, other) = other_model(&fixture.directory, &adapter("fresh"));
-    let found = proofs(&adapter("fresh"), Some(&other));
+    let found = results(&adapter("fresh"), Some(&other));
     assert_fails(
         "other",
         &found,
@@ -313,14 +314,14 @@ fn an_adapter_in_a_run_is_what_the_run_trained() {
         (lora.lora_alpha, lora.scale) = (12.0, 3.0);
     }
     changed.save(&adapter("fresh")).expect("saved");
-    let found = proofs(&adapter("fresh"), None);
+    let found = results(&adapter("fresh"), None);
     let words = ["scale 3, not 4 and 1.5, in all 4 modules"];
     assert_fails("alpha", &found, "run", &words);
     changed.base = Some("0".repeat(64));
     changed.save(&adapter("fresh")).expect("saved");
     assert_fails(
         "base",
-        &proofs(&adapter("fresh"), None),
+        &results(&adapter("fresh"), None),
         "base",
         &["the digest in the adapter"],
     );
@@ -342,7 +343,7 @@ fn merged_models_are_base_and_adapters() {
         let parent = tempfile::tempdir().expect("a directory");
         let out = parent.path().join("merged");
         merge(&base, &parts, dtype, &out, &mut |_, _| ()).expect("merged");
-        let found = proofs(&out, None);
+        let found = results(&out, None);
         let all = ["files", "base", "effect", "weights", "logits", "logits"];
         assert_eq!(with(&found, Verdict::Holds), all, "{dtype:?}: {found:#?}");
     }
@@ -352,7 +353,7 @@ fn merged_models_are_base_and_adapters() {
         let out = parent.path().join("merged");
         merge(&base, &parts, None, &out, &mut |_, _| ()).expect("merged");
         fault(&out.join("model.safetensors"));
-        assert_fails(name, &proofs(&out, model), name, words);
+        assert_fails(name, &results(&out, model), name, words);
     };
     let names = Q.map(|module| format!("{module}.weight"));
     let names = [&*names[0], &*names[1]];
@@ -384,13 +385,13 @@ fn merged_models_are_base_and_adapters() {
     );
     fails(&|_| (), Some(&fixture("qwen3")), "base", &["another shape"]);
 
-    let found = proofs(&base.join("jobs"), None);
+    let found = results(&base.join("jobs"), None);
     assert_fails("nothing", &found, "files", &["neither"]);
 
     // A model that nobody says was merged.
-    let found = proofs(&base, Some(&base));
+    let found = results(&base, Some(&base));
     assert_fails("itself", &found, "effect", &["equal the base's"]);
-    let found = proofs(&base, None);
+    let found = results(&base, None);
     assert_eq!(
         with(&found, Verdict::Unchecked),
         ["record", "base"],
@@ -405,10 +406,10 @@ fn a_merged_model_outlives_its_adapter() {
     let (_parent, adapter) = saved(&fixture("merge/patterns"), &base);
     let (_other, out) = other_model(&base, &adapter);
     edit(&adapter, |config| config["lora_alpha"] = json!(5));
-    let found = proofs(&out, None);
+    let found = results(&out, None);
     assert_eq!(with(&found, Verdict::Unchecked), ["weights"], "{found:#?}");
     fs::remove_dir_all(&adapter).expect("removed");
-    let found = proofs(&out, None);
+    let found = results(&out, None);
     assert_eq!(with(&found, Verdict::Unchecked), ["weights"], "{found:#?}");
     assert_eq!(
         with(&found, Verdict::Holds),
@@ -418,6 +419,6 @@ fn a_merged_model_outlives_its_adapter() {
     let tokenizer = out.join("tokenizer.json");
     let text = fs::read(&tokenizer).expect("read");
     fs::write(&tokenizer, &text[..text.len() / 2]).expect("written");
-    let found = proofs(&out, None);
+    let found = results(&out, None);
     assert_eq!(with(&found, Verdict::Fails), ["tokenizer"], "{found:#?}");
 }

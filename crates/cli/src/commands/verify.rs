@@ -16,19 +16,19 @@ pub(super) fn run(arguments: &VerifyArguments, printer: &Printer) -> anyhow::Res
         let (path, model) = (&arguments.path, arguments.model.as_deref());
         verify(path, model, &configurations)
     };
-    let proofs = printer.while_busy("verifying", work)?;
+    let results = printer.while_busy("verifying", work)?;
     let mut findings = Findings::new(printer, arguments.json);
-    for proof in proofs {
-        let (name, message) = (proof.name, proof.message);
-        match proof.verdict {
+    for result in results {
+        let (name, message) = (result.name, result.message);
+        match result.verdict {
             Verdict::Holds => findings.pass(name, message)?,
             Verdict::Unchecked => {
                 let message = format!("not checked: {message}");
-                findings.warn(name, message, proof.hint.as_deref())?;
+                findings.warn(name, message, result.hint.as_deref())?;
             }
             Verdict::Fails => {
                 let mut failure = Failure::new(Exit::Data, message);
-                if let Some(hint) = proof.hint {
+                if let Some(hint) = result.hint {
                     failure = failure.hint(hint);
                 }
                 findings.fail(name, &failure.into())?;

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, path::Path};
 use loraloom_model::{LoraWeights, PeftAdapter, PeftNotes};
 
 use super::{
-    Configurations, Proofs,
+    CheckResults, Configurations,
     base::Base,
     in_modules, listed,
-    logits::{Probe, differ, not_computed},
+    logits::{TestPrompts, differ, not_computed},
     shape::OwnRun,
 };
 use crate::{checkpoint::trained_over, error::Result};
@@ -17,40 +17,40 @@ pub(super) fn check(
     path: &Path,
     model: Option<&Path>,
     configurations: &Configurations<'_>,
-    proofs: &mut Proofs,
+    results: &mut CheckResults,
 ) -> Result<()> {
     let adapter = match PeftAdapter::load(path) {
         Ok(adapter) => adapter,
         Err(error) => {
-            proofs.fails_with("files", &error.into());
+            results.fails_with("files", &error.into());
             return Ok(());
         }
     };
-    proofs.holds("files", described(path, &adapter));
-    effect(&adapter, proofs);
-    notes(path, &adapter, proofs);
+    results.holds("files", described(path, &adapter));
+    effect(&adapter, results);
+    notes(path, &adapter, results);
 
     let run = OwnRun::of(path, configurations);
     let named = adapter.config.base_model_name_or_path.as_deref();
     let named = named.map(Path::new);
     let recorded = run.as_ref().and_then(OwnRun::model).or(named);
-    let base = Base::find(model, recorded, proofs)?;
+    let base = Base::find(model, recorded, results)?;
     if let Some(run) = &run {
         let layers = base.as_ref().map(|base| base.config.num_hidden_layers);
-        run.check(&adapter, layers, proofs);
+        run.check(&adapter, layers, results);
     }
     let trained = run.and_then(|run| trained_over(&run.directory));
     let Some(base) = base else {
         return Ok(());
     };
     if let Err(error) = adapter.verify(&base.config) {
-        proofs.fails_with("base", &error.into());
+        results.fails_with("base", &error.into());
         return Ok(());
     }
-    identity(&adapter, &base, trained.as_deref(), named, proofs);
-    match Probe::base(&base.path, &[adapter]) {
-        Ok((_, logits)) => differ(&logits[1], &logits[0], proofs),
-        Err(error) => not_computed(&error, proofs),
+    identity(&adapter, &base, trained.as_deref(), named, results);
+    match TestPrompts::base(&base.path, &[adapter]) {
+        Ok((_, logits)) => differ(&logits[1], &logits[0], results),
+        Err(error) => not_computed(&error, results),
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ fn described(path: &Path, adapter: &PeftAdapter) -> String {
 }
 
 /// Checks that no module's product is zero.
-fn effect(adapter: &PeftAdapter, proofs: &mut Proofs) {
+fn effect(adapter: &PeftAdapter, results: &mut CheckResults) {
     let mut without = BTreeMap::new();
     for (module, weights) in &adapter.modules {
         if let Some(why) = zero(weights) {
@@ -80,10 +80,10 @@ fn effect(adapter: &PeftAdapter, proofs: &mut Proofs) {
     let all = adapter.modules.len();
     for (why, modules) in &without {
         let message = format!("{why} is zero {}", in_modules(modules, all));
-        proofs.fails("effect", message);
+        results.fails("effect", message);
     }
     if without.is_empty() {
-        proofs.holds("effect", format!("no factor of the {all} modules is zero"));
+        results.holds("effect", format!("no factor of the {all} modules is zero"));
     }
 }
 
@@ -100,16 +100,16 @@ fn zero(weights: &LoraWeights) -> Option<&'static str> {
 }
 
 /// Compares factors and scales with the saved notes.
-fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
+fn notes(path: &Path, adapter: &PeftAdapter, results: &mut CheckResults) {
     const NAME: &str = "as saved";
     let saved = match PeftNotes::read(path) {
         Ok(Some(saved)) => saved.modules,
         Ok(None) => {
             let message = "the file has no digests, since another program wrote it: factors in the \
                            wrong place and a changed lora_alpha cannot be detected";
-            return proofs.unchecked(NAME, message.to_owned());
+            return results.unchecked(NAME, message.to_owned());
         }
-        Err(error) => return proofs.fails_with(NAME, &error.into()),
+        Err(error) => return results.fails_with(NAME, &error.into()),
     };
     let found = PeftNotes::of(adapter).modules;
     let mut problems = Vec::new();
@@ -140,13 +140,13 @@ fn notes(path: &Path, adapter: &PeftAdapter, proofs: &mut Proofs) {
     for (change, modules) in &scales {
         let modules = in_modules(modules, found.len());
         let message = format!("lora_alpha, r or use_rslora was changed: {change}, {modules}");
-        proofs.fails(NAME, message);
+        results.fails(NAME, message);
     }
     if !problems.is_empty() {
-        proofs.fails(NAME, listed(&problems));
+        results.fails(NAME, listed(&problems));
     } else if scales.is_empty() {
         let message = format!("factors and scales of all {} modules", found.len());
-        proofs.holds(NAME, message);
+        results.holds(NAME, message);
     }
 }
 
@@ -156,7 +156,7 @@ fn identity(
     base: &Base,
     trained: Option<&str>,
     named: Option<&Path>,
-    proofs: &mut Proofs,
+    results: &mut CheckResults,
 ) {
     const NAME: &str = "base";
     let path = base.path.display();
@@ -172,23 +172,23 @@ fn identity(
             "`{path}` is not the model that it was trained over: its weights or its config.json differ \
              from the digest in {who}"
         );
-        return proofs.fails(NAME, message);
+        return results.fails(NAME, message);
     }
     if !known.is_empty() {
-        return proofs.holds(NAME, format!("`{path}` is the model it was trained over"));
+        return results.holds(NAME, format!("`{path}` is the model it was trained over"));
     }
     // Other tools record at most the path of the model.
     let named = named.filter(|named| named.is_dir());
     match named.map(|named| (named.display(), Base::open(named))) {
         Some((named, Ok(other))) if other.digest != base.digest => {
             let message = format!("`{path}` differs from `{named}`, the model that it names");
-            proofs.fails(NAME, message);
+            results.fails(NAME, message);
         }
-        Some((_, Ok(_))) => proofs.holds(NAME, format!("`{path}` is the model it names")),
+        Some((_, Ok(_))) => results.holds(NAME, format!("`{path}` is the model it names")),
         _ => {
             let message =
                 format!("`{path}` has its shape; the model it was trained over is not recorded");
-            proofs.unchecked(NAME, message);
+            results.unchecked(NAME, message);
         }
     }
 }

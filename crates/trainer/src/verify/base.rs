@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use loraloom_model::{Checkpoint, LlamaConfig};
 
-use super::Proofs;
+use super::CheckResults;
 use crate::error::Result;
 
 /// The base model for comparisons.
@@ -22,26 +22,26 @@ impl Base {
     pub(super) fn find(
         given: Option<&Path>,
         recorded: Option<&Path>,
-        proofs: &mut Proofs,
+        results: &mut CheckResults,
     ) -> Result<Option<Self>> {
         if let Some(given) = given {
             return Self::open(given).map(Some);
         }
         let Some(recorded) = recorded else {
             let message = "the base model is unknown; give it with `--model`";
-            proofs.unchecked("base", message.to_owned());
+            results.unchecked("base", message.to_owned());
             return Ok(None);
         };
         if !recorded.is_dir() {
             let path = recorded.display();
             let message = format!("`{path}` is not a directory here; give the base with `--model`");
-            proofs.unchecked("base", message);
+            results.unchecked("base", message);
             return Ok(None);
         }
         match Self::open(recorded) {
             Ok(base) => Ok(Some(base)),
             Err(error) => {
-                proofs.unchecked("base", error.to_string());
+                results.unchecked("base", error.to_string());
                 Ok(None)
             }
         }

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use loraloom_config::DtypeChoice;
 use loraloom_model::PeftAdapter;
 
-use super::Proofs;
+use super::CheckResults;
 use crate::{TrainerError, error::Result, generate::Generator};
 
 /// Texts whose logits are compared.
@@ -24,7 +24,7 @@ pub(super) struct Logits(Vec<f32>);
 
 /// Ids of the prompts, by the base's tokenizer.
 #[derive(Debug)]
-pub(super) struct Probe(Vec<Vec<u32>>);
+pub(super) struct TestPrompts(Vec<Vec<u32>>);
 
 /// Difference between the logits of two models.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ pub(super) struct Distance {
     pub(super) largest: f32,
 }
 
-impl Probe {
+impl TestPrompts {
     /// Logits of the base alone, and then with each of some adapters, on the CPU in float32.
     pub(super) fn base(base: &Path, adapters: &[PeftAdapter]) -> Result<(Self, Vec<Logits>)> {
         let generator = load(base, adapters)?;
@@ -44,12 +44,12 @@ impl Probe {
             ids.truncate(LONGEST);
             Ok(ids)
         });
-        let probe = Self(ids.collect::<Result<_>>()?);
+        let prompts = Self(ids.collect::<Result<_>>()?);
         let who = (0..adapters.len()).map(Some);
         let who = std::iter::once(None).chain(who);
-        let logits = who.map(|who| probe.ask(&generator, who));
+        let logits = who.map(|who| prompts.ask(&generator, who));
         let logits = logits.collect::<Result<_>>()?;
-        Ok((probe, logits))
+        Ok((prompts, logits))
     }
 
     /// Logits of another model.
@@ -112,29 +112,29 @@ impl std::fmt::Display for Distance {
 }
 
 /// Reports why logits could not be computed: a model may lack a tokenizer.
-pub(super) fn not_computed(error: &TrainerError, proofs: &mut Proofs) {
+pub(super) fn not_computed(error: &TrainerError, results: &mut CheckResults) {
     if matches!(error, TrainerError::Data(_)) {
-        proofs.unchecked("logits", error.to_string());
+        results.unchecked("logits", error.to_string());
     } else {
-        proofs.fails_with("logits", error);
+        results.fails_with("logits", error);
     }
 }
 
 /// Reports whether logits are finite and differ from the base's.
-pub(super) fn differ(logits: &Logits, base: &Logits, proofs: &mut Proofs) {
+pub(super) fn differ(logits: &Logits, base: &Logits, results: &mut CheckResults) {
     let distance = logits.distance(base);
     let prompts = PROMPTS.len();
     if !(logits.is_finite() && base.is_finite()) {
-        proofs.fails(
+        results.fails(
             "logits",
             format!("not all are finite, on {prompts} prompts"),
         );
     } else if distance.is_within(ROUNDING) {
         let message = format!("equal the base's up to rounding: they differ by {distance}");
-        proofs.fails("logits", message);
+        results.fails("logits", message);
     } else {
         let message = format!("differ from the base's by {distance} on {prompts} prompts");
-        proofs.holds("logits", message);
+        results.holds("logits", message);
     }
 }
 
@@ -144,7 +144,7 @@ fn load(model: &Path, adapters: &[PeftAdapter]) -> Result<Generator> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Verdict, Logits, Proofs, differ};
+    use super::{super::Verdict, CheckResults, Logits, differ};
 
     #[test]
     fn what_is_no_number_is_no_proof() {
@@ -154,12 +154,12 @@ mod tests {
         assert!(numbers.distance(&numbers).is_within(0.0));
         for (one, other) in [(&nan, &nan), (&nan, &numbers), (&numbers, &nan)] {
             assert!(!one.distance(other).is_within(1.0));
-            let mut proofs = Proofs::default();
-            differ(one, other, &mut proofs);
-            assert_eq!(proofs.0[0].verdict, Verdict::Fails, "{one:?} {other:?}");
+            let mut results = CheckResults::default();
+            differ(one, other, &mut results);
+            assert_eq!(results.0[0].verdict, Verdict::Fails, "{one:?} {other:?}");
         }
-        let mut proofs = Proofs::default();
-        differ(&others, &numbers, &mut proofs);
-        assert_eq!(proofs.0[0].verdict, Verdict::Holds);
+        let mut results = CheckResults::default();
+        differ(&others, &numbers, &mut results);
+        assert_eq!(results.0[0].verdict, Verdict::Holds);
     }
 }

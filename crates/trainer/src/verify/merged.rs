@@ -8,67 +8,67 @@ use loraloom_model::{
 };
 
 use super::{
-    Proofs,
+    CheckResults,
     base::Base,
     listed,
-    logits::{Probe, differ, not_computed},
+    logits::{TestPrompts, differ, not_computed},
 };
 use crate::error::Result;
 
-pub(super) fn check(path: &Path, model: Option<&Path>, proofs: &mut Proofs) -> Result<()> {
+pub(super) fn check(path: &Path, model: Option<&Path>, results: &mut CheckResults) -> Result<()> {
     let merged = match Base::open(path) {
         Ok(merged) => merged,
         Err(error) => {
-            proofs.fails_with("files", &error);
+            results.fails_with("files", &error);
             return Ok(());
         }
     };
-    if !files(&merged, proofs)? {
+    if !files(&merged, results)? {
         return Ok(());
     }
     let record = match MergeRecord::of(&merged.checkpoint) {
         Ok(record) => record,
         Err(error) => {
-            proofs.fails_with("record", &error.into());
+            results.fails_with("record", &error.into());
             return Ok(());
         }
     };
     if record.is_none() {
         let message =
             "the file does not record what it was merged from, since another program wrote it";
-        proofs.unchecked("record", message.to_owned());
+        results.unchecked("record", message.to_owned());
     }
     let recorded = record.as_ref().map(|record| Path::new(&record.base_path));
-    let Some(base) = Base::find(model, recorded, proofs)? else {
+    let Some(base) = Base::find(model, recorded, results)? else {
         return Ok(());
     };
-    if !is_same(&merged, &base, record.as_ref(), model.is_some(), proofs) {
+    if !is_same(&merged, &base, record.as_ref(), model.is_some(), results) {
         return Ok(());
     }
     if Tokenizer::load(&base.path).is_ok()
         && let Err(error) = Tokenizer::load(&merged.path)
     {
-        proofs.fails_with("tokenizer", &error.into());
+        results.fails_with("tokenizer", &error.into());
     }
-    let parts = record.map(|record| parts(&record, proofs));
+    let parts = record.map(|record| parts(&record, results));
     let parts = parts.flatten().unwrap_or_default();
     let merger = Merger::new(&base.checkpoint, &base.config, &parts)?;
-    effect(&merged, &base, proofs)?;
+    effect(&merged, &base, results)?;
     if !parts.is_empty() {
-        weights(&merged, &merger, proofs)?;
+        weights(&merged, &merger, results)?;
     }
     let adapters: Vec<_> = (!parts.is_empty())
         .then(|| merger.as_one())
         .into_iter()
         .collect();
-    if let Err(error) = logits(&merged, &base, &adapters, proofs) {
-        not_computed(&error, proofs);
+    if let Err(error) = logits(&merged, &base, &adapters, results) {
+        not_computed(&error, results);
     }
     Ok(())
 }
 
 /// Checks that every weight is finite.
-fn files(merged: &Base, proofs: &mut Proofs) -> Result<bool> {
+fn files(merged: &Base, results: &mut CheckResults) -> Result<bool> {
     let parameters = parameter_shapes(&merged.config);
     let mut bad = Vec::new();
     for (name, shape) in &parameters {
@@ -80,12 +80,12 @@ fn files(merged: &Base, proofs: &mut Proofs) -> Result<bool> {
     if bad.is_empty() {
         let (path, tensors) = (merged.path.display(), parameters.len());
         let architecture = merged.config.architecture;
-        proofs.holds(
+        results.holds(
             "files",
             format!("{path}: {architecture}, {tensors} tensors"),
         );
     } else {
-        proofs.fails("files", listed(&bad));
+        results.fails("files", listed(&bad));
     }
     Ok(bad.is_empty())
 }
@@ -96,17 +96,17 @@ fn is_same(
     base: &Base,
     record: Option<&MergeRecord>,
     is_given: bool,
-    proofs: &mut Proofs,
+    results: &mut CheckResults,
 ) -> bool {
     const NAME: &str = "base";
     let path = base.path.display();
     if parameter_shapes(&merged.config) != parameter_shapes(&base.config) {
-        proofs.fails(NAME, format!("`{path}` is a model of another shape"));
+        results.fails(NAME, format!("`{path}` is a model of another shape"));
         return false;
     }
     match record.map(|record| record.base == base.digest) {
-        Some(true) => proofs.holds(NAME, format!("`{path}` is the model it was merged from")),
-        None => proofs.unchecked(
+        Some(true) => results.holds(NAME, format!("`{path}` is the model it was merged from")),
+        None => results.unchecked(
             NAME,
             format!("`{path}` has its shape; its base is not recorded"),
         ),
@@ -115,13 +115,13 @@ fn is_same(
                 "`{path}` is not the model it was merged from: weights or config.json differ from the \
                  recorded digest"
             );
-            proofs.fails(NAME, message);
+            results.fails(NAME, message);
             return false;
         }
         Some(false) => {
             let message =
                 format!("`{path}` has changed since the merge; give the base with `--model`");
-            proofs.unchecked(NAME, message);
+            results.unchecked(NAME, message);
             return false;
         }
     }
@@ -129,7 +129,7 @@ fn is_same(
 }
 
 /// The merged adapters, if all are unchanged at their paths.
-fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
+fn parts(record: &MergeRecord, results: &mut CheckResults) -> Option<Vec<MergePart>> {
     const NAME: &str = "weights";
     let mut parts = Vec::new();
     for part in &record.adapters {
@@ -137,12 +137,12 @@ fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
         let path = directory.display();
         match PeftAdapter::load(directory) {
             Err(error) => {
-                proofs.unchecked(NAME, format!("a merged adapter is missing: {error}"));
+                results.unchecked(NAME, format!("a merged adapter is missing: {error}"));
                 return None;
             }
             Ok(adapter) if adapter.digest() != part.digest => {
                 let message = format!("the adapter in `{path}` has changed since the merge");
-                proofs.unchecked(NAME, message);
+                results.unchecked(NAME, message);
                 return None;
             }
             Ok(adapter) => parts.push(MergePart {
@@ -156,7 +156,7 @@ fn parts(record: &MergeRecord, proofs: &mut Proofs) -> Option<Vec<MergePart>> {
 }
 
 /// Checks that some weight differs from the base's, stored in the same type.
-fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
+fn effect(merged: &Base, base: &Base, results: &mut CheckResults) -> Result<()> {
     let alone = Merger::new(&base.checkpoint, &base.config, &[])?;
     let parameters = parameter_shapes(&merged.config);
     let mut changed = 0;
@@ -171,16 +171,16 @@ fn effect(merged: &Base, base: &Base, proofs: &mut Proofs) -> Result<()> {
     }
     let all = parameters.len();
     if changed == 0 {
-        proofs.fails("effect", format!("all {all} tensors equal the base's"));
+        results.fails("effect", format!("all {all} tensors equal the base's"));
     } else {
         let message = format!("{changed} of {all} tensors differ from the base's");
-        proofs.holds("effect", message);
+        results.holds("effect", message);
     }
     Ok(())
 }
 
 /// Checks that every tensor is the sum of base and adapters, to the bit.
-fn weights(merged: &Base, merger: &Merger<'_>, proofs: &mut Proofs) -> Result<()> {
+fn weights(merged: &Base, merger: &Merger<'_>, results: &mut CheckResults) -> Result<()> {
     let mut problems = Vec::new();
     let mut adapted = 0;
     for (name, _) in parameter_shapes(&merged.config) {
@@ -194,10 +194,10 @@ fn weights(merged: &Base, merger: &Merger<'_>, proofs: &mut Proofs) -> Result<()
     }
     if problems.is_empty() {
         let message = format!("base and adapters added up, to the bit: {adapted} adapted tensors");
-        proofs.holds("weights", message);
+        results.holds("weights", message);
     } else {
         let message = format!("not base and adapters added up: {}", listed(&problems));
-        proofs.fails("weights", message);
+        results.fails("weights", message);
     }
     Ok(())
 }
@@ -210,10 +210,15 @@ fn difference(tensor: &HostTensor<'_>, bytes: &[u8]) -> f32 {
 }
 
 /// Checks that logits differ from the base's and match those of the base with its adapters.
-fn logits(merged: &Base, base: &Base, adapters: &[PeftAdapter], proofs: &mut Proofs) -> Result<()> {
-    let (probe, expected) = Probe::base(&base.path, adapters)?;
-    let found = probe.model(&merged.path)?;
-    differ(&found, &expected[0], proofs);
+fn logits(
+    merged: &Base,
+    base: &Base,
+    adapters: &[PeftAdapter],
+    results: &mut CheckResults,
+) -> Result<()> {
+    let (prompts, expected) = TestPrompts::base(&base.path, adapters)?;
+    let found = prompts.model(&merged.path)?;
+    differ(&found, &expected[0], results);
     if let Some(adapted) = expected.get(1) {
         let distance = found.distance(adapted);
         let part = tolerance(merged.checkpoint.dtype());
@@ -221,9 +226,9 @@ fn logits(merged: &Base, base: &Base, adapters: &[PeftAdapter], proofs: &mut Pro
             "differ from those of base and adapters by {distance}; {part:e} of the largest is allowed"
         );
         if distance.is_within(part) {
-            proofs.holds("logits", message);
+            results.holds("logits", message);
         } else {
-            proofs.fails("logits", message);
+            results.fails("logits", message);
         }
     }
     Ok(())

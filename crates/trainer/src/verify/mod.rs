@@ -22,7 +22,7 @@ const LISTED: usize = 4;
 
 /// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proof {
+pub struct CheckResult {
     /// Name of the check.
     pub name: &'static str,
     /// Verdict of the check.
@@ -57,30 +57,30 @@ pub fn verify(
     path: &Path,
     model: Option<&Path>,
     configurations: &Configurations<'_>,
-) -> Result<Vec<Proof>, TrainerError> {
-    let mut proofs = Proofs::default();
+) -> Result<Vec<CheckResult>, TrainerError> {
+    let mut results = CheckResults::default();
     let holds = |file: &&str| path.join(file).exists();
     if ["adapter_config.json", "adapter_model.safetensors"]
         .iter()
         .any(holds)
     {
-        adapter::check(path, model, configurations, &mut proofs)?;
+        adapter::check(path, model, configurations, &mut results)?;
     } else if holds(&"config.json") {
-        merged::check(path, model, &mut proofs)?;
+        merged::check(path, model, &mut results)?;
     } else {
         let path = path.display();
         let message = format!("`{path}` has neither `adapter_config.json` nor `config.json`");
         let hint = "an adapter of a run is in `RUN/adapters/NAME/last`";
-        proofs.add("files", Verdict::Fails, message, Some(hint.to_owned()));
+        results.add("files", Verdict::Fails, message, Some(hint.to_owned()));
     }
-    Ok(proofs.0)
+    Ok(results.0)
 }
 
-/// Proofs in the making.
+/// The results so far.
 #[derive(Debug, Default)]
-struct Proofs(Vec<Proof>);
+struct CheckResults(Vec<CheckResult>);
 
-impl Proofs {
+impl CheckResults {
     fn holds(&mut self, name: &'static str, message: String) {
         self.add(name, Verdict::Holds, message, None);
     }
@@ -98,7 +98,7 @@ impl Proofs {
     }
 
     fn add(&mut self, name: &'static str, verdict: Verdict, message: String, hint: Option<String>) {
-        self.0.push(Proof {
+        self.0.push(CheckResult {
             name,
             verdict,
             message,

@@ -9,7 +9,7 @@ use std::{
 use loraloom_config::RunConfig;
 use loraloom_model::{PeftAdapter, Projection};
 
-use super::{Configurations, Proofs, in_modules, listed};
+use super::{CheckResults, Configurations, in_modules, listed};
 use crate::{
     adapter::{peft_config, targets},
     run_directory::{ADAPTERS, CONFIG_FILE},
@@ -54,10 +54,15 @@ impl OwnRun {
     }
 
     /// Compares every module's rank and scale with the run's configuration.
-    pub(super) fn check(&self, adapter: &PeftAdapter, layers: Option<usize>, proofs: &mut Proofs) {
+    pub(super) fn check(
+        &self,
+        adapter: &PeftAdapter,
+        layers: Option<usize>,
+        results: &mut CheckResults,
+    ) {
         let (origin, expected) = match self.expected(adapter, layers) {
             Ok(expected) => expected,
-            Err(problem) => return proofs.unchecked(NAME, problem),
+            Err(problem) => return results.unchecked(NAME, problem),
         };
         let mut problems = Vec::new();
         // Modules by actual and expected shape.
@@ -84,10 +89,10 @@ impl OwnRun {
             changes.map(|(change, modules)| format!("{change}, {}", in_modules(modules, all))),
         );
         if problems.is_empty() {
-            proofs.holds(NAME, format!("modules, ranks and scales are {origin}"));
+            results.holds(NAME, format!("modules, ranks and scales are {origin}"));
         } else {
             let problems = listed(&problems);
-            proofs.fails(NAME, format!("not {origin}: {problems}"));
+            results.fails(NAME, format!("not {origin}: {problems}"));
         }
     }
 
