@@ -157,10 +157,10 @@ mutation trials-not-entered-again $trainer/run/session.rs 'session.enter_trials(
     'if saved.is_none() { session.enter_trials(&prepared)?; }' a_sweep_that_is
 mutation ended-trials-forgotten $trainer/tasks/prepare.rs 'prepared.trials.insert(id, task.record.trial.clone());
                 prepared.ended' 'prepared.ended' a_sweep_that_is
-mutation last-not-taken-back $trainer/save/saver.rs 'Before::Last(step) => task.saved_steps = *step' 'Before::Last(_) => {}' a_checkpoint_knows
+mutation last-not-taken-back $trainer/save/saver.rs 'PreviousVersion::Last(step) => task.saved_steps = *step' 'PreviousVersion::Last(_) => {}' a_checkpoint_knows
 mutation last-said-to-be-saved $trainer/save/writer.rs \
-    'Before::Last(step) => task.saved_steps = step' 'Before::Last(_) => {}' a_checkpoint_knows
-mutation best-not-taken-back $trainer/save/saver.rs 'Before::Best(best) => task.best = *best' 'Before::Best(_) => {}' the_best_is
+    'PreviousVersion::Last(step) => task.saved_steps = step' 'PreviousVersion::Last(_) => {}' a_checkpoint_knows
+mutation best-not-taken-back $trainer/save/saver.rs 'PreviousVersion::Best(best) => task.best = *best' 'PreviousVersion::Best(_) => {}' the_best_is
 mutation save-waits-for-the-window $trainer/run/signals.rs '[self.stop, self.news, self.save]' \
     '[self.stop, self.news]' every_signal
 mutation shape-forgotten $trainer/tasks/task.rs 'shape.map(PeftLoraConfig::to_json).transpose()?,' \
@@ -174,7 +174,7 @@ mutation damaged-twice $trainer/checkpoint/saved_run.rs \
     'on(&generation.path, remove(aside.as_ref()))?;' '' a_damaged_checkpoint
 mutation others-files-lost $trainer/checkpoint/tidy.rs 'keep_others(&path, &place)?;' '' leftovers_go
 mutation save-in-the-way $trainer/save/writer.rs \
-    'self.parts.sender = None;' 'self.parts.sender = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
+    'self.queue.sender = None;' 'self.queue.sender = None; while !self.thread.is_finished() {}' training_goes_on_while_a_slow
 mutation file-not-synced crates/model/src/durable.rs '    file.sync_all()' '    Ok(())' what_appears_in_a_run
 mutation new-directory-not-synced crates/model/src/durable.rs \
     'path.parent().map_or(Ok(()), sync_directory)' 'Ok(())' what_appears_in_a_run
@@ -290,7 +290,7 @@ mutation format-by-values-alone crates/data/src/format.rs '.all(|(_, column)| ro
 mutation roles-unknown crates/data/src/row_warnings.rs '!ROLES.contains(&message.role())' 'false' chats_without_an_assistant
 mutation nulls-printed crates/data/src/jinja.rs 'if value.is_none() {' 'if false {' nulls_in_templates
 mutation keys-twice crates/data/src/reader/value.rs 'value.len() != Some(fields.len())' 'false' keys_that_are_there
-mutation check-alone-warns crates/trainer/src/tasks/prepare.rs 'data.warnings.iter().chain(&odd)' \
+mutation check-alone-warns crates/trainer/src/tasks/prepare.rs 'data.warnings.iter().chain(&of_settings)' \
     'data.warnings.iter()' check_plan_and_train_warn
 mutation pauses-counted crates/trainer/src/report/pace.rs 'self.at = None;' '' time_between_steps
 mutation ghost-bars crates/cli/src/frame.rs 'let room = (size.lines / 2)' 'let room = (size.lines * 2)' furthest_behind
@@ -332,7 +332,7 @@ mutation nothing-begun-is-a-run $trainer/run_directory/directory.rs \
     'entries.map_or_else(is_there, |mut entries| entries.next().is_some())' \
     'entries.map_or_else(is_there, |_| true)' could_not_begin
 mutation stop-waits crates/cli/src/interrupt.rs 'Duration::from_secs(5)' 'Duration::from_secs(60)' a_signal_inside
-mutation standby-is-empty $trainer/save/standby.rs 'self.state().kept = Some(kept);' 'drop(kept);' a_stop_inside_a_step
+mutation standby-is-empty $trainer/save/standby.rs 'self.state().pending = Some(pending);' 'drop(pending);' a_stop_inside_a_step
 mutation training-goes-on $trainer/save/standby.rs 'mem::forget(state);' 'drop(state);' a_stop_inside_a_step
 mutation standby-of-now $trainer/save/moment.rs '=> (snapshot.iteration, snapshot.tokens)' \
     '=> (self.iteration + 1, snapshot.tokens)' a_stop_inside_a_step
@@ -348,14 +348,14 @@ mutation lost-adapters-are-fine crates/cli/src/commands/train.rs 'if lost.is_emp
     an_adapter_that_is_gone
 mutation events-go-nowhere $trainer/run_directory/directory.rs \
     'self.list.is_at(&path) || !self.is_there()' 'true' events_that_are_removed
-mutation old-copy-beats-checkpoint $trainer/save/standby.rs '(state.kept, state.writing) = (None, writing);' \
+mutation old-copy-beats-checkpoint $trainer/save/standby.rs '(state.pending, state.writing) = (None, writing);' \
     'state.writing = writing;' a_stop_inside_a_step_saves
 mutation write-cut-off $trainer/save/standby.rs 'let _ = writing.recv();' 'drop(writing);' that_is_being_written_is
 mutation taken-while-saving $trainer/save/standby.rs 'self.state().computes = false;' 'drop(self.state());' nobody_takes_over
 mutation serve-waits crates/cli/src/commands/serve.rs 'standby: Some(&stop.standby),' 'standby: None,' a_signal_inside
 mutation on-its-way-is-lost $trainer/save/moment.rs 'tasks.live().collect(),' \
     'tasks.running().chain(tasks.waiting()).collect(),' lost_while_tasks_move
-mutation lost-is-new $trainer/save/moment.rs 'as_before(writer, before, task.record_without_steps())?' \
+mutation lost-is-new $trainer/save/moment.rs 'as_before(queue, before, task.record_without_steps())?' \
     'task.record_without_steps()' an_error_keeps
 mutation parked-is-lost $trainer/save/saver.rs '.any(|task| task.steps > 0)' \
     '.any(|task| task.steps > usize::MAX - 1)' an_error_keeps

@@ -49,7 +49,7 @@ pub use save::Standby;
 pub use scheduling::DeviceRoom;
 pub use stages::{OpenedStage, resolve_dtype};
 pub use tasks::{
-    DatasetSummary, Inspected, check_vocabulary, inspect, odd_beginning, odd_rank, odd_settings,
-    odd_sweeps, total_steps,
+    DatasetSummary, Inspected, check_vocabulary, init_from_warnings, inspect, rank_warning,
+    setting_warnings, sweep_warnings, total_steps,
 };
 pub use verify::{CheckResult, Configurations, Verdict, verify};

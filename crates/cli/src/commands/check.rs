@@ -11,8 +11,8 @@ use loraloom_model::{
     Checkpoint, LlamaConfig, PeftAdapter, Projection, cost::AdapterRanks, parameter_shapes,
 };
 use loraloom_trainer::{
-    Plan, Speeds, TO_FIT, check_targets, odd_beginning, odd_rank, odd_settings, odd_sweeps,
-    targets, total_steps,
+    Plan, Speeds, TO_FIT, check_targets, init_from_warnings, rank_warning, setting_warnings,
+    sweep_warnings, targets, total_steps,
 };
 
 use super::{
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &CheckArguments, printer: &Printer) -> anyhow::Resu
     let model = model(&config.model, &mut findings)?;
     let tokenizer = tokenizer(&config.model, &mut findings)?;
     let steps = data(&config, model.as_ref(), tokenizer.as_ref(), &mut findings)?;
-    findings.warn_all(&odd_sweeps(&config, &steps))?;
+    findings.warn_all(&sweep_warnings(&config, &steps))?;
     for adapter in &config.adapters {
         let name = format!("adapter {}", adapter.name);
         let described = describe_adapter(adapter, &config.model, model.as_ref());
@@ -177,7 +177,7 @@ fn data<'c>(
                             }
                         }
                         if let Some(model) = model {
-                            findings.warn_all(&odd_settings(adapter, model, &encoded))?;
+                            findings.warn_all(&setting_warnings(adapter, model, &encoded))?;
                         }
                     }
                 }
@@ -242,7 +242,10 @@ fn describe_adapter(
             in_millions(parameters_of(&loaded)),
             beginning.display()
         );
-        return Ok((found, odd_beginning(adapter, &loaded.config, directory)));
+        return Ok((
+            found,
+            init_from_warnings(adapter, &loaded.config, directory),
+        ));
     }
     let lora = &adapter.lora;
     let modules: Vec<_> = match model {
@@ -259,13 +262,13 @@ fn describe_adapter(
     };
     let modules = modules.join(", ");
     let mut found = format!("r {} on {modules}", lora.r);
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     if let Some(model) = model {
         let ranks = AdapterRanks::uniform(lora.r, &targets(lora, model.fused), model);
         found += &in_millions(ranks.parameters(model, 0..model.num_hidden_layers));
-        odd.extend(odd_rank(adapter, model));
+        warnings.extend(rank_warning(adapter, model));
     }
-    Ok((found, odd))
+    Ok((found, warnings))
 }
 
 /// The ranks and modules of an adapter's weights.

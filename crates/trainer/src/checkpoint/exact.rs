@@ -3,15 +3,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 /// A number that keeps its bits in JSON. It is written as text, since `serde_json` may change the last bit of a
 /// float.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Exact(pub(crate) f64);
+pub(crate) struct ExactF64(pub(crate) f64);
 
-impl Serialize for Exact {
+impl Serialize for ExactF64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{:?}", self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Exact {
+impl<'de> Deserialize<'de> for ExactF64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
@@ -20,7 +20,7 @@ impl<'de> Deserialize<'de> for Exact {
 
 #[cfg(test)]
 mod tests {
-    use super::Exact;
+    use super::ExactF64;
 
     #[test]
     fn every_number_comes_back_with_its_bits() {
@@ -38,8 +38,8 @@ mod tests {
             numbers.push(f64::from_bits(word));
         }
         for number in numbers.into_iter().filter(|number| !number.is_nan()) {
-            let text = serde_json::to_string(&Exact(number)).expect("text");
-            let back: Exact = serde_json::from_str(&text).expect("a number");
+            let text = serde_json::to_string(&ExactF64(number)).expect("text");
+            let back: ExactF64 = serde_json::from_str(&text).expect("a number");
             assert_eq!(back.0.to_bits(), number.to_bits(), "{text}");
         }
     }

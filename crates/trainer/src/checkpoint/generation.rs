@@ -22,12 +22,12 @@ pub(super) struct Generation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: u32,
-    pub(super) files: BTreeMap<String, Seal>,
+    pub(super) files: BTreeMap<String, FileDigest>,
 }
 
 /// Length and digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seal {
+pub(super) struct FileDigest {
     pub(super) bytes: u64,
     pub(super) blake3: String,
 }
@@ -83,16 +83,16 @@ impl Manifest {
     /// # Errors
     /// A message with the problem.
     pub(super) fn read(&self, path: &Path, name: &str) -> Result<Vec<u8>, String> {
-        let seal = self.files.get(name);
-        let seal = seal.ok_or_else(|| of(name, "the manifest does not name it"))?;
+        let digest = self.files.get(name);
+        let digest = digest.ok_or_else(|| of(name, "the manifest does not name it"))?;
         let contents = fs::read(path.join(name)).map_err(|error| of(name, error))?;
-        if contents.len() as u64 != seal.bytes {
-            let (found, bytes) = (contents.len(), seal.bytes);
+        if contents.len() as u64 != digest.bytes {
+            let (found, bytes) = (contents.len(), digest.bytes);
             return Err(of(name, format!("it has {found} bytes instead of {bytes}")));
         }
         let found = blake3::hash(&contents).to_hex();
-        if found.as_str() != seal.blake3 {
-            let expected = &seal.blake3;
+        if found.as_str() != digest.blake3 {
+            let expected = &digest.blake3;
             let problem = format!("its BLAKE3 is {found} instead of {expected}");
             return Err(of(name, problem));
         }

@@ -15,7 +15,6 @@
 
 mod compare;
 mod digest;
-mod draft;
 mod exact;
 mod generation;
 mod record;
@@ -23,15 +22,16 @@ mod saved_run;
 mod staged;
 mod tensors;
 mod tidy;
+mod writer;
 
 pub(crate) use compare::config_value;
 pub(crate) use digest::data_digest;
-pub(crate) use draft::{Draft, Tensors};
-pub(crate) use exact::Exact;
+pub(crate) use exact::ExactF64;
 pub(crate) use record::{
-    BestRecord, FORMAT, LedgerRecord, RunRecord, Standing, TaskRecord, TrialResult,
+    BestRecord, FORMAT, LedgerRecord, RecordState, RunRecord, TaskRecord, TrialResult,
 };
 pub use saved_run::{SavedRun, SavedTask, check_model, trained_over};
+pub(crate) use writer::{CheckpointWriter, Tensors};
 
 const MANIFEST: &str = "manifest.json";
 const RECORD: &str = "run.json";

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Exact;
+use super::ExactF64;
 use crate::{AdapterReport, AnswerSample, Best, Outcome};
 
 /// Version of the files of a checkpoint.
@@ -38,7 +38,7 @@ impl RunRecord {
     /// Names and steps of the tasks that have begun.
     pub(crate) fn begun(&self) -> impl Iterator<Item = (String, usize)> {
         let tasks = self.tasks.iter();
-        let begun = tasks.filter(|task| task.standing == Standing::Begun);
+        let begun = tasks.filter(|task| task.standing == RecordState::Begun);
         begun.map(|task| (task.name.clone(), task.step))
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct LedgerRecord {
 pub(crate) struct TaskRecord {
     /// The adapter's name.
     pub(crate) name: String,
-    pub(crate) standing: Standing,
+    pub(crate) standing: RecordState,
     /// Optimizer steps it has taken: data, dropout and schedule continue from here.
     pub(crate) step: usize,
     pub(crate) total_steps: usize,
@@ -65,8 +65,8 @@ pub(crate) struct TaskRecord {
     pub(crate) waited: f64,
     /// Digest of its encoded rows; empty once it has ended.
     pub(crate) data: String,
-    pub(crate) first_loss: Option<Exact>,
-    pub(crate) last_loss: Option<Exact>,
+    pub(crate) first_loss: Option<ExactF64>,
+    pub(crate) last_loss: Option<ExactF64>,
     pub(crate) best: Option<BestRecord>,
     pub(crate) evaluations_without_best: usize,
     /// The step after which `last` was written.
@@ -102,10 +102,10 @@ impl TaskRecord {
 
     pub(crate) fn ended(report: &AdapterReport) -> Self {
         Self {
-            standing: Standing::Ended(report.outcome.clone()),
+            standing: RecordState::Ended(report.outcome.clone()),
             step: report.steps,
-            first_loss: report.first_loss.map(Exact),
-            last_loss: report.last_loss.map(Exact),
+            first_loss: report.first_loss.map(ExactF64),
+            last_loss: report.last_loss.map(ExactF64),
             best: report.best.map(BestRecord::from),
             saved_steps: report.directory.as_ref().map(|_| report.steps),
             samples: report.samples.clone(),
@@ -121,7 +121,7 @@ pub(crate) type Modules = BTreeMap<String, ModuleRecord>;
 /// State of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
+pub(crate) enum RecordState {
     /// It has not begun.
     #[default]
     Queued,
@@ -135,21 +135,21 @@ pub(crate) enum Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TrialResult {
     pub(crate) step: usize,
-    pub(crate) value: Exact,
+    pub(crate) value: ExactF64,
 }
 
 /// The best evaluation of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BestRecord {
     pub(crate) step: usize,
-    pub(crate) loss: Exact,
+    pub(crate) loss: ExactF64,
 }
 
 impl From<Best> for BestRecord {
     fn from(best: Best) -> Self {
         Self {
             step: best.step,
-            loss: Exact(best.loss),
+            loss: ExactF64(best.loss),
         }
     }
 }
@@ -157,8 +157,8 @@ impl From<Best> for BestRecord {
 /// Data of an adapted module that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ModuleRecord {
-    pub(crate) lora_alpha: Exact,
-    pub(crate) lora_dropout: Exact,
+    pub(crate) lora_alpha: ExactF64,
+    pub(crate) lora_dropout: ExactF64,
     pub(crate) use_rslora: bool,
 }
 

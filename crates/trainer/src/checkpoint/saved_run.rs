@@ -11,7 +11,7 @@ use super::{
     LEARNT, RECORD,
     compare::{Difference, config_value, difference},
     generation::{Generation, Manifest, generations},
-    record::{RunRecord, Standing, TaskRecord},
+    record::{RecordState, RunRecord, TaskRecord},
     staged::remove,
     tensors::decode,
     tensors_file,
@@ -267,8 +267,8 @@ impl SavedRun {
     /// The report of a task, if it has ended.
     pub(crate) fn report_of(&self, task: &TaskRecord) -> Option<AdapterReport> {
         match &task.standing {
-            Standing::Ended(outcome) => Some(self.ended_as(task, outcome.clone())),
-            Standing::Queued | Standing::Begun => None,
+            RecordState::Ended(outcome) => Some(self.ended_as(task, outcome.clone())),
+            RecordState::Queued | RecordState::Begun => None,
         }
     }
 

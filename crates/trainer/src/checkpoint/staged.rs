@@ -11,7 +11,7 @@ use loraloom_model::{create_directory, sync_directory, write_synced};
 
 use super::{
     FORMAT, MANIFEST,
-    generation::{Manifest, Seal, generations},
+    generation::{FileDigest, Manifest, generations},
 };
 use crate::error::{Result, on};
 
@@ -24,7 +24,7 @@ pub(crate) struct Staged {
     pub(super) parent: PathBuf,
     /// Iteration of the run.
     pub(super) number: u64,
-    files: BTreeMap<String, Seal>,
+    files: BTreeMap<String, FileDigest>,
     committed: bool,
 }
 
@@ -56,11 +56,11 @@ impl Staged {
         if let Some(directory) = path.parent() {
             on(directory, create_directory(directory))?;
         }
-        let seal = Seal {
+        let digest = FileDigest {
             bytes: contents.len() as u64,
             blake3: blake3::hash(contents).to_hex().to_string(),
         };
-        self.files.insert(name.to_owned(), seal);
+        self.files.insert(name.to_owned(), digest);
         on(&path, write_synced(&path, contents))
     }
 

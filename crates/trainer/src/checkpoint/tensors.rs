@@ -8,7 +8,7 @@ use loraloom_model::{MatrixView, Projection, to_host};
 use safetensors::{Dtype, SafeTensors};
 
 use super::{
-    Exact,
+    ExactF64,
     record::{ModuleRecord, Modules},
 };
 use crate::{
@@ -44,8 +44,8 @@ pub(crate) fn encode(
             push(&mut matrices, prefix, &module, pair)?;
         }
         let record = ModuleRecord {
-            lora_alpha: Exact(state.spec.lora_alpha),
-            lora_dropout: Exact(state.spec.lora_dropout),
+            lora_alpha: ExactF64(state.spec.lora_alpha),
+            lora_dropout: ExactF64(state.spec.lora_dropout),
             use_rslora: state.spec.use_rslora,
         };
         modules.insert(module, record);

@@ -11,7 +11,7 @@ use crate::{
     AnswerSample, Event,
     error::Result,
     events::EventLog,
-    tasks::{Place, Placement, Task},
+    tasks::{Placement, SlotLocation, Task},
 };
 
 /// An answer may have this many tokens more than the reference.
@@ -27,14 +27,14 @@ type Key = (Vec<u32>, usize);
 /// Asks adapters, and caches the base model's answers.
 #[derive(Debug)]
 pub(crate) struct Answers<'a> {
-    asked: Asked,
+    sample_counts: SampleCounts,
     tokenizer: &'a Tokenizer,
     base: HashMap<Key, String>,
 }
 
 /// Number of prompts per adapter, and of adapters that answer them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct SampleCounts {
     /// Rows of each adapter.
     pub(crate) rows: usize,
     /// Number of adapters, from the first on.
@@ -58,9 +58,9 @@ struct Ask {
 }
 
 impl<'a> Answers<'a> {
-    pub(crate) fn new(asked: Asked, tokenizer: &'a Tokenizer) -> Self {
+    pub(crate) fn new(sample_counts: SampleCounts, tokenizer: &'a Tokenizer) -> Self {
         Self {
-            asked,
+            sample_counts,
             tokenizer,
             base: HashMap::new(),
         }
@@ -161,8 +161,8 @@ impl<'a> Answers<'a> {
         &self,
         placed: &'t Placement,
         ids: &[TaskId],
-    ) -> impl Iterator<Item = (&'t Task, Place)> {
-        let adapters = self.asked.adapters as u64;
+    ) -> impl Iterator<Item = (&'t Task, SlotLocation)> {
+        let adapters = self.sample_counts.adapters as u64;
         let asked = ids.iter().filter(move |id| id.0 < adapters);
         asked.filter_map(|&id| placed.running(id).ok())
     }
@@ -170,7 +170,7 @@ impl<'a> Answers<'a> {
     fn questions<'t>(&self, task: &'t Task) -> impl Iterator<Item = Question<'t>> + use<'t> {
         let questions = task.sample_rows().iter().map(Question::of);
         let short = questions.filter(|question| question.reference.len() <= LONGEST_REFERENCE);
-        short.take(self.asked.rows)
+        short.take(self.sample_counts.rows)
     }
 
     /// The answers, in the order of `asks`.
@@ -203,7 +203,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn ask(question: Question<'_>, pipeline: &Pipeline, place: Place) -> Ask {
+fn ask(question: Question<'_>, pipeline: &Pipeline, place: SlotLocation) -> Ask {
     let context = pipeline.config().max_position_embeddings;
     let room = context.saturating_sub(question.prompt.len());
     Ask {

@@ -6,7 +6,7 @@ mod exact_match;
 mod generator;
 mod sampling;
 
-pub(crate) use answers::{Answers, Asked};
+pub(crate) use answers::{Answers, SampleCounts};
 pub use exact_match::ExactMatch;
 pub use generator::Generator;
 pub use sampling::GenerateOptions;

@@ -23,7 +23,7 @@ impl Session<'_> {
         if !self.placed.tasks.get_mut(id).is_some_and(Task::settle) {
             return Ok(None);
         }
-        if let Some(reason) = self.unmoved(id)? {
+        if let Some(reason) = self.unchanged(id)? {
             let (task, _) = self.placed.running(id)?;
             let step = task.steps;
             return self.fail(id, step, Outcome::failed(reason)).map(Some);
@@ -44,7 +44,7 @@ impl Session<'_> {
 
     /// Checks that every A and B has changed or has a gradient, once two steps had a learning rate above zero.
     /// Returns the reason if not.
-    fn unmoved(&mut self, id: TaskId) -> Result<Option<String>> {
+    fn unchanged(&mut self, id: TaskId) -> Result<Option<String>> {
         let (task, place) = self.placed.running(id)?;
         let is_due = |_: &_| task.is_checked_after(task.steps);
         let Some(before) = task.initial.as_ref().filter(is_due) else {
@@ -58,8 +58,8 @@ impl Session<'_> {
             task.initial = None;
         }
         Ok(match liveness {
-            Liveness::Dead(reason) => Some(reason),
-            Liveness::Moves | Liveness::Unknown => None,
+            Liveness::Unchanged(reason) => Some(reason),
+            Liveness::Changed | Liveness::Unknown => None,
         })
     }
 

@@ -29,13 +29,13 @@ impl Session<'_> {
     /// # Errors
     /// [`TrainerError::DoesNotFit`] if that is impossible: a stage on another machine ran out, or memory runs out
     /// again during the recovery.
-    pub(super) fn go_on_with_less<R: Room>(
+    pub(super) fn recover_from_oom<R: Room>(
         &mut self,
         error: TrainerError,
         scheduler: &mut Scheduler<R>,
     ) -> Result<()> {
-        let gone_on = self.try_with_less(error, scheduler);
-        gone_on.map_err(|error| {
+        let recovered = self.retry_after_oom(error, scheduler);
+        recovered.map_err(|error| {
             if error.is_out_of_memory() {
                 TrainerError::DoesNotFit(Box::new(error))
             } else {
@@ -44,7 +44,7 @@ impl Session<'_> {
         })
     }
 
-    fn try_with_less<R: Room>(
+    fn retry_after_oom<R: Room>(
         &mut self,
         error: TrainerError,
         scheduler: &mut Scheduler<R>,
@@ -97,7 +97,7 @@ impl Session<'_> {
     }
 
     /// Fails tasks that do not fit although nothing else runs.
-    pub(super) fn give_up_waiting<R: Room>(&mut self, scheduler: &mut Scheduler<R>) -> Result<()> {
+    pub(super) fn fail_unplaceable<R: Room>(&mut self, scheduler: &mut Scheduler<R>) -> Result<()> {
         let waits = |task: &&Task| scheduler.state(task.id).is_some_and(TaskState::is_waiting);
         let waiting = self.placed.tasks.waiting().filter(waits);
         for id in waiting.map(|task| task.id).collect::<Vec<_>>() {

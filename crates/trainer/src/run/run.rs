@@ -15,7 +15,7 @@ use super::{
 use crate::{
     DatasetSummary, Event, RunReport, SavedRun, TaskSource, TrainerError,
     error::Result,
-    generate::Asked,
+    generate::SampleCounts,
     run_directory::Claim,
     scheduling::{DeviceRoom, devices, limit_warnings, memories, rooms, scheduler},
     stages::{OpenedStage, ReachedStage, StageLoader, spread},
@@ -28,7 +28,7 @@ pub struct Run {
     context: RunContext,
     pipeline: Pipeline,
     prepared: Prepared,
-    asked: Asked,
+    sample_counts: SampleCounts,
 }
 
 impl Run {
@@ -116,7 +116,7 @@ impl Run {
             context,
             pipeline,
             prepared,
-            asked: Asked {
+            sample_counts: SampleCounts {
                 rows: 2,
                 adapters: Self::ANSWERING,
             },
@@ -132,7 +132,7 @@ impl Run {
     /// default, the [first few](Self::ANSWERING) answer two.
     pub fn answer(&mut self, rows: usize) {
         let adapters = usize::MAX;
-        self.asked = Asked { rows, adapters };
+        self.sample_counts = SampleCounts { rows, adapters };
     }
 
     /// Steps taken and steps in all of each adapter that is not finished.
@@ -170,7 +170,7 @@ impl Run {
     ) -> Result<RunReport> {
         let signals: Signals<'_> = signals.into();
         let options = SessionOptions {
-            asked: self.asked,
+            sample_counts: self.sample_counts,
             ..self.options(signals)
         };
         let model = self.pipeline.config().clone();

@@ -17,7 +17,7 @@ use loraloom_scheduler::{
 use super::{Signals, session::Session};
 use crate::{
     AdapterReport, Event, NewTask, Outcome, SavedRun, TaskCommand, TrainerError,
-    checkpoint::{Standing, TaskRecord},
+    checkpoint::{RecordState, TaskRecord},
     error::Result,
     tasks::{Prepared, ReadTask, Reader, RowCache, RunShape, Task, TaskData, TaskFactory, short},
 };
@@ -117,7 +117,7 @@ impl Serving<'_, '_> {
             self.session.moment().settle()?;
             idle = !self.session.train_some(self.scheduler, signals)?;
             if idle {
-                self.session.give_up_waiting(self.scheduler)?;
+                self.session.fail_unplaceable(self.scheduler)?;
                 self.session.moment().settle_now()?;
             }
             self.explain()?;
@@ -330,7 +330,7 @@ impl Serving<'_, '_> {
     fn has_begun(&self, new: &NewTask) -> bool {
         let saved = self.saved.iter().flat_map(|saved| &saved.record().tasks);
         let mut same = saved.filter(|record| is_of(record, new));
-        same.any(|record| record.standing == Standing::Begun)
+        same.any(|record| record.standing == RecordState::Begun)
     }
 
     /// The task at its beginning or as it was saved.

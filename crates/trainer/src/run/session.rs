@@ -17,7 +17,7 @@ use crate::{
     AdapterReport, Event, Outcome, RunReport, SavedRun, Standby, TaskSource, TrainerError,
     error::Result,
     events::EventLog,
-    generate::{Answers, Asked},
+    generate::{Answers, SampleCounts},
     run_directory::{Claim, RunDirectory, is_run},
     save::{Moment, Saver},
     scheduling::DeviceRoom,
@@ -45,7 +45,7 @@ pub(super) struct SessionOptions {
     /// The claim on the run directory, if it was already taken.
     pub(super) claim: Option<Claim>,
     /// The prompts that adapters answer.
-    pub(super) asked: Asked,
+    pub(super) sample_counts: SampleCounts,
     /// Memory of the pipeline's devices.
     pub(super) rooms: Vec<DeviceRoom>,
     /// Bytes that this process may use, if it has a stage in its memory and there is a limit.
@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
             log: EventLog::new(directory, source),
             saver,
             trials: Trials::default(),
-            answers: Answers::new(options.asked, &context.tokenizer),
+            answers: Answers::new(options.sample_counts, &context.tokenizer),
             rewind: Rewind::default(),
             history: History::default(),
             begun: Instant::now(),
@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
         self.history = scheduler.history(self.now());
         loop {
             if !self.train_some(scheduler, signals)? {
-                self.give_up_waiting(scheduler)?;
+                self.fail_unplaceable(scheduler)?;
                 return self.moment().settle_now();
             }
             if signals.stop() {
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
             Ok(None) => return Ok(false),
             Ok(Some(ended)) => ended,
             Err(error) if error.is_out_of_memory() => {
-                self.go_on_with_less(error, scheduler)?;
+                self.recover_from_oom(error, scheduler)?;
                 return Ok(true);
             }
             Err(error) => return Err(error),

@@ -4,12 +4,12 @@ use loraloom_scheduler::{History, Ledger, TaskId};
 
 use super::{
     Saver,
-    writer::{Part, Parts},
+    writer::{SaveItem, WriterQueue},
 };
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, kept_on_host},
-    checkpoint::{FORMAT, LedgerRecord, RunRecord, SavedRun, Standing, TaskRecord, Tensors},
+    checkpoint::{FORMAT, LedgerRecord, RecordState, RunRecord, SavedRun, TaskRecord, Tensors},
     error::Result,
     events::EventLog,
     tasks::{Placement, Snapshot, State, Task, Trials},
@@ -65,7 +65,11 @@ impl Moment<'_, '_> {
     }
 
     /// Sends a checkpoint of the run to a writer.
-    pub(super) fn send_checkpoint(&self, writer: &mut Parts, running: Running<'_>) -> Result<()> {
+    pub(super) fn send_checkpoint(
+        &self,
+        queue: &mut WriterQueue,
+        running: Running<'_>,
+    ) -> Result<()> {
         let tasks = &self.placed.tasks;
         let old = !tasks.held.is_empty() || !tasks.carried.is_empty();
         let reads = matches!(running, Running::Lost) || old;
@@ -78,7 +82,7 @@ impl Moment<'_, '_> {
         for (id, report) in reports {
             let record = if tasks.held.contains(id) {
                 let queued = TaskRecord::queued(&report.name, report.total_steps);
-                as_before(writer, before, queued)?
+                as_before(queue, before, queued)?
             } else {
                 TaskRecord::ended(report)
             };
@@ -86,9 +90,9 @@ impl Moment<'_, '_> {
         }
         for id in tasks.carried.keys() {
             let saved = before.iter().flat_map(|before| &before.record().tasks);
-            let mut begun = saved.filter(|record| record.standing == Standing::Begun);
+            let mut begun = saved.filter(|record| record.standing == RecordState::Begun);
             if let Some(record) = begun.find(|record| record.number == Some(id.0)) {
-                let record = as_before(writer, before, record.clone())?;
+                let record = as_before(queue, before, record.clone())?;
                 records.insert(*id, record);
             }
         }
@@ -102,9 +106,9 @@ impl Moment<'_, '_> {
         };
         for task in begun {
             let record = if task.is_running() && matches!(running, Running::Lost) {
-                as_before(writer, before, task.record_without_steps())?
+                as_before(queue, before, task.record_without_steps())?
             } else {
-                self.send_tensors(writer, task)?;
+                self.send_tensors(queue, task)?;
                 task.record()?
             };
             records.insert(task.id, record);
@@ -132,7 +136,7 @@ impl Moment<'_, '_> {
             tasks: records.collect(),
         };
         let learnt = self.history.learnt.clone();
-        writer.send(Part::Checkpoint(Box::new(record), learnt));
+        queue.send(SaveItem::Checkpoint(Box::new(record), learnt));
         Ok(())
     }
 
@@ -146,8 +150,8 @@ impl Moment<'_, '_> {
     }
 
     /// Sends a task's state, unless it was sent with its `last`.
-    fn send_tensors(&self, writer: &mut Parts, task: &Task) -> Result<()> {
-        if writer.has_drafted(task.id, task.steps) {
+    fn send_tensors(&self, queue: &mut WriterQueue, task: &Task) -> Result<()> {
+        if queue.has_tensors(task.id, task.steps) {
             return Ok(());
         }
         let states = match &task.state {
@@ -156,7 +160,7 @@ impl Moment<'_, '_> {
             State::Running => self.placed.copy(task.id)?,
         };
         let name = task.config.name.clone();
-        writer.draft((task.id, task.steps), name, tensors(task, states)?);
+        queue.send_tensors((task.id, task.steps), name, tensors(task, states)?);
         Ok(())
     }
 }
@@ -172,7 +176,7 @@ pub(super) fn tensors(task: &Task, states: ModelAdapter) -> Result<Tensors> {
 
 /// A task as in the previous checkpoint, with its tensors, or without a step if it is not in that.
 fn as_before(
-    writer: &mut Parts,
+    queue: &mut WriterQueue,
     before: Option<&SavedRun>,
     queued: TaskRecord,
 ) -> Result<TaskRecord> {
@@ -184,7 +188,7 @@ fn as_before(
         return Ok(queued);
     };
     if let Some(file) = before.tensors_of(record)? {
-        writer.send(Part::Tensors(record.name.clone(), Tensors::File(file)));
+        queue.send(SaveItem::Tensors(record.name.clone(), Tensors::File(file)));
     }
     Ok(record.clone())
 }

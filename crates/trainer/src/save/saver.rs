@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{
     Moment, Running, Standby,
     moment::tensors,
-    standby::Kept,
-    writer::{AdapterFiles, Before, Part, Parts, Writer},
+    standby::PendingCheckpoint,
+    writer::{AdapterFiles, PreviousVersion, SaveItem, Writer, WriterQueue},
 };
 use crate::{
     Best, Event, TrainerError,
@@ -47,7 +47,7 @@ pub(crate) struct Saver<'a> {
     /// Iteration of the last checkpoint that was begun here.
     written_at: Option<u64>,
     /// Tasks whose `last` or `best` could not be written, with the version on the disk.
-    unsaved: Vec<(TaskId, Before)>,
+    unsaved: Vec<(TaskId, PreviousVersion)>,
     /// Whether anything was saved since the last moment.
     saved: bool,
     /// Save errors since then.
@@ -113,7 +113,7 @@ impl<'a> Saver<'a> {
                     path: log.directory.relative(&files.path),
                 });
             } else {
-                self.unsaved.push((files.task, files.before));
+                self.unsaved.push((files.task, files.previous));
             }
         }
         let Some(checkpoint) = written.checkpoint else {
@@ -136,10 +136,10 @@ impl<'a> Saver<'a> {
     }
 
     fn take_back(&self, task: &mut Task) {
-        for (_, before) in self.unsaved.iter().filter(|(id, _)| *id == task.id) {
-            match before {
-                Before::Last(step) => task.saved_steps = *step,
-                Before::Best(best) => task.best = *best,
+        for (_, previous) in self.unsaved.iter().filter(|(id, _)| *id == task.id) {
+            match previous {
+                PreviousVersion::Last(step) => task.saved_steps = *step,
+                PreviousVersion::Best(best) => task.best = *best,
             }
         }
     }
@@ -165,10 +165,16 @@ impl<'a> Saver<'a> {
     }
 
     /// The description of an adapter to be written.
-    fn files(&self, log: &EventLog<'_>, task: &Task, states: ModelAdapter, before: Before) -> Part {
-        let which = match before {
-            Before::Last(_) => "last",
-            Before::Best(_) => "best",
+    fn files(
+        &self,
+        log: &EventLog<'_>,
+        task: &Task,
+        states: ModelAdapter,
+        previous: PreviousVersion,
+    ) -> SaveItem {
+        let which = match previous {
+            PreviousVersion::Last(_) => "last",
+            PreviousVersion::Best(_) => "best",
         };
         let files = AdapterFiles {
             task: task.id,
@@ -176,7 +182,7 @@ impl<'a> Saver<'a> {
             step: task.steps,
             path: log.directory.adapter(&task.config.name, which),
             base: self.model.to_owned(),
-            before,
+            previous,
         };
         let config = peft_config(
             self.run,
@@ -184,7 +190,7 @@ impl<'a> Saver<'a> {
             task.shape.as_ref(),
             is_fused(&states),
         );
-        Part::Adapter(files, Box::new(config), states)
+        SaveItem::Adapter(files, Box::new(config), states)
     }
 
     fn check(&mut self) -> Result<()> {
@@ -208,7 +214,7 @@ impl Moment<'_, '_> {
         let (task, _) = self.placed.running(id)?;
         let (step, name) = (task.steps, task.config.name.clone());
         let tensors = tensors(task, states)?;
-        self.writer().draft((id, step), name, tensors);
+        self.writer().send_tensors((id, step), name, tensors);
         Ok(())
     }
 
@@ -217,8 +223,9 @@ impl Moment<'_, '_> {
         // The result of the previous write must be known first.
         self.writer();
         let task = self.placed.tasks.get_mut(id);
-        let before = task.and_then(|task| task.best.replace(best));
-        self.copy_and_write(id, Before::Best(before)).map(drop)
+        let previous = task.and_then(|task| task.best.replace(best));
+        self.copy_and_write(id, PreviousVersion::Best(previous))
+            .map(drop)
     }
 
     /// Writes a running adapter as `last` immediately. Returns whether that succeeded.
@@ -233,18 +240,18 @@ impl Moment<'_, '_> {
     fn copy_and_write_last(&mut self, id: TaskId) -> Result<ModelAdapter> {
         self.writer();
         let task = self.placed.tasks.get_mut(id);
-        let before = task.and_then(|task| task.saved_steps.replace(task.steps));
+        let previous = task.and_then(|task| task.saved_steps.replace(task.steps));
         self.saver.ask();
-        self.copy_and_write(id, Before::Last(before))
+        self.copy_and_write(id, PreviousVersion::Last(previous))
     }
 
     /// Copies a running adapter to host memory and starts writing it as `last` or `best`.
-    fn copy_and_write(&mut self, id: TaskId, before: Before) -> Result<ModelAdapter> {
+    fn copy_and_write(&mut self, id: TaskId, previous: PreviousVersion) -> Result<ModelAdapter> {
         self.check_directory()?;
         let states = self.placed.copy(id)?;
         let (task, _) = self.placed.running(id)?;
-        let part = self.saver.files(self.log, task, states.clone(), before);
-        self.writer().send(part);
+        let item = self.saver.files(self.log, task, states.clone(), previous);
+        self.writer().send(item);
         Ok(states)
     }
 
@@ -266,11 +273,11 @@ impl Moment<'_, '_> {
             let State::Parked(states) = &task.state else {
                 continue;
             };
-            let (states, before) = (states.clone(), task.saved_steps.replace(task.steps));
-            let part = self
+            let (states, previous) = (states.clone(), task.saved_steps.replace(task.steps));
+            let item = self
                 .saver
-                .files(self.log, task, states, Before::Last(before));
-            self.writer().send(part);
+                .files(self.log, task, states, PreviousVersion::Last(previous));
+            self.writer().send(item);
         }
         Ok(())
     }
@@ -328,16 +335,16 @@ impl Moment<'_, '_> {
     }
 
     /// The writer of this moment, after the saves of the previous one are written and their results known.
-    fn writer(&mut self) -> &mut Parts {
+    fn writer(&mut self) -> &mut WriterQueue {
         if self.saver.writer.as_ref().is_some_and(Writer::is_closed) {
             self.saver.wait(self.log);
         }
         self.saver.take_all_back(&mut self.placed.tasks);
         let (iteration, keep) = (self.iteration, self.saver.keep);
         let start = || Writer::start(self.log.directory.checkpoints(), iteration, keep);
-        let parts = self.saver.writer.get_or_insert_with(start).parts();
-        parts.room = available_bytes(self.saver.limit, self.bytes_predicted);
-        parts
+        let queue = self.saver.writer.get_or_insert_with(start).queue();
+        queue.limit = available_bytes(self.saver.limit, self.bytes_predicted);
+        queue
     }
 
     /// Starts writing a checkpoint, if one was requested, and sends the rest of this moment's saves.
@@ -346,7 +353,7 @@ impl Moment<'_, '_> {
         if std::mem::take(&mut self.saver.due) {
             self.writer();
             if let Some(mut writer) = self.saver.writer.take() {
-                let sent = self.send_checkpoint(writer.parts(), running);
+                let sent = self.send_checkpoint(writer.queue(), running);
                 let writing = writer.writing();
                 self.saver.writer = Some(writer);
                 sent?;
@@ -368,13 +375,13 @@ impl Moment<'_, '_> {
         let Some(standby) = self.saver.standby.as_ref().filter(|_| !is_written) else {
             return Ok(());
         };
-        let (mut sender, parts) = Parts::new();
-        self.send_checkpoint(&mut sender, Running::Kept(snapshot))?;
-        standby.keep(Kept {
+        let (mut queue, items) = WriterQueue::new();
+        self.send_checkpoint(&mut queue, Running::Kept(snapshot))?;
+        standby.keep(PendingCheckpoint {
             parent: self.log.directory.checkpoints(),
             iteration: snapshot.iteration,
             keep: self.saver.keep,
-            parts,
+            items,
         });
         Ok(())
     }
@@ -462,7 +469,7 @@ mod tests {
             (None, Some(4), None),
         ] {
             (moment.saver.limit, moment.bytes_predicted) = (limit, predicted);
-            assert_eq!(moment.writer().room, room, "{limit:?} {predicted:?}");
+            assert_eq!(moment.writer().limit, room, "{limit:?} {predicted:?}");
         }
     }
 }

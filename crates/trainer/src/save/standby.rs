@@ -22,20 +22,20 @@ struct State {
     /// Whether the run computes. Otherwise it saves, or is about to check for a stop.
     computes: bool,
     /// The snapshot, if it is newer than the last checkpoint that was begun.
-    kept: Option<Kept>,
+    pending: Option<PendingCheckpoint>,
     /// Closed when that is written.
     writing: Option<Receiver<()>>,
 }
 
 /// A checkpoint that is not written yet.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PendingCheckpoint {
     /// The directory of all checkpoints.
     pub(crate) parent: PathBuf,
     pub(crate) iteration: u64,
     /// Number of checkpoints to keep.
     pub(crate) keep: usize,
-    pub(crate) parts: Pending,
+    pub(crate) items: Pending,
 }
 
 impl Standby {
@@ -53,7 +53,10 @@ impl Standby {
             // Nothing is sent: this returns when the sender is dropped.
             let _ = writing.recv();
         }
-        let saved = state.kept.take().map_or(Ok(()), Kept::write);
+        let saved = state
+            .pending
+            .take()
+            .map_or(Ok(()), PendingCheckpoint::write);
         // Never unlocked: the training thread waits in `wait` until the process ends.
         mem::forget(state);
         Some(saved)
@@ -70,14 +73,14 @@ impl Standby {
     }
 
     /// Registers a snapshot for a take-over.
-    pub(crate) fn keep(&self, kept: Kept) {
-        self.state().kept = Some(kept);
+    pub(crate) fn keep(&self, pending: PendingCheckpoint) {
+        self.state().pending = Some(pending);
     }
 
     /// A checkpoint is being written until `writing` ends, and no snapshot is newer.
     pub(crate) fn has_begun(&self, writing: Option<Receiver<()>>) {
         let mut state = self.state();
-        (state.kept, state.writing) = (None, writing);
+        (state.pending, state.writing) = (None, writing);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -85,10 +88,10 @@ impl Standby {
     }
 }
 
-impl Kept {
+impl PendingCheckpoint {
     fn write(self) -> Result<()> {
-        let written = write_pending(&self.parent, self.iteration, self.keep, &self.parts);
-        let checkpoint = written.checkpoint.map(|checkpoint| checkpoint.path);
+        let results = write_pending(&self.parent, self.iteration, self.keep, &self.items);
+        let checkpoint = results.checkpoint.map(|checkpoint| checkpoint.path);
         checkpoint.transpose().map(drop)
     }
 }

@@ -14,13 +14,13 @@ use loraloom_scheduler::{Learnt, TaskId};
 use crate::{
     Best, TrainerError,
     adapter::{ModelAdapter, bytes_of, to_peft},
-    checkpoint::{BestRecord, Draft, RunRecord, Tensors},
+    checkpoint::{BestRecord, CheckpointWriter, RunRecord, Tensors},
     error::Result,
 };
 
-/// A part of a save; it is in host memory and does not change.
+/// An item of a save; it is in host memory and does not change.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum SaveItem {
     /// An adapter for PEFT: its configuration and its state.
     Adapter(AdapterFiles, Box<PeftLoraConfig>, ModelAdapter),
     /// The state of the task of this name, for the checkpoint.
@@ -42,12 +42,12 @@ pub(crate) struct AdapterFiles {
     /// Digest of the model that it is trained over.
     pub(crate) base: String,
     /// The version that it replaces.
-    pub(crate) before: Before,
+    pub(crate) previous: PreviousVersion,
 }
 
 /// The version of an adapter on the disk before a save.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Before {
+pub(crate) enum PreviousVersion {
     /// `last`, after this step.
     Last(Option<usize>),
     /// `best`, of this evaluation.
@@ -56,7 +56,7 @@ pub(crate) enum Before {
 
 /// Results of the writes.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct WriteResults {
     pub(crate) adapters: Vec<(AdapterFiles, Result<()>)>,
     pub(crate) checkpoint: Option<WrittenCheckpoint>,
 }
@@ -71,43 +71,43 @@ pub(crate) struct WrittenCheckpoint {
     pub(crate) path: Result<PathBuf>,
 }
 
-/// Sent parts with their bytes, and the channel for bytes that are finished.
+/// Sent items with their bytes, and the channel for bytes that are finished.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    parts: Receiver<(Part, u64)>,
+    items: Receiver<(SaveItem, u64)>,
     done: Sender<u64>,
 }
 
-/// Accepts the parts to be written.
+/// Accepts the items to be written.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    /// `None` once all parts were sent.
-    sender: Option<Sender<(Part, u64)>>,
-    /// Bytes of finished parts.
+pub(crate) struct WriterQueue {
+    /// `None` once all items were sent.
+    sender: Option<Sender<(SaveItem, u64)>>,
+    /// Bytes of finished items.
     done: Receiver<u64>,
-    /// Bytes of parts that may not be finished.
+    /// Bytes of items that may not be finished.
     held: u64,
-    /// Limit on these bytes, if there is one.
-    pub(crate) room: Option<u64>,
+    /// The most of these bytes, if there is a limit.
+    pub(crate) limit: Option<u64>,
     /// Tasks whose tensors were sent for the checkpoint, with their steps.
-    drafted: BTreeMap<TaskId, usize>,
+    with_tensors: BTreeMap<TaskId, usize>,
 }
 
-/// A thread that writes the parts that it receives.
+/// A thread that writes the items that it receives.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    parts: Parts,
+    queue: WriterQueue,
     writing: Option<Receiver<()>>,
-    thread: JoinHandle<Written>,
+    thread: JoinHandle<WriteResults>,
 }
 
 impl Writer {
     /// Starts to write what is saved after `iteration`; the newest `keep` checkpoints in `parent` stay.
     pub(crate) fn start(parent: PathBuf, iteration: u64, keep: usize) -> Self {
-        let (parts, pending) = Parts::new();
+        let (queue, pending) = WriterQueue::new();
         let (writes, writing) = mpsc::channel();
         Self {
-            parts,
+            queue,
             writing: Some(writing),
             thread: thread::spawn(move || {
                 let _writes: Sender<()> = writes;
@@ -121,56 +121,56 @@ impl Writer {
         self.writing.take()
     }
 
-    pub(crate) fn parts(&mut self) -> &mut Parts {
-        &mut self.parts
+    pub(crate) fn queue(&mut self) -> &mut WriterQueue {
+        &mut self.queue
     }
 
-    /// Ends the parts.
+    /// Ends the queue.
     pub(crate) fn close(&mut self) {
-        self.parts.sender = None;
+        self.queue.sender = None;
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.parts.sender.is_none()
+        self.queue.sender.is_none()
     }
 
-    /// Whether all parts were sent and written.
+    /// Whether all items were sent and written.
     pub(crate) fn is_finished(&self) -> bool {
         self.is_closed() && self.thread.is_finished()
     }
 
     /// Waits until all is written.
-    pub(crate) fn join(mut self) -> Written {
+    pub(crate) fn join(mut self) -> WriteResults {
         self.close();
         let written = self.thread.join();
         written.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
-impl Parts {
-    /// A channel for parts.
+impl WriterQueue {
+    /// A channel for items.
     pub(crate) fn new() -> (Self, Pending) {
-        let (parts, to_write) = mpsc::channel();
+        let (items, to_write) = mpsc::channel();
         let (written, done) = mpsc::channel();
         let sender = Self {
-            sender: Some(parts),
+            sender: Some(items),
             done,
             held: 0,
-            room: None,
-            drafted: BTreeMap::new(),
+            limit: None,
+            with_tensors: BTreeMap::new(),
         };
         let pending = Pending {
-            parts: to_write,
+            items: to_write,
             done: written,
         };
         (sender, pending)
     }
 
-    /// Sends a part. Waits until the unfinished parts leave room for it, or it is the only one; a part without bytes
-    /// does not wait.
-    pub(crate) fn send(&mut self, part: Part) {
-        let bytes = part.bytes();
-        let fits = |held| held == 0 || self.room.is_none_or(|room| held + bytes <= room);
+    /// Sends an item. Waits until it and the unfinished ones are within the limit, or it is the only one; an item
+    /// without bytes does not wait.
+    pub(crate) fn send(&mut self, item: SaveItem) {
+        let bytes = item.bytes();
+        let fits = |held| held == 0 || self.limit.is_none_or(|limit| held + bytes <= limit);
         while bytes > 0 && !fits(self.held) {
             let Ok(done) = self.done.recv() else {
                 break;
@@ -180,23 +180,28 @@ impl Parts {
         self.held += bytes;
         if let Some(sender) = &self.sender {
             // A panic of the writer is reported when it is joined.
-            let _ = sender.send((part, bytes));
+            let _ = sender.send((item, bytes));
         }
     }
 
     /// Sends a task's tensors for the checkpoint, as they are after `step` steps; as [`send`](Self::send).
-    pub(crate) fn draft(&mut self, (task, step): (TaskId, usize), name: String, tensors: Tensors) {
-        self.drafted.insert(task, step);
-        self.send(Part::Tensors(name, tensors));
+    pub(crate) fn send_tensors(
+        &mut self,
+        (task, step): (TaskId, usize),
+        name: String,
+        tensors: Tensors,
+    ) {
+        self.with_tensors.insert(task, step);
+        self.send(SaveItem::Tensors(name, tensors));
     }
 
-    /// Whether [`draft`](Self::draft) was called for this task at this step.
-    pub(crate) fn has_drafted(&self, task: TaskId, step: usize) -> bool {
-        self.drafted.get(&task) == Some(&step)
+    /// Whether [`send_tensors`](Self::send_tensors) was called for this task at this step.
+    pub(crate) fn has_tensors(&self, task: TaskId, step: usize) -> bool {
+        self.with_tensors.get(&task) == Some(&step)
     }
 }
 
-impl Part {
+impl SaveItem {
     /// Bytes of memory until it is written.
     fn bytes(&self) -> u64 {
         match self {
@@ -208,89 +213,89 @@ impl Part {
     }
 }
 
-/// Writes parts as they arrive, of the save after `iteration`; the newest `keep` checkpoints in `parent` stay. The
+/// Writes items as they arrive, of the save after `iteration`; the newest `keep` checkpoints in `parent` stay. The
 /// checkpoint comes last and lists only successful saves.
 pub(crate) fn write_pending(
     parent: &Path,
     iteration: u64,
     keep: usize,
     pending: &Pending,
-) -> Written {
-    let create = || Draft::create(parent, iteration);
-    let mut written = Written::default();
-    let mut draft = None;
-    for (part, bytes) in &pending.parts {
-        match part {
-            Part::Adapter(files, config, states) => {
+) -> WriteResults {
+    let create = || CheckpointWriter::create(parent, iteration);
+    let mut results = WriteResults::default();
+    let mut begun = None;
+    for (item, bytes) in &pending.items {
+        match item {
+            SaveItem::Adapter(files, config, states) => {
                 let saved = to_peft(*config, files.base.clone(), &states)
                     .and_then(|peft| peft.save(&files.path));
-                written
+                results
                     .adapters
                     .push((files, saved.map_err(TrainerError::from)));
             }
-            Part::Tensors(name, tensors) => {
-                let begun = draft.take().unwrap_or_else(create);
-                draft = Some(begun.and_then(|draft: Draft| draft.add(name, tensors)));
+            SaveItem::Tensors(name, tensors) => {
+                let writer = begun.take().unwrap_or_else(create);
+                begun = Some(writer.and_then(|writer: CheckpointWriter| writer.add(name, tensors)));
             }
-            Part::Checkpoint(mut record, learnt) => {
-                for (files, saved) in &written.adapters {
+            SaveItem::Checkpoint(mut record, learnt) => {
+                for (files, saved) in &results.adapters {
                     let mut tasks = record.tasks.iter_mut();
                     if saved.is_err()
                         && let Some(task) = tasks.find(|task| task.name == files.name)
                     {
-                        match files.before {
-                            Before::Last(step) => task.saved_steps = step,
-                            Before::Best(best) => task.best = best.map(BestRecord::from),
+                        match files.previous {
+                            PreviousVersion::Last(step) => task.saved_steps = step,
+                            PreviousVersion::Best(best) => task.best = best.map(BestRecord::from),
                         }
                     }
                 }
-                let begun = draft.take().unwrap_or_else(create);
-                written.checkpoint = Some(WrittenCheckpoint {
+                let writer = begun.take().unwrap_or_else(create);
+                results.checkpoint = Some(WrittenCheckpoint {
                     iteration: record.iteration,
                     steps: record.begun().collect(),
-                    path: begun.and_then(|draft| draft.commit(*record, learnt.as_ref(), keep)),
+                    path: writer.and_then(|writer| writer.commit(*record, learnt.as_ref(), keep)),
                 });
             }
         }
         // The sender may no longer wait.
         let _ = pending.done.send(bytes);
     }
-    written
+    results
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Parts, Tensors, Writer};
+    use super::{SaveItem, Tensors, Writer, WriterQueue};
 
     #[test]
-    fn parts_wait_for_room() {
+    fn items_wait_below_the_limit() {
         let directory = tempfile::tempdir().expect("a directory");
-        let held = |room| {
+        let held = |limit| {
             let mut writer = Writer::start(directory.path().to_owned(), 1, 1);
-            let parts = writer.parts();
-            parts.room = room;
+            let queue = writer.queue();
+            queue.limit = limit;
             let names = ["a", "b", "c"];
             names.map(|name| {
                 let tensors = Tensors::File(vec![0; 8]);
-                parts.send(Part::Tensors(name.to_owned(), tensors));
-                parts.held
+                queue.send(SaveItem::Tensors(name.to_owned(), tensors));
+                queue.held
             })
         };
         assert_eq!(held(None), [8, 16, 24]);
         assert_eq!(held(Some(16)), [8, 16, 16]);
-        // One part is always sent.
+        // One item is always sent.
         assert_eq!(held(Some(3)), [8, 8, 8]);
     }
 
     /// The training thread does not wait for the disk before the record.
     #[test]
-    fn a_part_without_bytes_never_waits() {
-        let (mut parts, pending) = Parts::new();
-        parts.room = Some(3);
-        parts.send(Part::Tensors("a".to_owned(), Tensors::File(vec![0; 8])));
+    fn an_item_without_bytes_never_waits() {
+        let (mut queue, pending) = WriterQueue::new();
+        queue.limit = Some(3);
+        queue.send(SaveItem::Tensors("a".to_owned(), Tensors::File(vec![0; 8])));
         pending.done.send(8).expect("it listens");
-        parts.send(Part::Tensors("b".to_owned(), Tensors::File(Vec::new())));
-        assert_eq!(parts.held, 8, "it has not looked what is written");
-        assert_eq!(pending.parts.try_iter().count(), 2);
+        queue.send(SaveItem::Tensors("b".to_owned(), Tensors::File(Vec::new())));
+        assert_eq!(queue.held, 8, "it has not looked what is written");
+        assert_eq!(pending.items.try_iter().count(), 2);
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// One iteration's part of a task's step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct NanoBatch {
     /// Range of the step's micro-batches.
     pub(crate) microbatches: Range<usize>,
     /// Number of the part, counted from 1.
@@ -16,7 +16,7 @@ pub(crate) struct Part {
     pub(crate) of: usize,
 }
 
-impl Part {
+impl NanoBatch {
     /// Whether it is the last of its step.
     pub(crate) fn ends_step(&self) -> bool {
         self.number == self.of
@@ -28,11 +28,11 @@ impl Part {
 pub(crate) struct Cursor {
     steps: usize,
     /// The step after those, if a part of it was submitted.
-    under_way: Option<UnderWay>,
+    partial: Option<PartialStep>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct UnderWay {
+struct PartialStep {
     /// Micro-batches of a part, constant throughout the step.
     share: usize,
     /// Submitted micro-batches.
@@ -44,7 +44,7 @@ impl Cursor {
     pub(crate) fn after(steps: usize) -> Self {
         Self {
             steps,
-            under_way: None,
+            partial: None,
         }
     }
 
@@ -55,12 +55,12 @@ impl Cursor {
 
     /// The next part, of a step of `count` micro-batches. A step keeps the number of parts that it began with:
     /// `parts`, or fewer if fewer parts are no larger.
-    pub(crate) fn next(&self, count: usize, parts: usize) -> Part {
-        let UnderWay { share, taken } = self.under_way.unwrap_or(UnderWay {
+    pub(crate) fn next(&self, count: usize, parts: usize) -> NanoBatch {
+        let PartialStep { share, taken } = self.partial.unwrap_or(PartialStep {
             share: share(count, parts),
             taken: 0,
         });
-        Part {
+        NanoBatch {
             microbatches: taken..count.min(taken + share),
             number: taken / share + 1,
             of: count.div_ceil(share),
@@ -68,26 +68,26 @@ impl Cursor {
     }
 
     /// Advances by [`next`](Self::next), and returns it.
-    pub(crate) fn advance(&mut self, count: usize, parts: usize) -> Part {
+    pub(crate) fn advance(&mut self, count: usize, parts: usize) -> NanoBatch {
         let part = self.next(count, parts);
         if part.ends_step() {
             *self = Self::after(self.steps + 1);
         } else {
             let taken = part.microbatches.end;
-            let share = self.under_way.map_or(taken, |under_way| under_way.share);
-            self.under_way = Some(UnderWay { share, taken });
+            let share = self.partial.map_or(taken, |partial| partial.share);
+            self.partial = Some(PartialStep { share, taken });
         }
         part
     }
 
     /// Drops the submitted parts of the step under way.
     pub(crate) fn restart_step(&mut self) {
-        self.under_way = None;
+        self.partial = None;
     }
 
     /// Most micro-batches of a part from now on, of steps of at most `count`.
     pub(crate) fn largest_share(&self, count: usize, parts: usize) -> usize {
-        let now = self.under_way.map_or(0, |under_way| under_way.share);
+        let now = self.partial.map_or(0, |partial| partial.share);
         now.max(share(count, parts))
     }
 }

@@ -139,7 +139,7 @@ mod tests {
     use super::{RunShape, State, Task};
     use crate::{
         adapter::{bytes_of, fresh, fresh_bytes},
-        checkpoint::Exact,
+        checkpoint::ExactF64,
         tasks::{Prepared, TaskData},
     };
 
@@ -223,7 +223,7 @@ mod tests {
             record.evaluations_without_best,
             record.halvings,
         ) = (3, 2, 1);
-        record.first_loss = Some(Exact(1.5));
+        record.first_loss = Some(ExactF64(1.5));
         let mut restored = task(&config);
         restored.restore(&record);
         assert_eq!(restored.steps, 3);

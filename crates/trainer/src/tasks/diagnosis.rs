@@ -15,25 +15,25 @@ const LEAST_KEPT: f64 = 1e-2;
 const LARGE_EPSILON: f64 = 1e-3;
 
 /// A factor of an adapted module that has not changed since the start.
-struct Unmoved {
+struct UnchangedFactor {
     name: String,
     /// Its largest absolute value.
     largest: f32,
     /// Whether it had a gradient.
     reached: bool,
     /// Whether the module's other factor has changed.
-    other_moved: bool,
+    other_changed: bool,
 }
 
 /// Whether training changes an adapter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
     /// All of it.
-    Moves,
+    Changed,
     /// All of it has a gradient, but the steps of its warm-up were too small to change every part of it.
     Unknown,
     /// Not all of it, for this reason.
-    Dead(String),
+    Unchanged(String),
 }
 
 /// Compares the weights of a task with `before`, after at least two steps whose learning rate was above zero.
@@ -42,16 +42,16 @@ pub(crate) fn liveness(
     before: &[LayerAdapter],
     after: &[LayerAdapter],
 ) -> Result<Liveness> {
-    let factors = factors(before, after)?;
+    let factors = unchanged_factors(before, after)?;
     Ok(if factors.is_empty() {
-        Liveness::Moves
+        Liveness::Changed
     } else {
-        why_unmoved(task, &factors).map_or(Liveness::Unknown, Liveness::Dead)
+        why_unchanged(task, &factors).map_or(Liveness::Unknown, Liveness::Unchanged)
     })
 }
 
 /// `None` if they may still change.
-fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
+fn why_unchanged(task: &Task, factors: &[UnchangedFactor]) -> Option<String> {
     let train = &task.config.train;
     let rate = train.learning_rate;
     let losses = match task.first_loss.zip(task.last_loss) {
@@ -72,14 +72,14 @@ fn why_unmoved(task: &Task, factors: &[Unmoved]) -> Option<String> {
              whole input; lower it"
         ));
     }
-    let rounded = |factor: &Unmoved| rate < f64::from(factor.largest * f32::EPSILON);
+    let rounded = |factor: &UnchangedFactor| rate < f64::from(factor.largest * f32::EPSILON);
     if factors.iter().all(rounded) {
         return Some(format!(
             "the weights do not change ({losses}): a learning rate of {rate:?} changes them by less \
              than the precision of float32; raise `train.learning_rate`"
         ));
     }
-    let unreached = |factor: &&Unmoved| !factor.reached && !factor.other_moved;
+    let unreached = |factor: &&UnchangedFactor| !factor.reached && !factor.other_changed;
     if let Some(names) = named(factors.iter().filter(unreached)) {
         return Some(format!("no gradient reaches {names}"));
     }
@@ -136,7 +136,10 @@ fn scale(config: &AdapterConfig) -> f64 {
     lora.lora_alpha / if lora.use_rslora { rank.sqrt() } else { rank }
 }
 
-fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmoved>> {
+fn unchanged_factors(
+    before: &[LayerAdapter],
+    after: &[LayerAdapter],
+) -> Result<Vec<UnchangedFactor>> {
     let mut factors = Vec::new();
     for (layer, (before, after)) in before.iter().zip(after).enumerate() {
         for (projection, (before, after)) in
@@ -148,17 +151,17 @@ fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmove
             let (old, new, moments) = (&before.weights, &after.weights, &after.first_moment);
             let host = |tensor: &Tensor<2>| to_host(tensor.clone());
             let (a, b) = (host(&new.a)?, host(&new.b)?);
-            let (a_moved, b_moved) = (host(&old.a)? != a, host(&old.b)? != b);
-            for (factor, values, moment, moved, other_moved) in [
-                ("lora_A", &a, &moments.a, a_moved, b_moved),
-                ("lora_B", &b, &moments.b, b_moved, a_moved),
+            let (a_changed, b_changed) = (host(&old.a)? != a, host(&old.b)? != b);
+            for (factor, values, moment, changed, other_changed) in [
+                ("lora_A", &a, &moments.a, a_changed, b_changed),
+                ("lora_B", &b, &moments.b, b_changed, a_changed),
             ] {
-                if !moved {
-                    factors.push(Unmoved {
+                if !changed {
+                    factors.push(UnchangedFactor {
                         name: format!("{}.{factor}", projection.module(layer)),
                         largest: values.iter().fold(0.0, |most, value| value.abs().max(most)),
                         reached: host(moment)?.iter().any(|value| *value != 0.0),
-                        other_moved,
+                        other_changed,
                     });
                 }
             }
@@ -168,7 +171,7 @@ fn factors(before: &[LayerAdapter], after: &[LayerAdapter]) -> Result<Vec<Unmove
 }
 
 /// The names of the first few, if there are any.
-fn named<'a>(factors: impl Iterator<Item = &'a Unmoved>) -> Option<String> {
+fn named<'a>(factors: impl Iterator<Item = &'a UnchangedFactor>) -> Option<String> {
     let names: Vec<&str> = factors.map(|factor| factor.name.as_str()).collect();
     let shown = names.get(..3).unwrap_or(&names).join(", ");
     match names.len() {

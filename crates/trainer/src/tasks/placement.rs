@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use loraloom_pipeline::Pipeline;
 use loraloom_scheduler::{Admission, Decision, Parking, TaskId, TaskState};
 
-use super::{Place, Rewind, Snapshot, State, Task, Tasks};
+use super::{Rewind, SlotLocation, Snapshot, State, Task, Tasks};
 use crate::{
     TrainerError,
     adapter::{ModelAdapter, fresh, kept_on_host, on_host},
@@ -34,7 +34,7 @@ impl Placement {
     ///
     /// # Errors
     /// [`TrainerError::Decision`] if it does not run.
-    pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, Place)> {
+    pub(crate) fn running(&self, id: TaskId) -> Result<(&Task, SlotLocation)> {
         let running = self.tasks.get(id).zip(self.tasks.place(id));
         running.ok_or_else(|| TrainerError::Decision {
             problem: format!("{id} does not run"),

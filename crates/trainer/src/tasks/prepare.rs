@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::{
     RowCache, State, Task, TaskData, Trial,
-    oddities::{odd_beginning, odd_rank, odd_settings, odd_sweeps},
+    warnings::{init_from_warnings, rank_warning, setting_warnings, sweep_warnings},
 };
 use crate::{
     AdapterReport, Outcome, TrainerError,
     adapter::{check_targets, from_peft},
-    checkpoint::{SavedRun, SavedTask, Standing, TaskRecord, TrialResult},
+    checkpoint::{RecordState, SavedRun, SavedTask, TaskRecord, TrialResult},
     error::Result,
     stages::TypicalMicrobatch,
 };
@@ -94,9 +94,9 @@ impl TaskFactory<'_> {
         let begun = tasks.map(|task| (task.config.name.as_str(), task.total_steps));
         let ended = prepared.ended.values();
         let ended = ended.map(|report| (report.name.as_str(), report.total_steps));
-        let odd = odd_sweeps(config, &begun.chain(ended).collect());
-        let odd = odd.iter().map(ToString::to_string);
-        prepared.warnings.extend(odd);
+        let of_sweeps = sweep_warnings(config, &begun.chain(ended).collect());
+        let of_sweeps = of_sweeps.iter().map(ToString::to_string);
+        prepared.warnings.extend(of_sweeps);
         Ok(prepared)
     }
 
@@ -114,7 +114,7 @@ impl TaskFactory<'_> {
         }
         prepared.describe(self, adapter, &rows);
         let changed = |task: &SavedTask| {
-            task.record.standing == Standing::Begun && task.record.data != rows.digest
+            task.record.standing == RecordState::Begun && task.record.data != rows.digest
         };
         if let Some((run, task)) = saved.as_ref().filter(|(_, task)| changed(task)) {
             let outcome = with_other_data(&task.record, &adapter.dataset, &rows.digest);
@@ -128,7 +128,7 @@ impl TaskFactory<'_> {
             task.waited = saved.record.waited;
         }
         match saved.map(|(_, saved)| saved) {
-            Some(saved) if saved.record.standing == Standing::Begun => {
+            Some(saved) if saved.record.standing == RecordState::Begun => {
                 task.restore(&saved.record);
                 task.initial = saved.initial;
                 task.shape = saved.shape;
@@ -145,7 +145,7 @@ impl TaskFactory<'_> {
         let adapter = &task.config;
         let Some(directory) = &adapter.init_from else {
             check_targets(adapter, self.model)?;
-            return Ok(odd_rank(adapter, self.model).into_iter().collect());
+            return Ok(rank_warning(adapter, self.model).into_iter().collect());
         };
         let failed = |error| TrainerError::InitFrom {
             adapter: adapter.name.clone(),
@@ -153,7 +153,7 @@ impl TaskFactory<'_> {
             source: Box::new(error),
         };
         let peft = PeftAdapter::load(directory).map_err(|error| failed(error.into()))?;
-        let warnings = odd_beginning(adapter, &peft.config, self.directory);
+        let warnings = init_from_warnings(adapter, &peft.config, self.directory);
         let dropout = adapter.lora.lora_dropout;
         let state = from_peft(&peft, dropout, self.model, self.device).map_err(failed)?;
         task.shape = Some(peft.config);
@@ -207,8 +207,8 @@ impl Prepared {
     /// Adds the summary of an adapter's rows.
     fn describe(&mut self, factory: &TaskFactory<'_>, adapter: &AdapterConfig, data: &TaskData) {
         let rows = &data.rows;
-        let odd = odd_settings(adapter, factory.model, rows);
-        for warning in data.warnings.iter().chain(&odd) {
+        let of_settings = setting_warnings(adapter, factory.model, rows);
+        for warning in data.warnings.iter().chain(&of_settings) {
             let warning = warning.to_string();
             // Adapters share datasets.
             if !self.warnings.contains(&warning) {

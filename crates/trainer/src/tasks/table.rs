@@ -7,7 +7,7 @@ use crate::{AdapterReport, Outcome};
 
 /// Location of a running task's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SlotLocation {
     pub(crate) group: usize,
     /// Slot within the group.
     pub(crate) slot: usize,
@@ -77,10 +77,10 @@ impl Tasks {
     }
 
     /// The place of a task, if it runs.
-    pub(crate) fn place(&self, id: TaskId) -> Option<Place> {
+    pub(crate) fn place(&self, id: TaskId) -> Option<SlotLocation> {
         self.groups.iter().enumerate().find_map(|(group, members)| {
             let slot = members.iter().position(|member| *member == id)?;
-            Some(Place { group, slot })
+            Some(SlotLocation { group, slot })
         })
     }
 

@@ -5,11 +5,11 @@ use loraloom_data::{EncodeReport, Encoded, RowOrder, Sample, Warning};
 use loraloom_model::PeftLoraConfig;
 use loraloom_scheduler::TaskId;
 
-use super::cursor::{Cursor, Part};
+use super::cursor::{Cursor, NanoBatch};
 use crate::{
     AdapterReport, AnswerSample, Best, Outcome, TrainerError,
     adapter::{ModelAdapter, bytes_of},
-    checkpoint::{BestRecord, Exact, Standing, TaskRecord},
+    checkpoint::{BestRecord, ExactF64, RecordState, TaskRecord},
     error::Result,
 };
 
@@ -22,7 +22,7 @@ pub(crate) struct SubmittedStep {
     /// Step of the task, counted from 1.
     pub(crate) step: usize,
     /// The part of the step.
-    pub(crate) part: Part,
+    pub(crate) part: NanoBatch,
     pub(crate) learning_rate: f64,
     /// Tokens of the part.
     pub(crate) tokens: usize,
@@ -158,10 +158,10 @@ impl Task {
         }
         let shape = self.shape.as_ref();
         Ok(TaskRecord {
-            standing: Standing::Begun,
+            standing: RecordState::Begun,
             step: self.steps,
-            first_loss: self.first_loss.map(Exact),
-            last_loss: self.last_loss.map(Exact),
+            first_loss: self.first_loss.map(ExactF64),
+            last_loss: self.last_loss.map(ExactF64),
             best: self.best.map(BestRecord::from),
             evaluations_without_best: self.evaluations_without_best,
             saved_steps: self.saved_steps,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loraloom_config::{EarlyStopping, StoppingMetric};
 use loraloom_scheduler::{Asha, Divergence, Rungs, Stop, SweepError, TaskId};
 
-use crate::checkpoint::{Exact, TrialResult};
+use crate::checkpoint::{ExactF64, TrialResult};
 
 /// The trials of all sweeps with early stopping. A task outside of them is never stopped.
 #[derive(Debug, Default)]
@@ -120,7 +120,7 @@ impl Trials {
         let results = self.results.entry(trial).or_default();
         let passed = results.last().and_then(|last| rungs.reached(last.step));
         if passed.is_none_or(|passed| passed < rung) {
-            let value = Exact(value);
+            let value = ExactF64(value);
             results.push(TrialResult { step, value });
         }
     }

@@ -11,8 +11,8 @@ use crate::adapter::targets;
 
 const ALL_LINEAR: &str = "all-linear";
 
-/// Warns of a rank larger than the adapted layers allow.
-pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
+/// A warning of a rank larger than the adapted layers allow.
+pub fn rank_warning(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     let lora = &config.lora;
     let targets = targets(lora, model.fused);
     let narrowest = model
@@ -29,8 +29,13 @@ pub fn odd_rank(config: &AdapterConfig, model: &LlamaConfig) -> Option<String> {
     })
 }
 
-/// Warns of an `init_from` directory with a shape other than the configuration's, or another base model than `model`.
-pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path) -> Vec<String> {
+/// Warnings of an `init_from` directory with a shape other than the configuration's, or another base model than
+/// `model`.
+pub fn init_from_warnings(
+    config: &AdapterConfig,
+    peft: &PeftLoraConfig,
+    model: &Path,
+) -> Vec<String> {
     let name = &config.name;
     let shape = other_shape(config, peft);
     let shape = (!shape.is_empty()).then(|| {
@@ -47,22 +52,26 @@ pub fn odd_beginning(config: &AdapterConfig, peft: &PeftLoraConfig, model: &Path
     shape.into_iter().chain(base).collect()
 }
 
-/// Warns of other settings, given rows and model.
-pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded) -> Vec<Warning> {
+/// Warnings of other settings, given rows and model.
+pub fn setting_warnings(
+    adapter: &AdapterConfig,
+    model: &LlamaConfig,
+    rows: &Encoded,
+) -> Vec<Warning> {
     let train = &adapter.train;
     let warning = |message, hint| Warning {
         about: format!("adapter {}", adapter.name),
         message,
         hint: Some(hint),
     };
-    let mut odd = Vec::new();
+    let mut warnings = Vec::new();
     let validation = rows.validation.as_ref();
     let samples = validation.map_or(&[][..], |rows| &rows.samples);
     let samples = rows.train.samples.iter().chain(samples);
     let longest = samples.map(Sample::len).max().unwrap_or(0);
     let most = model.max_position_embeddings;
     if longest > most {
-        odd.push(warning(
+        warnings.push(warning(
             format!("its rows have up to {longest} tokens, but the model supports {most}"),
             "lower train.max_seq_len",
         ));
@@ -70,7 +79,7 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
     let (batch, times) = (train.batch_size, train.gradient_accumulation_steps);
     let (asked, there) = (batch.saturating_mul(times), rows.train.samples.len());
     if asked > there {
-        odd.push(warning(
+        warnings.push(warning(
             format!(
                 "a step of {batch} × {times} rows is more than the {there} rows of the dataset: each \
                  step is an epoch"
@@ -79,14 +88,14 @@ pub fn odd_settings(adapter: &AdapterConfig, model: &LlamaConfig, rows: &Encoded
         ));
     }
     if let Ok(steps) = total_steps(adapter, there) {
-        odd.extend(odd_warmup(adapter, steps));
-        odd.extend(odd_patience(adapter, steps));
+        warnings.extend(warmup_warning(adapter, steps));
+        warnings.extend(patience_warning(adapter, steps));
     }
-    odd
+    warnings
 }
 
-/// Warns of a warm-up that takes all steps.
-fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+/// A warning of a warm-up that takes all steps.
+fn warmup_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     let train = &adapter.train;
     let warmup = train.warmup(total_steps);
     if train.lr_scheduler_type == LrSchedulerType::Constant || warmup < total_steps {
@@ -102,8 +111,8 @@ fn odd_warmup(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     })
 }
 
-/// Warns of a patience that can end training early only if the first evaluation is the best.
-fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
+/// A warning of a patience that can end training early only if the first evaluation is the best.
+fn patience_warning(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> {
     let (every, patience) = (adapter.eval.steps, adapter.eval.patience?);
     // The end of the training is evaluated as well, but nothing is left to stop then.
     let before_the_end = total_steps.saturating_sub(1);
@@ -125,10 +134,10 @@ fn odd_patience(adapter: &AdapterConfig, total_steps: usize) -> Option<Warning> 
     })
 }
 
-/// Warns of early stopping that compares nothing. `total_steps` has the steps of adapters by name; a sweep of other
+/// Warnings of early stopping that compares nothing. `total_steps` has the steps of adapters by name; a sweep of other
 /// adapters is skipped.
-pub fn odd_sweeps(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Vec<Warning> {
-    let odd = |sweep: &SweepConfig| {
+pub fn sweep_warnings(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Vec<Warning> {
+    let warning = |sweep: &SweepConfig| {
         let stopping = sweep.early_stopping.as_ref()?;
         let grace = stopping.grace_period;
         let members = sweep.adapters.iter();
@@ -146,7 +155,7 @@ pub fn odd_sweeps(config: &RunConfig, total_steps: &BTreeMap<&str, usize>) -> Ve
             hint: Some("lower early_stopping.grace_period, or leave early_stopping out"),
         })
     };
-    config.sweep.iter().filter_map(odd).collect()
+    config.sweep.iter().filter_map(warning).collect()
 }
 
 fn other_shape(config: &AdapterConfig, peft: &PeftLoraConfig) -> Vec<String> {
@@ -242,7 +251,7 @@ mod tests {
 
     use loraloom_config::{LoadOptions, RunConfig};
 
-    use super::{is_called, odd_patience, odd_sweeps, odd_warmup};
+    use super::{is_called, patience_warning, sweep_warnings, warmup_warning};
 
     fn config(rest: &str) -> RunConfig {
         let text = format!("model: m\ndatasets: {{d: {{path: p, validation: 0.1}}}}\n{rest}");
@@ -252,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_warm_up_ends_before_the_training() {
-        for (train, total_steps, is_odd) in [
+        for (train, total_steps, is_warned) in [
             ("warmup_steps: 1000", 6, true),
             ("warmup_steps: 6", 6, true),
             ("warmup_steps: 5", 6, false),
@@ -263,8 +272,8 @@ mod tests {
             ("warmup_steps: 0", 1, false),
         ] {
             let config = config(&format!("adapters: [{{name: a, train: {{{train}}}}}]"));
-            let odd = odd_warmup(&config.adapters[0], total_steps);
-            assert_eq!(odd.is_some(), is_odd, "{train}: {odd:?}");
+            let warning = warmup_warning(&config.adapters[0], total_steps);
+            assert_eq!(warning.is_some(), is_warned, "{train}: {warning:?}");
         }
     }
 
@@ -283,22 +292,22 @@ mod tests {
             let config = config(&format!(
                 "adapters: [{{name: a, eval: {{steps: {every}, patience: {patience}}}}}]"
             ));
-            let odd = odd_patience(&config.adapters[0], total_steps);
+            let warning = patience_warning(&config.adapters[0], total_steps);
             assert_eq!(
-                odd.is_none(),
+                warning.is_none(),
                 ends,
-                "{every} {patience} {total_steps}: {odd:?}"
+                "{every} {patience} {total_steps}: {warning:?}"
             );
         }
         let without = config("adapters: [{name: a}]");
-        assert_eq!(odd_patience(&without.adapters[0], 3), None);
+        assert_eq!(patience_warning(&without.adapters[0], 3), None);
     }
 
     #[test]
     fn early_stopping_needs_two_adapters_beyond_the_grace_period() {
         let grid =
             "sweep: [{name: s, grid: {lora.r: [2, 4, 8]}, early_stopping: {grace_period: 9}}]";
-        for (steps, is_odd) in [
+        for (steps, is_warned) in [
             (&[9, 9, 9][..], true),
             (&[10, 9, 9], true),
             (&[10, 10, 1], false),
@@ -306,11 +315,14 @@ mod tests {
         ] {
             let names = ["s-r2", "s-r4", "s-r8"];
             let steps: BTreeMap<_, _> = names.into_iter().zip(steps.iter().copied()).collect();
-            let odd = odd_sweeps(&config(grid), &steps);
-            assert_eq!(!odd.is_empty(), is_odd, "{steps:?}: {odd:?}");
+            let warnings = sweep_warnings(&config(grid), &steps);
+            assert_eq!(!warnings.is_empty(), is_warned, "{steps:?}: {warnings:?}");
         }
         let to_the_end = config("sweep: [{name: s, grid: {lora.r: [2]}}]");
-        assert_eq!(odd_sweeps(&to_the_end, &BTreeMap::from([("s-r2", 1)])), []);
+        assert_eq!(
+            sweep_warnings(&to_the_end, &BTreeMap::from([("s-r2", 1)])),
+            []
+        );
     }
 
     #[test]

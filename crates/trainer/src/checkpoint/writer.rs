@@ -19,7 +19,7 @@ use crate::{
 
 /// A checkpoint that is being written, task by task.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct CheckpointWriter {
     staged: Staged,
     /// Modules of the tasks that were added, by name.
     modules: BTreeMap<String, Modules>,
@@ -47,7 +47,7 @@ impl Tensors {
     }
 }
 
-impl Draft {
+impl CheckpointWriter {
     /// Begins the checkpoint after iteration `number` in the directory `parent`.
     ///
     /// # Errors
