@@ -312,7 +312,7 @@ fn tensors_are_read_back_at_known_places() {
         ("pipeline/src/partition/measure.rs", 1),
         // Losses of an evaluation, and logits of a decoded token.
         ("pipeline/src/pipeline.rs", 1),
-        ("pipeline/src/remote/client/line.rs", 1),
+        ("pipeline/src/remote/client/worker_connection.rs", 1),
         // Parked and saved adapters, and whether an adapter has moved.
         ("trainer/src/adapter.rs", 1),
         ("trainer/src/checkpoint/tensors.rs", 1),
