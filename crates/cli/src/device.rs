@@ -80,7 +80,7 @@ pub(crate) fn silence_wayland() {
     }
 }
 
-/// Whether libwayland prints an error for this runtime directory.
+/// True if libwayland prints an error for this runtime directory.
 fn is_complained_of(directory: Option<&OsStr>) -> bool {
     directory.is_none_or(|directory| !Path::new(directory).is_absolute())
 }

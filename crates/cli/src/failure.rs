@@ -93,7 +93,7 @@ pub(crate) fn exit_of_run(report: &RunReport) -> Exit {
     }
 }
 
-/// Whether an adapter failed for lack of memory; `None` if it did not fail.
+/// True if an adapter failed for lack of memory; `None` if it did not fail.
 fn does_not_fit(adapter: &AdapterReport) -> Option<bool> {
     match &adapter.outcome {
         Outcome::Failed { does_not_fit, .. } => Some(*does_not_fit),

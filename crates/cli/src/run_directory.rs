@@ -62,7 +62,7 @@ pub(crate) fn refuse_unusable(directory: &Path) -> Result<(), Failure> {
     Err(failure.hint("choose another `output_dir`"))
 }
 
-/// Whether a directory has files that no run has left. Hidden files and `lost+found`, which are in the root of a
+/// True if a directory has files that no run has left. Hidden files and `lost+found`, which are in the root of a
 /// fresh volume, do not count.
 fn is_something_else(directory: &Path) -> bool {
     let of_runs = [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS, ADAPTERS];

@@ -492,13 +492,13 @@ fn archive_problem(source: &io::Error) -> String {
     }
 }
 
-/// Whether the path was written as a URL: `https://…` has become a path below a directory `https:`.
+/// True if the path was written as a URL: `https://…` has become a path below a directory `https:`.
 fn is_url(path: &Path) -> bool {
     let mut folders = path.parent().into_iter().flatten();
     folders.any(|folder| folder.len() > 2 && folder.as_encoded_bytes().ends_with(b":"))
 }
 
-/// Whether a file has one row per line, by its name.
+/// True if a file has one row per line, by its name.
 fn has_lines(path: &Path) -> bool {
     matches!(extension(path).as_deref(), Some("jsonl" | "ndjson"))
 }

@@ -28,7 +28,7 @@ pub(crate) struct RowWarnings {
     roles: BTreeMap<String, usize>,
     /// The text or prompt of the first row, unless it is a chat.
     first: Option<Arc<str>>,
-    /// Whether another row has another text.
+    /// True if another row has another text.
     varies: bool,
 }
 

@@ -32,7 +32,7 @@ impl Kind {
 /// A repository at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repository {
-    /// Whether it is a model or a dataset.
+    /// Model or dataset.
     pub kind: Kind,
     /// `organisation/name`.
     pub id: String,

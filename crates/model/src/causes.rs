@@ -83,7 +83,7 @@ fn in_words(line: &str) -> String {
     words
 }
 
-/// Whether a name is that of a type or variant: `OutOfMemory`, not `CODE` or `max_size`.
+/// True if a name is that of a type or variant: `OutOfMemory`, not `CODE` or `max_size`.
 fn is_type(name: &str) -> bool {
     let is_lower = |c: char| c.is_ascii_lowercase();
     name.starts_with(|c: char| c.is_ascii_uppercase())

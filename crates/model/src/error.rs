@@ -378,7 +378,7 @@ impl ModelError {
         Self::Device { reason }
     }
 
-    /// Whether a device has run out of memory.
+    /// True if a device has run out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Device { reason } if says_out_of_memory(reason))
     }
@@ -422,7 +422,7 @@ fn abbreviated(names: &[String]) -> String {
     }
 }
 
-/// Whether a device's message reports that its memory ran out: drivers report it only as text.
+/// True if a device's message reports that its memory ran out: drivers report it only as text.
 pub fn says_out_of_memory(reason: &str) -> bool {
     let reason = reason.to_lowercase();
     let words = [

@@ -133,7 +133,7 @@ impl AdapterHistory {
         }
     }
 
-    /// Whether its end is final; an interruption is not.
+    /// True if its end is final; an interruption is not.
     pub(crate) fn is_settled(&self) -> bool {
         self.state.has_ended() && self.state != ReportedState::Interrupted
     }

@@ -115,7 +115,7 @@ pub(crate) struct Passes {
 }
 
 impl Passes {
-    /// Whether these are of the iteration directly after `before`, without a pause: iterations overlap.
+    /// True if these are of the iteration directly after `before`, without a pause: iterations overlap.
     pub(crate) fn follow(&self, before: &Self) -> bool {
         let span = |passes: &Self| {
             let starts = passes.passes.iter().map(|pass| pass.start);

@@ -177,7 +177,7 @@ impl RunHistory {
         self.adapters.len()
     }
 
-    /// Whether the run has ended.
+    /// True if the run has ended.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }

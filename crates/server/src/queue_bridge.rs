@@ -72,11 +72,11 @@ struct Live {
     spec: Spec,
     progress: Progress,
     pace: Pace,
-    /// Whether it took a step in the current iteration.
+    /// True if it took a step in the current iteration.
     stepped: bool,
-    /// Whether `progress` has changed since it was written.
+    /// True if `progress` has changed since it was written.
     moved: bool,
-    /// Whether its owner wants it paused when it leaves its place.
+    /// True if its owner wants it paused when it leaves its place.
     holds: bool,
 }
 
@@ -191,7 +191,7 @@ impl<'o> QueueBridge<'o> {
         Ok(())
     }
 
-    /// Whether a task of the trainer is not paused and all its files can be opened.
+    /// True if a task of the trainer is not paused and all its files can be opened.
     fn can_train(&self) -> Result<bool, QueueError> {
         let tasks = self.queue.queue().tasks()?;
         let is_paused = |task: &QueuedTask| task.state == TaskState::Paused;

@@ -15,7 +15,7 @@ use crate::{
 /// The tasks of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
-    /// Whether a server runs.
+    /// True if a server runs.
     pub served: bool,
     /// Its process, if readable.
     pub pid: Option<u32>,

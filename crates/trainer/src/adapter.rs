@@ -172,7 +172,7 @@ fn projection(module: TargetModule) -> Projection {
     }
 }
 
-/// Whether an adapter adapts fused projections.
+/// True if an adapter adapts fused projections.
 pub(crate) fn is_fused(states: &[LayerAdapter]) -> bool {
     let fused = [Projection::Qkv, Projection::GateUp];
     let mut layers = states.iter();

@@ -83,7 +83,7 @@ impl<'a> Merger<'a> {
         self.sum(name, &self.checkpoint.tensor(name)?, dtype)
     }
 
-    /// Whether an adapter has the module of the weight `name`.
+    /// True if an adapter has the module of the weight `name`.
     pub fn adapts(&self, name: &str) -> bool {
         !self.products(name).is_empty()
     }

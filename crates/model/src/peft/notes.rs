@@ -78,7 +78,7 @@ impl ModuleNote {
         }
     }
 
-    /// Whether a scale equals the noted one, except for the rounding of its text.
+    /// True if a scale equals the noted one, except for the rounding of its text.
     pub fn has_scale(&self, scale: f64) -> bool {
         (self.scale - scale).abs() <= 1e-9 * self.scale.abs()
     }

@@ -92,7 +92,7 @@ fn refuse_unsupported(keys: &Map<String, Value>) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Whether the value is truthy in Python.
+/// True if the value is truthy in Python.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -30,7 +30,7 @@ pub(super) enum Notice {
 #[derive(Debug)]
 pub(super) struct Conductor<'a> {
     pub(super) shape: &'a PipelineShape,
-    /// Whether stages `k` and `k + 1` are in different processes.
+    /// True if stages `k` and `k + 1` are in different processes.
     pub(super) linked: Vec<bool>,
     pub(super) notices: Receiver<Notice>,
     /// Iterations that are begun before the first of them is waited for.

@@ -259,14 +259,14 @@ impl Transfer {
     }
 }
 
-/// Whether moving a tensor to a device waits for its values.
+/// True if moving a tensor to a device waits for its values.
 fn waits(tensor: &Tensor<2>, device: &Device) -> bool {
     let from = tensor.device();
     let into_memory = *device == Device::flex() || (is_remote(&from) && !is_remote(device));
     from != *device && into_memory
 }
 
-/// Whether a device belongs to another process.
+/// True if a device belongs to another process.
 #[cfg(feature = "remote")]
 pub(super) fn is_remote(device: &Device) -> bool {
     matches!(

@@ -39,7 +39,7 @@ pub struct StagePass {
     pub group: usize,
     /// The micro-batch of the group.
     pub microbatch: usize,
-    /// Whether it is the backward pass.
+    /// True if it is the backward pass.
     pub backward: bool,
     /// When the tensor that it needs was there and the stage had finished all work before it.
     pub start: f64,

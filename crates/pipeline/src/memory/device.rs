@@ -52,7 +52,7 @@ impl MemoryGauge {
         Self(Kind::Worker(Arc::clone(worker)))
     }
 
-    /// Whether both measure the same device. Two workers never do.
+    /// True if both measure the same device. Two workers never do.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Kind::Device(device), Kind::Device(other)) => device == other,

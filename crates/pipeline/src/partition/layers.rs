@@ -132,7 +132,7 @@ impl Partitions {
         &self.all
     }
 
-    /// Whether groups have different partitions.
+    /// True if groups have different partitions.
     pub fn are_staggered(&self) -> bool {
         self.all.len() > 1
     }

@@ -29,10 +29,10 @@ pub trait TrainStage: Send {
     /// The device that the stage computes on.
     fn device(&self) -> &Device;
 
-    /// Whether a pass has ended when its call returns, so that the caller can time it.
+    /// True if a pass has ended when its call returns, so that the caller can time it.
     fn computes_in_call(&self) -> bool;
 
-    /// Whether another thread than the caller's may run the stage. `false` where a device orders work
+    /// True if another thread than the caller's may run the stage. `false` where a device orders work
     /// and frees tensors by the thread that submits.
     fn may_have_thread(&self) -> bool {
         true

@@ -28,7 +28,7 @@ impl Column {
         Self(rows.iter().map(|&row| value(&all[row])).collect())
     }
 
-    /// Whether no row has a number.
+    /// True if no row has a number.
     fn is_empty(&self) -> bool {
         !self.0.iter().any(|value| value.is_finite())
     }

@@ -66,7 +66,7 @@ impl Queue {
         &self.path
     }
 
-    /// Whether a server holds the run directory.
+    /// True if a server holds the run directory.
     ///
     /// # Errors
     ///

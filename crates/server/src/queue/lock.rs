@@ -15,7 +15,7 @@ pub const LOCK_NAME: &str = "server.lock";
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether a server holds a run directory.
+/// True if a server holds a run directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// No server.
@@ -75,7 +75,7 @@ impl ServerLock {
     }
 }
 
-/// Whether a server holds the directory.
+/// True if a server holds the directory.
 pub(super) fn presence(directory: &Path) -> Result<Presence> {
     let path = directory.join(LOCK_NAME);
     let file = match File::open(&path) {

@@ -66,7 +66,7 @@ impl Frame<'_> {
         (word(self.bytes, 16), word(self.bytes, 20))
     }
 
-    /// Whether the frame belongs to this log and continues the chain of checksums.
+    /// True if the frame belongs to this log and continues the chain of checksums.
     fn follows(&self, salts: &[u8], big_endian: bool, before: Sum) -> bool {
         let (page, data) = (&self.bytes[..8], &self.bytes[FRAME_HEADER..]);
         let sum = add(add(before, page, big_endian), data, big_endian);

@@ -86,7 +86,7 @@ impl Request {
         state.can_become(to).then_some(to)
     }
 
-    /// Whether a transition from `from` to `to` completes this request.
+    /// True if a transition from `from` to `to` completes this request.
     pub(super) fn is_settled(self, from: TaskState, to: TaskState) -> bool {
         match self {
             _ if to.is_final() => true,

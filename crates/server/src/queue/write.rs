@@ -25,7 +25,7 @@ pub(super) struct TaskRowState {
     pub(super) name: String,
     pub(super) state: TaskState,
     pub(super) requested: Option<Request>,
-    /// Whether it has ever run.
+    /// True if it has ever run.
     pub(super) begun: bool,
 }
 

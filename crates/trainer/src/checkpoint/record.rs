@@ -73,7 +73,7 @@ pub(crate) struct TaskRecord {
     pub(crate) saved_steps: Option<usize>,
     /// Its answers before and after training.
     pub(crate) samples: Vec<AnswerSample>,
-    /// Whether a check has seen all of it change. Otherwise the tensors include its start values.
+    /// True if a check has seen all of it change. Otherwise the tensors include its start values.
     pub(crate) has_moved: bool,
     /// Number of times that its micro-batches were halved because memory ran out.
     #[serde(default)]

@@ -143,7 +143,7 @@ pub enum TrainerError {
     NoCheckpoint {
         /// The run directory.
         path: PathBuf,
-        /// Whether it is a run directory.
+        /// True if it is a run directory.
         is_run: bool,
         /// Problems of the checkpoints that it has.
         problems: Vec<String>,
@@ -296,7 +296,7 @@ fn listed(problems: &[String]) -> String {
 }
 
 impl TrainerError {
-    /// Whether a device has run out of memory.
+    /// True if a device has run out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::OutOfMemory { .. } | Self::DoesNotFit(_) => true,
@@ -307,7 +307,7 @@ impl TrainerError {
         }
     }
 
-    /// Whether the disk failed, rather than the data to be written.
+    /// True if the disk failed, rather than the data to be written.
     pub(crate) fn is_of_storage(&self) -> bool {
         matches!(
             self,
@@ -315,7 +315,7 @@ impl TrainerError {
         )
     }
 
-    /// Whether a file cannot be read that may come back later.
+    /// True if a file cannot be read that may come back later.
     pub(crate) fn is_of_an_absent_file(&self) -> bool {
         match self {
             Self::Data(DataError::Io { .. }) | Self::Model(ModelError::Read { .. }) => true,

@@ -171,7 +171,7 @@ pub enum Event {
         step: usize,
         /// Token-normalised cross-entropy over all validation rows.
         loss: Option<f64>,
-        /// Whether this is its lowest loss so far.
+        /// True if this is its lowest loss so far.
         best: bool,
     },
     /// Adapters answer prompts of their datasets at their end, for the report.
@@ -239,7 +239,7 @@ pub enum Event {
         done: usize,
         /// Adapters that failed.
         failed: usize,
-        /// Whether the run was stopped by a signal.
+        /// True if the run was stopped by a signal.
         interrupted: bool,
         /// Mean error of the predictions of an iteration's memory, in percent of the measured bytes; `null` without
         /// predictions or measurements.

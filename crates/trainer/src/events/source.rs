@@ -21,7 +21,7 @@ pub struct NewTask {
     pub digest: String,
     /// Its sweep, if that uses early stopping.
     pub sweep: Option<(String, EarlyStopping)>,
-    /// Whether its owner paused it.
+    /// True if its owner paused it.
     pub paused: bool,
 }
 

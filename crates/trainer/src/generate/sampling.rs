@@ -11,7 +11,7 @@ pub struct GenerateOptions {
     pub top_p: f64,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Whether the prompt is a user's message for the chat template rather than raw text.
+    /// True if the prompt is a user's message for the chat template rather than raw text.
     pub chat: bool,
 }
 

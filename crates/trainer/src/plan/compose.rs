@@ -24,7 +24,7 @@ const CHART_COLUMNS: f64 = 72.0;
 const MOST_TRIED: usize = 4;
 const WORTH: f64 = 0.98;
 
-/// Whether some adapter has dropout and some stage may be on a GPU.
+/// True if some adapter has dropout and some stage may be on a GPU.
 fn keeps_masks(config: &RunConfig) -> bool {
     let cpu = StageLocation::Device(DeviceChoice::Cpu);
     let mut adapters = config.adapters.iter();

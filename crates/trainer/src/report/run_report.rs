@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct RunReport {
     /// The adapters in the order of the configuration.
     pub adapters: Vec<AdapterReport>,
-    /// Whether the run was stopped by a signal.
+    /// True if the run was stopped by a signal.
     pub interrupted: bool,
     /// Wall time of all parts of a resumed run.
     pub seconds: f64,
@@ -92,7 +92,7 @@ pub enum Outcome {
     Failed {
         /// The reason.
         reason: String,
-        /// Whether it failed because it does not fit in memory.
+        /// True if it failed because it does not fit in memory.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         does_not_fit: bool,
     },

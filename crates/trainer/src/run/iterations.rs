@@ -59,7 +59,7 @@ impl TimedIterations {
     /// Iterations between two selections.
     const APART: u64 = 200;
 
-    /// Whether the passes of an iteration with these groups become an event.
+    /// True if the passes of an iteration with these groups become an event.
     fn include(&mut self, iteration: u64, groups: &[Vec<String>]) -> bool {
         if self.groups != groups {
             self.groups = groups.to_vec();
@@ -82,7 +82,7 @@ impl TimedIterations {
 struct Watched {
     device: Device,
     room: DeviceRoom,
-    /// Whether the warning about its pools was given.
+    /// True if the warning about its pools was given.
     told: bool,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Serving<'s, 'a> {
 #[derive(Debug)]
 pub(super) struct Unread {
     adapter: String,
-    /// Whether its owner paused it.
+    /// True if its owner paused it.
     held: bool,
     /// Present if it waits for a file; otherwise its rows are being read.
     absent: Option<Absent>,
@@ -326,7 +326,7 @@ impl Serving<'_, '_> {
         Ok(())
     }
 
-    /// Whether a task has steps in the checkpoint that the run resumes from.
+    /// True if a task has steps in the checkpoint that the run resumes from.
     fn has_begun(&self, new: &NewTask) -> bool {
         let saved = self.saved.iter().flat_map(|saved| &saved.record().tasks);
         let mut same = saved.filter(|record| is_of(record, new));
@@ -400,7 +400,7 @@ fn files(task: &NewTask) -> impl Iterator<Item = &PathBuf> {
     task.dataset.path.iter().chain(validation)
 }
 
-/// Whether a record is of this task, and not of an earlier one of the same name.
+/// True if a record is of this task, and not of an earlier one of the same name.
 fn is_of(record: &TaskRecord, new: &NewTask) -> bool {
     record.name == new.adapter.name && record.number == Some(new.id.0)
 }

@@ -52,7 +52,7 @@ pub(super) struct SessionOptions {
     pub(super) limit: Option<u64>,
     /// Saves the run if a stop comes inside a step.
     pub(super) standby: Option<Arc<Standby>>,
-    /// Whether tasks come from a queue, which assigns their ids.
+    /// True if tasks come from a queue, which assigns their ids.
     pub(super) numbered: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Session<'a> {
     pub(super) history: History,
     /// Zero of the scheduler's clock.
     begun: Instant,
-    /// Whether tasks come from a queue, which assigns their ids.
+    /// True if tasks come from a queue, which assigns their ids.
     pub(super) numbered: bool,
 }
 

@@ -44,7 +44,7 @@ impl Signals<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether to save everything; clears the flag.
+    /// True if everything should be saved; clears the flag.
     pub(super) fn take_save(self) -> bool {
         // The shared flag that is never set is not written to.
         self.save.load(Ordering::Relaxed) && self.save.swap(false, Ordering::Relaxed)

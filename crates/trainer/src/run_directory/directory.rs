@@ -26,13 +26,13 @@ pub(crate) struct RunDirectory {
     _claim: Claim,
 }
 
-/// Whether a run was begun in a directory.
+/// True if a run was begun in a directory.
 pub(crate) fn is_run(directory: &Path) -> bool {
     let holds = |name: &&str| directory.join(name).exists();
     [EVENTS_FILE, CONFIG_FILE, CHECKPOINTS].iter().any(holds)
 }
 
-/// Whether a run has left steps, adapters or checkpoints in a directory. Unreadable files count.
+/// True if a run has left steps, adapters or checkpoints in a directory. Unreadable files count.
 pub fn holds_run(directory: &Path) -> bool {
     let is_there =
         |error: io::Error| !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
@@ -133,7 +133,7 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Whether the directory is still at its path.
+    /// True if the directory is still at its path.
     pub(crate) fn is_there(&self) -> bool {
         self.identity.is_at(&self.path)
     }

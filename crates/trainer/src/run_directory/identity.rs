@@ -24,7 +24,7 @@ impl Identity {
         Ok(Self(numbers))
     }
 
-    /// Whether the same file is at the path.
+    /// True if the same file is at the path.
     pub fn is_at(self, path: &Path) -> bool {
         Self::of(path).is_ok_and(|now| now == self)
     }

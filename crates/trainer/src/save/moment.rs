@@ -29,7 +29,7 @@ pub(crate) struct Moment<'s, 'a> {
     pub(crate) tokens: u64,
     /// Upper bound on the bytes of the running tasks, by the scheduler.
     pub(crate) bytes_predicted: Option<u64>,
-    /// Whether tasks come from a queue, which assigns their ids.
+    /// True if tasks come from a queue, which assigns their ids.
     pub(crate) numbered: bool,
 }
 

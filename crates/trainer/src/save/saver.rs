@@ -36,7 +36,7 @@ pub(crate) struct Saver<'a> {
     started: Instant,
     /// Number of checkpoints to keep.
     pub(crate) keep: usize,
-    /// Whether something changed that a checkpoint should contain.
+    /// True if something changed that a checkpoint should contain.
     due: bool,
     /// Writes the saves of this moment or the one before.
     writer: Option<Writer>,
@@ -48,7 +48,7 @@ pub(crate) struct Saver<'a> {
     written_at: Option<u64>,
     /// Tasks whose `last` or `best` could not be written, with the version on the disk.
     unsaved: Vec<(TaskId, PreviousVersion)>,
-    /// Whether anything was saved since the last moment.
+    /// True if anything was saved since the last moment.
     saved: bool,
     /// Save errors since then.
     problems: Vec<String>,

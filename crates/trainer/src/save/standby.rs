@@ -19,7 +19,7 @@ pub struct Standby(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the run computes. Otherwise it saves, or is about to check for a stop.
+    /// True if the run computes. Otherwise it saves, or is about to check for a stop.
     computes: bool,
     /// The snapshot, if it is newer than the last checkpoint that was begun.
     pending: Option<PendingCheckpoint>,

@@ -134,7 +134,7 @@ impl Writer {
         self.queue.sender.is_none()
     }
 
-    /// Whether all items were sent and written.
+    /// True if all items were sent and written.
     pub(crate) fn is_finished(&self) -> bool {
         self.is_closed() && self.thread.is_finished()
     }
@@ -195,7 +195,7 @@ impl WriterQueue {
         self.send(SaveItem::Tensors(name, tensors));
     }
 
-    /// Whether [`send_tensors`](Self::send_tensors) was called for this task at this step.
+    /// True if [`send_tensors`](Self::send_tensors) was called for this task at this step.
     pub(crate) fn has_tensors(&self, task: TaskId, step: usize) -> bool {
         self.with_tensors.get(&task) == Some(&step)
     }

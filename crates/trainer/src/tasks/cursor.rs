@@ -17,7 +17,7 @@ pub(crate) struct NanoBatch {
 }
 
 impl NanoBatch {
-    /// Whether it is the last of its step.
+    /// True if it is the last of its step.
     pub(crate) fn ends_step(&self) -> bool {
         self.number == self.of
     }

@@ -19,13 +19,13 @@ struct UnchangedFactor {
     name: String,
     /// Its largest absolute value.
     largest: f32,
-    /// Whether it had a gradient.
+    /// True if it had a gradient.
     reached: bool,
-    /// Whether the module's other factor has changed.
+    /// True if the module's other factor has changed.
     other_changed: bool,
 }
 
-/// Whether training changes an adapter.
+/// Result of the check that training changes an adapter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
     /// All of it.

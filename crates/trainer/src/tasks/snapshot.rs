@@ -36,7 +36,7 @@ impl Rewind {
         Some(self.snapshot.as_ref()?.made + self.oldest)
     }
 
-    /// Whether the copy has the same tasks in the same places, and was made not long before `iteration`.
+    /// True if the copy has the same tasks in the same places, and was made not long before `iteration`.
     pub(crate) fn serves(&self, groups: &[Vec<TaskId>], iteration: u64) -> bool {
         let is_young = self.renew().is_some_and(|renew| Instant::now() < renew);
         is_young

@@ -167,7 +167,7 @@ impl Tasks {
         self.live.remove(&id)
     }
 
-    /// Whether an earlier part of the run was interrupted.
+    /// True if an earlier part of the run was interrupted.
     pub(crate) fn any_interrupted(&self) -> bool {
         let interrupted = |report: &AdapterReport| report.outcome == Outcome::Interrupted;
         self.ended.values().any(interrupted) || self.waiting().next().is_some()

@@ -200,7 +200,7 @@ impl Task {
         }
     }
 
-    /// Whether its adapter can be created again from its seed, because it has taken no step.
+    /// True if its adapter can be created again from its seed, because it has taken no step.
     pub(crate) fn is_as_made(&self) -> bool {
         self.steps == 0 && self.config.init_from.is_none()
     }
@@ -276,7 +276,7 @@ impl Task {
         self.submitted.advance(count, self.parts);
     }
 
-    /// Whether it took a step since the last call.
+    /// True if it took a step since the last call.
     pub(crate) fn settle(&mut self) -> bool {
         std::mem::replace(&mut self.settled, self.steps) != self.steps
     }
@@ -362,7 +362,7 @@ impl Task {
         train.learning_rate_at(self.submitted.steps(), self.total_steps)
     }
 
-    /// Whether its learning rate still rises.
+    /// True if its learning rate still rises.
     pub(crate) fn warms_up(&self) -> bool {
         let rate = |step| {
             let train = &self.config.train;
@@ -371,23 +371,23 @@ impl Task {
         self.steps > 0 && rate(self.steps) > rate(self.steps - 1)
     }
 
-    /// Whether `step`, counted from 1, is the last one.
+    /// True if `step`, counted from 1, is the last one.
     pub(crate) fn ends_after(&self, step: usize) -> bool {
         step == self.total_steps
     }
 
-    /// Whether the task is evaluated after `step`, counted from 1.
+    /// True if the task is evaluated after `step`, counted from 1.
     pub(crate) fn evaluates_after(&self, step: usize) -> bool {
         let due = self.ends_after(step) || step.is_multiple_of(self.config.eval.steps);
         due && self.data.rows.validation.is_some()
     }
 
-    /// Whether the task is saved after `step`, counted from 1.
+    /// True if the task is saved after `step`, counted from 1.
     pub(crate) fn saves_after(&self, step: usize) -> bool {
         self.ends_after(step) || step.is_multiple_of(self.config.save.steps)
     }
 
-    /// Whether its adapter is checked after this many steps to have changed in both factors: after two with a
+    /// True if its adapter is checked after this many steps to have changed in both factors: after two with a
     /// learning rate above zero, then at growing intervals while these were too small to tell.
     pub(crate) fn is_checked_after(&self, steps: usize) -> bool {
         let train = &self.config.train;

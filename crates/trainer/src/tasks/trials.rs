@@ -74,7 +74,7 @@ impl Trials {
         (watched.rungs.step(rung) == Some(step)).then_some(watched.metric)
     }
 
-    /// Whether every loss of a trial counts, and not only those at rungs.
+    /// True if every loss of a trial counts, and not only those at rungs.
     pub(crate) fn watches_losses(&self, trial: TaskId) -> bool {
         let mut sweeps = self.sweeps.iter();
         sweeps.any(|watched| watched.divergence.is_some() && watched.members.contains(&trial))

@@ -228,7 +228,7 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// Whether a model's directory may be the base that an adapter names: a directory, a name on the Hub, or a directory
+/// True if a model's directory may be the base that an adapter names: a directory, a name on the Hub, or a directory
 /// of another machine. Snapshots of the Hub have the name further up in the path.
 fn is_called(model: &Path, base: &str) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

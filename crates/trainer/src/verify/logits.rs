@@ -90,7 +90,7 @@ impl Logits {
 }
 
 impl Distance {
-    /// Whether it is at most this fraction of the largest logit.
+    /// True if it is at most this fraction of the largest logit.
     pub(super) fn is_within(self, part: f32) -> bool {
         self.difference <= part * self.largest
     }

@@ -130,7 +130,7 @@ impl Rows {
         Ok((encoded.samples, locations))
     }
 
-    /// Whether rows are text without a prompt.
+    /// True if rows are text without a prompt.
     pub(super) fn are_plain_text(&self) -> bool {
         use loraloom_config::ColumnMap::Text;
         matches!(self.dataset.format().columns, None | Some(Text { .. }))

@@ -49,7 +49,7 @@ pub struct StageSpec<'a> {
     pub checkpoint: &'a Checkpoint,
     /// The type to compute in.
     pub dtype: FloatDType,
-    /// Whether a forward pass keeps only the inputs of layers.
+    /// True if a forward pass keeps only the inputs of layers.
     pub gradient_checkpointing: bool,
 }
 
@@ -64,12 +64,12 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Whether the worker computes on its CPU.
+    /// True if the worker computes on its CPU.
     pub fn on_cpu(&self) -> bool {
         self.on_cpu
     }
 
-    /// Whether the worker's device can compute in a type.
+    /// True if the worker's device can compute in a type.
     pub fn supports(&self, dtype: FloatDType) -> bool {
         self.dtypes.contains(&dtype)
     }

@@ -24,7 +24,7 @@ pub struct RemoteStage {
     pub(super) config: LlamaConfig,
     pub(super) layers: StageLayers,
     pub(super) dtype: DType,
-    /// Whether the worker computes on its CPU, and can time its passes.
+    /// True if the worker computes on its CPU, and can time its passes.
     pub(super) on_cpu: bool,
     pub(super) weight_bytes: u64,
     pub(super) products: String,

@@ -63,13 +63,13 @@ impl Leases {
         Ok(state.given)
     }
 
-    /// Whether this controller has the worker.
+    /// True if this controller has the worker.
     pub(super) fn holds(&self, peer: EndpointId) -> bool {
         let holder = self.state().holder;
         holder.is_some_and(|(holder, _)| holder == peer)
     }
 
-    /// Whether this is the current lease.
+    /// True if this is the current lease.
     pub(super) fn is_current(&self, lease: u64) -> bool {
         let holder = self.state().holder;
         holder.is_some_and(|(_, number)| number == lease)

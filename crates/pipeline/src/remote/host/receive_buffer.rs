@@ -50,7 +50,7 @@ impl ReceiveBuffer {
         self.came.notify_all();
     }
 
-    /// Whether a tensor did not arrive.
+    /// True if a tensor did not arrive.
     pub(super) fn is_broken(&self) -> bool {
         self.received().broken
     }

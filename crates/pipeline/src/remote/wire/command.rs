@@ -66,7 +66,7 @@ pub(in crate::remote) enum Command {
 }
 
 impl Command {
-    /// Whether the first output is an [`Answer`].
+    /// True if the first output is an [`Answer`].
     pub(in crate::remote) fn is_answered(&self) -> bool {
         matches!(
             self,
@@ -96,7 +96,7 @@ impl Command {
         delivered.then_some(tag)
     }
 
-    /// Whether it concerns no stage, and so must not wait for one.
+    /// True if it concerns no stage, and so must not wait for one.
     pub(in crate::remote) fn is_talk(&self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ pub(in crate::remote) enum Answer {
     /// The worker accepts the controller.
     Yours {
         lease: u64,
-        /// Whether it computes on its CPU, within the call of a pass.
+        /// True if it computes on its CPU, within the call of a pass.
         on_cpu: bool,
         /// Types that the device can compute in.
         dtypes: Vec<FloatDType>,
@@ -183,6 +183,6 @@ impl Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::remote) struct StageFailure {
     pub(in crate::remote) reason: String,
-    /// Whether the cause is a tensor that another stage did not send.
+    /// True if the cause is a tensor that another stage did not send.
     pub(in crate::remote) inherited: bool,
 }
